@@ -1,0 +1,281 @@
+"""The one error taxonomy of Podkeeper.
+
+Invariants
+- "Not there" and "could not tell" never share a type below `PodkeeperError`: `NotThere` is a promise that the
+  store knows; `CouldNotTell` is everything that a retry, another replica or a person must settle.
+- Every error that can cross the wire knows its v2 code, its v3 status and the client code of Apache BookKeeper.
+- A message names the thing and, where a person can act, the remedy.
+
+Any thread may raise or read these; they hold no state but their message.
+
+Sources: reference wire protocol, section 9 (codes); BookKeeper's client return codes.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class V2Code(IntEnum):
+    """Error codes of the binary protocol (versions 0 to 2)."""
+
+    EOK = 0
+    ENOLEDGER = 1
+    ENOENTRY = 2
+    EBADREQ = 100
+    EIO = 101
+    EUA = 102
+    EBADVERSION = 103
+    EFENCED = 104
+    EREADONLY = 105
+    ETOOMANYREQUESTS = 106
+    EUNKNOWNLEDGERSTATE = 107
+
+
+class V3Status(IntEnum):
+    """`StatusCode` of the protobuf protocol (version 3)."""
+
+    EOK = 0
+    ENOLEDGER = 402
+    ENOENTRY = 403
+    EBADREQ = 404
+    EIO = 501
+    EUA = 502
+    EBADVERSION = 503
+    EFENCED = 504
+    EREADONLY = 505
+    ETOOMANYREQUESTS = 506
+    EUNKNOWNLEDGERSTATE = 507
+
+
+class ClientCode(IntEnum):
+    """Return codes of the Java client, for messages that its users recognise."""
+
+    OK = 0
+    READ = -1
+    NO_BOOKIE_AVAILABLE = -6
+    DIGEST_MISMATCH = -5
+    BOOKIE_HANDLE_NOT_AVAILABLE = -8
+    ZK = -9
+    WRITE = -12
+    NO_SUCH_ENTRY = -13
+    NO_SUCH_LEDGER_ON_METADATA_SERVER = -25
+    NO_SUCH_LEDGER = -7
+    PROTOCOL_VERSION = -16
+    METADATA_VERSION = -17
+    LEDGER_EXIST = -20
+    LEDGER_FENCED = -101
+    UNAUTHORIZED_ACCESS = -102
+    WRITE_ON_READ_ONLY = -104
+    TOO_MANY_REQUESTS = -105
+    LEDGER_ID_OVERFLOW = -106
+    METADATA_SERIALIZATION = -107
+    DATA_UNKNOWN = -108
+    UNEXPECTED = -999
+
+
+class ExitCode(IntEnum):
+    """Exit codes of `bookie serve`, those of the reference implementation."""
+
+    OK = 0
+    INVALID_CONFIGURATION = 1
+    SERVER_EXCEPTION = 2
+    METADATA_SESSION_EXPIRED = 3
+    REGISTRATION_FAILED = 4
+    BOOKIE_EXCEPTION = 5
+
+
+class PodkeeperError(Exception):
+    """Root of every error that Podkeeper raises on purpose."""
+
+    v2: ClassVar[V2Code] = V2Code.EIO
+    v3: ClassVar[V3Status] = V3Status.EIO
+    client: ClassVar[ClientCode] = ClientCode.UNEXPECTED
+
+
+# --- the store knows, and the answer is no ----------------------------------------------------------------
+
+
+class NotThere(PodkeeperError):
+    """A promise: the store knows that it does not hold this."""
+
+
+class NoSuchLedger(NotThere):
+    """The ledger is unknown to this bookie (or to the metadata service, if that was asked)."""
+
+    v2, v3, client = V2Code.ENOLEDGER, V3Status.ENOLEDGER, ClientCode.NO_SUCH_LEDGER
+
+
+class NoSuchEntry(NotThere):
+    """The ledger is known here and this entry was never stored here."""
+
+    v2, v3, client = V2Code.ENOENTRY, V3Status.ENOENTRY, ClientCode.NO_SUCH_ENTRY
+
+
+# --- the request is refused -------------------------------------------------------------------------------
+
+
+class Refused(PodkeeperError):
+    """The store understood the request and will not do it."""
+
+
+class BadRequest(Refused):
+    """The request is malformed or names an operation that this version does not serve."""
+
+    v2, v3, client = V2Code.EBADREQ, V3Status.EBADREQ, ClientCode.WRITE
+
+
+class BadVersion(Refused):
+    """The request speaks a protocol version that this operation does not accept."""
+
+    v2, v3, client = V2Code.EBADVERSION, V3Status.EBADVERSION, ClientCode.PROTOCOL_VERSION
+
+
+class Unauthorized(Refused):
+    """Wrong master key, or a connection that has not authenticated."""
+
+    v2, v3, client = V2Code.EUA, V3Status.EUA, ClientCode.UNAUTHORIZED_ACCESS
+
+
+class LedgerFenced(Refused):
+    """An ordinary add on a ledger that a recovery has fenced."""
+
+    v2, v3, client = V2Code.EFENCED, V3Status.EFENCED, ClientCode.LEDGER_FENCED
+
+
+class BookieReadOnly(Refused):
+    """The bookie takes no writes at present."""
+
+    v2, v3, client = V2Code.EREADONLY, V3Status.EREADONLY, ClientCode.WRITE_ON_READ_ONLY
+
+
+class TooManyRequests(Refused):
+    """A bounded queue is full; try again later."""
+
+    v2, v3, client = V2Code.ETOOMANYREQUESTS, V3Status.ETOOMANYREQUESTS, ClientCode.TOO_MANY_REQUESTS
+
+
+# --- could not tell ---------------------------------------------------------------------------------------
+
+
+class CouldNotTell(PodkeeperError):
+    """A fault, damage or doubt: never evidence that something does not exist."""
+
+    v2, v3, client = V2Code.EIO, V3Status.EIO, ClientCode.READ
+
+
+class StorageFault(CouldNotTell):
+    """An I/O error below the storage engine."""
+
+
+class EntryDamaged(StorageFault):
+    """The bytes found where the index points are not the entry that was asked for."""
+
+
+class NoWritableDirectory(StorageFault):
+    """Every ledger directory is full or failed: the bookie must turn read-only."""
+
+
+class LedgerStateUnknown(CouldNotTell):
+    """The ledger is in limbo: the store lost data and does not know whether it held the entry."""
+
+    v2, v3, client = V2Code.EUNKNOWNLEDGERSTATE, V3Status.EUNKNOWNLEDGERSTATE, ClientCode.DATA_UNKNOWN
+
+
+class DigestMismatch(CouldNotTell):
+    """An entry whose digest, ledger id or entry id is not what the reader expects."""
+
+    client = ClientCode.DIGEST_MISMATCH
+
+
+class BookieUnavailable(CouldNotTell):
+    """No connection to the bookie, or no answer in time."""
+
+    client = ClientCode.BOOKIE_HANDLE_NOT_AVAILABLE
+
+
+class ProtocolViolation(CouldNotTell):
+    """Bytes on a connection that are no frame of any version: the connection is closed."""
+
+
+# --- the metadata service ---------------------------------------------------------------------------------
+
+
+class MetadataError(PodkeeperError):
+    """Root of the metadata service's errors."""
+
+    client = ClientCode.ZK
+
+
+class MetadataUnavailable(MetadataError, CouldNotTell):
+    """No answer from the metadata service: nothing is known about what it holds."""
+
+    client = ClientCode.ZK
+
+
+class MetadataNotFound(MetadataError, NotThere):
+    """The metadata service answered that this node does not exist."""
+
+    v2, v3, client = V2Code.ENOLEDGER, V3Status.ENOLEDGER, ClientCode.NO_SUCH_LEDGER_ON_METADATA_SERVER
+
+
+class MetadataExists(MetadataError, Refused):
+    """A node of this name exists already."""
+
+    client = ClientCode.LEDGER_EXIST
+
+
+class MetadataVersionConflict(MetadataError, Refused):
+    """Compare-and-set lost against another writer."""
+
+    client = ClientCode.METADATA_VERSION
+
+
+class MetadataDamaged(MetadataError, CouldNotTell):
+    """Stored metadata that cannot be read."""
+
+    client = ClientCode.METADATA_SERIALIZATION
+
+
+# --- start-up: each ends the process with one line and its exit code -------------------------------------------
+
+
+class StartupError(PodkeeperError):
+    """The process cannot serve. `str(error)` is the one line that the user sees."""
+
+    exit_code: ClassVar[ExitCode] = ExitCode.BOOKIE_EXCEPTION
+
+
+class InvalidConfiguration(StartupError):
+    """A key or value of the configuration is refused."""
+
+    exit_code = ExitCode.INVALID_CONFIGURATION
+
+
+class ServerStartFailed(StartupError):
+    """The network side could not start (port in use, address not ours)."""
+
+    exit_code = ExitCode.SERVER_EXCEPTION
+
+
+class RegistrationFailed(StartupError):
+    """The bookie could not register in the metadata service."""
+
+    exit_code = ExitCode.REGISTRATION_FAILED
+
+
+class InvalidCookie(StartupError):
+    """The directories belong to another bookie, another cluster or another configuration."""
+
+
+class WrongStorageEngine(StartupError):
+    """The directories were written by another storage engine, or the index is gone."""
+
+
+class JournalDamaged(StartupError):
+    """A journal holds bytes that are neither records nor a torn tail; names file and offset."""
+
+
+class JournalMissing(StartupError):
+    """The journal file that the last mark points to does not exist."""
