@@ -54,10 +54,11 @@ class ClientCode(IntEnum):
 
     OK = 0
     READ = -1
-    NO_BOOKIE_AVAILABLE = -6
+    NOT_ENOUGH_BOOKIES = -6
     DIGEST_MISMATCH = -5
     BOOKIE_HANDLE_NOT_AVAILABLE = -8
     ZK = -9
+    LEDGER_CLOSED = -11
     WRITE = -12
     NO_SUCH_ENTRY = -13
     NO_SUCH_LEDGER_ON_METADATA_SERVER = -25
@@ -144,6 +145,24 @@ class LedgerFenced(Refused):
     v2, v3, client = V2Code.EFENCED, V3Status.EFENCED, ClientCode.LEDGER_FENCED
 
 
+class LedgerClosed(Refused):
+    """An append through a closed handle, or on a ledger that somebody has closed."""
+
+    client = ClientCode.LEDGER_CLOSED
+
+
+class LedgerNotClosed(Refused):
+    """The ledger is still open or in recovery, and the operation needs its end."""
+
+    client = ClientCode.READ
+
+
+class NotEnoughBookies(Refused):
+    """Fewer writable bookies than the ensemble, or its replacement, needs."""
+
+    client = ClientCode.NOT_ENOUGH_BOOKIES
+
+
 class BookieReadOnly(Refused):
     """The bookie takes no writes at present."""
 
@@ -193,6 +212,12 @@ class BookieUnavailable(CouldNotTell):
     """No connection to the bookie, or no answer in time."""
 
     client = ClientCode.BOOKIE_HANDLE_NOT_AVAILABLE
+
+
+class QuorumLost(CouldNotTell):
+    """Too few bookies can still store an entry that was sent: whether it survives is unknown."""
+
+    client = ClientCode.WRITE
 
 
 class ProtocolViolation(CouldNotTell):
