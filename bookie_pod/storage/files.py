@@ -1,21 +1,33 @@
 """The seam: every file access of the storage goes through `Files` and `File`.
 
 Invariants
-- No module of `bookie_pod.storage` calls `open`, `os.open`, `os.rename`, … itself (a test checks it), so that tests
-  can lose unsynced data, fail or slow down any call. RocksDB is behind a seam of its own (`storage.index`).
+- No module of `bookie_pod.storage` but `files_posix` calls `open`, `os.open`, `os.rename`, … itself (a test
+  checks it), so that tests can lose unsynced data, fail or slow down any call. RocksDB is behind a seam of
+  its own (`storage.index`).
 - `File.write` appends at the file's own end-of-write position and writes everything or raises `OSError`.
-- Only `datasync`, `sync` and the `*_synced` helpers make data durable; a new name is durable once
-  `sync_directory` of its folder returned.
+- Only `datasync`, `sync` and the `*_synced` / `*_atomic` helpers make data durable; a new, renamed or removed
+  name is durable once `sync_directory` of its folder returned. (ext4 and xfs also keep the name of a new file
+  once the file itself was synced; only code that can bear losing the file may lean on that.)
+- A file whose sync failed once never syncs again: the kernel may have dropped the pages that it could not
+  write, and the next sync of the same file would report success.
+- Every `OSError` carries the path in `filename`.
 
-Threads: a `Files` may be used from any thread. One `File` opened for writing belongs to one thread at a time;
-`pread` may be called from several threads at once.
+Threads: a `Files` may be used from any thread. One `File` opened for writing has one thread that writes;
+another thread may sync it meanwhile, and `pread` may be called from several threads at once.
 """
 
 from __future__ import annotations
 
+import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+TEMPORARY_SUFFIX = ".tmp"
+"""What `write_bytes_atomic` appends to the name of its temporary sibling."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +49,24 @@ class File(Protocol):
         """Where the next `write` goes."""
         ...
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
+    def write(self, data: Buffer) -> None:
         """Append `data` whole at `position`."""
         ...
 
-    def writev(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+    def writev(self, pieces: Sequence[Buffer]) -> None:
         """Append all pieces whole, in order."""
         ...
 
-    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None: ...
+    def pwrite(self, data: Buffer, offset: int) -> None:
+        """Write `data` whole at `offset`; `position` stays. Bytes never written before it read as zeros."""
+        ...
+
     def pread(self, length: int, offset: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes, or extend it with zeros; `position` is at most `size` then."""
         ...
 
     def datasync(self) -> None:
@@ -63,7 +82,9 @@ class File(Protocol):
         ...
 
     def size(self) -> int: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Idempotent; makes nothing durable."""
+        ...
 
 
 class Files(Protocol):
@@ -73,13 +94,21 @@ class Files(Protocol):
         """Open a new file for writing and reading; `FileExistsError` if the name is taken."""
         ...
 
+    def overwrite(self, path: str) -> File:
+        """Open a file for writing and reading, made if missing, else cut to zero bytes."""
+        ...
+
     def open(self, path: str, *, writable: bool = False) -> File:
         """Open an existing file; `position` starts at its end. `FileNotFoundError` if it is not there."""
         ...
 
     def read_bytes(self, path: str) -> bytes: ...
+    def write_bytes(self, path: str, data: bytes) -> None:
+        """Truncate and write, without a sync (the reference's way for `lastId`)."""
+        ...
+
     def write_bytes_synced(self, path: str, data: bytes) -> None:
-        """Truncate, write, sync (not rename-atomic: the reference's way for `lastMark`)."""
+        """Truncate, write, sync: a crash may leave the file empty or torn."""
         ...
 
     def write_bytes_atomic(self, path: str, data: bytes) -> None:
@@ -88,13 +117,78 @@ class Files(Protocol):
 
     def exists(self, path: str) -> bool: ...
     def is_dir(self, path: str) -> bool: ...
+    def size(self, path: str) -> int:
+        """Length of a file in bytes; `FileNotFoundError` if it is not there."""
+        ...
+
+    def modified_ms(self, path: str) -> int:
+        """Last modification of a file, in ms since the epoch."""
+        ...
+
     def listdir(self, path: str) -> list[str]:
         """Names in a folder, sorted; `FileNotFoundError` if it is not there."""
         ...
 
-    def makedirs(self, path: str) -> None: ...
-    def rename(self, source: str, target: str) -> None: ...
-    def link(self, source: str, target: str) -> None: ...
+    def makedirs(self, path: str) -> None:
+        """Make a folder and its missing parents; their names are durable on return. No error if it exists."""
+        ...
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic; replaces `target`."""
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Second name for the same file; `FileExistsError` if `target` is taken."""
+        ...
+
     def unlink(self, path: str) -> None: ...
     def sync_directory(self, path: str) -> None: ...
     def usage(self, path: str) -> DiskUsage: ...
+
+
+class WholeFiles(ABC):
+    """Reading and writing whole small files, in terms of the primitives of `Files`.
+
+    Every implementation of `Files` inherits it, so that the crash ring dies between its real steps.
+    """
+
+    @abstractmethod
+    def open(self, path: str, *, writable: bool = False) -> File: ...
+    @abstractmethod
+    def overwrite(self, path: str) -> File: ...
+    @abstractmethod
+    def rename(self, source: str, target: str) -> None: ...
+    @abstractmethod
+    def sync_directory(self, path: str) -> None: ...
+
+    def read_bytes(self, path: str) -> bytes:
+        file = self.open(path)
+        try:
+            return file.pread(file.size(), 0)
+        finally:
+            file.close()
+
+    def write_bytes(self, path: str, data: bytes) -> None:
+        file = self.overwrite(path)
+        try:
+            file.write(data)
+        finally:
+            file.close()
+
+    def write_bytes_synced(self, path: str, data: bytes) -> None:
+        file = self.overwrite(path)
+        try:
+            file.write(data)
+            file.sync()
+        finally:
+            file.close()
+
+    def write_bytes_atomic(self, path: str, data: bytes) -> None:
+        temporary = path + TEMPORARY_SUFFIX
+        self.write_bytes_synced(temporary, data)
+        self.rename(temporary, path)
+        self.sync_directory(os.path.dirname(path) or ".")
