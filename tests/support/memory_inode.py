@@ -1,0 +1,188 @@
+"""The durable and the volatile half of one in-memory file, and of the names that lead to it."""
+
+from __future__ import annotations
+
+import posixpath
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+SECTOR = 512
+PAGE = 4096
+
+
+@dataclass(frozen=True)
+class _Write:
+    offset: int
+    data: bytes
+
+    def sectors(self) -> Iterator[_Write]:
+        """This write cut at the sector boundaries of the file."""
+        begin = 0
+        while begin < len(self.data):
+            end = min(len(self.data), begin + SECTOR - (self.offset + begin) % SECTOR)
+            yield _Write(self.offset + begin, self.data[begin:end])
+            begin = end
+
+
+@dataclass(frozen=True)
+class _Truncate:
+    size: int
+
+
+@dataclass
+class Inode:
+    """Bytes of a file: `data` as running processes see it, and what a crash would leave."""
+
+    now_ms: Callable[[], int]
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    unsynced: list[_Write | _Truncate] = field(default_factory=list)
+    pages: set[int] = field(default_factory=set)
+    modified_ms: int = 0
+    settled_changes: int = 0
+
+    def __post_init__(self) -> None:
+        self.modified_ms = self.now_ms()
+
+    @property
+    def allocated(self) -> int:
+        """Bytes that the file takes on the volume: pages ever written, holes are free."""
+        return len(self.pages) * PAGE
+
+    def growth(self, length: int, offset: int) -> int:
+        """Bytes that a write would add to `allocated`."""
+        return sum(PAGE for page in _pages(length, offset) if page not in self.pages)
+
+    def write(self, data: bytes, offset: int) -> None:
+        if not data:
+            return
+        write = _Write(offset, data)
+        _put(self.data, write)
+        self.unsynced.append(write)
+        self.pages.update(_pages(len(data), offset))
+        self.modified_ms = self.now_ms()
+
+    def truncate(self, size: int) -> None:
+        _cut(self.data, size)
+        self.unsynced.append(_Truncate(size))
+        self.pages = {page for page in self.pages if page * PAGE < size}
+        self.modified_ms = self.now_ms()
+
+    @property
+    def changes(self) -> int:
+        """How many writes and truncations there were so far: what a sync called now covers."""
+        return self.settled_changes + len(self.unsynced)
+
+    def sync(self, covers: int) -> None:
+        count = max(0, covers - self.settled_changes)
+        for change in self.unsynced[:count]:
+            _apply(self.durable, change)
+        del self.unsynced[:count]
+        self.settled_changes += count
+
+    def settled(self) -> Inode:
+        """A copy in which everything is durable."""
+        copy = Inode(self.now_ms, bytearray(self.data), bytearray(self.data), [], set(self.pages))
+        copy.modified_ms = self.modified_ms
+        return copy
+
+    def after_crash(self, rng: random.Random) -> Inode:
+        """A copy that holds what was synced and a random part of what was not."""
+        kept = bytearray(self.durable)
+        mood = rng.choice(["nothing", "everything", "prefix", "sectors"])
+        if mood == "everything":
+            kept = bytearray(self.data)
+        elif mood == "prefix" and self.unsynced:
+            last = rng.randrange(len(self.unsynced))
+            for change in self.unsynced[:last]:
+                _apply(kept, change)
+            torn = self.unsynced[last]
+            _apply(kept, _torn(torn, rng) if isinstance(torn, _Write) else torn)
+        elif mood == "sectors":
+            self._keep_sectors(kept, rng)
+        copy = Inode(self.now_ms, kept, bytearray(kept), [], set(_pages(len(kept), 0)))
+        copy.modified_ms = self.modified_ms
+        return copy
+
+    def _keep_sectors(self, kept: bytearray, rng: random.Random) -> None:
+        chance = rng.choice([0.1, 0.5, 0.9])
+        begin = 0
+        truncations = [i for i, change in enumerate(self.unsynced) if isinstance(change, _Truncate)]
+        if truncations and rng.random() < 0.5:
+            begin = rng.choice(truncations)
+            _apply(kept, self.unsynced[begin])
+        size = len(kept)
+        for change in self.unsynced[begin:]:
+            if isinstance(change, _Truncate):
+                _apply(kept, change)
+                continue
+            size = max(size, change.offset + len(change.data))
+            for sector in change.sectors():
+                if rng.random() < chance:
+                    _put(kept, sector if rng.random() < 0.9 else _torn(sector, rng))
+        if rng.random() < 0.5 and len(kept) < size:
+            kept.extend(bytes(size - len(kept)))
+
+
+@dataclass(frozen=True)
+class NameChange:
+    """`path` leads to `inode` from now on (None: to nothing) and `removes` leads nowhere any more."""
+
+    path: str
+    inode: Inode | None
+    removes: str | None = None
+
+    def apply(self, names: dict[str, Inode]) -> None:
+        if self.removes is not None:
+            names.pop(self.removes, None)
+        if self.inode is None:
+            names.pop(self.path, None)
+        else:
+            names[self.path] = self.inode
+
+    def touches_folder(self, folder: str) -> bool:
+        return posixpath.dirname(self.path) == folder or (
+            self.removes is not None and posixpath.dirname(self.removes) == folder
+        )
+
+
+def survivors_in_order(pending: list[NameChange], rng: random.Random) -> list[NameChange]:
+    """What a file system with an ordered metadata journal keeps."""
+    return pending[: rng.randint(0, len(pending))]
+
+
+def survivors_in_any_order(pending: list[NameChange], rng: random.Random) -> list[NameChange]:
+    """The least that POSIX promises."""
+    chance = rng.choice([0.0, 0.3, 0.7, 1.0])
+    return [change for change in pending if rng.random() < chance]
+
+
+def _pages(length: int, offset: int) -> range:
+    return range(offset // PAGE, (offset + length + PAGE - 1) // PAGE) if length else range(0)
+
+
+def _apply(data: bytearray, change: _Write | _Truncate) -> None:
+    if isinstance(change, _Write):
+        _put(data, change)
+    else:
+        _cut(data, change.size)
+
+
+def _put(data: bytearray, write: _Write) -> None:
+    if not write.data:
+        return
+    if len(data) < write.offset:
+        data.extend(bytes(write.offset - len(data)))
+    data[write.offset : write.offset + len(write.data)] = write.data
+
+
+def _cut(data: bytearray, size: int) -> None:
+    if size < len(data):
+        del data[size:]
+    else:
+        data.extend(bytes(size - len(data)))
+
+
+def _torn(write: _Write, rng: random.Random) -> _Write:
+    return _Write(write.offset, write.data[: rng.randint(0, len(write.data))])
