@@ -1,0 +1,145 @@
+"""Bytes of an entry log: header, entry framing, location, ledgers map (reference disk formats, 4 to 6).
+
+Header, 1024 bytes, all integers big-endian and signed::
+
+    0   4     "BKLO"
+    4   i32   version: 0 = no ledgers map possible, 1 = current
+    8   i64   offset of the ledgers map; 0 while the log is written, or if it never was closed
+    16  i32   number of ledgers in the map
+    20  1004  zeros
+
+Entry, packed, the first at 1024::
+
+    size i32              bytes that follow
+    entry[size]           begins with ledger id i64, entry id i64
+
+Location of an entry, 64 bits: ``(log id << 32) | position``; position = offset of the entry's first byte,
+that is *after* the size. Location 0 means "absent".
+
+Ledgers map, at the tail of a closed log, in batches of at most 10 000 ledgers. The framing makes each batch
+look like an entry of ledger -1, so a plain scan steps over it::
+
+    size i32              20 + 16 n
+    ledger id i64 = -1, entry id i64 = -2
+    n i32
+    n x (ledger id i64, bytes i64)      bytes include the 4-byte size of each entry
+
+Logs written past the page cache (direct I/O) differ in two points: the header block has 4096 bytes (a dummy
+entry of ledger -1 at 1024 covers the rest), and each write is padded with 0xF0 to a multiple of 4096. A
+size word that begins with 0xF0 is therefore negative and means: go on at the next multiple of 4096.
+
+Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from struct import Struct
+
+MAGIC = b"BKLO"
+VERSION = 1
+HEADER_SIZE = 1024
+SIZE_BYTES = 4
+"""Bytes of the size word before each entry."""
+
+FIRST_POSITION = HEADER_SIZE + SIZE_BYTES
+"""Smallest position that a location can have."""
+
+MIN_ENTRY_SIZE = 16
+MAX_LOG_ID = 0x7FFFFFFF
+
+MAP_LEDGER_ID = -1
+MAP_ENTRY_ID = -2
+MAP_BATCH_LEDGERS = 10_000
+
+BLOCK = 4096
+"""Alignment and header block of logs written with direct I/O."""
+
+PAD_BYTE = b"\xf0"
+
+HEADER = Struct(">4siqi")
+MAP_POINTER = Struct(">qi")
+"""The part of the header that is overwritten when the log is closed: map offset, number of ledgers."""
+MAP_POINTER_OFFSET = 8
+
+SIZE = Struct(">i")
+ENTRY_HEAD = Struct(">iqq")
+"""Size, ledger id, entry id."""
+MAP_HEAD = Struct(">iqqi")
+MAP_FIXED_SIZE = MAP_HEAD.size - SIZE_BYTES
+MAP_PAIR = Struct(">qq")
+
+if (HEADER.size, ENTRY_HEAD.size, MAP_HEAD.size, MAP_PAIR.size, MAP_POINTER.size) != (20, 20, 24, 16, 12):
+    raise AssertionError("the layout of the entry log is not the documented one")
+
+
+@dataclass(frozen=True, slots=True)
+class LogHeader:
+    """The fields of a log's header; `map_offset` is 0 if the log has no ledgers map."""
+
+    magic: bytes = MAGIC
+    version: int = VERSION
+    map_offset: int = 0
+    ledger_count: int = 0
+
+    @property
+    def has_map(self) -> bool:
+        """Whether the header claims a ledgers map (reference disk formats, 4.5)."""
+        return self.version >= 1 and self.map_offset >= HEADER_SIZE and self.ledger_count > 0
+
+
+def encode_header() -> bytes:
+    """The header of a log that is being written, `HEADER_SIZE` bytes."""
+    return HEADER.pack(MAGIC, VERSION, 0, 0).ljust(HEADER_SIZE, b"\0")
+
+
+def encode_direct_header() -> bytes:
+    """The header block of a log written with direct I/O, `BLOCK` bytes: header, then a dummy entry."""
+    dummy = Struct(">iq").pack(BLOCK - HEADER_SIZE - SIZE_BYTES, MAP_LEDGER_ID)
+    return (encode_header() + dummy).ljust(BLOCK, b"\0")
+
+
+def decode_header(data: bytes) -> LogHeader:
+    """The header in the first bytes of a log. `ValueError` if there are fewer than 20; nothing else is
+    checked.
+    """
+    if len(data) < HEADER.size:
+        raise ValueError(f"entry log header has {len(data)} bytes, fewer than {HEADER.size}")
+    return LogHeader(*HEADER.unpack_from(data))
+
+
+def make_location(log_id: int, position: int) -> int:
+    """The location of the entry whose first byte (after the size) is at `position` of log `log_id`."""
+    return (log_id << 32) | position
+
+
+def split_location(location: int) -> tuple[int, int]:
+    """(log id, position) of a location."""
+    return location >> 32, location & 0xFFFFFFFF
+
+
+def next_block(position: int) -> int:
+    """The smallest multiple of `BLOCK` that is greater than `position`."""
+    return (position // BLOCK + 1) * BLOCK
+
+
+def encode_ledgers_map(ledgers: Mapping[int, int]) -> list[bytes]:
+    """The records to append for `ledgers` (ledger id to bytes), at most `MAP_BATCH_LEDGERS` each."""
+    return list(_map_batches(ledgers))
+
+
+def _map_batches(ledgers: Mapping[int, int]) -> Iterator[bytes]:
+    pairs = iter(ledgers.items())
+    while batch := list(islice(pairs, MAP_BATCH_LEDGERS)):
+        count = len(batch)
+        head = MAP_HEAD.pack(MAP_FIXED_SIZE + count * MAP_PAIR.size, MAP_LEDGER_ID, MAP_ENTRY_ID, count)
+        yield head + Struct(f">{2 * count}q").pack(*chain.from_iterable(batch))
+
+
+def decode_map_pairs(data: bytes | memoryview, count: int) -> list[tuple[int, int]]:
+    """`count` pairs (ledger id, bytes) of one batch; `ValueError` if `data` has another length."""
+    if len(data) != count * MAP_PAIR.size:
+        raise ValueError(f"{len(data)} bytes do not hold {count} ledgers")
+    return list(MAP_PAIR.iter_unpack(data))

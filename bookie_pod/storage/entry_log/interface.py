@@ -1,0 +1,238 @@
+"""What the storage engines see of entry logs.
+
+Threads
+- `append_run`, `rotate`, `flush`, `sync`, `checkpoint`, `abandon_unsynced`: the flush thread, and later the
+  compaction thread; calls take turns on one lock. Syncing itself does not hold that lock, so that appends
+  go on meanwhile.
+- `read`, `read_ahead`: any number of reader threads at once.
+- `scan*`, `ledgers_map`, `delete`: the garbage collection thread, beside all others.
+
+What always holds
+- An entry is never split between two logs, and a location is handed out only after its bytes are buffered
+  whole.
+- After `sync` returned, everything appended before the call survives a crash. After a failed *write*
+  nothing is lost: the same call can be repeated. After a failed *sync* the kernel may have dropped the
+  bytes, so every later `append_run`, `sync` and `checkpoint` fails until `abandon_unsynced` is called by
+  someone who appends those entries again.
+- A log that is not yet rotated and synced is never deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, TypeVar
+
+RotationListener = Callable[[int], None]
+"""Called with the id of a log that was rotated, on the appending thread with the append lock held: only
+note it.
+"""
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class ScanOutcome(Enum):
+    """How the scan of a log ended."""
+
+    CLEAN = "clean"
+    """The last record ends where the file ends (or only padding follows)."""
+    TORN = "torn"
+    """The last record reaches beyond the end: normal for a log that was active at a crash, damage
+    otherwise.
+    """
+    DAMAGED = "damaged"
+    """Bytes that are no record; what follows them was not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanEnd:
+    """Where and how a scan ended. Nothing may be deleted on the word of a scan that is not `clean`."""
+
+    outcome: ScanOutcome
+    position: int
+    """Offset in the file of the first byte that was not understood; the end of the records if clean."""
+    detail: str
+    """What was found there, for a message."""
+
+    @property
+    def clean(self) -> bool:
+        return self.outcome is ScanOutcome.CLEAN
+
+
+class Scan(Protocol[T_co]):
+    """One pass over a log: iterate it, then look at `end`."""
+
+    def __iter__(self) -> Iterator[tuple[int, int, int, T_co]]:
+        """(location, ledger id, entry id, bytes or size) in file order. `StorageFault` if the file cannot
+        be read.
+        """
+        ...
+
+    @property
+    def end(self) -> ScanEnd:
+        """How the pass ended; `RuntimeError` before it was exhausted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LedgersMap:
+    """Bytes per ledger in one log, including the 4-byte size of each entry."""
+
+    ledgers: dict[int, int]
+    end: ScanEnd | None
+    """None: read from the log's own map. Otherwise counted by a scan, which ended thus."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every entry of the log is accounted for."""
+        return self.end is None or self.end.clean
+
+
+@dataclass(slots=True)
+class EntryLogStats:
+    """Counters since the logger was opened; written under the logger's locks, read by anybody."""
+
+    entries_appended: int = 0
+    bytes_appended: int = 0
+    """Framed bytes: 4 + size per entry."""
+    logs_created: int = 0
+    logs_rotated: int = 0
+    logs_deleted: int = 0
+    syncs: int = 0
+    sync_seconds: float = 0.0
+    damaged_reads: int = 0
+    """Reads that failed because the bytes were not the entry asked for."""
+
+
+class EntryLogger(Protocol):
+    """Entry logs of one or more ledger directories with one space of log ids."""
+
+    stats: EntryLogStats
+
+    def append_run(
+        self, ledger_id: int, entry_ids: Sequence[int], entries: Sequence[bytes], *, roll: bool = True
+    ) -> list[int]:
+        """Append `entries` of one ledger; their locations, in order.
+
+        With `roll` a new log is begun where `logSizeLimit` would be exceeded; without, only at 2^31 - 1
+        bytes (memtable flush). `StorageFault` if a write fails, `NoWritableDirectory` if no directory may
+        take a new log; then none of the entries counts as appended, though some may lie in the log
+        unreferenced.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Hand buffered bytes to the operating system. Makes nothing durable."""
+        ...
+
+    def sync(self) -> None:
+        """Make everything appended so far durable, rotated logs and the current ones. `StorageFault`."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Make rotated logs durable, not the current one (with one log per ledger: all of them)."""
+        ...
+
+    def rotate(self) -> None:
+        """Close the current logs with their ledgers map; the next append begins a new one."""
+        ...
+
+    def abandon_unsynced(self) -> None:
+        """After a failed `sync`: leave the logs concerned as they are and go on in new ones.
+
+        The caller must throw away every location it got since the last successful `sync` and append again.
+        """
+        ...
+
+    def prepare_memtable_flush(self) -> None:
+        """Before a memtable flush with `roll=False`: remember the current log."""
+        ...
+
+    def commit_memtable_flush(self) -> bool:
+        """After it: rotate if the log is full or another than before; whether that is so (checkpoint
+        wanted).
+        """
+        ...
+
+    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        """The entry. `EntryDamaged` if other bytes are there, `StorageFault` if the log is gone or too
+        short.
+        """
+        ...
+
+    def read_ahead(
+        self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int
+    ) -> list[tuple[int, bytes, int]]:
+        """(entry id, entry, location) of consecutive entries from `location` on, the first being `entry_id`.
+
+        To read on behind an entry pass its location + 4 + its length, and its id + 1. Stops without an
+        error at the first record that is not the next entry of this ledger, at `max_entries`, or before
+        exceeding `max_bytes`.
+        """
+        ...
+
+    def scan(self, log_id: int, ledgers: Container[int] | None = None) -> Scan[bytes]:
+        """All entries of a log (of these ledgers only, if given)."""
+        ...
+
+    def scan_sizes(self, log_id: int, ledgers: Container[int] | None = None) -> Scan[int]:
+        """As `scan`, without reading the entries' bodies."""
+        ...
+
+    def ledgers_map(self, log_id: int) -> LedgersMap:
+        """Bytes per ledger, from the tail of the log or else by a scan. `StorageFault` if the log is not
+        there.
+        """
+        ...
+
+    def log_ids(self) -> list[int]:
+        """Ids of all logs on disk, ascending, current and preallocated ones included."""
+        ...
+
+    def is_flushed(self, log_id: int) -> bool:
+        """Whether the log is from an earlier process, or rotated and synced: only then may it be
+        collected.
+        """
+        ...
+
+    def least_unflushed_log_id(self) -> int:
+        """The oldest log of this process that is not rotated and synced; without any, the id that comes
+        next.
+        """
+        ...
+
+    def current_log_id(self, ledger_id: int = 0) -> int | None:
+        """The log that the next entry (of this ledger) goes to, if one is open."""
+        ...
+
+    def exists(self, log_id: int) -> bool: ...
+    def path(self, log_id: int) -> str:
+        """The log's file. `StorageFault` if it is in none of the directories."""
+        ...
+
+    def size(self, log_id: int) -> int:
+        """Bytes of the log's file."""
+        ...
+
+    def delete(self, log_id: int) -> bool:
+        """Unlink the log; False if it was gone already. `StorageFault` if it is not flushed or cannot be
+        unlinked.
+        """
+        ...
+
+    def add_listener(self, listener: RotationListener) -> None: ...
+    def close(self) -> None:
+        """Rotate and sync what is open, stop background work, close every file."""
+        ...
+
+
+__all__ = [
+    "EntryLogStats",
+    "EntryLogger",
+    "LedgersMap",
+    "RotationListener",
+    "Scan",
+    "ScanEnd",
+    "ScanOutcome",
+]
