@@ -1,0 +1,140 @@
+"""Formats 2 (protobuf text) and 3 (length-prefixed binary protobuf) of ledger metadata.
+
+Reading rules (both): last entry and length count only if CLOSED; the digest type only if a password is
+present (even an empty one); no ack quorum means the write quorum; of two custom values with one key the
+later wins. Writing: length 0 and last entry -1 unless CLOSED; the creation token in format 3 only.
+
+Any thread. Raises `MetadataDamaged` or `ValueError` (which `codec` turns into it).
+
+Sources: reference metadata layout, sections 8.1 and 8.2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.ledger_metadata.metadata_formats_pb2 import LedgerMetadataFormat
+from bookie_protocol.ledger_metadata.model import INVALID_ENTRY_ID, Ensemble, LedgerMetadata, LedgerState
+from bookie_protocol.ledger_metadata.protobuf_text import format_text, parse_text
+
+_DIGEST_TYPE_FIELD = LedgerMetadataFormat.DIGESTTYPE_FIELD_NUMBER
+_MAX_VARINT32 = 5
+
+
+def encode_text_body(metadata: LedgerMetadata) -> bytes:
+    """Body of format 2."""
+    return format_text(_to_message(metadata))
+
+
+def encode_binary_body(metadata: LedgerMetadata) -> bytes:
+    """Body of format 3."""
+    message = _to_message(metadata)
+    message.cToken = metadata.creation_token
+    encoded = message.SerializeToString(deterministic=True)
+    return _varint(len(encoded)) + encoded
+
+
+def decode_text_body(ledger_id: int, body: bytes, node_ctime_ms: int | None) -> LedgerMetadata:
+    """Parse a body of format 2."""
+    message = parse_text(body, LedgerMetadataFormat(), f"metadata of ledger {ledger_id}")
+    return _from_message(ledger_id, message, node_ctime_ms, 2)
+
+
+def decode_binary_body(ledger_id: int, body: bytes, node_ctime_ms: int | None) -> LedgerMetadata:
+    """Parse a body of format 3; bytes after the announced length are ignored, as the reference does."""
+    subject = f"metadata of ledger {ledger_id}"
+    length, start = _read_varint(body)
+    if len(body) - start < length:
+        raise MetadataDamaged(f"{subject} is cut short: {len(body) - start} of {length} bytes")
+    try:
+        message = LedgerMetadataFormat.FromString(body[start : start + length])
+    except DecodeError as error:
+        raise MetadataDamaged(f"{subject} is not valid protobuf: {error}") from error
+    if not message.IsInitialized():
+        raise MetadataDamaged(
+            f"{subject} lacks a required field, or has a ledger state unknown to this release"
+        )
+    if _DIGEST_TYPE_FIELD in _unknown_fields(message):
+        raise MetadataDamaged(f"{subject} names a digest type unknown to this release")
+    return _from_message(ledger_id, message, node_ctime_ms, 3)
+
+
+def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
+    digest_type = metadata.digest_type
+    message = LedgerMetadataFormat(
+        quorumSize=metadata.write_quorum_size,
+        ensembleSize=metadata.ensemble_size,
+        length=metadata.length,
+        lastEntryId=metadata.last_entry_id,
+        state=metadata.state.value,
+        ackQuorumSize=metadata.ack_quorum_size,
+        digestType=None if digest_type is None else digest_type.metadata_name,
+    )
+    for first, ensemble in metadata.ensembles.items():
+        message.segment.add(firstEntryId=first, ensembleMember=ensemble)
+    if metadata.password is not None:
+        message.password = metadata.password
+    if metadata.store_ctime and metadata.ctime is not None:
+        message.ctime = metadata.ctime
+    for key, value in metadata.custom_metadata.items():
+        message.customMetadata.add(key=key, value=value)
+    return message
+
+
+def _from_message(
+    ledger_id: int, message: LedgerMetadataFormat, node_ctime_ms: int | None, format_version: int
+) -> LedgerMetadata:
+    ensembles: dict[int, Ensemble] = {}
+    for segment in message.segment:
+        if segment.firstEntryId in ensembles:
+            raise ValueError(f"two ensembles start at entry {segment.firstEntryId}")
+        ensembles[segment.firstEntryId] = tuple(segment.ensembleMember)
+    state = LedgerState(LedgerMetadataFormat.State.Name(message.state))
+    closed = state is LedgerState.CLOSED
+    # no type beside a password is the wire default of the field, CRC32
+    digest_type = DigestType(message.digestType) if message.HasField("password") else None
+    return LedgerMetadata(
+        ledger_id=ledger_id,
+        ensemble_size=message.ensembleSize,
+        write_quorum_size=message.quorumSize,
+        ack_quorum_size=message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize,
+        ensembles=ensembles,
+        state=state,
+        last_entry_id=message.lastEntryId if closed and message.HasField("lastEntryId") else INVALID_ENTRY_ID,
+        length=message.length if closed else 0,
+        digest_type=digest_type,
+        password=message.password if message.HasField("password") else None,
+        ctime=message.ctime if message.HasField("ctime") else node_ctime_ms,
+        store_ctime=message.HasField("ctime"),
+        custom_metadata={item.key: item.value for item in message.customMetadata},
+        creation_token=message.cToken,
+        format_version=format_version,
+    )
+
+
+def _unknown_fields(message: LedgerMetadataFormat) -> set[int]:
+    unknown: Any = UnknownFieldSet(message)
+    return {field.field_number for field in unknown}
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _read_varint(data: bytes) -> tuple[int, int]:
+    value = 0
+    for index, byte in enumerate(data[:_MAX_VARINT32]):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, index + 1
+    raise ValueError("the length before the message is no number")

@@ -1,0 +1,46 @@
+"""Protobuf text format, as the metadata service's text nodes and the cookies use it.
+
+Writing: one field a line in the order of field numbers, two spaces of indentation a level, double quotes,
+every byte outside printable ASCII as an escape. Reading: any field order, either quote, all escapes of the
+reference, unknown fields skipped.
+
+Any thread.
+
+Sources: reference metadata layout, section 1.3; reference on-disk formats, section 10.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+from google.protobuf import text_format
+from google.protobuf.message import Message
+
+from bookie_protocol.errors import MetadataDamaged
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+_MAX_TEXT: int = 64 * 1024 * 1024
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+
+
+def format_text(message: Message) -> bytes:
+    """The text form, ending in a newline."""
+    return text_format.MessageToString(message, as_utf8=False).encode("ascii")
+
+
+def parse_text(data: bytes, message: MessageT, subject: str) -> MessageT:
+    """Fill `message` from its text form and return it; `MetadataDamaged` names `subject`."""
+    if len(data) > _MAX_TEXT:
+        raise MetadataDamaged(f"{subject} is {len(data)} bytes long, more than any valid text")
+    try:
+        # the library knows every escape but \? (which C++ writers may use)
+        text = _ESCAPE.sub(lambda match: "?" if match[1] == "?" else match[0], data.decode("utf-8"))
+        text_format.Parse(text, message, allow_unknown_field=True)
+    except (text_format.ParseError, ValueError, RecursionError) as error:
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise MetadataDamaged(f"{subject} is not valid protobuf text: {first_line}") from error
+    if not message.IsInitialized():
+        raise MetadataDamaged(f"{subject} lacks a required field")
+    return message

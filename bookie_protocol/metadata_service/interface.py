@@ -1,0 +1,264 @@
+"""The metadata service as bookies, clients and tools see it: one interface, several drivers.
+
+Invariants
+- "It is not there" (`MetadataNotFound`) and "could not tell" (`MetadataUnavailable`) never share a type. A
+  call raises the first only when the service answered.
+- Every call takes `timeout` in seconds; None means the session time-out of the service (`zkTimeout`). When
+  it has passed the call raises `MetadataUnavailable`; a write may then have happened or not.
+- A write is durable when its call returns.
+- Version tokens are opaque and only compared for equality by the service; a fresh node has version 0,
+  `ANY_VERSION` matches whatever is stored.
+
+Threads: everything here belongs to the event loop on which the service was opened. Call-backs run there too.
+
+Sources: reference metadata layout, sections 1, 3, 4, 5, 6, 7, 9 and 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Generic, Protocol, TypeVar
+
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.service_info import BookieServiceInfo
+from bookie_protocol.metadata_service.subscription import Subscription
+
+ANY_VERSION: Final = -1
+"""Matches every stored version: an unconditional update or delete."""
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[T_co]):
+    """What was stored, with the token that a compare-and-set needs."""
+
+    value: T_co
+    version: int
+
+
+# --- cluster ----------------------------------------------------------------------------------------------
+
+
+class LedgerLayout(Enum):
+    """How ledger ids become paths; the value is the class that `LAYOUT` names (section 3.2)."""
+
+    FLAT = "org.apache.bookkeeper.meta.FlatLedgerManagerFactory"
+    LEGACY_HIERARCHICAL = "org.apache.bookkeeper.meta.LegacyHierarchicalLedgerManagerFactory"
+    HIERARCHICAL = "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory"
+    LONG_HIERARCHICAL = "org.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory"
+
+
+class ClusterMetadata(Protocol):
+    """The cluster as a whole: is there one, how are its ledgers laid out, what is its instance id."""
+
+    async def exists(self, *, timeout: float | None = None) -> bool:
+        """Whether the cluster's root exists."""
+        ...
+
+    async def instance_id(self, *, timeout: float | None = None) -> str | None:
+        """The instance id; None if the root carries none. `MetadataNotFound` if there is no root."""
+        ...
+
+    async def layout(self, *, timeout: float | None = None) -> LedgerLayout | None:
+        """The stored layout; None if none is stored. `MetadataDamaged` if it cannot be understood."""
+        ...
+
+    async def initialize(self, *, instance_id: str | None = None, timeout: float | None = None) -> str:
+        """Create the cluster and return its instance id (default: a new UUID).
+
+        `MetadataExists` if there is one.
+        """
+        ...
+
+
+# --- bookies ----------------------------------------------------------------------------------------------
+
+
+class BookieGroup(Enum):
+    """Which bookies: registered writable, registered read-only, or all that ever stamped a cookie."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read-only"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class BookieSet:
+    """The members of a group; of two sets of one group the one with the greater version is newer."""
+
+    bookies: frozenset[str]
+    version: int
+
+
+class BookieRegistry(Protocol):
+    """Who serves, and where. A registration lives as long as the session that made it."""
+
+    async def register(
+        self, bookie_id: str, group: BookieGroup, info: BookieServiceInfo, *, timeout: float | None = None
+    ) -> None:
+        """Register in WRITABLE or READ_ONLY.
+
+        A registration of another session is waited for, up to `timeout`; still there: `MetadataExists`. Our
+        own is left as it is. The other group is not touched: the caller orders the two steps of a change.
+        """
+        ...
+
+    async def unregister(self, bookie_id: str, group: BookieGroup, *, timeout: float | None = None) -> None:
+        """Remove our registration from WRITABLE or READ_ONLY; none is fine, a foreign one is left alone."""
+        ...
+
+    async def is_registered(
+        self, bookie_id: str, group: BookieGroup, *, timeout: float | None = None
+    ) -> bool:
+        """Whether any session holds this registration."""
+        ...
+
+    async def list(self, group: BookieGroup, *, timeout: float | None = None) -> BookieSet:
+        """The members of a group. `MetadataNotFound` if the cluster was never initialised."""
+        ...
+
+    def watch(self, group: BookieGroup) -> Subscription[BookieSet]:
+        """The members now, then each newer set. Faults are ridden out; nothing older is ever delivered."""
+        ...
+
+    async def service_info(self, bookie_id: str, *, timeout: float | None = None) -> BookieServiceInfo:
+        """Where a bookie serves: its writable registration, else its read-only one.
+
+        `MetadataNotFound`: it is not registered. `MetadataDamaged`: registered, but unreadable.
+        """
+        ...
+
+
+# --- cookies ----------------------------------------------------------------------------------------------
+
+
+class CookieStore(Protocol):
+    """One cookie for each bookie id; the bytes are those of the `VERSION` files."""
+
+    async def create(self, bookie_id: str, data: bytes, *, timeout: float | None = None) -> int:
+        """Store a first cookie and return its version. `MetadataExists` if there is one."""
+        ...
+
+    async def read(self, bookie_id: str, *, timeout: float | None = None) -> Versioned[bytes]:
+        """`MetadataNotFound` if there is none."""
+        ...
+
+    async def update(self, bookie_id: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
+        """Replace and return the new version. `MetadataVersionConflict`, `MetadataNotFound`."""
+        ...
+
+    async def delete(
+        self, bookie_id: str, version: int = ANY_VERSION, *, timeout: float | None = None
+    ) -> None:
+        """`MetadataVersionConflict`, `MetadataNotFound`."""
+        ...
+
+
+# --- ledgers ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRange:
+    """All ledgers with `start <= id <= end`: an id in that span that is not in `ids` did not exist.
+
+    Ranges of one listing follow each other without a gap: each starts one after the end of the one before.
+    """
+
+    start: int
+    end: int
+    ids: tuple[int, ...]
+
+
+class LedgerStore(Protocol):
+    """Ledger metadata with compare-and-set."""
+
+    async def generate_id(self, *, timeout: float | None = None) -> int:
+        """An id that no other call on this cluster was or will be given."""
+        ...
+
+    async def create(
+        self, metadata: LedgerMetadata, *, timeout: float | None = None
+    ) -> Versioned[LedgerMetadata]:
+        """Store a new ledger. `MetadataExists`: the id is taken (not by an earlier try of this very call)."""
+        ...
+
+    async def read(self, ledger_id: int, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
+        """`MetadataNotFound` if the ledger does not exist, `MetadataDamaged` if it cannot be read."""
+        ...
+
+    async def write(
+        self, metadata: LedgerMetadata, version: int, *, timeout: float | None = None
+    ) -> Versioned[LedgerMetadata]:
+        """Replace what has this version. `MetadataVersionConflict`, `MetadataNotFound`."""
+        ...
+
+    async def delete(
+        self, ledger_id: int, version: int = ANY_VERSION, *, timeout: float | None = None
+    ) -> None:
+        """Remove; a ledger that is already gone is fine. `MetadataVersionConflict`."""
+        ...
+
+    def watch(self, ledger_id: int) -> Subscription[Versioned[LedgerMetadata] | None]:
+        """What is stored now, then each newer version; None and the end once the ledger does not exist."""
+        ...
+
+    def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
+        """Every ledger, in ascending order of ids, from 0 to the largest id possible.
+
+        Complete or an error: a listing that could not see everything raises. `timeout` is for each request.
+        """
+        ...
+
+
+# --- session ----------------------------------------------------------------------------------------------
+
+
+class SessionState(Enum):
+    """CONNECTED: requests are answered. SUSPENDED: not at present, registrations still stand. EXPIRED:
+    everything that this session registered is gone. CLOSED: by us."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    EXPIRED = "expired"
+    CLOSED = "closed"
+
+
+class Session(Protocol):
+    """The bond with the metadata service.
+
+    After EXPIRED a new session is opened without our doing (CONNECTED).
+    """
+
+    @property
+    def state(self) -> SessionState: ...
+
+    @property
+    def default_timeout(self) -> float:
+        """Seconds; the time-out of the session and of every call that names none."""
+        ...
+
+    def add_listener(self, listener: Callable[[SessionState], None]) -> Callable[[], None]:
+        """Call `listener` on the event loop with every change, none left out; returns its removal."""
+        ...
+
+
+class MetadataService(Protocol):
+    """An open metadata service; see `bookie_protocol.metadata_service.uri.open_metadata_service`."""
+
+    @property
+    def cluster(self) -> ClusterMetadata: ...
+    @property
+    def bookies(self) -> BookieRegistry: ...
+    @property
+    def cookies(self) -> CookieStore: ...
+    @property
+    def ledgers(self) -> LedgerStore: ...
+    @property
+    def session(self) -> Session: ...
+
+    async def close(self) -> None:
+        """End the session; registrations go with it. Calling it again is fine."""
+        ...

@@ -1,0 +1,115 @@
+"""What a bookie publishes about itself: where it listens, and for which protocols.
+
+Format: binary protobuf `BookieServiceInfoFormat`, endpoints first, then properties in the order of their
+keys. Empty bytes are the legacy form (bookies older than 4.11): one `bookie-rpc` endpoint parsed from the
+bookie id.
+
+Also here: which bookie ids are valid, since an id is the name of a node.
+
+Any thread.
+
+Sources: reference metadata layout, sections 4.1 and 4.2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.ledger_metadata.metadata_formats_pb2 import BookieServiceInfoFormat
+
+BOOKIE_RPC: Final = "bookie-rpc"
+READ_ONLY_NODE: Final = "readonly"
+
+_WRITTEN_BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9:_.\-]+")
+_READ_BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9:;<=>?@\[\\\]^_.\-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One listening socket. `extensions` of the bookie's own endpoint holds `tls` if it can be upgraded."""
+
+    id: str
+    host: str
+    port: int
+    protocol: str
+    auth: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BookieServiceInfo:
+    """Endpoints in the order they are published, and free properties."""
+
+    endpoints: tuple[Endpoint, ...]
+    properties: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def bookie_address(self) -> tuple[str, int] | None:
+        """Host and port of the first endpoint that speaks the BookKeeper protocol."""
+        for endpoint in self.endpoints:
+            if endpoint.protocol == BOOKIE_RPC:
+                return endpoint.host, endpoint.port
+        return None
+
+    def endpoint(self, protocol: str) -> Endpoint | None:
+        """The first endpoint of this protocol."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.protocol == protocol), None)
+
+
+def is_valid_bookie_id(bookie_id: str) -> bool:
+    """Whether a new bookie may take this id."""
+    return bool(_WRITTEN_BOOKIE_ID.fullmatch(bookie_id)) and bookie_id.lower() != READ_ONLY_NODE
+
+
+def is_readable_bookie_id(bookie_id: str) -> bool:
+    """Whether the reference could have written this id (it lets a few more signs in)."""
+    return bool(_READ_BOOKIE_ID.fullmatch(bookie_id)) and bookie_id.lower() != READ_ONLY_NODE
+
+
+def encode_service_info(info: BookieServiceInfo) -> bytes:
+    """The bytes of a registration."""
+    message = BookieServiceInfoFormat()
+    for endpoint in info.endpoints:
+        message.endpoints.add(
+            id=endpoint.id,
+            port=endpoint.port,
+            host=endpoint.host,
+            protocol=endpoint.protocol,
+            auth=endpoint.auth,
+            extensions=endpoint.extensions,
+        )
+    message.properties.update(info.properties)
+    return message.SerializeToString(deterministic=True)
+
+
+def decode_service_info(bookie_id: str, data: bytes) -> BookieServiceInfo:
+    """Parse a registration; `MetadataDamaged` if it is neither a message nor the empty legacy form of
+    `host:port`.
+    """
+    if not data:
+        return _legacy_service_info(bookie_id)
+    try:
+        message = BookieServiceInfoFormat.FromString(data)
+        if not message.IsInitialized():
+            raise MetadataDamaged(f"registration of bookie {bookie_id} lacks a required field")
+        endpoints = tuple(
+            Endpoint(e.id, e.host, e.port, e.protocol, tuple(e.auth), tuple(e.extensions))
+            for e in message.endpoints
+        )
+        return BookieServiceInfo(endpoints, dict(message.properties))
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise MetadataDamaged(f"registration of bookie {bookie_id} cannot be read: {error}") from error
+
+
+def _legacy_service_info(bookie_id: str) -> BookieServiceInfo:
+    host, colon, port = bookie_id.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise MetadataDamaged(
+            f"bookie {bookie_id} registered without an address, and its id is not of the form host:port"
+        )
+    return BookieServiceInfo((Endpoint(bookie_id, host, int(port), BOOKIE_RPC),))
