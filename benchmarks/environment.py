@@ -1,0 +1,139 @@
+"""What every benchmark stands on: a ZooKeeper, a bookie of either kind on fresh directories, the Java driver.
+
+Invariants
+- Both kinds of bookie run from the same configuration, cache sizes included; `SHARED` is all that is set.
+- Everything listens on the loopback interface only, and ends with the `Environment`.
+
+One thread uses an `Environment`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.zookeeper import ZooKeeper
+from tests.support.bookie_process import BookieProcess, free_port, loopback_configuration, podkeeper_bookie
+from tests.support.java import BOOKKEEPER_OPTIONS, MavenProject, find_java
+from tests.support.java_bookie import initialise_cluster, java_bookie
+
+PROJECT = MavenProject(Path(__file__).parent / "java")
+KINDS = ("ours", "java")
+
+# The stock sizes of a Java bookie: heap 1 GiB, direct memory 2 GiB, a quarter of the latter for each cache.
+HEAP_MB = 1024
+DIRECT_MB = 2048
+SHARED: Mapping[str, str] = {
+    "dbStorage_writeCacheMaxSizeMb": "512",
+    "dbStorage_readAheadCacheMaxSizeMb": "512",
+    "dbStorage_rocksDB_blockCacheSize": str(205 * 1024 * 1024),
+}
+_DRIVER_SECONDS = 600
+
+
+class DriverError(RuntimeError):
+    """The load driver saw a failed request or could not run; the message says which."""
+
+
+def drive(class_path: str, *arguments: str) -> dict[str, Any]:
+    """Runs the load driver; returns the object it printed. Raises `DriverError`."""
+    done = subprocess.run(
+        [
+            find_java(),
+            "-Xms512m",
+            "-Xmx1g",
+            "-XX:MaxDirectMemorySize=2g",
+            *BOOKKEEPER_OPTIONS,
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+            "-cp",
+            class_path,
+            "dev.podkeeper.bench.Main",
+            *arguments,
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_DRIVER_SECONDS,
+        check=False,
+    )
+    lines = done.stdout.strip().splitlines()
+    if done.returncode != 0 or not lines:
+        raise DriverError(f"driver {' '.join(arguments)}: {done.stdout[-1000:]}{done.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(lines[-1])
+    return result
+
+
+class Environment:
+    """A ZooKeeper with an initialised cluster, and a directory for bookies."""
+
+    def __init__(self, parent: Path | None = None) -> None:
+        self.class_path = PROJECT.class_path()
+        if parent is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+        self.directory = Path(tempfile.mkdtemp(prefix="podkeeper-bench-", dir=parent))
+        self._zookeeper = ZooKeeper(self.class_path, self.directory / "zookeeper")
+        self.metadata_uri = ""
+        self._bookies: list[BookieProcess] = []
+
+    def __enter__(self) -> Environment:
+        try:
+            self._zookeeper.start()
+            self.metadata_uri = f"zk+hierarchical://{self._zookeeper.address}/ledgers"
+            initialise_cluster(self.class_path, self.metadata_uri, self.directory)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def bookie(self, kind: str, settings: Mapping[str, str] | None = None) -> BookieProcess:
+        """A bookie on directories of its own, not started. `kind` is one of `KINDS`."""
+        port = free_port()
+        work = self.directory / f"{kind}-{port}"
+        configuration = {
+            **loopback_configuration(work, self.metadata_uri, port),
+            **SHARED,
+            **(settings or {}),
+        }
+        address = self._zookeeper.address
+        if kind == "java":
+            bookie = java_bookie(
+                self.class_path, configuration, work, address, heap_mb=HEAP_MB, direct_mb=DIRECT_MB
+            )
+        elif kind == "ours":
+            bookie = podkeeper_bookie(configuration, work, address)
+        else:
+            raise ValueError(f"no bookie of kind {kind!r}; known: {', '.join(KINDS)}")
+        self._bookies.append(bookie)
+        return bookie
+
+    def drive(self, bookie: BookieProcess, *arguments: str) -> dict[str, Any]:
+        """Runs the driver against this cluster and reports the CPU time and memory of `bookie`."""
+        return drive(
+            self.class_path, *arguments, "--metadata", self.metadata_uri, "--bookie-pid", str(bookie.pid)
+        )
+
+    def discard(self, bookie: BookieProcess) -> None:
+        """Ends the bookie and removes its files, its cookie aside: its address is not used again."""
+        if bookie.process is not None:
+            bookie.kill()
+        shutil.rmtree(bookie.work)
+        self._bookies.remove(bookie)
+
+    def close(self) -> None:
+        """Ends everything and removes the directory."""
+        for bookie in self._bookies:
+            if bookie.process is not None:
+                bookie.kill()
+        self._zookeeper.stop()
+        shutil.rmtree(self.directory)

@@ -1,0 +1,124 @@
+"""Java and Maven for the rings that run the reference implementation.
+
+Invariants
+- A missing tool is one line that names the Debian package.
+- A project is built once for a given state of its pom and sources; a file lock keeps parallel runs from
+  building twice.
+- Nothing here starts a server. Any thread may call it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_BUILD_SECONDS = 900
+_STAMP = "podkeeper.stamp"
+_CLASS_PATH = "podkeeper.classpath"
+
+# What the stock start script gives each JVM (bin/common.sh of Apache BookKeeper).
+NETTY_OPTIONS = (
+    "-Dio.netty.leakDetectionLevel=disabled",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+)
+BOOKKEEPER_OPTIONS = (
+    "-Djava.net.preferIPv4Stack=true",
+    "--add-opens=java.base/java.io=ALL-UNNAMED",
+    "--add-opens=java.base/java.util.zip=ALL-UNNAMED",
+    *NETTY_OPTIONS,
+)
+
+
+class MissingToolError(RuntimeError):
+    """A program of this machine is missing; the message names the package that holds it."""
+
+
+def find_java() -> str:
+    """Path of the `java` program: JAVA_HOME first, then PATH. Raises `MissingToolError`."""
+    home = os.environ.get("JAVA_HOME")
+    candidate = shutil.which(str(Path(home) / "bin" / "java")) if home else shutil.which("java")
+    if candidate is None:
+        raise MissingToolError("no Java here: apt-get install openjdk-17-jdk-headless")
+    return candidate
+
+
+def find_maven() -> str:
+    """Path of the `mvn` program. Raises `MissingToolError`, also when Java is there without its compiler."""
+    java = Path(find_java()).resolve()
+    if not java.with_name("javac").exists():
+        raise MissingToolError(f"no Java compiler beside {java}: apt-get install openjdk-17-jdk-headless")
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise MissingToolError("no Maven here: apt-get install maven")
+    return maven
+
+
+@dataclass(frozen=True)
+class MavenProject:
+    """One Maven project of this repository."""
+
+    directory: Path
+    tests: bool = False  # compile src/test too, and give its class path
+
+    def class_path(self) -> str:
+        """Compiles the project if anything changed since the last time; returns what `java -cp` takes."""
+        find_maven()
+        target = self.directory / "target"
+        target.mkdir(exist_ok=True)
+        with (target / "podkeeper.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            state = self._state()
+            stamp = target / _STAMP
+            if not (stamp.exists() and stamp.read_text() == state and self._jars_exist(target)):
+                stamp.unlink(missing_ok=True)
+                self._build(target)
+                stamp.write_text(state)
+            classes = [str(target / "test-classes")] if self.tests else []
+            return os.pathsep.join(
+                [*classes, str(target / "classes"), (target / _CLASS_PATH).read_text().strip()]
+            )
+
+    def _build(self, target: Path) -> None:
+        scope = "test" if self.tests else "runtime"
+        command = [
+            find_maven(),
+            "--quiet",
+            "--batch-mode",
+            "test-compile" if self.tests else "compile",
+            "dependency:build-classpath",
+            f"-Dmdep.outputFile={target / _CLASS_PATH}",
+            f"-Dmdep.includeScope={scope}",
+        ]
+        done = subprocess.run(
+            command,
+            cwd=self.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_BUILD_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(
+                f"Maven could not build {self.directory}:\n{done.stdout[-6000:]}{done.stderr[-2000:]}"
+            )
+
+    def _state(self) -> str:
+        digest = hashlib.sha256()
+        files = [self.directory / "pom.xml", *sorted((self.directory / "src").rglob("*"))]
+        for path in files:
+            if path.is_file():
+                digest.update(str(path.relative_to(self.directory)).encode())
+                digest.update(path.read_bytes())
+        return digest.hexdigest()
+
+    def _jars_exist(self, target: Path) -> bool:
+        file = target / _CLASS_PATH
+        return file.exists() and all(Path(p).exists() for p in file.read_text().strip().split(os.pathsep))
