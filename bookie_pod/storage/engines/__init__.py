@@ -1,0 +1,1 @@
+"""Storage engines: caches, entry logs and indexes composed into one `LedgerStorage`."""

@@ -1,0 +1,1 @@
+"""Where entries are and which ledgers exist: two ordered key-value stores per ledger directory."""

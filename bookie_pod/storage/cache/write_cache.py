@@ -1,0 +1,108 @@
+"""One half of the write cache: entries that the journal covers and the entry logs do not hold yet.
+
+Invariants
+- `ledgers` maps ledger id to a dict of entry id to entry bytes. A second put of an entry replaces the first.
+- While a half is active only the event loop puts, straight into the dict that `entries_of` handed out, and
+  then tells `account` what it put. Once frozen, a half never changes but for `deleted`.
+- Entries are immutable `bytes` and each look-up is one dict operation, so any thread may read at any time.
+- `nbytes` counts what was put, not what is left after replacements: it never under-counts.
+
+Source: reference bookie behaviour, section 3.1. The reference copies entries into one buffer, rounded to 64
+bytes; here the entry is the object that the connection parsed, and `ENTRY_OVERHEAD` stands for what Python
+adds to it.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Final
+
+ENTRY_OVERHEAD: Final = 144
+"""Bytes that an entry costs beyond its own length: header and rounding of the `bytes` object (33 to 48), its
+`int` key (32), its slot in a dict (36 to 110, after growth). CPython 3.11 allocates 112 to 118, the allocator
+rounds that up."""
+
+LEDGER_OVERHEAD: Final = 360
+"""Bytes that a ledger's first entry in a half costs: the dict, the key, the slot."""
+
+
+class WriteCacheHalf:
+    """Entries of many ledgers, up to `max_bytes` (payload plus overhead, in bytes)."""
+
+    __slots__ = ("_highest", "count", "deleted", "ledgers", "max_bytes", "nbytes")
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.ledgers: dict[int, dict[int, bytes]] = {}
+        self.nbytes = 0
+        """Bytes put, overhead included. May pass `max_bytes` by what one chunk of a connection holds."""
+        self.count = 0
+        """Entries put."""
+        self.deleted: set[int] = set()
+        """Ledgers deleted after this half was frozen: the flush leaves their entries out, readers do not see
+        them."""
+        self._highest: dict[int, tuple[dict[int, bytes], int, int]] = {}
+
+    def entries_of(self, ledger_id: int) -> dict[int, bytes]:
+        """The dict to put this ledger's entries into, made if missing. Event loop, active half only."""
+        entries = self.ledgers.get(ledger_id)
+        if entries is None:
+            entries = self.ledgers[ledger_id] = {}
+            self.nbytes += LEDGER_OVERHEAD
+        return entries
+
+    def account(self, nbytes: int, count: int) -> bool:
+        """Take note of `count` entries of `nbytes` together; True if the half is full now."""
+        self.count += count
+        self.nbytes += nbytes + count * ENTRY_OVERHEAD
+        return self.nbytes >= self.max_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """True once `max_bytes` is reached. An empty half is never full, so any entry fits into one."""
+        return self.nbytes >= self.max_bytes and self.count > 0
+
+    def get(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The entry, or None if this half does not hold it. Any thread."""
+        entries = self.ledgers.get(ledger_id)
+        if entries is None or ledger_id in self.deleted:
+            return None
+        return entries.get(entry_id)
+
+    def highest(self, ledger_id: int) -> int | None:
+        """The highest entry id of the ledger in this half. Any thread; cost grows with what is new since the
+        last call."""
+        entries = self.ledgers.get(ledger_id)
+        if not entries or ledger_id in self.deleted:
+            return None
+        while True:
+            known, seen, highest = self._highest.get(ledger_id, (entries, 0, -1))
+            if known is not entries:  # an earlier incarnation of a deleted ledger
+                seen, highest = 0, -1
+            size = len(entries)
+            try:
+                # New keys stand at the end of a dict. One C call: the event loop cannot put in the middle of
+                # it.
+                newest = max(islice(reversed(entries), size - seen), default=-1)
+            except RuntimeError:
+                continue
+            if len(entries) == size:  # else keys came in since `size` was taken, and older ones were missed
+                highest = max(highest, newest)
+                self._highest[ledger_id] = (entries, size, highest)
+                return highest
+
+    def entry_ids(self, ledger_id: int) -> list[int]:
+        """All entry ids of the ledger in this half, in no order. Any thread."""
+        entries = self.ledgers.get(ledger_id)
+        if entries is None or ledger_id in self.deleted:
+            return []
+        return list(entries)
+
+    def drop_ledger(self, ledger_id: int) -> None:
+        """Forget a deleted ledger's entries at once. Event loop, active half only.
+
+        The caller must take back every dict it handed out for this ledger. The bytes stay counted until the
+        swap.
+        """
+        self.ledgers.pop(ledger_id, None)
+        self._highest.pop(ledger_id, None)

@@ -1,0 +1,137 @@
+"""What the ledgers, the server, the replay and the checkpoints see of a storage engine.
+
+Invariants
+- Nothing on the event-loop side blocks: it touches memory only.
+- `NoSuchEntry` and `NoSuchLedger` are raised only when the engine knows. Every fault is another
+  `StorageFault`; a ledger in limbo raises `LedgerStateUnknown` where it would otherwise say "no such entry".
+- When `flush` has returned, everything put, set or deleted before it was called is durable.
+
+Putting entries
+    if storage.is_full(ledger_id): storage.request_flush(ledger_id), wait for `on_space`, or reject
+    entries = storage.active_entries(ledger_id)     # may be kept until the next `on_swap`
+    entries[entry_id] = entry                       # once per entry
+    storage.account(ledger_id, nbytes, count)       # once per chunk, before the event loop turns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+
+LAST_ENTRY = -1
+"""Entry id that stands for "the entry with the highest id that you hold"."""
+
+OnLoop = Callable[[Callable[[], None]], None]
+"""Runs a function on the event loop's thread and returns when it has run; raises what it raised. Called from
+background threads. Before the loop serves, and in tests, a function that simply calls its argument will
+do."""
+
+
+class LedgerStorage(Protocol):
+    """The entries and ledgers of one bookie."""
+
+    # --- event loop; never blocks ---------------------------------------------------------------------------
+
+    def ledger(self, ledger_id: int) -> LedgerRecord | None:
+        """Key, fence, limbo and explicit LAC; None if the bookie does not know the ledger. Any thread may
+        ask."""
+        ...
+
+    def set_ledger(self, ledger_id: int, record: LedgerRecord) -> None:
+        """Make or replace the ledger: in memory at once, durable with the next flush."""
+        ...
+
+    def set_master_key(self, ledger_id: int, key: bytes) -> LedgerRecord:
+        """Check the key that a request or a journal record presents, and make the ledger if it is unknown.
+
+        An empty or all-zero stored key is replaced, an empty or all-zero `key` changes nothing.
+        `Unauthorized` if both are known and differ.
+        """
+        ...
+
+    def active_entries(self, ledger_id: int) -> dict[int, bytes]:
+        """The dict to put the ledger's entries into, made if missing. Void after the next `on_swap` call."""
+        ...
+
+    def account(self, ledger_id: int, nbytes: int, count: int) -> bool:
+        """Take note of `count` entries of `nbytes` in total that were put; True if its cache is full now."""
+        ...
+
+    def is_full(self, ledger_id: int) -> bool:
+        """Whether the write cache that this ledger's entries go to takes no more. Never true of an empty
+        one."""
+        ...
+
+    def request_flush(self, ledger_id: int) -> None:
+        """Start a flush of the ledger's directory in the background, unless one is already waiting to
+        start."""
+        ...
+
+    def on_swap(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop whenever dicts from `active_entries` become void: after a swap, after a
+        deletion."""
+        ...
+
+    def on_space(self, callback: Callable[[], None]) -> None:
+        """Call back on the loop whenever a write cache may have stopped being full."""
+        ...
+
+    def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
+        """Call back, on a background thread, when a flush that `request_flush` started has failed."""
+        ...
+
+    def on_ledger_deleted(self, callback: Callable[[int], None]) -> None:
+        """Call back on the loop after a ledger was deleted here."""
+        ...
+
+    def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The entry if memory holds it (active half, half being flushed, read cache); None tells nothing."""
+        ...
+
+    # --- reader threads -------------------------------------------------------------------------------------
+
+    def read(self, ledger_id: int, entry_id: int) -> bytes:
+        """The entry; `LAST_ENTRY` for the one with the highest id.
+
+        `NoSuchLedger`, `NoSuchEntry`: the store knows. `LedgerStateUnknown`: limbo. `StorageFault`: anything
+        else.
+        """
+        ...
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        """The highest entry id held; raises as `read` does."""
+        ...
+
+    def entry_ids(self, ledger_id: int) -> Iterator[int]:
+        """All entry ids held, ascending. `NoSuchLedger` if the ledger is unknown, nothing if it has no
+        entries."""
+        ...
+
+    # --- any thread -----------------------------------------------------------------------------------------
+
+    def ledger_ids(self) -> list[int]:
+        """Ids of all ledgers, in no order."""
+        ...
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """Forget a ledger: unknown when this returns, its rows gone with the next flush. No error if unknown.
+
+        Runs partly on the event loop: not to be called there unless the `OnLoop` runner allows it.
+        """
+        ...
+
+    # --- background threads ---------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make everything put, set or deleted before the call durable. Never on the event loop.
+
+        `NoWritableDirectory` if no entry log can be made, another `StorageFault` for other faults. What could
+        not be written stays in memory and readable, and the next flush begins with it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop background work and close every file and database, without flushing the write cache."""
+        ...

@@ -1,0 +1,87 @@
+"""Settings of `DbLedgerStorage`, already converted from the configuration file's units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from bookie_pod.storage.entry_log.options import EntryLogOptions
+from bookie_pod.storage.index.rocksdb_store import LEDGERS_DB, RocksOptions
+from bookie_protocol.errors import InvalidConfiguration
+
+MIB: Final = 1 << 20
+MIN_HALF_BYTES: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class DbStorageOptions:
+    """Every field names its configuration key, its unit and its default.
+
+    Where the reference takes shares of the JVM's direct memory, here they are shares of `memory_budget`;
+    whoever makes these options works them out with `share`. Sizes are for the whole bookie and are divided by
+    the number of ledger directories.
+    """
+
+    write_cache_bytes: int = 256 * MIB
+    """`dbStorage_writeCacheMaxSizeMb`, bytes, default 25 % of the memory budget: both halves of all
+    directories."""
+
+    read_cache_bytes: int = 256 * MIB
+    """`dbStorage_readAheadCacheMaxSizeMb`, bytes, default 25 % of the memory budget."""
+
+    read_ahead_entries: int = 100
+    """`dbStorage_readAheadCacheBatchSize`, entries, default 100: the most that one read-ahead fetches."""
+
+    read_ahead_bytes: int = -1
+    """`dbStorage_readAheadCacheBatchBytesSize`, bytes, default -1 (off): further limit of one read-ahead.
+    Half of the directory's read cache is a limit in any case."""
+
+    max_throttle_ms: int = 10_000
+    """`dbStorage_maxThrottleTimeMs`, ms, default 10 000: how long the server lets an add wait for space in
+    the write cache before it answers TOO_MANY_REQUESTS. The engine only reports fullness; the timer is the
+    server's."""
+
+    max_rows_per_batch: int = 100_000
+    """`maxOperationNumbersInSingleRocksdbWriteBatch`, operations, default 100 000."""
+
+    entry_log: EntryLogOptions = field(default_factory=EntryLogOptions)
+    """Options of each directory's entry logger."""
+
+    locations_db: RocksOptions = field(default_factory=RocksOptions)
+    """`dbStorage_rocksDB_*`: options of each `locations` database."""
+
+    ledgers_db: RocksOptions = LEDGERS_DB
+    """Options of each `ledgers` database."""
+
+    def __post_init__(self) -> None:
+        if self.write_cache_bytes < 2 * MIN_HALF_BYTES:
+            raise InvalidConfiguration(
+                f"dbStorage_writeCacheMaxSizeMb: {self.write_cache_bytes} bytes are too few; give at least 1 MB"
+            )
+        if self.read_cache_bytes < 0:
+            raise InvalidConfiguration(
+                f"dbStorage_readAheadCacheMaxSizeMb: {self.read_cache_bytes} bytes; must not be negative"
+            )
+        if self.read_ahead_entries < 0:
+            raise InvalidConfiguration(
+                f"dbStorage_readAheadCacheBatchSize={self.read_ahead_entries} must not be negative (0 is off)"
+            )
+        if self.max_rows_per_batch < 1:
+            raise InvalidConfiguration(
+                f"maxOperationNumbersInSingleRocksdbWriteBatch={self.max_rows_per_batch} must be at least 1"
+            )
+
+
+def check_memory(options: DbStorageOptions, memory_budget: int) -> None:
+    """`InvalidConfiguration` if both caches together exceed the memory budget (bytes)."""
+    together = options.write_cache_bytes + options.read_cache_bytes
+    if together > memory_budget:
+        raise InvalidConfiguration(
+            f"dbStorage_writeCacheMaxSizeMb and dbStorage_readAheadCacheMaxSizeMb together ({together // MIB} MB) "
+            f"exceed the memory budget of {memory_budget // MIB} MB; lower them or raise the budget"
+        )
+
+
+def share(memory_budget: int, percent: int = 25) -> int:
+    """Bytes of a cache whose size is not configured: a percentage of the memory budget (bytes)."""
+    return max(2 * MIB, memory_budget * percent // 100)

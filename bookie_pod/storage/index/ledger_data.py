@@ -1,0 +1,132 @@
+"""Value of a row of the `ledgers` database: the protobuf message `LedgerData`, encoded by hand.
+
+    1 exists       bool   required, true
+    2 fenced       bool   required
+    3 masterKey    bytes  required; empty or all zero = nobody has presented a key yet
+    4 explicitLac  bytes  optional: the last WRITE_LAC packet
+    5 limbo        bool   optional
+
+Fields are written in number order and optional ones only when set, so the bytes equal the reference's. By
+hand because every ledger of a bookie is decoded at start-up, and nearly all rows have the same 26 bytes but
+for the key.
+
+Source: reference on-disk formats, section 8.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from bookie_protocol.errors import StorageFault
+
+_PLAIN: Final = b"\x08\x01\x10\x00\x1a"
+_FENCED: Final = b"\x08\x01\x10\x01\x1a"
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WIRE_TYPES: Final = {1: _VARINT, 2: _VARINT, 3: _BYTES, 4: _BYTES, 5: _VARINT}
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRecord:
+    """What a ledger directory knows of a ledger besides its entries."""
+
+    key: bytes
+    """Master key; empty or all zero: unknown yet."""
+    fenced: bool = False
+    limbo: bool = False
+    """The store lost data and cannot tell which entries it held."""
+    explicit_lac: bytes | None = None
+    """The last WRITE_LAC packet, if there was one."""
+
+
+def encode(record: LedgerRecord) -> bytes:
+    """`LedgerData` of a record."""
+    head = _FENCED if record.fenced else _PLAIN
+    pieces = [head, _varint(len(record.key)), record.key]
+    if record.explicit_lac is not None:
+        pieces += (b"\x22", _varint(len(record.explicit_lac)), record.explicit_lac)
+    if record.limbo:
+        pieces.append(b"\x28\x01")
+    return b"".join(pieces)
+
+
+def decode(value: bytes) -> LedgerRecord:
+    """The record in a `LedgerData`; `StorageFault` if it does not parse or lacks a required field."""
+    if len(value) > 5 and len(value) == 6 + value[5] and value[5] < 0x80:
+        head = value[:5]
+        if head == _PLAIN:
+            return LedgerRecord(value[6:])
+        if head == _FENCED:
+            return LedgerRecord(value[6:], True)
+    try:
+        fields = _fields(value)
+        missing = [number for number in (1, 2, 3) if number not in fields]
+        if missing:
+            raise ValueError(f"required field {missing[0]} is missing")
+        lac = fields.get(4)
+        return LedgerRecord(
+            key=_as_bytes(fields[3]),
+            fenced=bool(fields[2]),
+            limbo=bool(fields.get(5, 0)),
+            explicit_lac=None if lac is None else _as_bytes(lac),
+        )
+    except (ValueError, IndexError) as error:
+        raise StorageFault(f"LedgerData of {len(value)} bytes does not parse: {error}") from error
+
+
+def _as_bytes(field: int | bytes) -> bytes:
+    return field if isinstance(field, bytes) else b""
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a varint has more than ten bytes")
+
+
+def _fields(data: bytes) -> dict[int, int | bytes]:
+    """Last value of each field; unknown fields are skipped. Raises `ValueError` or `IndexError`."""
+    fields: dict[int, int | bytes] = {}
+    at = 0
+    while at < len(data):
+        tag, at = _read_varint(data, at)
+        number, wire_type = tag >> 3, tag & 7
+        value: int | bytes
+        if wire_type == _VARINT:
+            value, at = _read_varint(data, at)
+        else:
+            length, at = _length(data, at, wire_type)
+            value = data[at : at + length]
+            at += length
+            if at > len(data):
+                raise ValueError(f"field {number} is cut off")
+        if number == 0 or _WIRE_TYPES.get(number, wire_type) != wire_type:
+            raise ValueError(f"field {number} has wire type {wire_type}")
+        fields[number] = value
+    return fields
+
+
+def _length(data: bytes, at: int, wire_type: int) -> tuple[int, int]:
+    if wire_type == _BYTES:
+        return _read_varint(data, at)
+    if wire_type == _FIXED64:
+        return 8, at
+    if wire_type == _FIXED32:
+        return 4, at
+    raise ValueError(f"wire type {wire_type} is unknown")

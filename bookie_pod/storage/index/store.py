@@ -1,0 +1,70 @@
+"""The seam below the indexes: an ordered map of byte strings with durable batches.
+
+Invariants
+- `commit` applies a batch atomically. With `sync=True`, and after `sync()`, that batch and every batch before
+  it survive a crash; without, a crash keeps some prefix of the batches committed since.
+- "The key is absent" is an answer (None, or the end of a scan). Every fault raises `StorageFault`.
+- A scan sees the store as it was when the scan began.
+
+Threads: any; commits come from one thread at a time per store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+
+class StoreBatch(Protocol):
+    """Operations that are applied together, in the order in which they were put here."""
+
+    def __len__(self) -> int:
+        """Operations so far."""
+        ...
+
+    def put(self, key: bytes, value: bytes) -> None: ...
+    def put_many(self, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
+        """Put pairs; the two must be of one length."""
+        ...
+
+    def delete(self, key: bytes) -> None: ...
+    def delete_range(self, begin: bytes, end: bytes) -> None:
+        """Delete every key in [begin, end)."""
+        ...
+
+    def commit(self, *, sync: bool = True) -> None:
+        """Apply the operations; a batch is committed once. `StorageFault` if the store refuses."""
+        ...
+
+
+class OrderedStore(Protocol):
+    """An ordered map of byte strings. Every method raises `StorageFault` if the store fails or is damaged."""
+
+    @property
+    def path(self) -> str: ...
+
+    def get(self, key: bytes) -> bytes | None: ...
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The row with the greatest key that is not above `key`."""
+        ...
+
+    def scan(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Rows with keys in [begin, end), ascending; `end=None` means to the last row."""
+        ...
+
+    def batch(self) -> StoreBatch: ...
+    def sync(self) -> None:
+        """Make everything committed so far durable."""
+        ...
+
+    def estimated_count(self) -> int:
+        """Roughly how many rows there are; cheap."""
+        ...
+
+    def compact(self) -> None:
+        """Rewrite the whole store without its dead rows; slow."""
+        ...
+
+    def close(self) -> None:
+        """Close for good; no error if closed before."""
+        ...
