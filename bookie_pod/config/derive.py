@@ -1,0 +1,110 @@
+"""Defaults that depend on other keys, on the memory or on the processors.
+
+Invariant: a key that somebody set is never changed, except `ledgerStorageClass` by the older switch that
+exists to change it, and `metadataServiceUri`, which older keys of a source with higher priority replace.
+
+Source: reference page on bookie behaviour, section 1; metadata layout page, section 2 (legacy service
+address). Pure functions but for the number of processors; any thread may call them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from bookie_pod.config.memory import default_memory_budget_mb
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.ledger_storage import StorageEngine
+
+_FACTORY_LAYOUTS: Final = {
+    "flat": "flat",
+    "hierarchical": "hierarchical",
+    "longhierarchical": "longhierarchical",
+    "org.apache.bookkeeper.meta.FlatLedgerManagerFactory": "flat",
+    "org.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory": "hierarchical",
+    "org.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory": "longhierarchical",
+}
+KNOWN_FACTORIES: Final = tuple(_FACTORY_LAYOUTS)
+
+
+def derive(
+    config: BookieConfig,
+    ranks: Mapping[str, int],
+    memory_budget_mb: Callable[[], int] = default_memory_budget_mb,
+) -> BookieConfig:
+    """`config` with every derived default filled in.
+
+    `ranks` holds, for each key that was set, the priority of the source that set it.
+    """
+    if "memoryBudgetMb" not in ranks:
+        config = replace(config, memory=replace(config.memory, budget_mb=memory_budget_mb()))
+    for step in (_threads, _memory_shares, _engine, _files_and_disks, _metadata):
+        config = step(config, ranks)
+    return config
+
+
+def _threads(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
+    if "serverNumIOThreads" in ranks:
+        return config
+    return replace(config, threads=replace(config.threads, io_threads=2 * (os.cpu_count() or 1)))
+
+
+def _memory_shares(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
+    budget = config.memory.budget_mb
+    journal, db, rocks = config.journal, config.db_storage, config.rocksdb
+    if "journalMaxMemorySizeMb" not in ranks:
+        journal = replace(journal, max_memory_size_mb=max(1, budget * 5 // 100))
+    if "dbStorage_writeCacheMaxSizeMb" not in ranks:
+        db = replace(db, write_cache_max_size_mb=max(1, budget // 4))
+    if "dbStorage_readAheadCacheMaxSizeMb" not in ranks:
+        db = replace(db, read_cache_max_size_mb=max(1, budget // 4))
+    if "dbStorage_directIOEntryLoggerTotalWriteBufferSizeMB" not in ranks:
+        db = replace(db, direct_io_write_buffer_mb=max(1, budget // 8))
+    if "dbStorage_directIOEntryLoggerTotalReadBufferSizeMB" not in ranks:
+        db = replace(db, direct_io_total_read_buffer_mb=max(1, budget // 8))
+    if "dbStorage_rocksDB_blockCacheSize" not in ranks:
+        directories = max(1, len(config.directories.ledger))
+        rocks = replace(rocks, block_cache_size_bytes=config.memory.budget_bytes // 10 // directories)
+    return replace(config, journal=journal, db_storage=db, rocksdb=rocks)
+
+
+def _engine(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
+    """The older switch: off turns Sorted into Interleaved; alone it selects between these two."""
+    if "sortedLedgerStorageEnabled" not in ranks:
+        return config
+    storage = config.ledger_storage
+    if "ledgerStorageClass" in ranks and storage.engine is not StorageEngine.SORTED:
+        return config
+    engine = StorageEngine.SORTED if storage.sorted_enabled else StorageEngine.INTERLEAVED
+    return replace(config, ledger_storage=replace(storage, storage_class=engine.value))
+
+
+def _files_and_disks(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
+    sorted_storage, disks = config.sorted_storage, config.disks
+    if "fileInfoCacheInitialCapacity" not in ranks:
+        capacity = max(sorted_storage.open_file_limit // 4, 64)
+        sorted_storage = replace(sorted_storage, file_info_initial_capacity=capacity)
+    if "diskUsageLwmThreshold" not in ranks:
+        disks = replace(disks, usage_lwm_threshold=disks.usage_threshold)
+    if "minUsableSizeForEntryLogCreation" not in ranks:
+        size = config.ledger_storage.log_size_limit_bytes * 6 // 5
+        disks = replace(disks, min_usable_for_entry_log_bytes=size)
+    if "minUsableSizeForHighPriorityWrites" not in ranks:
+        disks = replace(disks, min_usable_for_high_priority_bytes=disks.min_usable_for_entry_log_bytes)
+    return replace(config, sorted_storage=sorted_storage, disks=disks)
+
+
+def _metadata(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
+    metadata = config.metadata
+    if "zkRetryBackoffStartMs" not in ranks:
+        metadata = replace(metadata, zk_retry_backoff_start_ms=metadata.zk_timeout_ms)
+    if "zkRetryBackoffMaxMs" not in ranks:
+        metadata = replace(metadata, zk_retry_backoff_max_ms=metadata.zk_timeout_ms)
+    uri_rank = ranks.get("metadataServiceUri", -1) if metadata.service_uri else -1
+    if metadata.zk_servers and ranks.get("zkServers", 0) > uri_rank:
+        layout = _FACTORY_LAYOUTS.get(metadata.ledger_manager_factory_class or "", "null")
+        servers = ";".join(metadata.zk_servers)
+        metadata = replace(metadata, service_uri=f"zk+{layout}://{servers}{metadata.zk_ledgers_root_path}")
+    return replace(config, metadata=metadata)

@@ -1,0 +1,69 @@
+"""Keys of Apache BookKeeper that mean nothing here.
+
+A configuration that a Java bookie runs with may hold them. They are accepted, so that the file works as it
+is, and named in one log line at start-up, so that nobody believes that they do something.
+
+Invariant: no key that protects data or access is listed here; those are either obeyed or refused.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_NAMES: Final = frozenset(
+    {
+        "allocatorLeakDetectionPolicy",
+        "allocatorOutOfMemoryPolicy",
+        "allocatorPoolingConcurrency",
+        "allocatorPoolingPolicy",
+        "allowShadedLedgerManagerFactoryClass",
+        "byteBufAllocatorSizeInitial",
+        "byteBufAllocatorSizeMax",
+        "byteBufAllocatorSizeMin",
+        "desiredNumZonesPerWriteQuorum",
+        "digestType",
+        "disableServerSocketBind",
+        "enableDigestTypeAutodetection",
+        "enableHealthCheck",
+        "enableLocalTransport",
+        "enforceMinNumFaultDomainsForWrite",
+        "enforceMinNumRacksPerWriteQuorum",
+        "enforceStrictZoneawarePlacement",
+        "ensemblePlacementPolicy",
+        "entryFormatterClass",
+        "entryLogPerLedgerCounterLimitsMultFactor",
+        "extraServerComponents",
+        "ignoreExtraServerComponentsStartupFailures",
+        "ignoreLocalNodeInPlacementPolicy",
+        "ledgerIdFormatterClass",
+        "ledgerManagerFactoryDisableClassCheck",
+        "ledgerMetadataVersion",
+        "metastoreImplClass",
+        "metastoreMaxEntriesPerScan",
+        "minNumRacksPerWriteQuorum",
+        "minNumZonesPerWriteQuorum",
+        "networkTopologyScriptFileName",
+        "networkTopologyScriptNumberArgs",
+        "passwd",
+        "preserveMdcForTaskExecution",
+        "prometheusBasicStatsLatencyRolloverSeconds",
+        "registrationManagerClass",
+        "reppDnsResolverClass",
+        "shadedLedgerManagerFactoryClassPrefix",
+        "statsExport",
+        "statsHttpPort",
+        "storeSystemTimeAsLedgerCreationTime",
+    }
+)
+_PREFIXES: Final = (
+    "codahaleStats",  # another stats provider
+    "dlog.",  # the stream storage's own log
+    "storage.",  # stream storage
+    "storageserver.",
+    "stream.",
+)
+
+
+def is_ignored(name: str) -> bool:
+    """Whether Apache BookKeeper knows `name` and it means nothing here."""
+    return name in _NAMES or name.startswith(_PREFIXES)

@@ -1,0 +1,120 @@
+"""Garbage collection, compaction and disks.
+
+Source: reference page on bookie behaviour, sections 1.8 and 1.9. Frozen; any thread may read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookie_pod.config.keys import INT_MAX, key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcConfig:
+    """Garbage collection and compaction"""
+
+    wait_time_ms: int = key("gcWaitTime", 600_000, at_least=1)
+    """Pause between passes, in ms. Each pass lists the ledgers in the metadata service."""
+    minor_compaction_threshold: float = key("minorCompactionThreshold", 0.2, at_most=1.0)
+    """Minor compaction rewrites entry logs whose live share is below this, 0 to 1. 0 or less: no minor
+    compaction."""
+    minor_compaction_interval_s: int = key("minorCompactionInterval", 3600, at_most=INT_MAX)
+    """Time between minor compactions, in seconds. 0 or less: no minor compaction."""
+    minor_compaction_max_time_ms: int = key("minorCompactionMaxTimeMillis", -1)
+    """Longest minor compaction, in ms. 0 or less: no limit."""
+    major_compaction_threshold: float = key("majorCompactionThreshold", 0.8, at_most=1.0)
+    """Major compaction rewrites entry logs whose live share is below this, 0 to 1. 0 or less: no major
+    compaction. The higher, the more is rewritten to win little."""
+    major_compaction_interval_s: int = key("majorCompactionInterval", 86_400, at_most=INT_MAX)
+    """Time between major compactions, in seconds. 0 or less: no major compaction."""
+    major_compaction_max_time_ms: int = key("majorCompactionMaxTimeMillis", -1)
+    """Longest major compaction, in ms. 0 or less: no limit."""
+    throttle_by_bytes: bool = key("isThrottleByBytes", False)
+    """Throttle compaction by bytes instead of by entries."""
+    compaction_rate_by_entries: int = key(
+        "compactionRateByEntries", 1000, at_least=1, at_most=INT_MAX, legacy=("compactionRate",)
+    )
+    """Entries that compaction moves per second."""
+    compaction_rate_by_bytes: int = key("compactionRateByBytes", 1_000_000, at_least=1, at_most=INT_MAX)
+    """Bytes that compaction moves per second, with `isThrottleByBytes`."""
+    compaction_max_outstanding: int = key(
+        "compactionMaxOutstandingRequests", 100_000, at_least=1, at_most=INT_MAX
+    )
+    """Entries that compaction moves before the index is flushed."""
+    transactional_compaction: bool = key("useTransactionalCompaction", False)
+    """Compact into logs of their own, so that an interrupted compaction leaves nothing behind. Not with
+    one log per ledger."""
+    force_allow_compaction: bool = key("forceAllowCompaction", False)
+    """A forced pass may compact although the periodic compaction is off."""
+    force_gc_when_no_space: bool = key("isForceGCAllowWhenNoSpace", False)
+    """On a full disk force collection instead of suspending compaction. Compaction needs space before it
+    frees any."""
+    use_target_entry_log_size: bool = key("useTargetEntryLogSizeForGc", False)
+    """Compute a log's live share against `logSizeLimit` when the log is smaller."""
+    verify_metadata: bool = key("verifyMetadataOnGC", False)
+    """Read a ledger's metadata once more before it is deleted here."""
+    metadata_op_rate_limit: int = key("gcMetadataOpRateLimit", 1000, at_least=1, at_most=INT_MAX)
+    """Metadata operations per second."""
+    overreplicated_wait_time_ms: int = key("gcOverreplicatedLedgerWaitTime", 86_400_000)
+    """Time between searches for ledgers that do not name this bookie any more, in ms. 0 or less: never."""
+    overreplicated_max_concurrent: int = key(
+        "gcOverreplicatedLedgerMaxConcurrentRequests", 1000, at_least=1, at_most=INT_MAX
+    )
+    """Metadata reads of that search in flight at most."""
+    entry_log_metadata_cache: bool = key("gcEntryLogMetadataCacheEnabled", False)
+    """Keep what is known of entry logs in a RocksDB on disk instead of in memory."""
+    entry_log_metadata_cache_path: str | None = key(
+        "gcEntryLogMetadataCachePath", None, derived="`metadata-cache` in each ledger directory"
+    )
+    """Where that RocksDB lives. Leave unset with several ledger directories."""
+    entry_location_compaction_interval_s: int = key("entryLocationCompactionInterval", -1, at_most=INT_MAX)
+    """Time between full compactions of the location index, in seconds. Less than 0: never."""
+
+    @property
+    def minor_enabled(self) -> bool:
+        """Whether minor compaction runs periodically."""
+        return self.minor_compaction_threshold > 0 and self.minor_compaction_interval_s > 0
+
+    @property
+    def major_enabled(self) -> bool:
+        """Whether major compaction runs periodically."""
+        return self.major_compaction_threshold > 0 and self.major_compaction_interval_s > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DisksConfig:
+    """Disks and read-only mode"""
+
+    usage_threshold: float = key("diskUsageThreshold", 0.95, above=0, below=1)
+    """Used share of a file system above which its directories count as full."""
+    usage_warn_threshold: float = key("diskUsageWarnThreshold", 0.90, above=0, below=1)
+    """Used share above which directories count as almost full."""
+    usage_lwm_threshold: float = key(
+        "diskUsageLwmThreshold", 0.95, above=0, below=1, derived="`diskUsageThreshold`"
+    )
+    """Used share below which full directories take writes again. Set it some per cent below
+    `diskUsageThreshold`, or the bookie changes its mode back and forth on a disk that is nearly full."""
+    check_interval_ms: int = key("diskCheckInterval", 10_000, at_least=1, at_most=INT_MAX)
+    """Time between looks at the disks, in ms."""
+    read_only_mode: bool = key("readOnlyModeEnabled", True)
+    """Without a writable directory serve reads only. False: shut down instead."""
+    read_only_on_any_disk_full: bool = key("readOnlyModeOnAnyDiskFullEnabled", True)
+    """One full directory is enough to become read-only."""
+    force_read_only: bool = key("forceReadOnlyBookie", False)
+    """Start read-only and stay so."""
+    persist_status: bool = key("persistBookieStatusEnabled", False)
+    """Remember read-only mode across restarts in a file `BOOKIE_STATUS`."""
+    min_usable_for_index_file_bytes: int = key("minUsableSizeForIndexFileCreation", 104_857_600, at_least=0)
+    """Free bytes that a full index directory must have for a new index file during replay."""
+    min_usable_for_entry_log_bytes: int = key(
+        "minUsableSizeForEntryLogCreation", 1_288_490_188, at_least=0, derived="1.2 x `logSizeLimit`"
+    )
+    """Free bytes that a full ledger directory must have for a new entry log (replay, compaction)."""
+    min_usable_for_high_priority_bytes: int = key(
+        "minUsableSizeForHighPriorityWrites",
+        1_288_490_188,
+        at_least=0,
+        derived="`minUsableSizeForEntryLogCreation`",
+    )
+    """Free bytes that a read-only bookie must have to take adds of recovery."""

@@ -1,0 +1,114 @@
+"""Directories and the journal.
+
+Source: reference page on bookie behaviour, sections 1.3 and 1.4. Frozen; any thread may read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookie_pod.config.keys import INT_MAX, key
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoriesConfig:
+    """Directories"""
+
+    journal: tuple[str, ...] = key("journalDirectories", ("/tmp/bk-txn",), legacy=("journalDirectory",))
+    """Directories of the write-ahead log, comma-separated; a ledger always uses the same one. Each
+    deserves a device of its own. The texts are part of the bookie's cookie: never rename, reorder or drop
+    one that holds data. The default is a temporary directory, good for trying out only."""
+    ledger: tuple[str, ...] = key("ledgerDirectories", ("/tmp/bk-data",))
+    """Directories of entry logs, comma-separated. Part of the cookie like `journalDirectories`. The
+    default is a temporary directory, good for trying out only."""
+    index: tuple[str, ...] = key("indexDirectories", (), derived="the ledger directories")
+    """Directories of the index, comma-separated. With DbLedgerStorage: as many as ledger directories, in
+    their order."""
+    allow_storage_expansion: bool = key("allowStorageExpansion", False)
+    """Accept new, empty ledger and index directories beside those that the cookie knows."""
+    allow_same_disk_partition: bool = key("allowMultipleDirsUnderSameDiskPartition", True)
+    """Accept several directories on one file system (a warning is logged). False: refuse to start."""
+
+    @property
+    def index_or_ledger(self) -> tuple[str, ...]:
+        """Where the index lives: the index directories, or the ledger directories if there are none."""
+        return self.index or self.ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalConfig:
+    """Journal"""
+
+    sync_data: bool = key("journalSyncData", True)
+    """Sync the journal before an add is acknowledged. False: acknowledged entries are lost with the
+    machine."""
+    write_data: bool = key("journalWriteData", True)
+    """Journal entries at all. False: acknowledged entries are lost with the process, up to the last flush."""
+    max_size_mb: int = key("journalMaxSizeMB", 2048, at_least=1, at_most=1_048_576)
+    """Size at which a new journal file begins, in MiB."""
+    max_backups: int = key("journalMaxBackups", 5, at_least=0, at_most=INT_MAX)
+    """Journal files kept although everything in them is in ledger storage."""
+    pre_alloc_size_mb: int = key("journalPreAllocSizeMB", 16, at_least=1, at_most=1_048_576)
+    """Step in which space for a journal file is allocated, in MiB."""
+    write_buffer_size_kb: int = key("journalWriteBufferSizeKB", 64, at_least=1, at_most=1_048_576)
+    """Write buffer in KiB. Has no effect here: a group is written with one call and needs no buffer."""
+    alignment_size_bytes: int = key("journalAlignmentSize", 512, at_least=512, at_most=1_073_741_824)
+    """Groups are padded to a multiple of this many bytes. A multiple of 512, at most the preallocation
+    step; the sector size of the device is a good value."""
+    format_version: int = key("journalFormatVersionToWrite", 6, at_least=4, at_most=6)
+    """Format of new journal files: 4 no padding, 5 padding, 6 explicit LACs too. Lower it only to go back
+    to a release that cannot read 6; fences and explicit LACs that a version lacks are not journaled."""
+    max_group_wait_ms: int = key("journalMaxGroupWaitMSec", 2, at_least=0, at_most=INT_MAX)
+    """Longest time that a record waits for others to share its sync, in ms. 0: no waiting."""
+    buffered_writes_threshold_bytes: int = key(
+        "journalBufferedWritesThreshold", 524_288, at_least=0, at_most=INT_MAX
+    )
+    """A group is written once it holds this many bytes. 0: never for that reason."""
+    buffered_entries_threshold: int = key("journalBufferedEntriesThreshold", 0, at_least=0, at_most=INT_MAX)
+    """A group is written once it holds this many entries. 0: never for that reason."""
+    flush_when_queue_empty: bool = key("journalFlushWhenQueueEmpty", False)
+    """Write a group as soon as no record is waiting. Lowest latency at low load; implied when the group
+    wait is 0."""
+    adaptive_group_writes: bool = key("journalAdaptiveGroupWrites", True)
+    """Has no effect, as in the reference implementation: syncs are always grouped."""
+    remove_from_page_cache: bool = key("journalRemoveFromPageCache", True)
+    """Drop synced journal pages from the page cache, 8 MiB behind the sync position."""
+    page_cache_flush_interval_ms: int = key(
+        "journalPageCacheFlushIntervalMSec", 1000, at_least=1, at_most=INT_MAX
+    )
+    """With `journalSyncData=false`: how often the journal is synced all the same, in ms."""
+    queue_size: int = key("journalQueueSize", 10_000, at_least=1, at_most=INT_MAX)
+    """Records that may wait per journal; beyond, connections are not read."""
+    max_memory_size_mb: int = key(
+        "journalMaxMemorySizeMb", 51, at_least=1, at_most=1_048_576, derived="5 % of `memoryBudgetMb`"
+    )
+    """Memory for records that wait, all journals together, in MiB; beyond, connections are not read."""
+    reuse_files: bool = key("journalReuseFiles", False)
+    """Overwrite an old journal file instead of deleting it and making a new one."""
+    channel_provider: str | None = key("journalChannelProvider", None)
+    """Has no effect: there is one way to write a journal file."""
+    skip_invalid_record: bool = key("skipReplayJournalInvalidRecord", False)
+    """Skip a damaged record at replay instead of refusing to start. Loses acknowledged entries: only as a
+    last resort, when every ledger has other copies."""
+
+    @property
+    def max_size_bytes(self) -> int:
+        """Rollover size in bytes."""
+        return self.max_size_mb * _MIB
+
+    @property
+    def pre_alloc_size_bytes(self) -> int:
+        """Preallocation step in bytes."""
+        return self.pre_alloc_size_mb * _MIB
+
+    @property
+    def max_memory_bytes(self) -> int:
+        """Bytes that may wait, all journals together."""
+        return self.max_memory_size_mb * _MIB
+
+    @property
+    def flushes_when_queue_empty(self) -> bool:
+        """Whether an empty queue ends a group: configured, or implied by a group wait of 0."""
+        return self.flush_when_queue_empty or self.max_group_wait_ms <= 0

@@ -1,0 +1,188 @@
+"""Ledger storage: what all engines share, and DbLedgerStorage.
+
+Source: reference page on bookie behaviour, sections 1.5 and 1.6; RocksDB options: on-disk formats page,
+section 8.4. Frozen; any thread may read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from bookie_pod.config.keys import INT_MAX, key
+
+_MIB = 1024 * 1024
+MAX_LOG_SIZE = 1_073_741_824
+
+
+class StorageEngine(Enum):
+    """The storage engines, by the class names that Apache BookKeeper's configuration uses."""
+
+    DB = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
+    SORTED = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
+    INTERLEAVED = "org.apache.bookkeeper.bookie.InterleavedLedgerStorage"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerStorageConfig:
+    """Ledger storage, common"""
+
+    storage_class: str = key(
+        "ledgerStorageClass", StorageEngine.DB.value, choices=tuple(e.value for e in StorageEngine)
+    )
+    """Storage engine. Apache BookKeeper's own default is SortedLedgerStorage: for directories that such a
+    bookie wrote without this key, set it. Directories of another engine are refused at start-up, not
+    converted."""
+    sorted_enabled: bool = key("sortedLedgerStorageEnabled", True)
+    """Older switch, still honoured: false turns SortedLedgerStorage into InterleavedLedgerStorage; without
+    `ledgerStorageClass` it selects one of these two."""
+    flush_interval_ms: int = key("flushInterval", 10_000, at_least=1, at_most=INT_MAX)
+    """Time between checkpoints, in ms. Longer: fewer writes, longer replay after a crash."""
+    flush_entry_log_bytes: int = key("flushEntrylogBytes", 0, at_least=0)
+    """Start writing an entry log back to disk every this many bytes, to keep the sync at a checkpoint
+    short. 0: off."""
+    log_size_limit_bytes: int = key("logSizeLimit", MAX_LOG_SIZE, at_least=0, at_most=MAX_LOG_SIZE)
+    """Size at which a new entry log begins, in bytes. The granularity at which compaction gives space
+    back."""
+    entry_log_preallocation: bool = key("entryLogFilePreallocationEnabled", True)
+    """Create the next entry log in advance. Leaves empty `.log` files after a crash, which are harmless."""
+    read_buffer_size_bytes: int = key("readBufferSizeBytes", 512, at_least=1, at_most=INT_MAX)
+    """Bytes read at once when an entry log is scanned."""
+    write_buffer_size_bytes: int = key("writeBufferSizeBytes", 65_536, at_least=1, at_most=INT_MAX)
+    """Write buffer of an entry log, in bytes."""
+    entry_log_per_ledger: bool = key("entryLogPerLedgerEnabled", False)
+    """One entry log per ledger (InterleavedLedgerStorage and SortedLedgerStorage). For few, large ledgers."""
+    max_active_entry_logs: int = key("maximumNumberOfActiveEntryLogs", 500, at_least=1, at_most=INT_MAX)
+    """With one log per ledger: open entry logs at most."""
+    entry_log_map_expiry_seconds: int = key(
+        "entrylogMapAccessExpiryTimeInSeconds", 300, at_least=1, at_most=INT_MAX
+    )
+    """With one log per ledger: a log that nobody wrote for this many seconds is closed."""
+    memtable_flush_threads: int = key("numOfMemtableFlushThreads", 8, at_least=1, at_most=4096)
+    """Threads that flush the memtable of SortedLedgerStorage with one log per ledger."""
+
+    @property
+    def engine(self) -> StorageEngine:
+        """The storage engine that `storage_class` names."""
+        return StorageEngine(self.storage_class)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DbStorageConfig:
+    """DbLedgerStorage"""
+
+    write_cache_max_size_mb: int = key(
+        "dbStorage_writeCacheMaxSizeMb",
+        256,
+        at_least=1,
+        at_most=1_048_576,
+        derived="25 % of `memoryBudgetMb`",
+    )
+    """Write cache in MiB, divided by the number of ledger directories; each part is split into two halves.
+    A half must hold the largest entry."""
+    read_cache_max_size_mb: int = key(
+        "dbStorage_readAheadCacheMaxSizeMb",
+        256,
+        at_least=0,
+        at_most=1_048_576,
+        derived="25 % of `memoryBudgetMb`",
+    )
+    """Read cache in MiB, divided by the number of ledger directories."""
+    read_ahead_batch_size: int = key("dbStorage_readAheadCacheBatchSize", 100, at_least=0, at_most=INT_MAX)
+    """Entries read ahead after a read that no cache could answer. 0: no read-ahead."""
+    read_ahead_batch_bytes: int = key("dbStorage_readAheadCacheBatchBytesSize", -1, at_least=-1)
+    """Bytes read ahead at most. -1: no limit of this kind."""
+    max_throttle_time_ms: int = key("dbStorage_maxThrottleTimeMs", 10_000, at_least=0, at_most=INT_MAX)
+    """How long an add waits for room in the write cache, in ms, before the answer is TOO_MANY_REQUESTS."""
+    direct_io_entry_logger: bool = key("dbStorage_directIOEntryLogger", False)
+    """Bypass the page cache for entry logs."""
+    direct_io_write_buffer_mb: int = key(
+        "dbStorage_directIOEntryLoggerTotalWriteBufferSizeMB",
+        128,
+        at_least=1,
+        at_most=1_048_576,
+        derived="12.5 % of `memoryBudgetMb`",
+    )
+    """Write buffers of the direct-I/O logger, all directories together, in MiB."""
+    direct_io_total_read_buffer_mb: int = key(
+        "dbStorage_directIOEntryLoggerTotalReadBufferSizeMB",
+        128,
+        at_least=1,
+        at_most=1_048_576,
+        derived="12.5 % of `memoryBudgetMb`",
+    )
+    """Read buffers of the direct-I/O logger, all directories together, in MiB."""
+    direct_io_read_buffer_mb: int = key(
+        "dbStorage_directIOEntryLoggerReadBufferSizeMB", 8, at_least=1, at_most=4096
+    )
+    """One read buffer of the direct-I/O logger, in MiB."""
+    direct_io_fd_cache_seconds: int = key(
+        "dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds", 300, at_least=0
+    )
+    """How long the direct-I/O logger keeps an unused file open, in seconds."""
+    max_operations_per_write_batch: int = key(
+        "maxOperationNumbersInSingleRocksdbWriteBatch", 100_000, at_least=1, at_most=INT_MAX
+    )
+    """Index changes in one RocksDB write batch at most."""
+
+    @property
+    def write_cache_max_bytes(self) -> int:
+        """Write cache of all directories together, in bytes."""
+        return self.write_cache_max_size_mb * _MIB
+
+    @property
+    def read_cache_max_bytes(self) -> int:
+        """Read cache of all directories together, in bytes."""
+        return self.read_cache_max_size_mb * _MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RocksDbConfig:
+    """RocksDB of DbLedgerStorage"""
+
+    block_size_bytes: int = key("dbStorage_rocksDB_blockSize", 65_536, at_least=1024, at_most=INT_MAX)
+    """Block size of the location index, in bytes."""
+    block_cache_size_bytes: int = key(
+        "dbStorage_rocksDB_blockCacheSize",
+        107_374_182,
+        at_least=0,
+        derived="10 % of `memoryBudgetMb` / number of ledger directories",
+    )
+    """Block cache of one directory's location index, in bytes."""
+    write_buffer_size_mb: int = key("dbStorage_rocksDB_writeBufferSizeMB", 64, at_least=1, at_most=65_536)
+    """One memtable of the location index, in MiB; there are up to four."""
+    sst_size_mb: int = key("dbStorage_rocksDB_sstSizeInMB", 64, at_least=1, at_most=65_536)
+    """Target size of a table file, in MiB."""
+    bloom_filter_bits_per_key: int = key(
+        "dbStorage_rocksDB_bloomFilterBitsPerKey", 10, at_least=0, at_most=64
+    )
+    """Bits per key of the location index's Bloom filter. 0: no filter."""
+    num_levels: int = key("dbStorage_rocksDB_numLevels", -1, at_least=-1, at_most=64)
+    """Levels of the location index. -1: RocksDB's default."""
+    files_in_level0: int = key("dbStorage_rocksDB_numFilesInLevel0", 4, at_least=1, at_most=1_000_000)
+    """Files in level 0 that start a compaction."""
+    max_size_in_level1_mb: int = key(
+        "dbStorage_rocksDB_maxSizeInLevel1MB", 256, at_least=1, at_most=1_048_576
+    )
+    """Size of level 1, in MiB."""
+    lz4_compression: bool = key("dbStorage_rocksDB_lz4CompressionEnabled", True)
+    """Compress the location index with LZ4."""
+    format_version: int = key("dbStorage_rocksDB_format_version", 5, at_least=2, at_most=5)
+    """Table format of the location index. Apache BookKeeper reads up to 5."""
+    checksum_type: str = key(
+        "dbStorage_rocksDB_checksum_type",
+        "kxxHash",
+        choices=("kNoChecksum", "kCRC32c", "kxxHash", "kxxHash64", "kXXH3"),
+    )
+    """Block checksum of both databases. `kNoChecksum` lets damage go unseen."""
+    log_level: str = key("dbStorage_rocksDB_logLevel", "info", choices=("debug", "info", "warn", "error"))
+    """Level of RocksDB's own log."""
+    log_path: str | None = key("dbStorage_rocksDB_logPath", None, derived="the database directory")
+    """Directory of RocksDB's own log."""
+    entry_location_conf: str | None = key("entryLocationRocksdbConf", None)
+    """RocksDB options file of the location index, used if it exists. It replaces every option of this
+    section."""
+    ledger_metadata_conf: str | None = key("ledgerMetadataRocksdbConf", None)
+    """RocksDB options file of the ledger index, used if it exists."""
+    default_conf: str | None = key("defaultRocksdbConf", None)
+    """RocksDB options file of any other database, used if it exists."""

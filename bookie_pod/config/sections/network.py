@@ -1,0 +1,105 @@
+"""Identity, sockets and threads of a bookie.
+
+Source: reference page on bookie behaviour, sections 1.1 and 1.2. Frozen; any thread may read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookie_pod.config.keys import INT_MAX, key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConfig:
+    """Identity and network"""
+
+    bookie_port: int = key("bookiePort", 3181, at_least=0, at_most=65535)
+    """TCP port of the BookKeeper protocol. 0 takes any free port and needs `allowEphemeralPorts`."""
+    allow_ephemeral_ports: bool = key("allowEphemeralPorts", False)
+    """Accept `bookiePort=0`. For tests: without a fixed `bookieId` a new port is a new bookie at every
+    start."""
+    bookie_id: str | None = key("bookieId", None)
+    """Identity of this bookie in cookies and ledger metadata. Unset: `<address>:<port>`. Choose it before
+    the first start and never change it: the directories and all ledgers refer to it."""
+    advertised_address: str | None = key("advertisedAddress", None)
+    """Host name or address that clients are told. Unset: the address of `listeningInterface` or of this
+    host."""
+    listening_interface: str | None = key("listeningInterface", None)
+    """Network interface, such as `eth0`, to take the address from and to listen on. Unset: all interfaces."""
+    use_host_name_as_bookie_id: bool = key("useHostNameAsBookieID", False)
+    """Use the host name instead of the IP address in the identity. Must not be switched once data exists."""
+    use_short_host_name: bool = key("useShortHostName", False)
+    """With `useHostNameAsBookieID`: the first label of the host name instead of the full name."""
+    allow_loopback: bool = key("allowLoopback", False)
+    """Accept a loopback address as identity. Only for a cluster on one machine: all bookies would get one
+    name."""
+    max_frame_size_bytes: int = key("nettyMaxFrameSizeBytes", 5_242_880, at_least=1024, at_most=INT_MAX)
+    """Largest frame that is accepted, in bytes. An entry may be this long less 500 bytes. Must not be
+    smaller than what clients of this cluster use."""
+    max_batch_read_size_bytes: int = key("maxBatchReadSize", 5_242_880, at_least=1, at_most=INT_MAX)
+    """Upper limit of one answer to a batch read, in bytes."""
+    tcp_no_delay: bool = key("serverTcpNoDelay", True)
+    """Turn Nagle's algorithm off on client connections."""
+    sock_keepalive: bool = key("serverSockKeepalive", True)
+    """Send TCP keep-alives on client connections."""
+    tcp_linger_seconds: int = key("serverTcpLinger", 0, at_least=-1, at_most=65535)
+    """SO_LINGER of client connections, in seconds; 0 or less: close in the background."""
+    write_buffer_low_water_mark_bytes: int = key(
+        "serverWriteBufferLowWaterMark", 393_216, at_least=0, at_most=INT_MAX
+    )
+    """A connection's output buffer below which reading from that connection resumes, in bytes."""
+    write_buffer_high_water_mark_bytes: int = key(
+        "serverWriteBufferHighWaterMark", 524_288, at_least=1, at_most=INT_MAX
+    )
+    """A connection's output buffer above which reading from that connection stops, in bytes."""
+    max_adds_in_progress: int = key("maxAddsInProgressLimit", 0, at_least=0, at_most=INT_MAX)
+    """Adds that may wait for their answer at the same time, all connections together. 0: no limit of this
+    kind; the byte limits of the journal and of the caches still hold."""
+    max_reads_in_progress: int = key("maxReadsInProgressLimit", 0, at_least=0, at_most=INT_MAX)
+    """Reads that may wait for their answer at the same time, all connections together. 0: no limit of this
+    kind."""
+    response_backpressure_timeout_ms: int = key("waitTimeoutOnResponseBackpressureMs", -1, at_least=-1)
+    """How long a connection whose peer does not receive may stay so, in ms, before
+    `closeChannelOnResponseTimeout` decides. -1: for ever."""
+    close_channel_on_response_timeout: bool = key("closeChannelOnResponseTimeout", False)
+    """Close a connection when `waitTimeoutOnResponseBackpressureMs` has passed; else its answers are
+    dropped."""
+    read_worker_threads_throttling: bool = key("readWorkerThreadsThrottlingEnabled", True)
+    """Do not read ahead of a connection that does not take its answers."""
+    request_timer_tick_ms: int = key("requestTimerTickDurationMs", 10, at_least=1, at_most=INT_MAX)
+    """Granularity of long-poll time-outs, in ms."""
+    request_timer_ticks: int = key("requestTimerNumTicks", 1024, at_least=1, at_most=INT_MAX)
+    """Slots of the long-poll timer wheel. Has no effect here: the event loop keeps the timers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadsConfig:
+    """Threads and queues"""
+
+    io_threads: int = key("serverNumIOThreads", 4, at_least=1, at_most=4096, derived="2 x CPU cores")
+    """Threads that serve sockets. Has no effect here: one event loop serves all of them."""
+    acceptor_threads: int = key("serverNumAcceptorThreads", 1, at_least=1, at_most=4096)
+    """Threads that accept connections. Has no effect here: the event loop accepts."""
+    add_workers: int = key("numAddWorkerThreads", 1, at_least=0, at_most=4096)
+    """Threads for adds. Has no effect here beyond the size of file caches: the event loop handles adds in
+    batches."""
+    read_workers: int = key("numReadWorkerThreads", 8, at_least=0, at_most=4096)
+    """Threads that read entries which no cache holds from disk. 0: one."""
+    long_poll_workers: int = key("numLongPollWorkerThreads", 0, at_least=0, at_most=4096)
+    """Threads for long-poll reads. Has no effect here: waiting reads cost no thread."""
+    high_priority_workers: int = key("numHighPriorityWorkerThreads", 8, at_least=0, at_most=4096)
+    """Threads for recovery reads and adds and for fencing. Has no effect here: they do not queue behind
+    others."""
+    max_pending_adds_per_thread: int = key(
+        "maxPendingAddRequestsPerThread", 10_000, at_least=0, at_most=INT_MAX
+    )
+    """Adds that may wait per add worker; beyond, the answer is TOO_MANY_REQUESTS. 0: no limit."""
+    max_pending_reads_per_thread: int = key(
+        "maxPendingReadRequestsPerThread", 10_000, at_least=0, at_most=INT_MAX
+    )
+    """Reads that may wait per read worker; beyond, the answer is TOO_MANY_REQUESTS. 0: no limit."""
+    journal_callback_threads: int = key("numJournalCallbackThreads", 1, at_least=-1, at_most=4096)
+    """Has no effect, as in the reference implementation."""
+    busy_wait: bool = key("enableBusyWait", False)
+    """Spin instead of sleeping. Has no effect here: threads wait for events."""

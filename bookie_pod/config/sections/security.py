@@ -1,0 +1,95 @@
+"""Authentication, TLS and the metadata service.
+
+Source: reference pages on bookie behaviour, sections 1.1 and 1.10, and on the metadata layout, sections 2
+and 16. Frozen; any thread may read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookie_pod.config.keys import INT_MAX, key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthConfig:
+    """Authentication and authorisation"""
+
+    provider_class: str | None = key("bookieAuthProviderFactoryClass", None)
+    """Provider that every connection must authenticate with, by the name of Apache's class. Unset: none."""
+    authorized_roles: tuple[str, ...] = key("authorizedRoles", ())
+    """Roles in a client's certificate that may connect. Empty: all."""
+    permitted_startup_users: tuple[str, ...] = key("permittedStartupUsers", ())
+    """Users that may run this process. Empty: all."""
+    client_provider_class: str | None = key("clientAuthProviderFactoryClass", None)
+    """Provider that auto-recovery authenticates with against other bookies, by the name of Apache's class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsConfig:
+    """TLS"""
+
+    provider_factory_class: str | None = key("tlsProviderFactoryClass", None)
+    """Set (`org.apache.bookkeeper.tls.TLSContextFactory`): clients may switch a connection to TLS."""
+    provider: str = key("tlsProvider", "OpenSSL", choices=("OpenSSL", "JDK"))
+    """Has no effect: TLS is always that of OpenSSL."""
+    client_authentication: bool = key("tlsClientAuthentication", False)
+    """Demand a certificate from clients."""
+    key_store_type: str = key("tlsKeyStoreType", "JKS", choices=("PEM", "PKCS12", "JKS"))
+    """Form of the key store."""
+    key_store: str | None = key("tlsKeyStore", None)
+    """File with this bookie's private key."""
+    key_store_password_path: str | None = key("tlsKeyStorePasswordPath", None)
+    """File that holds the password of the key store."""
+    trust_store_type: str = key("tlsTrustStoreType", "JKS", choices=("PEM", "PKCS12", "JKS"))
+    """Form of the trust store."""
+    trust_store: str | None = key("tlsTrustStore", None)
+    """File with the certificates of trusted authorities."""
+    trust_store_password_path: str | None = key("tlsTrustStorePasswordPath", None)
+    """File that holds the password of the trust store."""
+    certificate_path: str | None = key("tlsCertificatePath", None)
+    """With PEM: file with this bookie's certificate chain."""
+    refresh_seconds: int = key("tlsCertFilesRefreshDurationSeconds", 0, at_least=0, at_most=INT_MAX)
+    """How often changed certificate files are looked for, in seconds. 0: never."""
+    cipher_suites: tuple[str, ...] = key("tlsEnabledCipherSuites", ())
+    """Cipher suites that may be used. Empty: OpenSSL's choice."""
+    protocols: tuple[str, ...] = key("tlsEnabledProtocols", ())
+    """TLS versions that may be used, such as `TLSv1.2,TLSv1.3`. Empty: OpenSSL's choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataConfig:
+    """Metadata service"""
+
+    service_uri: str | None = key(
+        "metadataServiceUri",
+        None,
+        derived="`zk+<layout>://<zkServers><zkLedgersRootPath>` if `zkServers` is set",
+    )
+    """Where the cluster's metadata is, such as `zk+hierarchical://zk1:2181;zk2:2181/ledgers`. If one
+    source sets this key and `zkServers`, this key wins; a source of higher priority wins over both."""
+    zk_servers: tuple[str, ...] = key("zkServers", ())
+    """Older form: ZooKeeper servers, comma-separated."""
+    zk_ledgers_root_path: str = key("zkLedgersRootPath", "/ledgers")
+    """Older form: root znode of the cluster."""
+    ledger_manager_factory_class: str | None = key(
+        "ledgerManagerFactoryClass", None, legacy=("ledgerManagerType",)
+    )
+    """Older form: layout of the ledgers' znodes, by the name of Apache's class."""
+    zk_timeout_ms: int = key("zkTimeout", 10_000, at_least=1, at_most=INT_MAX)
+    """ZooKeeper session time-out, in ms. The bookie counts as lost this long after it stopped answering; a
+    pause that is longer ends the process."""
+    zk_retry_backoff_start_ms: int = key(
+        "zkRetryBackoffStartMs", 10_000, at_least=0, at_most=INT_MAX, derived="`zkTimeout`"
+    )
+    """First pause before a metadata operation is tried again, in ms."""
+    zk_retry_backoff_max_ms: int = key(
+        "zkRetryBackoffMaxMs", 10_000, at_least=0, at_most=INT_MAX, derived="`zkTimeout`"
+    )
+    """Longest pause before a metadata operation is tried again, in ms."""
+    zk_retry_max: int = key("zkRetryBackoffMaxRetries", INT_MAX, at_least=0, at_most=INT_MAX)
+    """How often a metadata operation is tried again."""
+    zk_request_rate_limit: float = key("zkRequestRateLimit", 0.0, at_least=0)
+    """Metadata operations per second. 0: no limit."""
+    zk_enable_security: bool = key("zkEnableSecurity", False)
+    """Give every znode an access list of its creator. Refused while the ZooKeeper driver does not do so."""

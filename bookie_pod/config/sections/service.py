@@ -1,0 +1,142 @@
+"""HTTP, gRPC, metrics, logs and memory: what surrounds the bookie.
+
+Source: reference page on bookie behaviour, sections 1.10 and 13.6. Frozen; any thread may read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bookie_pod.config.keys import INT_MAX, key
+
+_MIB = 1024 * 1024
+
+
+class HttpListener(NamedTuple):
+    """Where the HTTP server listens."""
+
+    host: str
+    port: int
+    port_key: str
+    """The key that set the port, for messages."""
+    admin: bool
+    """Serve the admin API too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpConfig:
+    """HTTP: probes, metrics, admin API"""
+
+    server_enabled: bool = key("httpServerEnabled", True)
+    """Serve the admin API, the probes and the metrics on `httpServerPort`. False: no admin API; probes and
+    metrics are served on `prometheusStatsHttpPort`, as Apache's Prometheus provider does. Apache's default
+    is false."""
+    server_port: int = key("httpServerPort", 8000, at_least=0, at_most=65535)
+    """Port of the HTTP server; 0 takes any free port. Apache's own default is 8080, but its charts and
+    runbooks use 8000, the Prometheus port."""
+    server_host: str = key("httpServerHost", "0.0.0.0")
+    """Address that the HTTP server binds to. There is no authentication on it unless TLS is on."""
+    server_class: str | None = key("httpServerClass", None)
+    """Has no effect: there is one HTTP server."""
+    tls_enable: bool = key("httpServerTlsEnable", False)
+    """Serve HTTPS and demand client certificates."""
+    key_store_path: str | None = key("httpServerKeyStorePath", None)
+    """PEM file with the server's private key and certificate chain."""
+    key_store_password: str | None = key("httpServerKeyStorePassword", None, secret=True)
+    """Password of the private key."""
+    trust_store_path: str | None = key("httpServerTrustStorePath", None)
+    """PEM file with the certificates of the authorities that sign client certificates."""
+    trust_store_password: str | None = key("httpServerTrustStorePassword", None, secret=True)
+    """Has no effect: PEM certificates carry no password."""
+    stats_enable: bool = key("prometheusStatsHttpEnable", True)
+    """With `httpServerEnabled=false`: serve probes and metrics all the same. If both are false no port is
+    opened, and Kubernetes cannot probe the pod over HTTP."""
+    stats_address: str = key("prometheusStatsHttpAddress", "0.0.0.0")
+    """With `httpServerEnabled=false`: address that the probes and metrics bind to."""
+    stats_port: int = key("prometheusStatsHttpPort", 8000, at_least=0, at_most=65535)
+    """With `httpServerEnabled=false`: port of the probes and metrics."""
+
+    @property
+    def listener(self) -> HttpListener | None:
+        """Where to listen, or None if both switches are off."""
+        if self.server_enabled:
+            return HttpListener(self.server_host, self.server_port, "httpServerPort", admin=True)
+        if self.stats_enable:
+            return HttpListener(self.stats_address, self.stats_port, "prometheusStatsHttpPort", admin=False)
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcConfig:
+    """gRPC"""
+
+    server_enabled: bool = key("grpcServerEnabled", True, own=True)
+    """Serve gRPC: the standard health service and reflection."""
+    server_port: int = key("grpcServerPort", 3182, at_least=0, at_most=65535, own=True)
+    """Port of the gRPC server; 0 takes any free port."""
+    server_host: str = key("grpcServerHost", "0.0.0.0", own=True)
+    """Address that the gRPC server binds to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsConfig:
+    """Metrics"""
+
+    enable_statistics: bool = key("enableStatistics", True)
+    """Has no effect: counting costs next to nothing and is always on."""
+    stats_provider_class: str | None = key("statsProviderClass", None)
+    """Has no effect: metrics are always served as Prometheus text."""
+    latency_rollover_seconds: int = key(
+        "prometheusStatsLatencyRolloverSeconds", 60, at_least=1, at_most=INT_MAX
+    )
+    """Period that the quantiles of a summary cover, in seconds."""
+    expose_jvm_metrics: bool = key("exposeDefaultJVMMetrics", True)
+    """Export metrics of the process (`process_*`). There is no JVM."""
+    task_execution_stats: bool = key("enableTaskExecutionStats", False)
+    """Has no effect: there are no executor tasks to time."""
+    limit_stats_logging: bool = key("limitStatsLogging", True)
+    """Has no effect: metrics are not logged."""
+    sanity_check_metrics: bool = key("sanityCheckMetricsEnabled", False)
+    """Run the sanity test every minute and export its result as `bookie_SERVER_SANITY`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryConfig:
+    """Memory"""
+
+    budget_mb: int = key(
+        "memoryBudgetMb",
+        1024,
+        at_least=16,
+        at_most=16_777_216,
+        own=True,
+        derived="half of the container's or machine's memory, between 64 and 1024",
+    )
+    """Memory that caches and queues are sized from, in MiB. Takes the place of the JVM's direct memory:
+    defaults given as a percentage are a share of it, and read and write cache together must fit into it.
+    The process needs about as much again for the interpreter, the index and what is under way; keep the
+    container's limit at twice this."""
+
+    @property
+    def budget_bytes(self) -> int:
+        """The budget in bytes."""
+        return self.budget_mb * _MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Life cycle"""
+
+    death_watch_interval_ms: int = key("bookieDeathWatchInterval", 1000, at_least=1, at_most=INT_MAX)
+    """How often the node looks whether its parts are alive, in ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Logs"""
+
+    format: str = key("logFormat", "json", choices=("json", "console"), own=True)
+    """`json`: one object per line. `console`: for people."""
+    level: str = key("logLevel", "info", choices=("debug", "info", "warning", "error"), own=True)
+    """Least severe level that is logged."""

@@ -1,0 +1,161 @@
+"""Rules between keys, checked once at start-up.
+
+Limits of a single key stand with the key; here are the rules that need several. Each broken rule is one line
+that names key, value and rule.
+
+Source: reference page on bookie behaviour, section 1.11. Pure functions; any thread may call them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bookie_pod.config.derive import KNOWN_FACTORIES
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.ledger_storage import StorageEngine
+
+
+def broken_rules(config: BookieConfig) -> Iterator[str]:
+    """One line per broken rule."""
+    yield from _network(config)
+    yield from _directories(config)
+    yield from _journal(config)
+    yield from _storage(config)
+    yield from _compaction(config)
+    yield from _disks(config)
+    yield from _security(config)
+
+
+def _network(config: BookieConfig) -> Iterator[str]:
+    network = config.network
+    if network.bookie_port == 0 and not network.allow_ephemeral_ports:
+        yield "bookiePort=0: a port between 1 and 65535 is needed unless allowEphemeralPorts=true"
+    low, high = network.write_buffer_low_water_mark_bytes, network.write_buffer_high_water_mark_bytes
+    if low > high:
+        yield f"serverWriteBufferLowWaterMark={low}: must not exceed serverWriteBufferHighWaterMark={high}"
+    taken: dict[int, str] = {}
+    ports = [("bookiePort", network.bookie_port)]
+    if (listener := config.http.listener) is not None:
+        ports.append((listener.port_key, listener.port))
+    if config.grpc.server_enabled:
+        ports.append(("grpcServerPort", config.grpc.server_port))
+    for name, port in ports:
+        if port and port in taken:
+            yield f"{name}={port}: {taken[port]} has this port already"
+        taken[port] = name
+
+
+def _directories(config: BookieConfig) -> Iterator[str]:
+    directories = config.directories
+    for name, paths in (
+        ("journalDirectories", directories.journal),
+        ("ledgerDirectories", directories.ledger),
+        ("indexDirectories", directories.index),
+    ):
+        if not paths and name != "indexDirectories":
+            yield f"{name}=: at least one directory is needed"
+        for path in sorted({path for path in paths if paths.count(path) > 1}):
+            yield f"{name}={','.join(paths)}: {path} is listed more than once"
+    is_db = config.ledger_storage.engine is StorageEngine.DB
+    if is_db and directories.index and len(directories.index) != len(directories.ledger):
+        yield (
+            f"indexDirectories={','.join(directories.index)}: DbLedgerStorage needs as many index "
+            f"directories as ledger directories ({len(directories.ledger)})"
+        )
+
+
+def _journal(config: BookieConfig) -> Iterator[str]:
+    journal = config.journal
+    alignment = journal.alignment_size_bytes
+    if alignment % 512:
+        yield f"journalAlignmentSize={alignment}: must be a multiple of 512"
+    if alignment > journal.pre_alloc_size_bytes:
+        yield (
+            f"journalAlignmentSize={alignment}: must not exceed "
+            f"journalPreAllocSizeMB={journal.pre_alloc_size_mb} ({journal.pre_alloc_size_bytes} bytes)"
+        )
+    file_info = config.sorted_storage.file_info_format_version
+    if (journal.format_version >= 6) != (file_info >= 1):
+        yield (
+            f"journalFormatVersionToWrite={journal.format_version}: 6 goes together with "
+            f"fileInfoFormatVersionToWrite=1, less than 6 with 0; it is {file_info}"
+        )
+
+
+def _storage(config: BookieConfig) -> Iterator[str]:
+    arena = config.sorted_storage
+    chunk, largest = arena.skip_list_arena_chunk_size_bytes, arena.skip_list_arena_max_alloc_bytes
+    if chunk < largest:
+        yield f"skipListArenaChunkSize={chunk}: must be at least skipListArenaMaxAllocSize={largest}"
+    if arena.page_size_bytes % 8:
+        yield f"pageSize={arena.page_size_bytes}: must be a multiple of 8"
+    if config.ledger_storage.entry_log_per_ledger and config.gc.transactional_compaction:
+        yield "useTransactionalCompaction=true: not together with entryLogPerLedgerEnabled=true"
+    if config.ledger_storage.engine is StorageEngine.DB:
+        write, read = config.db_storage.write_cache_max_size_mb, config.db_storage.read_cache_max_size_mb
+        if write + read > config.memory.budget_mb:
+            yield (
+                f"dbStorage_writeCacheMaxSizeMb={write}: together with "
+                f"dbStorage_readAheadCacheMaxSizeMb={read} it must not exceed "
+                f"memoryBudgetMb={config.memory.budget_mb}; raise memoryBudgetMb or lower the caches"
+            )
+
+
+def _compaction(config: BookieConfig) -> Iterator[str]:
+    gc = config.gc
+    for name, seconds, enabled in (
+        ("minorCompactionInterval", gc.minor_compaction_interval_s, gc.minor_enabled),
+        ("majorCompactionInterval", gc.major_compaction_interval_s, gc.major_enabled),
+        (
+            "entryLocationCompactionInterval",
+            gc.entry_location_compaction_interval_s,
+            gc.entry_location_compaction_interval_s > 0,
+        ),
+    ):
+        if enabled and seconds * 1000 < gc.wait_time_ms:
+            yield f"{name}={seconds}: must be at least gcWaitTime={gc.wait_time_ms} ms"
+    if not (gc.minor_enabled and gc.major_enabled):
+        return
+    if gc.minor_compaction_interval_s >= gc.major_compaction_interval_s:
+        yield (
+            f"minorCompactionInterval={gc.minor_compaction_interval_s}: must be less than "
+            f"majorCompactionInterval={gc.major_compaction_interval_s}"
+        )
+    if gc.minor_compaction_threshold >= gc.major_compaction_threshold:
+        yield (
+            f"minorCompactionThreshold={gc.minor_compaction_threshold}: must be less than "
+            f"majorCompactionThreshold={gc.major_compaction_threshold}"
+        )
+
+
+def _disks(config: BookieConfig) -> Iterator[str]:
+    disks = config.disks
+    if disks.usage_lwm_threshold > disks.usage_threshold:
+        yield (
+            f"diskUsageLwmThreshold={disks.usage_lwm_threshold}: must not exceed "
+            f"diskUsageThreshold={disks.usage_threshold}"
+        )
+    if disks.usage_warn_threshold > disks.usage_threshold:
+        yield (
+            f"diskUsageWarnThreshold={disks.usage_warn_threshold}: must not exceed "
+            f"diskUsageThreshold={disks.usage_threshold}"
+        )
+
+
+def _security(config: BookieConfig) -> Iterator[str]:
+    metadata, http = config.metadata, config.http
+    if metadata.zk_enable_security:
+        yield "zkEnableSecurity=true: access lists of znodes are not supported; remove the key"
+    uri = metadata.service_uri
+    if uri is not None and "://" not in uri:
+        yield f"metadataServiceUri={uri}: must look like zk+hierarchical://host:2181/ledgers"
+    factory = metadata.ledger_manager_factory_class
+    if factory is not None and factory not in KNOWN_FACTORIES:
+        yield f"ledgerManagerFactoryClass={factory}: must be one of {', '.join(KNOWN_FACTORIES)}"
+    if http.tls_enable:
+        for name, path in (
+            ("httpServerKeyStorePath", http.key_store_path),
+            ("httpServerTrustStorePath", http.trust_store_path),
+        ):
+            if path is None:
+                yield f"{name}=: a PEM file is needed with httpServerTlsEnable=true"
