@@ -1,0 +1,1 @@
+"""Connections to bookies: wire dialects, one pipelined connection per bookie, the pool."""

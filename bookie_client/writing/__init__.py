@@ -1,0 +1,1 @@
+"""Writing a ledger: the add state machine, the window, ensemble change, close."""

@@ -1,0 +1,212 @@
+"""One pipelined connection to one bookie.
+
+Invariants
+- Every request ends exactly once, and never inside the call that sent it.
+- Answers may come in any order; each ends the oldest request with its key.
+- What is sent during one turn of the event loop goes out in one write.
+- An answer that is no frame, or too large, closes the connection: the stream cannot be trusted any more. A request that
+  times out does not (the bookie may be slow); its late answer is dropped.
+- What waits in memory is bounded by the windows of the writers and readers that use the connection.
+
+Event loop only.
+
+Source: reference wire protocol, sections 1 and 10; reference client protocol, section 18.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from bookie_client.connection.dialect import Dialect
+from bookie_client.connection.request import Request
+from bookie_protocol.errors import BookieUnavailable, PodkeeperError, ProtocolViolation
+from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE, check_length
+
+FLUSH_BYTES: Final = 256 * 1024
+"""Bytes collected in one turn of the loop that are written without waiting for its end."""
+TICKS_PER_TIMEOUT: Final = 4
+"""A request is given up after its time-out and at most one tick (a quarter of the shortest time-out) more."""
+
+
+class BookieConnection(asyncio.Protocol):
+    """See the module. Made by `ChannelPool`; `on_closed` is called once, when the connection is gone."""
+
+    def __init__(
+        self,
+        bookie_id: str,
+        dialect: Dialect,
+        *,
+        max_frame_size: int,
+        tick: float,
+        on_closed: Callable[[BookieConnection], None],
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._dialect = dialect
+        self._max_frame_size = max_frame_size
+        self._tick_seconds = tick
+        self._on_closed = on_closed
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._outstanding: dict[bytes, Request] = {}
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._flush_scheduled = False
+        self._partial = bytearray()
+        self._wanted = 0
+        self._now = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._reason: PodkeeperError | None = None
+
+    # --- sending --------------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None and self._reason is None
+
+    @property
+    def outstanding(self) -> int:
+        """Requests without an answer (requests for the same entry on a v2 connection may count as one)."""
+        return len(self._outstanding)
+
+    def send(self, frame: bytes, key: bytes, request: Request, ticks: int) -> None:
+        """Send a request that is given up after `ticks` ticks."""
+        if self._reason is not None:
+            self._loop.call_soon(request.failed, self._reason)
+            return
+        request.deadline = self._now + ticks
+        request.chained = None
+        before = self._outstanding.setdefault(key, request)
+        if before is not request:
+            _chain(before, request)
+        self._out.append(frame)
+        self._out_bytes += len(frame)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        elif self._out_bytes >= FLUSH_BYTES:
+            self._write()
+
+    def _flush(self) -> None:
+        self._flush_scheduled = False
+        self._write()
+
+    def _write(self) -> None:
+        if self._transport is not None and self._out:
+            self._transport.writelines(self._out)
+        self._out = []
+        self._out_bytes = 0
+
+    # --- asyncio.Protocol -----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._timer = self._loop.call_later(self._tick_seconds, self._tick)
+
+    def data_received(self, data: bytes) -> None:
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._wanted:
+                return
+            data = bytes(self._partial)
+            self._partial.clear()
+        try:
+            done = self._take_frames(data)
+        except ProtocolViolation as error:
+            self.close(ProtocolViolation(f"bookie {self.bookie_id}: {error}"))
+            return
+        if done < len(data):
+            self._partial += memoryview(data)[done:]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._reason is None:
+            detail = f": {exc}" if exc else " by the bookie"
+            self._reason = BookieUnavailable(f"bookie {self.bookie_id}: connection closed{detail}")
+        self._transport = None
+        if self._timer is not None:
+            self._timer.cancel()
+        outstanding, self._outstanding = self._outstanding, {}
+        self._on_closed(self)
+        for request in outstanding.values():
+            for each in _chain_of(request):
+                each.failed(self._reason)
+
+    def close(self, reason: PodkeeperError) -> None:
+        """Drop the connection; what is outstanding fails with `reason`."""
+        if self._reason is None:
+            self._reason = reason
+            if self._transport is not None:
+                self._transport.abort()
+
+    # --- answers --------------------------------------------------------------------------------------------
+
+    def _take_frames(self, data: bytes) -> int:
+        """Handle all complete frames of `data`; returns how many bytes they took."""
+        position, size = 0, len(data)
+        unpack, acknowledged, pop = LENGTH.unpack_from, self._dialect.acknowledged, self._outstanding.pop
+        while size - position >= LENGTH_SIZE:
+            (length,) = unpack(data, position)
+            end = position + LENGTH_SIZE + length
+            if end > size:
+                check_length(length, self._max_frame_size)
+                self._wanted = end - position
+                return position
+            start = position + LENGTH_SIZE
+            position = end
+            key = acknowledged(data, start, end)
+            if key is None:
+                self._slow_answer(data[start:end])
+                continue
+            request = pop(key, None)
+            if request is not None:
+                if request.chained is not None:
+                    self._outstanding[key] = request.chained
+                request.answered(b"", None)
+        self._wanted = LENGTH_SIZE
+        return position
+
+    def _slow_answer(self, body: bytes) -> None:
+        check_length(len(body), self._max_frame_size)
+        answer = self._dialect.decode(body)
+        request = self._outstanding.pop(answer.key, None)
+        if request is None:
+            return  # given up before
+        if request.chained is not None:
+            self._outstanding[answer.key] = request.chained
+        if answer.error is None:
+            request.answered(answer.entry, answer.max_lac)
+        else:
+            request.failed(
+                answer.error(
+                    f"bookie {self.bookie_id} answered {answer.error.v3.name} to {request.describe()}"
+                )
+            )
+
+    def _tick(self) -> None:
+        self._now += 1
+        self._timer = self._loop.call_later(self._tick_seconds, self._tick)
+        expired = [key for key, request in self._outstanding.items() if request.deadline <= self._now]
+        for key in expired:
+            request = self._outstanding.pop(key, None)
+            if request is None:
+                continue
+            if request.chained is not None:
+                self._outstanding[key] = request.chained
+            request.failed(
+                BookieUnavailable(f"bookie {self.bookie_id} did not answer {request.describe()} in time")
+            )
+
+
+def _chain(first: Request, last: Request) -> None:
+    while first.chained is not None:
+        first = first.chained
+    first.chained = last
+
+
+def _chain_of(request: Request | None) -> list[Request]:
+    chain = []
+    while request is not None:
+        chain.append(request)
+        request = request.chained
+    return chain

@@ -1,0 +1,90 @@
+"""A request that waits for its answer, and what an answer is.
+
+Invariants
+- Each request ends exactly once: `answered`, or `failed` (refused by the bookie, timed out, connection lost). Neither is
+  ever called from inside the call that sent the request, and neither may raise.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from bookie_protocol.errors import (
+    BadRequest,
+    BadVersion,
+    BookieReadOnly,
+    LedgerFenced,
+    LedgerStateUnknown,
+    NoSuchEntry,
+    NoSuchLedger,
+    PodkeeperError,
+    StorageFault,
+    TooManyRequests,
+    Unauthorized,
+    V2Code,
+    V3Status,
+)
+
+
+class Answer(NamedTuple):
+    """One answer of a bookie. `error` None: it did what was asked."""
+
+    key: bytes
+    """Finds the request; made by the dialect that encoded it."""
+    error: type[PodkeeperError] | None
+    entry: bytes = b""
+    """The stored entry of a successful read."""
+    max_lac: int | None = None
+    """The highest LAC the bookie knows (v3 reads)."""
+
+
+class Request(ABC):
+    """Base of what waits in a connection. `deadline` and `chained` belong to the connection."""
+
+    __slots__ = ("chained", "deadline")
+
+    deadline: int
+    chained: Request | None
+
+    @abstractmethod
+    def answered(self, entry: bytes, max_lac: int | None) -> None:
+        """The bookie did what was asked; the arguments are those of `Answer`."""
+
+    @abstractmethod
+    def failed(self, error: PodkeeperError) -> None:
+        """The bookie refused, or nobody can tell what it did."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """For messages: what was asked, like "add of entry 7 of ledger 3"."""
+
+
+_BY_CODE: dict[int, type[PodkeeperError]] = {
+    number: error
+    for error in (
+        NoSuchLedger,
+        NoSuchEntry,
+        BadRequest,
+        StorageFault,
+        Unauthorized,
+        BadVersion,
+        LedgerFenced,
+        BookieReadOnly,
+        TooManyRequests,
+        LedgerStateUnknown,
+    )
+    for number in (error.v2, error.v3)
+}
+
+assert len(_BY_CODE) == len(V2Code) + len(V3Status) - 2
+
+
+def error_for(code: int) -> type[PodkeeperError] | None:
+    """The error of a v2 code or a v3 status; None for EOK (reference wire protocol, section 9.3).
+
+    A number that nobody defined is a fault, never "not there".
+    """
+    return None if code == 0 else _BY_CODE.get(code, StorageFault)

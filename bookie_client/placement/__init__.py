@@ -1,0 +1,1 @@
+"""Placement: which bookies a new ledger, or a replacement, goes to."""

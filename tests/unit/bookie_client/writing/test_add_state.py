@@ -1,0 +1,238 @@
+"""The writer's state machine: worked examples of the reference, and a model with bookies that answer in any order."""
+
+import pytest
+
+from bookie_client.distribution import Quorums
+from bookie_client.writing.add_state import AddState
+from bookie_protocol.errors import (
+    BookieReadOnly,
+    BookieUnavailable,
+    LedgerClosed,
+    LedgerFenced,
+    NotEnoughBookies,
+    QuorumLost,
+    Unauthorized,
+)
+
+DOWN = BookieUnavailable("connection refused")
+
+
+def state(quorums=(3, 3, 2), ensemble=("A", "B", "C"), **options):
+    return AddState(7, Quorums(*quorums), ensemble, **options)
+
+
+def acknowledge(machine, add, *bookies):
+    delivered = []
+    for bookie in bookies:
+        delivered += machine.acknowledged(add, add.ensemble.index(bookie), bookie)
+    return [a.entry_id for a in delivered]
+
+
+def refuse(machine, add, bookie, error=DOWN):
+    return machine.refused(add, add.ensemble.index(bookie), bookie, error)
+
+
+def test_an_entry_is_delivered_at_its_ack_quorum_and_in_order():
+    machine = state()
+    first, second, third = (machine.begin(10) for _ in range(3))
+    assert acknowledge(machine, second, "A", "B") == []
+    assert machine.lac == -1
+    assert acknowledge(machine, first, "C") == []
+    assert acknowledge(machine, first, "A") == [0, 1]
+    assert (machine.lac, machine.confirmed_length, machine.length) == (1, 20, 30)
+    assert acknowledge(machine, first, "B") == []
+    assert acknowledge(machine, third, "B", "C") == [2]
+    assert machine.idle
+
+
+def test_the_same_bookie_counts_once():
+    machine = state()
+    add = machine.begin(1)
+    assert acknowledge(machine, add, "A", "A", "A") == []
+    assert acknowledge(machine, add, "B") == [0]
+
+
+def test_ensemble_change_of_the_reference_example():
+    machine = state((3, 2, 2), lac=9)
+    e10, e11, e12 = (machine.begin(1) for _ in range(3))
+    assert [machine.targets(e) for e in (e10, e11, e12)] == [(1, 2), (2, 0), (0, 1)]
+    assert acknowledge(machine, e10, "B") == []
+    assert acknowledge(machine, e11, "A") == []
+    assert refuse(machine, e10, "C").change == {2: "C"}
+    assert acknowledge(machine, e12, "A", "B") == []
+    outcome = machine.ensemble_changed(("A", "B", "D"))
+    assert [(a.entry_id, p) for a, p in outcome.resend] == [(10, 2), (11, 2)]
+    assert not outcome.delivered
+    assert machine.acknowledged(e10, 2, "C") == ()
+    assert acknowledge(machine, e10, "D") == [10]
+    assert acknowledge(machine, e11, "D") == [11, 12]
+    assert machine.lac == 12
+
+
+def test_nothing_is_delivered_on_the_strength_of_a_replaced_bookie():
+    """The order clear-all-then-deliver: e1 was complete with C, which the change replaced."""
+    machine = state((3, 3, 2))
+    e0, e1 = machine.begin(1), machine.begin(1)
+    acknowledge(machine, e1, "C", "A")
+    acknowledge(machine, e0, "A")
+    assert refuse(machine, e0, "C").change == {2: "C"}
+    acknowledge(machine, e0, "B")
+    outcome = machine.ensemble_changed(("A", "B", "D"))
+    assert [a.entry_id for a in outcome.delivered] == [0]
+    assert [(a.entry_id, p) for a, p in outcome.resend] == [(0, 2), (1, 2)]
+    assert acknowledge(machine, e1, "D") == [1]
+
+
+def test_adds_that_begin_during_a_change_move_to_the_new_ensemble():
+    machine = state()
+    e0 = machine.begin(1)
+    assert refuse(machine, e0, "B").change == {1: "B"}
+    e1 = machine.begin(1)
+    assert e1.ensemble == ("A", "B", "C")
+    acknowledge(machine, e1, "A", "B")
+    outcome = machine.ensemble_changed(("A", "D", "C"))
+    assert [(a.entry_id, p) for a, p in outcome.resend] == [(0, 1), (1, 1)]
+    assert e1.acks == 1
+    assert machine.begin(1).ensemble == ("A", "D", "C")
+
+
+def test_a_second_failure_during_a_change_is_replaced_before_anything_is_sent():
+    machine = state(ensemble=("A", "B", "C"))
+    e0 = machine.begin(1)
+    assert refuse(machine, e0, "A").change == {0: "A"}
+    assert refuse(machine, e0, "B").change is None
+    again = machine.ensemble_changed(("D", "B", "C"))
+    assert again.change == {1: "B"}
+    assert not again.resend
+    outcome = machine.ensemble_changed(("D", "E", "C"))
+    assert [(a.entry_id, p) for a, p in outcome.resend] == [(0, 0), (0, 1)]
+    assert acknowledge(machine, e0, "D", "E") == [0]
+
+
+def test_a_failure_after_the_ack_quorum_waits_for_the_next_add():
+    machine = state()
+    e0 = machine.begin(1)
+    acknowledge(machine, e0, "A", "B")
+    assert refuse(machine, e0, "C").change is None
+    assert machine.late_failures
+    machine.begin(1)
+    assert machine.wanted_change().change == {2: "C"}
+    assert not machine.late_failures
+
+
+def test_a_late_failure_of_a_bookie_that_was_replaced_is_nothing():
+    machine = state()
+    e0, e1 = machine.begin(1), machine.begin(1)
+    acknowledge(machine, e0, "A", "B")
+    refuse(machine, e1, "C")
+    machine.ensemble_changed(("A", "B", "D"))
+    assert machine.refused(e0, 2, "C", DOWN).change is None
+    assert not machine.late_failures
+
+
+def test_without_a_spare_writing_goes_on_while_the_ack_quorum_is_reachable():
+    machine = state()
+    e0 = machine.begin(1)
+    assert refuse(machine, e0, "C").change == {2: "C"}
+    machine.ensemble_changed(("A", "B", "C"))
+    assert machine.degraded == {2: "C"}
+    e1 = machine.begin(1)
+    assert 2 not in machine.targets(e1)
+    assert acknowledge(machine, e0, "A", "B") == [0]
+    assert acknowledge(machine, e1, "A", "B") == [1]
+    assert machine.retry_degraded().change == {2: "C"}
+    machine.ensemble_changed(("A", "B", "D"))
+    assert machine.degraded == {}
+    assert sorted(machine.targets(machine.begin(1))) == [0, 1, 2]
+
+
+def test_a_degraded_bookie_that_came_back_gets_new_entries():
+    machine = state()
+    refuse(machine, machine.begin(1), "C")
+    machine.ensemble_changed(("A", "B", "C"))
+    machine.restored(2, "C")
+    assert 2 in machine.targets(machine.begin(1))
+
+
+def test_a_lost_quorum_fails_every_pending_add_once_in_order_and_says_where():
+    machine = state()
+    adds = [machine.begin(1) for _ in range(3)]
+    refuse(machine, adds[0], "C")
+    machine.ensemble_changed(("A", "B", "C"))
+    assert refuse(machine, adds[1], "B", BookieReadOnly("read-only")).change == {1: "B"}
+    refuse(machine, adds[1], "C")
+    assert refuse(machine, adds[1], "B").change is None
+    assert machine.ensemble_changed(("A", "B", "C")).change == {1: "B", 2: "C"}
+    outcome = machine.ensemble_changed(("A", "B", "C"))
+    assert [a.entry_id for a, _ in outcome.failed] == [0, 1, 2]
+    error = outcome.failed[1][1]
+    assert isinstance(error, QuorumLost)
+    assert "ledger 7, entry 1 on B, C, A" in str(error)
+    assert "connection refused" in str(error)
+    assert machine.refused(adds[2], 0, "A", DOWN).failed == []
+    with pytest.raises(LedgerClosed, match="failed before"):
+        machine.begin(1)
+
+
+def test_with_striping_a_degraded_position_ends_the_ledger_only_at_an_entry_that_needs_it():
+    machine = AddState(7, Quorums(4, 2, 2), ("A", "B", "C", "D"))
+    e0 = machine.begin(1)
+    acknowledge(machine, e0, "A", "B")
+    machine.degraded = {3: "D"}
+    machine.begin(1)
+    assert not machine.late_failures
+    machine.begin(1)
+    assert machine.wanted_change().change == {3: "D"}
+    assert [a.entry_id for a, _ in machine.ensemble_changed(("A", "B", "C", "D")).failed] == [1, 2]
+
+
+@pytest.mark.parametrize("error", [LedgerFenced("fenced"), Unauthorized("wrong key")])
+def test_fencing_and_a_wrong_key_end_the_handle_at_once(error):
+    machine = state()
+    first, second = machine.begin(1), machine.begin(1)
+    acknowledge(machine, first, "A", "B")
+    outcome = refuse(machine, second, "A", error)
+    assert [(a.entry_id, type(e)) for a, e in outcome.failed] == [(1, type(error))]
+    assert machine.lac == 0
+    assert acknowledge(machine, second, "A", "B", "C") == []
+    assert machine.lac == 0
+
+
+def test_an_error_of_the_metadata_service_during_a_change_is_the_end():
+    machine = state()
+    refuse(machine, machine.begin(1), "A")
+    outcome = machine.change_failed(NotEnoughBookies("none"))
+    assert [type(e) for _, e in outcome.failed] == [NotEnoughBookies]
+    assert machine.ensemble_changed(("D", "B", "C")).resend == []
+
+
+def test_delayed_ensemble_change_waits_until_the_ack_quorum_is_out_of_reach():
+    machine = state(delay_ensemble_change=True)
+    add = machine.begin(1)
+    assert refuse(machine, add, "A").change is None
+    assert refuse(machine, add, "B").change == {0: "A", 1: "B"}
+
+
+def test_delayed_ensemble_change_replaces_a_read_only_bookie_at_once():
+    machine = state(delay_ensemble_change=True)
+    assert refuse(machine, machine.begin(1), "A", BookieReadOnly("full")).change == {0: "A"}
+
+
+def test_too_many_changes_end_the_handle():
+    machine = state(max_ensemble_changes=1)
+    add = machine.begin(1)
+    refuse(machine, add, "A")
+    machine.ensemble_changed(("D", "B", "C"))
+    assert [type(e) for _, e in refuse(machine, add, "D").failed] == [QuorumLost]
+
+
+def test_a_closed_handle_takes_no_adds_and_keeps_its_pending_ones():
+    machine = state()
+    add = machine.begin(5)
+    machine.stop()
+    with pytest.raises(LedgerClosed, match="go to a new ledger"):
+        machine.begin(1)
+    assert not machine.idle
+    assert acknowledge(machine, add, "A", "C") == [0]
+    assert machine.idle
+    assert machine.confirmed_length == 5
