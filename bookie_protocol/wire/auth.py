@@ -1,0 +1,210 @@
+"""Authentication: messages, plug-in interfaces and the per-connection exchange (reference wire protocol,
+section 5).
+
+A plug-in is known by its name on the wire, which both sides must share. The exchange is a loop: client
+token, server token, and so on, until each side decides for itself that it is complete. A server that asks
+for nothing answers every AUTH with plug-in name `AuthDisabledPlugin` and an empty payload; a client that
+reads this name is authenticated.
+
+Invariants
+- `ServerAuthentication.authenticated` turns true once and never back.
+- A plug-in refuses by raising Unauthorized; any other exception of a plug-in counts as a refusal too.
+
+One exchange per connection, used from the connection's event loop.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+from google.protobuf.message import DecodeError
+
+from bookie_protocol.errors import ProtocolViolation, Unauthorized
+from bookie_protocol.wire import bookkeeper_pb2 as pb
+
+AUTH_DISABLED: Final = "AuthDisabledPlugin"
+"""Plug-in name of a side without authentication."""
+
+
+class AuthMessage(NamedTuple):
+    """One token and the plug-in it is for."""
+
+    plugin_name: str
+    payload: bytes
+
+
+AUTH_DISABLED_ANSWER: Final = AuthMessage(AUTH_DISABLED, b"")
+"""Answer to an AUTH request on a connection that is authenticated already."""
+
+
+def decode_auth_message(data: bytes | bytearray | memoryview) -> AuthMessage:
+    """Raises ProtocolViolation when `data` is no AuthMessage."""
+    try:
+        message = pb.AuthMessage.FromString(bytes(data))
+    except DecodeError:
+        raise ProtocolViolation("AUTH frame holds no AuthMessage: closing the connection") from None
+    return from_protobuf(message)
+
+
+def encode_auth_message(message: AuthMessage) -> bytes:
+    """The serialized AuthMessage, as v2 AUTH frames carry it."""
+    return to_protobuf(message).SerializeToString()
+
+
+def from_protobuf(message: pb.AuthMessage) -> AuthMessage:
+    """From the sub-message of a v3 AUTH; raises ProtocolViolation when a field is missing or the name is no
+    text."""
+    if not message.IsInitialized():
+        raise ProtocolViolation("AuthMessage lacks authPluginName or payload")
+    name: str | bytes = message.authPluginName
+    if isinstance(name, bytes):
+        # The runtime hands out proto2 strings that are not UTF-8 as bytes.
+        raise ProtocolViolation("authPluginName of an AuthMessage is not UTF-8")
+    return AuthMessage(name, message.payload)
+
+
+def to_protobuf(message: AuthMessage) -> pb.AuthMessage:
+    """For the sub-message of a v3 AUTH."""
+    return pb.AuthMessage(authPluginName=message.plugin_name, payload=message.payload)
+
+
+class Peer(NamedTuple):
+    """Who is at the other end of a connection."""
+
+    address: str
+    certificate: bytes | None = None
+    """DER form of the certificate that the peer showed in the TLS handshake."""
+
+
+class AuthStep(NamedTuple):
+    """What a plug-in wants next: a token to send (None: nothing) and whether its side is complete."""
+
+    token: bytes | None
+    complete: bool
+
+
+class AuthExchange(Protocol):
+    """One side of one connection's exchange. Every method raises Unauthorized to refuse the peer."""
+
+    async def process(self, token: bytes) -> AuthStep:
+        """Take the peer's token."""
+        ...
+
+    async def tls_established(self, peer: Peer) -> bool:
+        """The connection was upgraded to TLS. True: the certificate alone completes the exchange."""
+        ...
+
+
+class ServerAuthExchange(AuthExchange, Protocol):
+    """Server side of one exchange: the client speaks first."""
+
+
+class ClientAuthExchange(AuthExchange, Protocol):
+    """Client side of one exchange."""
+
+    async def start(self) -> AuthStep:
+        """The first token."""
+        ...
+
+
+class ServerAuthProvider(Protocol):
+    """A server-side plug-in; one instance per process."""
+
+    @property
+    def plugin_name(self) -> str:
+        """The name on the wire."""
+        ...
+
+    def new_exchange(self, peer: Peer) -> ServerAuthExchange:
+        """A fresh exchange for a connection that was accepted."""
+        ...
+
+
+class ClientAuthProvider(Protocol):
+    """A client-side plug-in; one instance per process."""
+
+    @property
+    def plugin_name(self) -> str:
+        """The name on the wire."""
+        ...
+
+    def new_exchange(self, peer: Peer) -> ClientAuthExchange:
+        """A fresh exchange for a connection that was opened."""
+        ...
+
+
+class ServerAuthentication:
+    """Server side of a connection; without a provider it is authenticated at once."""
+
+    def __init__(self, provider: ServerAuthProvider | None, peer: Peer) -> None:
+        self._plugin_name = provider.plugin_name if provider else AUTH_DISABLED
+        self._exchange = provider.new_exchange(peer) if provider else None
+        self.authenticated = provider is None
+
+    def accepts(self, message: AuthMessage) -> bool:
+        """True when the message is for this server's plug-in. v2: close the connection if not; v3: answer
+        EUA."""
+        return self.authenticated or message.plugin_name == self._plugin_name
+
+    async def answer(self, message: AuthMessage) -> AuthMessage | None:
+        """The message to send back, if any. Raises Unauthorized when the plug-in refuses."""
+        if self.authenticated or self._exchange is None:
+            return AUTH_DISABLED_ANSWER
+        if message.plugin_name != self._plugin_name:
+            raise Unauthorized(
+                f"authentication plug-in {message.plugin_name!r} is not served here: use {self._plugin_name}"
+            )
+        step = await _guarded(self._exchange, message.payload)
+        self.authenticated = step.complete
+        return None if step.token is None else AuthMessage(self._plugin_name, step.token)
+
+    async def tls_established(self, peer: Peer) -> None:
+        """The connection was upgraded to TLS. Raises Unauthorized when the plug-in refuses the
+        certificate."""
+        if self._exchange is not None and await self._exchange.tls_established(peer):
+            self.authenticated = True
+
+
+class ClientAuthentication:
+    """Client side of a connection; without a provider it is authenticated at once and sends nothing."""
+
+    def __init__(self, provider: ClientAuthProvider | None, peer: Peer) -> None:
+        self._plugin_name = provider.plugin_name if provider else AUTH_DISABLED
+        self._exchange = provider.new_exchange(peer) if provider else None
+        self.authenticated = provider is None
+
+    async def first(self) -> AuthMessage | None:
+        """The first message to send; None when there is nothing to say."""
+        if self._exchange is None or self.authenticated:
+            return None
+        return self._take(await self._exchange.start())
+
+    async def answer(self, message: AuthMessage) -> AuthMessage | None:
+        """The next message to send, if any. Raises Unauthorized when either side's plug-in does not fit."""
+        if message.plugin_name == AUTH_DISABLED:
+            self.authenticated = True
+            return None
+        if self._exchange is None or message.plugin_name != self._plugin_name:
+            raise Unauthorized(
+                f"bookie authenticates by {message.plugin_name!r}, this client by {self._plugin_name!r}"
+            )
+        return self._take(await _guarded(self._exchange, message.payload))
+
+    async def tls_established(self, peer: Peer) -> None:
+        """The connection was upgraded to TLS. Raises Unauthorized when the plug-in refuses the
+        certificate."""
+        if self._exchange is not None and await self._exchange.tls_established(peer):
+            self.authenticated = True
+
+    def _take(self, step: AuthStep) -> AuthMessage | None:
+        self.authenticated = self.authenticated or step.complete
+        return None if step.token is None else AuthMessage(self._plugin_name, step.token)
+
+
+async def _guarded(exchange: AuthExchange, token: bytes) -> AuthStep:
+    try:
+        return await exchange.process(token)
+    except Unauthorized:
+        raise
+    except Exception as error:
+        raise Unauthorized(f"authentication plug-in failed: {error}") from error

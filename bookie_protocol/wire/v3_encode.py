@@ -1,0 +1,153 @@
+"""Adds and reads of protocol version 3 encoded without message objects, for both sides.
+
+Frames carry their length word. Frames with an entry come in pieces, so that the entry is not copied; the
+caller joins or writes them in one go. Numbers that a server echoes are raw varints, as `v3_hot` hands them
+out; `raw_ids` makes them from integers.
+
+Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from bookie_protocol.errors import V3Status
+from bookie_protocol.wire import bookkeeper_pb2 as pb
+from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE
+from bookie_protocol.wire.v3 import encode_frame, status_code
+from bookie_protocol.wire.varint import encode_varint
+
+FENCE: Final = 0x1
+"""Flag bit of a read: fence the ledger first. The value is that of the binary protocol's flag."""
+RECOVERY_ADD: Final = 0x2
+"""Flag bit of an add. The value is that of the binary protocol's flag."""
+HIGH_PRIORITY: Final = 0x4
+"""Flag bit of an add or read. The value is that of the binary protocol's flag."""
+DEFERRED_SYNC: Final = 0x10000
+"""Flag bit of an add: acknowledge before the sync. The binary protocol has no such flag."""
+
+_PRIORITY_FIELD: Final = b"\x20\x64"
+_RECOVERY_FIELD: Final = b"\xa0\x06\x01"
+_FENCE_FIELD: Final = b"\xa0\x06\x01"
+_DEFERRED_FIELD: Final = b"\x28\x01"
+
+
+# --- server -------------------------------------------------------------------------------------------------
+
+
+def raw_ids(txn_id: int, ledger_id: int, entry_id: int) -> tuple[bytes, bytes, bytes]:
+    """The three numbers as the response encoders want them."""
+    return encode_varint(txn_id), encode_varint(ledger_id), encode_varint(entry_id)
+
+
+def add_response(txn: bytes, ledger: bytes, entry: bytes) -> bytes:
+    """The frame that acknowledges an add."""
+    part1, part2 = add_response_parts(len(txn), len(ledger), len(entry))
+    return b"".join((part1, txn, part2, ledger, b"\x18", entry))
+
+
+@lru_cache(maxsize=1000)
+def add_response_parts(txn_width: int, ledger_width: int, entry_width: int) -> tuple[bytes, bytes]:
+    """The fixed parts of a successful add's frame: in front of the transaction id, and between it and the
+    ledger id; the byte 0x18 stands between ledger id and entry id."""
+    header = 5 + txn_width
+    inner = 4 + ledger_width + entry_width
+    size = 2 + header + 2 + 3 + inner
+    part1 = LENGTH.pack(size) + bytes((0x0A, header)) + b"\x08\x03\x10\x02\x18"
+    return part1, b"\x10\x00\xaa\x06" + bytes((inner,)) + b"\x08\x00\x10"
+
+
+def add_error(response: bytes, status: V3Status) -> bytes:
+    """The refusal that answers the same request as the success frame `response`."""
+    message = pb.Response.FromString(response[LENGTH_SIZE:])
+    message.status = status_code(status)
+    message.addResponse.status = status_code(status)
+    return encode_frame(message)
+
+
+def read_response(
+    txn: bytes, ledger: bytes, entry: bytes, body: bytes, max_lac: int | None = None
+) -> list[bytes]:
+    """The frame of a successful read of the stored entry `body`, in pieces."""
+    size = len(body)
+    body_length = encode_varint(size)
+    tail = b"" if max_lac is None else b"\x28" + encode_varint(max_lac)
+    inner = 5 + len(ledger) + len(entry) + len(body_length) + size + len(tail)
+    inner_length = encode_varint(inner)
+    header = 5 + len(txn)
+    head = b"".join(
+        (
+            LENGTH.pack(6 + header + len(inner_length) + inner),
+            bytes((0x0A, header)),
+            b"\x08\x03\x10\x01\x18",
+            txn,
+            b"\x10\x00\xa2\x06",
+            inner_length,
+            b"\x08\x00\x10",
+            ledger,
+            b"\x18",
+            entry,
+            b"\x22",
+            body_length,
+        )
+    )
+    return [head, body, tail] if tail else [head, body]
+
+
+def read_error(txn: bytes, ledger: bytes, entry: bytes, status: V3Status) -> bytes:
+    """The frame of a read that failed."""
+    code = encode_varint(status)
+    inner = b"".join((b"\x08", code, b"\x10", ledger, b"\x18", entry))
+    header = b"\x08\x03\x10\x01\x18" + txn
+    body = b"".join(
+        (b"\x0a", bytes((len(header),)), header, b"\x10", code, b"\xa2\x06", bytes((len(inner),)), inner)
+    )
+    return LENGTH.pack(len(body)) + body
+
+
+# --- client -------------------------------------------------------------------------------------------------
+
+
+def add_request(
+    txn_id: int, ledger_id: int, entry_id: int, master_key: bytes, entry: bytes, flags: int = 0
+) -> list[bytes]:
+    """The frame of an add, in pieces. Flags: RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC."""
+    size = len(entry)
+    tail = b""
+    if flags & DEFERRED_SYNC:
+        tail = _DEFERRED_FIELD
+    if flags & RECOVERY_ADD:
+        tail += _RECOVERY_FIELD
+    ids = _request_ids(ledger_id, entry_id)
+    key = b"".join((b"\x1a", encode_varint(len(master_key)), master_key, b"\x22", encode_varint(size)))
+    inner = len(ids) + len(key) + size + len(tail)
+    header = _request_header(b"\x08\x03\x10\x02\x18", txn_id, flags)
+    inner_length = encode_varint(inner)
+    length = LENGTH.pack(len(header) + 2 + len(inner_length) + inner)
+    head = b"".join((length, header, b"\xaa\x06", inner_length, ids, key))
+    return [head, entry, tail] if tail else [head, entry]
+
+
+def read_request(
+    txn_id: int, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
+) -> bytes:
+    """The frame of a read. Flags: FENCE (with `master_key`), HIGH_PRIORITY. Long polls go through `v3`."""
+    inner = _request_ids(ledger_id, entry_id)
+    if flags & FENCE:
+        inner = b"".join((inner, b"\x1a", encode_varint(len(master_key)), master_key, _FENCE_FIELD))
+    header = _request_header(b"\x08\x03\x10\x01\x18", txn_id, flags)
+    inner_length = encode_varint(len(inner))
+    length = LENGTH.pack(len(header) + 2 + len(inner_length) + len(inner))
+    return b"".join((length, header, b"\xa2\x06", inner_length, inner))
+
+
+def _request_header(start: bytes, txn_id: int, flags: int) -> bytes:
+    header = start + encode_varint(txn_id)
+    if flags & HIGH_PRIORITY:
+        header += _PRIORITY_FIELD
+    return bytes((0x0A, len(header))) + header
+
+
+def _request_ids(ledger_id: int, entry_id: int) -> bytes:
+    return b"".join((b"\x08", encode_varint(ledger_id), b"\x10", encode_varint(entry_id)))

@@ -1,0 +1,61 @@
+"""Base-128 numbers of protobuf: 7 bits a byte, lowest first, the top bit says that more follows.
+
+int64 values below zero are sent as their 64-bit two's complement, which takes 10 bytes.
+
+Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_protocol.errors import ProtocolViolation
+
+MAX_VARINT_SIZE: Final = 10
+_ONE_BYTE: Final = tuple(bytes((n,)) for n in range(0x80))
+_WORD: Final = 1 << 64
+
+
+def encode_varint(value: int) -> bytes:
+    """The shortest form of an int64 or uint64. ValueError for what 64 bits cannot hold."""
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
+    if 0 < value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if not -(1 << 63) <= value < _WORD:
+        raise ValueError(f"{value} does not fit 64 bits")
+    value %= _WORD
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def decode_int64(raw: bytes) -> int:
+    """The value of one whole varint as int64. Bits above the 64th are dropped, as protobuf does.
+
+    Raises ProtocolViolation when `raw` is not exactly one varint of at most 10 bytes.
+    """
+    value = decode_uint64(raw)
+    return value - _WORD if value >> 63 else value
+
+
+def decode_uint64(raw: bytes) -> int:
+    """As `decode_int64`, unsigned."""
+    size = varint_size(raw, 0)
+    if size != len(raw):
+        raise ProtocolViolation(f"{raw.hex()} is not one varint")
+    value = 0
+    for byte in reversed(raw):
+        value = value << 7 | byte & 0x7F
+    return value % _WORD
+
+
+def varint_size(data: bytes, offset: int) -> int:
+    """Bytes of the varint at `offset`; 0 when it does not end within 10 bytes or within the data."""
+    for index in range(offset, min(offset + MAX_VARINT_SIZE, len(data))):
+        if data[index] < 0x80:
+            return index - offset + 1
+    return 0
