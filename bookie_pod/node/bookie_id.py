@@ -1,0 +1,184 @@
+"""Who this bookie is and where it can be reached, out of configuration and network.
+
+The id, first match wins: `bookieId`; `advertisedAddress:port`; with `useHostNameAsBookieID` the canonical
+host name (cut at its first dot with `useShortHostName`) and port; else the IP address of
+`listeningInterface` (default: what the host's own name resolves to) and port. A loopback address is refused
+unless `allowLoopback`.
+
+Invariant: the address that is published follows the same rules without `bookieId`. Every refusal is
+`InvalidConfiguration`, one line with the key to set.
+
+Any thread; name look-ups may block.
+
+Sources: reference metadata layout, sections 4.2 and 5.5 (candidate ids).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.metadata_service.service_info import (
+    BOOKIE_RPC,
+    BookieServiceInfo,
+    Endpoint,
+    is_valid_bookie_id,
+)
+
+DEFAULT_BOOKIE_PORT: Final = 3181
+_SIOCGIFADDR: Final = 0x8915
+_WILDCARDS: Final = frozenset(("", "0.0.0.0", "::"))
+
+
+@dataclass(frozen=True, slots=True)
+class BookieAddressOptions:
+    """The configuration keys that decide id and address, under their own names."""
+
+    port: int = DEFAULT_BOOKIE_PORT
+    bookie_id: str | None = None
+    advertised_address: str | None = None
+    use_host_name_as_bookie_id: bool = False
+    use_short_host_name: bool = False
+    listening_interface: str | None = None
+    allow_loopback: bool = False
+
+
+class HostNetwork(Protocol):
+    """What the host knows about itself. Each may raise `OSError`."""
+
+    def interface_address(self, name: str) -> str:
+        """IPv4 address of a network interface."""
+        ...
+
+    def default_address(self) -> str:
+        """IP address that the host's own name stands for."""
+        ...
+
+    def canonical_name(self, address: str) -> str:
+        """Host name of an address, by reverse look-up."""
+        ...
+
+
+class SystemNetwork:
+    """The real host (Linux)."""
+
+    def interface_address(self, name: str) -> str:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            request = struct.pack("256s", name.encode()[:15])
+            return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
+
+    def default_address(self) -> str:
+        return socket.gethostbyname(socket.gethostname())
+
+    def canonical_name(self, address: str) -> str:
+        return socket.gethostbyaddr(address)[0]
+
+
+def derive_bookie_id(options: BookieAddressOptions, network: HostNetwork | None = None) -> str:
+    """The bookie's id. Raises `InvalidConfiguration`."""
+    if options.bookie_id:
+        return _checked(options.bookie_id, "bookieId")
+    return _checked(f"{derive_host(options, network)}:{options.port}", "advertisedAddress or the host's name")
+
+
+def derive_host(options: BookieAddressOptions, network: HostNetwork | None = None) -> str:
+    """The host under which clients reach this bookie. Raises `InvalidConfiguration`."""
+    if options.advertised_address:
+        return options.advertised_address
+    network = network or SystemNetwork()
+    address = _local_address(options, network)
+    if not options.use_host_name_as_bookie_id:
+        return address
+    return _host_name(address, options.use_short_host_name, network)
+
+
+def candidate_bookie_ids(
+    options: BookieAddressOptions, network: HostNetwork | None = None
+) -> tuple[str, ...]:
+    """Every id under which this bookie may have stamped a cookie before; its present one comes last."""
+    present = derive_bookie_id(options, network)
+    if options.bookie_id:
+        return (present,)
+    network = network or SystemNetwork()
+    candidates: list[str] = []
+    try:
+        address = _raw_address(options, network)
+        candidates.append(f"{address}:{options.port}")
+        candidates.append(f"{_host_name(address, options.use_short_host_name, network)}:{options.port}")
+    except (OSError, InvalidConfiguration):
+        pass  # an address that this host cannot find out was not its id either
+    candidates.append(present)
+    return tuple(dict.fromkeys(reversed(candidates)))[::-1]
+
+
+def bookie_service_info(
+    host: str,
+    port: int,
+    *,
+    tls: bool = False,
+    http_port: int | None = None,
+    http_host: str | None = None,
+    more: Sequence[Endpoint] = (),
+) -> BookieServiceInfo:
+    """What the bookie publishes: HTTP endpoint if it serves one, the bookie's own, then `more`."""
+    endpoints: list[Endpoint] = []
+    if http_port is not None:
+        http = host if http_host is None or http_host in _WILDCARDS else http_host
+        endpoints.append(Endpoint("httpserver", http, http_port, "http"))
+    endpoints.append(Endpoint("bookie", host, port, BOOKIE_RPC, extensions=("tls",) if tls else ()))
+    return BookieServiceInfo((*endpoints, *more))
+
+
+def _raw_address(options: BookieAddressOptions, network: HostNetwork) -> str:
+    if options.listening_interface and options.listening_interface != "default":
+        return network.interface_address(options.listening_interface)
+    return network.default_address()
+
+
+def _local_address(options: BookieAddressOptions, network: HostNetwork) -> str:
+    try:
+        address = _raw_address(options, network)
+    except OSError as error:
+        if options.listening_interface:
+            what = f"listeningInterface={options.listening_interface} has no IPv4 address"
+        else:
+            what = "the host's own name does not resolve to an address"
+        raise InvalidConfiguration(
+            f"{what} ({error.strerror or error}); set advertisedAddress, or listeningInterface to an "
+            "interface of this "
+            "host"
+        ) from error
+    if ipaddress.ip_address(address).is_loopback and not options.allow_loopback:
+        raise InvalidConfiguration(
+            f"the bookie would advertise the loopback address {address}, which no other host can reach; set "
+            "advertisedAddress or listeningInterface, or allowLoopback=true for a single machine"
+        )
+    return address
+
+
+def _host_name(address: str, short: bool, network: HostNetwork) -> str:
+    try:
+        name = network.canonical_name(address)
+    except OSError as error:
+        raise InvalidConfiguration(
+            f"useHostNameAsBookieID=true, but {address} has no host name ({error.strerror or error}); add "
+            "it to DNS or "
+            "/etc/hosts, or set advertisedAddress"
+        ) from error
+    return name.split(".", 1)[0] if short else name
+
+
+def _checked(bookie_id: str, key: str) -> str:
+    if not is_valid_bookie_id(bookie_id):
+        raise InvalidConfiguration(
+            f"{bookie_id!r} is no valid bookie id (from {key}): use letters, digits, ':', '_', '.' and '-', "
+            "and not the "
+            "word 'readonly'"
+        )
+    return bookie_id
