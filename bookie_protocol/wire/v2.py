@@ -161,6 +161,7 @@ Request = AddRequest | ReadRequest | BatchReadRequest | AuthFrame
 # --- the header word ----------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1024)
 def header_word(version: int, opcode: int, flags: int = 0) -> int:
     """The header word; version 0 has the legacy form, which cannot carry flags."""
     return opcode if version == 0 else version << 24 | opcode << 16 | flags
@@ -181,10 +182,10 @@ def carries_key(version: int, flags: int) -> bool:
 
 
 def _opcode(number: int) -> OpCode:
-    try:
-        return OpCode(number)
-    except ValueError:
-        raise ProtocolViolation(f"v2 opcode {number} is not decodable: closing the connection") from None
+    opcode = _OPCODES.get(number)
+    if opcode is None:
+        raise ProtocolViolation(f"v2 opcode {number} is not decodable: closing the connection")
+    return opcode
 
 
 def _truncated(what: str, size: int) -> ProtocolViolation:
@@ -355,6 +356,7 @@ def _split_entries(body: Buffer, offset: int) -> list[bytes]:
     return entries
 
 
+_OPCODES: Final[dict[int, OpCode]] = {opcode.value: opcode for opcode in OpCode}
 _IDS: Final = struct.Struct(">qq")
 _TWO_WORDS: Final = struct.Struct(">II")
 _ADD_REQUEST_FRAME: Final = struct.Struct(">II20s")

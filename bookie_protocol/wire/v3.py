@@ -40,7 +40,12 @@ def parse_request(body: bytes | bytearray | memoryview) -> pb.Request | None:
         request = pb.Request.FromString(bytes(body))
     except DecodeError:
         return None
-    if not request.IsInitialized() or _has_group(request):
+    if not request.IsInitialized():
+        return None
+    size = request.ByteSize()
+    request.DiscardUnknownFields()
+    # Hardly a request has unknown fields; only then is it worth looking at each of them.
+    if request.ByteSize() != size and _has_group(pb.Request.FromString(bytes(body))):
         return None
     return request
 

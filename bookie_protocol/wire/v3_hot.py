@@ -27,6 +27,7 @@ The caches are shared: call the decoders from one thread (the event loop).
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -79,7 +80,7 @@ _ReadShape = tuple[int, int, Callable[..., tuple[Any, ...]], int]
 
 _add_shapes: dict[int, _AddShape] = {}
 _add_families: dict[_Layout, _AddFamily] = {}
-_last_family: list[_AddFamily] = []
+_recent_families: deque[_AddFamily] = deque(maxlen=3)
 _read_shapes: dict[int, _ReadShape] = {}
 _read_layouts: dict[tuple[bytes, int, int, int], _ReadShape] = {}
 
@@ -110,7 +111,7 @@ def decode_add_request(buffer: bytes, start: int, end: int) -> AddFields | None:
 def _learn_add(buffer: bytes, start: int, end: int) -> bool:
     """Makes the shape of this frame the one for its length; False when it is no add of the known sequence."""
     size = end - start
-    for family in _last_family:
+    for family in _recent_families:
         shape = family.shape(size)
         if shape is not None and _fits_add(shape, buffer, start, end):
             _remember_add(size, shape)
@@ -126,7 +127,8 @@ def _learn_add(buffer: bytes, start: int, end: int) -> bool:
     shape = known.shape(size)
     if shape is None or not _fits_add(shape, buffer, start, end):
         return False
-    _last_family[:] = [known]
+    if known not in _recent_families:
+        _recent_families.appendleft(known)
     _remember_add(size, shape)
     return True
 

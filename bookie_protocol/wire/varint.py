@@ -7,12 +7,15 @@ Pure functions; any thread.
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 from bookie_protocol.errors import ProtocolViolation
 
 MAX_VARINT_SIZE: Final = 10
 _ONE_BYTE: Final = tuple(bytes((n,)) for n in range(0x80))
+_TWO_BYTES: Final = struct.Struct("2B").pack
+_THREE_BYTES: Final = struct.Struct("3B").pack
 _WORD: Final = 1 << 64
 
 
@@ -21,7 +24,9 @@ def encode_varint(value: int) -> bytes:
     if 0 <= value < 0x80:
         return _ONE_BYTE[value]
     if 0 < value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
+        return _TWO_BYTES(value & 0x7F | 0x80, value >> 7)
+    if 0 < value < 0x200000:
+        return _THREE_BYTES(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
     if not -(1 << 63) <= value < _WORD:
         raise ValueError(f"{value} does not fit 64 bits")
     value %= _WORD
