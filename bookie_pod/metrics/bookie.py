@@ -1,0 +1,72 @@
+"""Metrics of the bookie as a whole: `bookie_*`.
+
+Source: reference bookie behaviour, section 11.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bookie_pod.metrics.registry import Registry
+
+
+class BookieMetrics:
+    """Instruments of one bookie. Any thread may observe; once per batch."""
+
+    def __init__(self, registry: Registry) -> None:
+        scope = registry.scope("bookie")
+        self._scope = scope
+        self.write_bytes = scope.counter("WRITE_BYTES")
+        """Bytes of entries accepted."""
+        self.read_bytes = scope.counter("READ_BYTES")
+        """Bytes of entries handed out."""
+        self.force_ledger = scope.counter("BOOKIE_FORCE_LEDGER")
+        """Force requests."""
+        self.add_entry = scope.op_stats("BOOKIE_ADD_ENTRY")
+        """Adds, ms, until handed to the journal."""
+        self.recovery_add_entry = scope.op_stats("BOOKIE_RECOVERY_ADD_ENTRY")
+        """Adds of a recovery, ms."""
+        self.read_entry = scope.op_stats("BOOKIE_READ_ENTRY")
+        """Reads, ms."""
+        self.get_list_of_entries = scope.op_stats("BOOKIE_GET_LIST_OF_ENTRIES_OF_LEDGER")
+        """Availability lists, ms."""
+        self.add_entry_bytes = scope.op_stats("BOOKIE_ADD_ENTRY_BYTES")
+        """Size of added entries."""
+        self.read_entry_bytes = scope.op_stats("BOOKIE_READ_ENTRY_BYTES")
+        """Size of read entries."""
+        self.sync_thread_time = scope.thread_counter("sync_thread_time")
+        """Time that the checkpoint thread was busy, ms."""
+
+    def added(self, entries: int, nbytes: int, elapsed_ms: float, recovery: bool = False) -> None:
+        """A batch of `entries` adds with `nbytes` in all was handed to the journal."""
+        self.write_bytes.add(nbytes)
+        (self.recovery_add_entry if recovery else self.add_entry).observe_ms(elapsed_ms, entries)
+        if entries:
+            self.add_entry_bytes.observe(nbytes / entries, entries)
+
+    def was_read(self, entries: int, nbytes: int, elapsed_ms: float) -> None:
+        """`entries` entries with `nbytes` in all were read."""
+        self.read_bytes.add(nbytes)
+        self.read_entry.observe_ms(elapsed_ms, entries)
+        if entries:
+            self.read_entry_bytes.observe(nbytes / entries, entries)
+
+    def bind_status(self, server_status: Callable[[], float]) -> None:
+        """Export the state: 1 writable, 0 read-only, -1 not registered."""
+        self._scope.gauge("SERVER_STATUS", server_status)
+
+    def bind_journals(self, directories: int, queue_max_size: int) -> None:
+        """Export how many journals there are, and how many records may wait in each."""
+        self._scope.gauge("JOURNAL_DIRS", lambda: directories)
+        self._scope.gauge("JOURNAL_QUEUE_MAX_SIZE", lambda: queue_max_size)
+
+    def bind_directories(
+        self, kind: str, writable: Callable[[], float], usage_percent: dict[str, Callable[[], float]]
+    ) -> None:
+        """Export the directories of a kind (`ledger`, `index`): how many, how many writable, how full
+        each."""
+        self._scope.gauge(f"{kind}_writable_dirs", writable)
+        count = len(usage_percent)
+        self._scope.gauge(f"{kind}_num_dirs", lambda: count)
+        for path, usage in usage_percent.items():
+            self._scope.gauge(f"{kind}_dir_{path.replace('/', '_')}_usage", usage)
