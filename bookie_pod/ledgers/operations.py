@@ -1,0 +1,169 @@
+"""What a request does to a ledger: add, fence, explicit LAC, force. Wire-neutral.
+
+Invariants
+- An entry is put into the write cache before its record is queued for the journal, and answered after the journal
+  said so (with `journalWriteData` off: at once).
+- A ledger's key record precedes every other record of that ledger in this process's journal, fences and explicit LACs
+  included, so that replay can always place them.
+- A fence shows at once: after `fence` returned, no ordinary add of that ledger is admitted.
+
+Threads: event loop only. Call-backs come on the event loop.
+
+Source: reference wire protocol, sections 8.1, 8.3, 8.5 to 8.7 and 10.2; on-disk formats, section 2.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from bookie_pod.ledgers.lanes import WriteLane
+from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.ledgers.state import LedgerState, is_unknown_key
+from bookie_pod.storage.journal.batch import JournalBatch
+from bookie_pod.storage.journal.format import explicit_lac_record, fence_record, key_record
+from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, Unauthorized
+
+Done = Callable[[BaseException | None], None]
+_LENGTH = struct.Struct(">I")
+_LAC_PACKET_MIN = 16
+_LAC_PACKET = struct.Struct(">qq")
+
+
+class JournalAppender(Protocol):
+    """The part of a journal that requests need."""
+
+    def append(self, batch: JournalBatch) -> None: ...
+
+
+class LedgerOperations:
+    """Operations on ledgers, on top of one registry and the journals."""
+
+    def __init__(
+        self,
+        ledgers: Ledgers,
+        journals: Sequence[JournalAppender],
+        *,
+        write_data: bool = True,
+    ) -> None:
+        self.ledgers = ledgers
+        self.storage = ledgers.storage
+        self.write_data = write_data
+        self._journals = journals
+        self.on_full: Callable[[int], None] = self.storage.request_flush
+        """Told when an add has filled the write cache of its ledger's directory."""
+
+    def lanes(self) -> list[WriteLane]:
+        return [WriteLane(index) for index in range(len(self._journals))]
+
+    def add(
+        self,
+        lanes: Sequence[WriteLane],
+        ledger_id: int,
+        entry_id: int,
+        lac: int,
+        key: bytes,
+        entry: bytes,
+        *,
+        recovery: bool,
+    ) -> WriteLane:
+        """Admit one entry: into the write cache now, into its lane for the journal.
+
+        Returns the lane, to which the caller adds its answer. Raises LedgerFenced, Unauthorized or BadRequest; then
+        nothing happened.
+        """
+        if entry_id < 0:
+            # Negative ids are the journal's own record kinds: storing one would change the meaning of the journal.
+            raise BadRequest(f"ledger {ledger_id}: entry id {entry_id} is negative")
+        state = self.ledgers.for_write(ledger_id, key, deleted=LedgerFenced)
+        if not recovery:
+            if state.fenced:
+                raise LedgerFenced(f"ledger {ledger_id} is fenced")
+            if state.limbo:
+                raise Unauthorized(f"ledger {ledger_id} is in limbo: this bookie cannot tell whether it is fenced")
+        lane = lanes[state.journal]
+        self._journal_key(state, lane.specials)
+        self.storage.active_entries(ledger_id)[entry_id] = entry
+        if self.storage.account(ledger_id, len(entry), 1):
+            self.on_full(ledger_id)
+        lane.data += (_LENGTH.pack(len(entry)), entry)
+        state.raise_lac(lac)
+        self.ledgers.heat(state)
+        return lane
+
+    def submit(self, lane: WriteLane, entries: int, done: Done, *, sync: bool = True) -> None:
+        """Hand a lane to its journal; `done` follows when its records are as durable as configured."""
+        pieces = lane.specials + lane.data if self.write_data else lane.specials
+        if pieces or self.write_data:
+            on_done = done if self.write_data else _nothing
+            self._journals[lane.journal].append(JournalBatch(pieces, entries, sum(map(len, pieces)), sync, on_done))
+        if not self.write_data:
+            done(None)
+
+    def fence(self, ledger_id: int, key: bytes) -> tuple[LedgerState, asyncio.Future[None] | None]:
+        """Fence a ledger, creating it if unknown. The future resolves when the fence is durable; None: it is already.
+
+        Raises Unauthorized without a key or with another one, NoSuchLedger if it was fenced and deleted lately.
+        """
+        if is_unknown_key(key):
+            raise Unauthorized(f"ledger {ledger_id}: fencing needs the master key")
+        state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
+        if state.fenced:
+            return state, state.fence_durable
+        state.fenced = True
+        state.cool_down()
+        self.ledgers.record(state)
+        state.release_waiters()
+        durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        state.fence_durable = durable
+        self._journal_special(state, fence_record(ledger_id), 1, lambda error: _resolve(durable, error))
+        return state, durable
+
+    def write_lac(self, ledger_id: int, key: bytes, packet: bytes, done: Done) -> None:
+        """Store an explicit LAC packet (the last one wins). Allowed on fenced ledgers.
+
+        Raises BadRequest for a packet that is too short or of another ledger, Unauthorized, NoSuchLedger (memo).
+        """
+        if len(packet) < _LAC_PACKET_MIN:
+            raise BadRequest(
+                f"ledger {ledger_id}: a LAC packet has at least {_LAC_PACKET_MIN} bytes, not {len(packet)}"
+            )
+        packet_ledger, lac = _LAC_PACKET.unpack_from(packet)
+        if packet_ledger != ledger_id:
+            raise BadRequest(f"the LAC packet is of ledger {packet_ledger}, the request of ledger {ledger_id}")
+        state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
+        state.explicit_lac = packet
+        self.ledgers.record(state)
+        state.raise_lac(lac)
+        self._journal_special(state, explicit_lac_record(ledger_id, packet), 1, done)
+
+    def force(self, ledger_id: int, done: Done) -> None:
+        """`done` follows when everything journaled for this ledger before is durable."""
+        journal = self._journals[self.ledgers.journal_of(ledger_id)]
+        journal.append(JournalBatch([], 1, 0, True, done))
+
+    def _journal_special(self, state: LedgerState, record: list[bytes], entries: int, done: Done) -> None:
+        pieces: list[bytes] = []
+        self._journal_key(state, pieces)
+        pieces += record
+        self._journals[state.journal].append(JournalBatch(pieces, entries, sum(map(len, pieces)), True, done))
+
+    def _journal_key(self, state: LedgerState, pieces: list[bytes]) -> None:
+        if not state.key_journaled and not is_unknown_key(state.key):
+            pieces += key_record(state.ledger_id, state.key)
+            state.key_journaled = True
+
+
+def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _nothing(error: BaseException | None) -> None:
+    """A key record nobody waits for: a journal that fails ends the bookie by itself."""

@@ -1,0 +1,169 @@
+"""All ledger states of a bookie, made on demand from what the storage knows.
+
+Invariants
+- One `LedgerState` per ledger. A state that has waiters, a fence on its way to the disk, or adds in the active half
+  of the write cache is never evicted; any other may be, because storage and journal can rebuild it.
+- The first key presented for a ledger whose key is unknown becomes its key; from then on every key must be equal.
+- Deleting a fenced ledger is remembered for seven days, so that a late writer cannot create it anew.
+
+Threads: event loop only.
+
+Source: reference wire protocol, section 8; bookie behaviour, section 13.3.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from bookie_pod.ledgers.state import LAC_NONE, LedgerState, is_unknown_key
+from bookie_pod.storage.engines.interface import LedgerStorage
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_protocol.entry import read_lac_packet
+from bookie_protocol.errors import LedgerFenced, NoSuchLedger, Unauthorized
+
+STATES_MAX: Final = 500_000
+FENCED_AND_DELETED_MAX: Final = 100_000
+FENCED_AND_DELETED_S: Final = 7 * 24 * 3600.0
+
+
+class Ledgers:
+    """The registry. `states` is public because the hot add path looks it up by itself."""
+
+    def __init__(
+        self,
+        storage: LedgerStorage,
+        journals: int,
+        *,
+        states_max: int = STATES_MAX,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.storage = storage
+        self.states: dict[int, LedgerState] = {}
+        self._journals = journals
+        self._states_max = states_max
+        self._clock = clock
+        self._hot: list[LedgerState] = []
+        self._fenced_and_deleted: OrderedDict[int, float] = OrderedDict()
+        storage.on_swap(self._cool_down_all)
+
+    def journal_of(self, ledger_id: int) -> int:
+        """Index of the journal that owns a ledger (never negative, also for negative ids)."""
+        return ledger_id % self._journals
+
+    def for_read(self, ledger_id: int) -> LedgerState:
+        """The state of a ledger that exists here; raises NoSuchLedger otherwise."""
+        state = self.states.get(ledger_id)
+        if state is not None:
+            return state
+        record = self.storage.ledger(ledger_id)
+        if record is None:
+            raise NoSuchLedger(f"ledger {ledger_id} is not stored on this bookie")
+        return self._load(ledger_id, record)
+
+    def for_write(self, ledger_id: int, key: bytes, *, deleted: type[Exception] = NoSuchLedger) -> LedgerState:
+        """The state of a ledger, made if missing, after checking the master key.
+
+        Raises Unauthorized for another key, and `deleted` if the ledger was fenced and then deleted lately.
+        """
+        state = self.states.get(ledger_id)
+        if state is None:
+            record = self.storage.ledger(ledger_id)
+            if record is None:
+                self._refuse_if_deleted(ledger_id, deleted)
+                state = self._create(ledger_id, key)
+            else:
+                state = self._load(ledger_id, record)
+        if state.key != key:
+            self._learn_key(state, key)
+        return state
+
+    def record(self, state: LedgerState) -> None:
+        """Tell the storage what this state holds; durable with the journal record at once, there at the next flush."""
+        self.storage.set_ledger(
+            state.ledger_id, LedgerRecord(state.key, state.fenced, state.limbo, state.explicit_lac or None)
+        )
+
+    def heat(self, state: LedgerState) -> None:
+        """Let the next adds of this ledger take the hot path, if nothing speaks against it."""
+        if state.hot_key is None and not (
+            state.fenced or state.limbo or state.waiters or not state.key_journaled or is_unknown_key(state.key)
+        ):
+            state.entries = self.storage.active_entries(state.ledger_id)
+            state.hot_key = state.key
+            self._hot.append(state)
+
+    def forget(self, ledger_id: int) -> None:
+        """The storage deleted this ledger."""
+        state = self.states.pop(ledger_id, None)
+        if state is None:
+            return
+        state.cool_down()
+        state.release_waiters()
+        if state.fenced:
+            self._fenced_and_deleted[ledger_id] = self._clock() + FENCED_AND_DELETED_S
+            while len(self._fenced_and_deleted) > FENCED_AND_DELETED_MAX:
+                self._fenced_and_deleted.popitem(last=False)
+
+    def _create(self, ledger_id: int, key: bytes) -> LedgerState:
+        state = self._remember(LedgerState(ledger_id, key, self.journal_of(ledger_id)))
+        state.lac = LAC_NONE
+        self.record(state)
+        return state
+
+    def _load(self, ledger_id: int, record: LedgerRecord) -> LedgerState:
+        state = self._remember(LedgerState(ledger_id, record.key, self.journal_of(ledger_id)))
+        state.fenced, state.limbo = record.fenced, record.limbo
+        if record.explicit_lac:
+            state.explicit_lac = record.explicit_lac
+            state.lac = read_lac_packet(record.explicit_lac).lac
+        return state
+
+    def _learn_key(self, state: LedgerState, key: bytes) -> None:
+        if is_unknown_key(key):
+            return
+        if not is_unknown_key(state.key):
+            raise Unauthorized(f"ledger {state.ledger_id}: the master key is not the one it was created with")
+        state.key = key
+        state.key_journaled = False
+        self.record(state)
+
+    def _refuse_if_deleted(self, ledger_id: int, error: type[Exception]) -> None:
+        expiry = self._fenced_and_deleted.get(ledger_id)
+        if expiry is None:
+            return
+        now = self._clock()
+        if expiry < now:
+            del self._fenced_and_deleted[ledger_id]
+            return
+        self._fenced_and_deleted[ledger_id] = now + FENCED_AND_DELETED_S
+        raise error(f"ledger {ledger_id} was fenced and then deleted on this bookie")
+
+    def _remember(self, state: LedgerState) -> LedgerState:
+        if len(self.states) >= self._states_max:
+            self._evict()
+        self.states[state.ledger_id] = state
+        return state
+
+    def _evict(self) -> None:
+        """Drop the oldest tenth of the states that nothing holds; the walk is bounded by the table itself."""
+        wanted = self._states_max // 10 + 1
+        victims: list[int] = []
+        for ledger_id, state in self.states.items():
+            fence = state.fence_durable
+            if state.hot_key is None and not state.waiters and (fence is None or fence.done()):
+                victims.append(ledger_id)
+                if len(victims) >= wanted:
+                    break
+        for ledger_id in victims:
+            del self.states[ledger_id]
+
+    def _cool_down_all(self) -> None:
+        for state in self._hot:
+            state.hot_key = None
+        self._hot.clear()
+
+
+__all__ = ["FENCED_AND_DELETED_S", "STATES_MAX", "LedgerFenced", "Ledgers"]

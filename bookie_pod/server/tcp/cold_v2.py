@@ -1,0 +1,169 @@
+"""Binary frames that are not hot adds: decoded into requests and handed to the handlers.
+
+Threads: event loop only.
+
+Source: reference wire protocol, sections 3 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bookie_pod.server.tcp.replies import ReadBudget, code_of
+from bookie_pod.server.tcp.requests import AddRequest, BatchReadRequest, ReadRequest, Reply
+from bookie_protocol.entry import read_prefix
+from bookie_protocol.errors import BadRequest, ProtocolViolation, V2Code
+from bookie_protocol.wire import v2
+
+if TYPE_CHECKING:
+    from bookie_pod.server.tcp.connection import Connection
+
+
+def cold_v2(conn: Connection, body: bytes) -> None:
+    """Serve one frame body. Raises ProtocolViolation when the connection must close."""
+    request = v2.decode_request(body)
+    if isinstance(request, v2.AuthFrame):
+        conn.security.auth_v2(request)
+        return
+    opcode = _opcode(request)
+    if not conn.authenticated:
+        if isinstance(request, v2.BatchReadRequest):
+            raise ProtocolViolation("batch read before authentication")
+        code = V2Code.EUA
+    elif request.version not in v2.ACCEPTED_VERSIONS:
+        code = V2Code.EBADVERSION
+    else:
+        _dispatch(conn, request)
+        return
+    if isinstance(request, v2.BatchReadRequest):
+        conn.send(_batch_error(request, code))
+    else:
+        conn.send(v2.encode_response(request.version, opcode, code, request.ledger_id, request.entry_id))
+
+
+def _dispatch(conn: Connection, request: v2.AddRequest | v2.ReadRequest | v2.BatchReadRequest) -> None:
+    handlers = conn.context.handlers
+    flags = request.flags
+    high_priority = bool(flags & v2.Flag.HIGH_PRIORITY)
+    if isinstance(request, v2.AddRequest):
+        _add(conn, request, high_priority)
+        return
+    fence_key = (request.master_key or b"") if flags & v2.Flag.DO_FENCING else None
+    reply = _ReadReply(conn, request)
+    if isinstance(request, v2.ReadRequest):
+        read = ReadRequest(request.ledger_id, request.entry_id, fence_key, high_priority)
+        handlers.read(conn, read, reply)
+    else:
+        handlers.read_batch(
+            BatchReadRequest(
+                request.ledger_id,
+                request.entry_id,
+                request.max_count,
+                request.max_size,
+                fence_key,
+                high_priority,
+            ),
+            reply,
+        )
+
+
+def _add(conn: Connection, request: v2.AddRequest, high_priority: bool) -> None:
+    reply = _AddReply(conn, request)
+    try:
+        _, _, lac = read_prefix(request.entry)
+    except BadRequest as error:
+        reply.error(error)
+        return
+    recovery = bool(request.flags & v2.Flag.RECOVERY_ADD)
+    conn.context.handlers.add(
+        conn,
+        AddRequest(
+            request.ledger_id,
+            request.entry_id,
+            lac,
+            request.master_key,
+            request.entry,
+            recovery,
+            high_priority,
+        ),
+        reply,
+    )
+
+
+def _opcode(request: v2.AddRequest | v2.ReadRequest | v2.BatchReadRequest) -> v2.OpCode:
+    if isinstance(request, v2.AddRequest):
+        return v2.OpCode.ADDENTRY
+    return v2.OpCode.READENTRY if isinstance(request, v2.ReadRequest) else v2.OpCode.BATCH_READ_ENTRY
+
+
+def _batch_error(request: v2.BatchReadRequest, code: V2Code) -> bytes:
+    pieces = v2.encode_batch_read_response(
+        request.version, code, request.ledger_id, request.entry_id, request.request_id, ()
+    )
+    return b"".join(pieces)
+
+
+class _AddReply(Reply):
+    """Answers one ADDENTRY."""
+
+    __slots__ = ("_conn", "_request")
+
+    def __init__(self, conn: Connection, request: v2.AddRequest) -> None:
+        self._conn = conn
+        self._request = request
+
+    def added(self) -> bytes:
+        return self._encode(V2Code.EOK)
+
+    def error(self, error: BaseException) -> None:
+        self._conn.send(self._encode(code_of(error)))
+
+    def _encode(self, code: V2Code) -> bytes:
+        request = self._request
+        return v2.encode_response(request.version, v2.OpCode.ADDENTRY, code, request.ledger_id, request.entry_id)
+
+
+class _ReadReply(Reply):
+    """Answers one READENTRY or BATCH_READ_ENTRY."""
+
+    __slots__ = ("_budget", "_conn", "_request")
+
+    def __init__(self, conn: Connection, request: v2.ReadRequest | v2.BatchReadRequest) -> None:
+        self._conn = conn
+        self._request = request
+        self._budget = ReadBudget(conn, "batch" if isinstance(request, v2.BatchReadRequest) else "read")
+
+    def entry(
+        self,
+        body: bytes | None,
+        *,
+        entry_id: int | None = None,
+        max_lac: int | None = None,
+        lac_time_ms: int | None = None,
+    ) -> None:
+        request = self._request
+        self._send(v2.encode_read_response(request.version, request.ledger_id, request.entry_id, body or b""))
+
+    def batch(self, entries: Sequence[bytes]) -> None:
+        request = self._request
+        assert isinstance(request, v2.BatchReadRequest)
+        self._send(
+            v2.encode_batch_read_response(
+                request.version, V2Code.EOK, request.ledger_id, request.entry_id, request.request_id, entries
+            )
+        )
+
+    def error(self, error: BaseException) -> None:
+        request, code = self._request, code_of(error)
+        self._budget.done(0, success=False)
+        if isinstance(request, v2.BatchReadRequest):
+            self._conn.send(_batch_error(request, code))
+        else:
+            opcode = v2.OpCode.READENTRY
+            self._conn.send(v2.encode_response(request.version, opcode, code, request.ledger_id, request.entry_id))
+
+    def _send(self, pieces: list[bytes]) -> None:
+        answer = b"".join(pieces)
+        self._budget.done(len(answer), success=True)
+        self._conn.send(answer)

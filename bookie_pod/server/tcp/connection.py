@@ -1,0 +1,266 @@
+"""One client connection: frames in, answers out, and everything that makes it wait.
+
+Invariants
+- A socket read is parsed in one loop over one buffer; a frame is never copied before it is complete.
+- Answers made in one turn of the event loop leave in one write.
+- A connection that has a reason to wait (`Stall`) reads nothing more: what it received already stays in `_rest`, which
+  is bounded by the largest frame plus one socket read. The reasons are independent; the last one to go resumes it.
+- Bytes that are no frame close the connection, with one log line.
+
+Threads: event loop only.
+
+Source: reference wire protocol, sections 1, 2 and 10.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.ingest_v2 import ingest_v2
+from bookie_pod.server.tcp.ingest_v3 import ingest_v3
+from bookie_pod.server.tcp.security import ConnectionSecurity
+from bookie_protocol.errors import ProtocolViolation
+
+if TYPE_CHECKING:
+    from bookie_pod.server.tcp.context import ServerContext
+    from bookie_pod.server.tcp.parked_adds import ParkedAdds
+
+_log = structlog.get_logger(__name__)
+_LENGTH = struct.Struct(">I")
+
+JOIN_MAX: Final = 64 * 1024
+"""Answers up to this many bytes are joined before the write; larger ones are handed over piece by piece."""
+
+READS_IN_FLIGHT_MAX: Final = 1024
+READ_BYTES_IN_FLIGHT_MAX: Final = 32 * 1024 * 1024
+_EXPECTED_READ_BYTES: Final = 16 * 1024
+
+
+class Connection(asyncio.Protocol):
+    """The server's end of one TCP connection."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self.context = context
+        self.peer = "?"
+        self.lanes = context.operations.lanes()
+        self.security = ConnectionSecurity(self)
+        self.authenticated = self.security.authenticated
+        self.closed = False
+        self.speaks_v2 = False
+        self.parked: ParkedAdds | None = None
+        self.transport: asyncio.Transport | None = None
+        self._stalls = Stall(0)
+        self._rest: list[bytes] = []
+        self._rest_bytes = 0
+        self._need = 4
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._flush_due = False
+        self._slow_timer: asyncio.TimerHandle | None = None
+        self._dropping = False
+        self._reads = 0
+        self._read_bytes = 0
+        self._expected_read = _EXPECTED_READ_BYTES
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        if not self.context.accepting:
+            # The port is bound before the journals are replayed; until then nobody is served.
+            transport.abort()
+            return
+        peer = transport.get_extra_info("peername")
+        self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
+        options = self.context.options
+        transport.set_write_buffer_limits(high=options.write_high_water, low=options.write_low_water)
+        raw: socket.socket | None = transport.get_extra_info("socket")
+        if raw is not None:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(options.keepalive))
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(options.no_delay))
+        self.context.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.context.connections.discard(self)
+        self._rest.clear()
+        self._rest_bytes = 0
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+        if self.parked is not None:
+            self.parked.drop_all()
+        self.security.cancel()
+        self.context.reads_in_progress.forget(self)
+
+    def stop_reading(self) -> None:
+        """The bookie stops: requests that are not read yet are left to other bookies."""
+        self.stall(Stall.STOPPING)
+
+    def close(self, error: ProtocolViolation | None = None) -> None:
+        """Close after what is under way was written; with an error, log it once."""
+        if self.closed or self.transport is None or self.transport.is_closing():
+            return
+        if error is not None:
+            self.context.connection_errors += 1
+            _log.warning("connection closed", peer=self.peer, reason=str(error))
+        self._flush()
+        self.transport.close()
+
+    # --- in -------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        if self._rest_bytes:
+            self._rest.append(data)
+            self._rest_bytes += len(data)
+            if self._rest_bytes < self._need or self._stalls:
+                return
+            data = b"".join(self._rest)
+            self._rest.clear()
+            self._rest_bytes = 0
+        elif self._stalls:
+            self._keep(data)
+            return
+        self._ingest(data)
+
+    def _ingest(self, data: bytes) -> None:
+        try:
+            consumed = 0
+            if not self.speaks_v2:
+                consumed = ingest_v3(self, data)
+            if self.speaks_v2:
+                consumed = ingest_v2(self, data, consumed)
+            if consumed < len(data) and not self.closed:
+                self._keep(data[consumed:] if consumed else data)
+        except ProtocolViolation as error:
+            self.close(error)
+
+    def _keep(self, data: bytes) -> None:
+        """Hold back an incomplete frame, or everything while stalled."""
+        if len(data) >= 4:
+            length = _LENGTH.unpack_from(data)[0]
+            self.check_length(length)
+            self._need = length + 4
+        else:
+            self._need = 4
+        self._rest = [data]
+        self._rest_bytes = len(data)
+
+    def check_length(self, length: int) -> None:
+        """Raise ProtocolViolation for a length word that no frame may have."""
+        if not 0 < length <= self.context.options.max_frame_bytes - 4:
+            raise ProtocolViolation(
+                f"frame length {length} is outside 1 to {self.context.options.max_frame_bytes - 4}"
+                " (nettyMaxFrameSizeBytes counts the length word too)"
+            )
+
+    # --- waiting --------------------------------------------------------------------------------------------
+
+    @property
+    def stalled(self) -> bool:
+        return self._stalls != 0
+
+    def stall(self, reason: Stall) -> None:
+        """Read nothing more until `unstall` of every reason."""
+        if not self._stalls and self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._stalls |= reason
+
+    def unstall(self, reason: Stall) -> None:
+        if not self._stalls & reason:
+            return
+        self._stalls &= ~reason
+        if not self._stalls and not self.closed and self.transport is not None and not self.transport.is_closing():
+            self.context.loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if self._stalls or self.closed or self.transport is None or self.transport.is_closing():
+            return
+        if self._rest_bytes:
+            data = b"".join(self._rest)
+            self._rest.clear()
+            self._rest_bytes = 0
+            self._ingest(data)
+        if not self._stalls and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def read_started(self) -> int:
+        """Reserve memory for one answer; the value goes back to `read_finished`."""
+        reserved = self._expected_read
+        self._reads += 1
+        self._read_bytes += reserved
+        self.context.reads_in_progress.started(self)
+        if self._reads >= READS_IN_FLIGHT_MAX or self._read_bytes >= READ_BYTES_IN_FLIGHT_MAX:
+            self.stall(Stall.READS_IN_FLIGHT)
+        return reserved
+
+    def read_finished(self, reserved: int, size: int) -> None:
+        self._reads -= 1
+        self._read_bytes -= reserved
+        self.context.reads_in_progress.finished()
+        self._expected_read = max(size, self._expected_read * 7 // 8, 64)
+        if self._stalls & Stall.READS_IN_FLIGHT and (
+            self._reads <= READS_IN_FLIGHT_MAX // 2 and self._read_bytes <= READ_BYTES_IN_FLIGHT_MAX // 2
+        ):
+            self.unstall(Stall.READS_IN_FLIGHT)
+
+    # --- out ------------------------------------------------------------------------------------------------
+
+    def send(self, answer: bytes) -> None:
+        """Queue an answer; all answers of this turn of the loop leave together."""
+        if self.closed or self._dropping:
+            return
+        self._out.append(answer)
+        self._out_bytes += len(answer)
+        if not self._flush_due:
+            self._flush_due = True
+            self.context.loop.call_soon(self._flush)
+        elif self._out_bytes > self.context.options.write_high_water:
+            self._flush()
+
+    def flush_now(self) -> asyncio.Transport | None:
+        """Write what is queued; the transport, or None if the connection is closing."""
+        self._flush()
+        return None if self.transport is None or self.transport.is_closing() else self.transport
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if not self._out or self.transport is None or self.transport.is_closing():
+            return
+        pieces, size = self._out, self._out_bytes
+        self._out, self._out_bytes = [], 0
+        if len(pieces) == 1:
+            self.transport.write(pieces[0])
+        elif size <= JOIN_MAX:
+            self.transport.write(b"".join(pieces))
+        else:
+            self.transport.writelines(pieces)
+
+    def pause_writing(self) -> None:
+        """The client does not read its answers: take no more requests from it."""
+        self.stall(Stall.SLOW_RECEIVER)
+        timeout_ms = self.context.options.response_backpressure_timeout_ms
+        if timeout_ms >= 0 and self._slow_timer is None:
+            self._slow_timer = self.context.loop.call_later(timeout_ms / 1000, self._receiver_too_slow)
+
+    def resume_writing(self) -> None:
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None
+        self._dropping = False
+        self.unstall(Stall.SLOW_RECEIVER)
+
+    def _receiver_too_slow(self) -> None:
+        self._slow_timer = None
+        close = self.context.options.close_on_response_timeout
+        _log.warning("client reads its answers too slowly", peer=self.peer, action="close" if close else "drop answers")
+        if close and self.transport is not None:
+            self.transport.abort()
+        else:
+            self._dropping = True

@@ -1,0 +1,149 @@
+"""What all connections of a bookie share.
+
+Threads: event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bookie_pod.ledgers.operations import LedgerOperations
+from bookie_pod.ledgers.state import LedgerState
+from bookie_pod.server.tcp.admission import WriteAdmission
+from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS, ServerMetrics
+from bookie_protocol.wire.auth import ServerAuthProvider
+
+if TYPE_CHECKING:
+    import ssl
+
+    from bookie_pod.server.tcp.connection import Connection
+    from bookie_pod.server.tcp.handlers import RequestHandlers
+
+
+@dataclass(frozen=True, slots=True)
+class TcpOptions:
+    """Limits and socket options of the BookKeeper port."""
+
+    max_frame_bytes: int = 5 * 1024 * 1024
+    """Largest frame, length word included (`nettyMaxFrameSizeBytes`), in bytes."""
+    max_batch_read_bytes: int = 5 * 1024 * 1024
+    """Cap of a batch read's answer (`maxBatchReadSize`), in bytes."""
+    write_low_water: int = 384 * 1024
+    write_high_water: int = 512 * 1024
+    """Bytes of unsent answers at which a connection's requests are left unread (`serverWriteBufferHighWaterMark`)."""
+    no_delay: bool = True
+    keepalive: bool = True
+    max_adds_in_progress: int = 0
+    """Adds admitted and not yet answered, over all connections; 0 = no limit (`maxAddsInProgressLimit`)."""
+    max_reads_in_progress: int = 0
+    """Reads under way over all connections; 0 = no limit (`maxReadsInProgressLimit`)."""
+    pending_adds_max: int = 10_000
+    """Adds that wait for room, over all connections, before TOO_MANY_REQUESTS (`maxPendingAddRequestsPerThread`)."""
+    throttle_timeout_ms: int = 10_000
+    """How long an add waits for room in the write cache (`dbStorage_maxThrottleTimeMs`)."""
+    response_backpressure_timeout_ms: int = -1
+    """How long a client may leave its answers unread; -1 = for ever (`waitTimeoutOnResponseBackpressureMs`)."""
+    close_on_response_timeout: bool = False
+    """After that time close the connection instead of dropping answers (`closeChannelOnResponseTimeout`)."""
+
+
+class ServerContext:
+    """Shared by the listener and its connections."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        operations: LedgerOperations,
+        admission: WriteAdmission,
+        options: TcpOptions,
+        *,
+        auth: ServerAuthProvider | None = None,
+        tls: ssl.SSLContext | None = None,
+        metrics: ServerMetrics = NO_SERVER_METRICS,
+    ) -> None:
+        self.loop = loop
+        self.operations = operations
+        self.storage = operations.storage
+        self.admission = admission
+        self.options = options
+        self.auth = auth
+        self.tls = tls
+        self.metrics = metrics
+        self.handlers: RequestHandlers
+        self.reads_in_progress = ReadsInProgress(options.max_reads_in_progress)
+        self.accepting = False
+        """False until the bookie has replayed its journals, and again while it stops."""
+        self.connections: set[Connection] = set()
+        self.connection_errors = 0
+        self.cold_state = LedgerState(-1, b"", 0)
+        """Stands for "no state": its `hot_key` is None for ever."""
+
+    @property
+    def busy(self) -> bool:
+        """True while something is under way that will be answered."""
+        return self.admission.adds_in_progress > 0 or self.reads_in_progress.count > 0
+
+    def account(self, ledger_id: int, nbytes: int, count: int) -> None:
+        """Tell the storage what was put into its active half."""
+        if self.storage.account(ledger_id, nbytes, count):
+            self.admission.filled(ledger_id)
+
+    def submit_lanes(self, conn: Connection, *, sync: bool = True) -> None:
+        """Hand what a read of the socket gathered to the journals."""
+        for lane in conn.lanes:
+            if lane.answers:
+                entries = len(lane.data) // 2
+                acknowledge = _Acknowledge(self, conn, lane.answers, entries)
+                self.admission.started(entries)
+                self.operations.submit(lane, entries, acknowledge, sync=sync)
+                lane.clear()
+
+
+class ReadsInProgress:
+    """Reads under way over all connections; at the limit, those that ask for more stop reading their sockets."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._stalled: dict[Connection, None] = {}
+        self.count = 0
+
+    def started(self, conn: Connection) -> None:
+        self.count += 1
+        if 0 < self._limit <= self.count:
+            self._stalled[conn] = None
+            conn.stall(Stall.READS_LIMIT)
+
+    def finished(self) -> None:
+        self.count -= 1
+        if self._stalled and self.count < self._limit:
+            stalled, self._stalled = self._stalled, {}
+            for conn in stalled:
+                conn.unstall(Stall.READS_LIMIT)
+
+    def forget(self, conn: Connection) -> None:
+        self._stalled.pop(conn, None)
+
+
+class _Acknowledge:
+    """Sends the answers of one lane when its journal has acknowledged it."""
+
+    __slots__ = ("_answers", "_conn", "_context", "_entries", "_since")
+
+    def __init__(self, context: ServerContext, conn: Connection, answers: list[bytes], entries: int) -> None:
+        self._context = context
+        self._conn = conn
+        self._answers = b"".join(answers)
+        self._entries = entries
+        self._since = time.perf_counter()
+
+    def __call__(self, error: BaseException | None) -> None:
+        # With an error nothing is answered: the journal has failed, and the bookie is about to stop.
+        self._context.admission.finished(self._entries)
+        if error is None:
+            self._conn.send(self._answers)
+        elapsed_ms = (time.perf_counter() - self._since) * 1000
+        self._context.metrics.adds_done(self._entries, elapsed_ms, error is None)

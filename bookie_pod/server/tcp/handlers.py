@@ -1,0 +1,211 @@
+"""What each request does, in terms of the ledgers; neutral of the wire version.
+
+Invariants
+- Every handler answers its reply exactly once, or leaves that to a call-back; none raises for what a client can do.
+- Version and authentication were checked before.
+
+Threads: event loop only; what may touch a disk runs on a lane.
+
+Source: reference wire protocol, section 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.long_poll import LongPolls
+from bookie_pod.server.tcp.parked_adds import ParkedAdds
+from bookie_pod.server.tcp.read_lanes import ReadLanes
+from bookie_pod.server.tcp.reads import LAST_ENTRY, Reads
+from bookie_pod.server.tcp.requests import AddRequest, BatchReadRequest, ReadRequest, Reply
+from bookie_protocol.errors import (
+    BookieReadOnly,
+    LedgerStateUnknown,
+    NoSuchEntry,
+    NoSuchLedger,
+    NotThere,
+    PodkeeperError,
+    StorageFault,
+    TooManyRequests,
+)
+from bookie_protocol.wire.availability import encode_availability
+
+if TYPE_CHECKING:
+    from bookie_pod.server.tcp.connection import Connection
+    from bookie_pod.server.tcp.context import ServerContext
+
+DiskSpace = Callable[[], tuple[int, int]]
+"""Total and free bytes over the distinct file systems of the ledger directories."""
+
+
+class RequestHandlers:
+    """One per bookie."""
+
+    def __init__(
+        self, context: ServerContext, reads: Reads, polls: LongPolls, lanes: ReadLanes, disk_space: DiskSpace
+    ) -> None:
+        self._context = context
+        self._operations = context.operations
+        self._ledgers = context.operations.ledgers
+        self._storage = context.storage
+        self._admission = context.admission
+        self._reads = reads
+        self._polls = polls
+        self._lanes = lanes
+        self._disk_space = disk_space
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def add(self, conn: Connection, request: AddRequest, reply: Reply) -> None:
+        """Admit an add, or park it while there is no room."""
+        try:
+            if self._admission.refuses(high_priority=request.high_priority):
+                raise BookieReadOnly(f"ledger {request.ledger_id}: this bookie is read-only")
+            parked = conn.parked
+            if not self._admission.has_room(request.ledger_id) or (parked and parked.holds(request.ledger_id)):
+                self._parked_adds_of(conn).park(request, reply)
+                return
+        except PodkeeperError as error:
+            self._refuse_add(error, reply)
+            return
+        self._admit(conn, request, reply)
+
+    def _admit(self, conn: Connection, request: AddRequest, reply: Reply) -> None:
+        deferred = request.deferred_sync and not request.recovery
+        if deferred:
+            self._context.submit_lanes(conn)
+        try:
+            lane = self._operations.add(
+                conn.lanes,
+                request.ledger_id,
+                request.entry_id,
+                request.lac,
+                request.key,
+                request.entry,
+                recovery=request.recovery,
+            )
+        except PodkeeperError as error:
+            self._refuse_add(error, reply)
+            return
+        lane.answers.append(reply.added())
+        if deferred:
+            self._context.submit_lanes(conn, sync=False)
+
+    def _refuse_add(self, error: PodkeeperError, reply: Reply) -> None:
+        if isinstance(error, TooManyRequests):
+            self._context.metrics.add_rejected()
+        self._context.metrics.add_refused(0.0)
+        reply.error(error)
+
+    def _parked_adds_of(self, conn: Connection) -> ParkedAdds:
+        if conn.parked is None:
+            options = self._context.options
+
+            def on_change(stop: bool) -> None:
+                conn.stall(Stall.ADDS_PARKED) if stop else conn.unstall(Stall.ADDS_PARKED)
+
+            conn.parked = ParkedAdds(
+                self._admission,
+                self._context.loop,
+                adds_max=options.pending_adds_max,
+                timeout_ms=options.throttle_timeout_ms,
+                admit=lambda request, reply: self._admit(conn, request, reply),
+                on_change=on_change,
+                on_admitted=lambda: self._context.submit_lanes(conn),
+            )
+        return conn.parked
+
+    def write_lac(self, ledger_id: int, key: bytes, packet: bytes, reply: Reply) -> None:
+        """Store an explicit LAC; answered when it is durable."""
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                reply.lac_written()
+
+        try:
+            if self._admission.refuses(high_priority=False):
+                raise BookieReadOnly(f"ledger {ledger_id}: this bookie is read-only")
+            self._operations.write_lac(ledger_id, key, packet, done)
+        except PodkeeperError as error:
+            reply.error(error)
+
+    def force(self, ledger_id: int, reply: Reply) -> None:
+        """Answer when everything journaled before is durable."""
+
+        def done(error: BaseException | None) -> None:
+            if error is None:
+                reply.forced()
+
+        self._operations.force(ledger_id, done)
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def read(self, conn: Connection, request: ReadRequest, reply: Reply) -> None:
+        if request.previous_lac is not None and request.fence_key is None:
+            self._polls.poll(request, reply, gone=lambda: conn.closed)
+        else:
+            self._reads.read(request, reply)
+
+    def read_batch(self, request: BatchReadRequest, reply: Reply) -> None:
+        self._reads.read_batch(request, reply)
+
+    def read_lac(self, ledger_id: int, reply: Reply) -> None:
+        """The explicit LAC packet and the last stored entry, each if there is one."""
+        try:
+            state = self._ledgers.for_read(ledger_id)
+        except NoSuchLedger:
+            reply.lac_read(NoSuchEntry(f"ledger {ledger_id} is not stored here"), None, None)
+            return
+        packet = state.explicit_lac or None
+
+        def answer(last_entry: Any, error: BaseException | None) -> None:
+            reply.lac_read(_read_lac_status(packet, error, state.limbo), packet, last_entry)
+
+        self._on_lane(ledger_id, lambda: self._reads.on_lane_read(ledger_id, LAST_ENTRY), answer)
+
+    def entry_list(self, ledger_id: int, reply: Reply) -> None:
+        """The ids of all entries of the ledger that are stored here, memory included."""
+
+        def answer(availability: Any, error: BaseException | None) -> None:
+            reply.error(error) if error is not None else reply.entry_list(availability)
+
+        try:
+            self._ledgers.for_read(ledger_id)
+        except NoSuchLedger as error:
+            reply.error(error)
+            return
+        self._on_lane(ledger_id, lambda: encode_availability(self._storage.entry_ids(ledger_id)), answer)
+
+    def bookie_info(self, *, total: bool, free: bool, reply: Reply) -> None:
+        def answer(space: Any, error: BaseException | None) -> None:
+            if error is not None:
+                reply.error(StorageFault(f"disk space of the ledger directories: {error}"))
+            else:
+                reply.bookie_info(space[0] if total else None, space[1] if free else None)
+
+        self._on_lane(0, self._disk_space, answer)
+
+    def _on_lane(
+        self, ledger_id: int, work: Callable[[], Any], answer: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        try:
+            self._lanes.run(ledger_id, work, answer)
+        except TooManyRequests as error:
+            answer(None, error)
+
+
+def _read_lac_status(packet: bytes | None, error: BaseException | None, limbo: bool) -> BaseException | None:
+    """READ_LAC's status: what is missing matters only if both are, but doubt always shows.
+
+    The reference reports a missing last entry beside an explicit LAC as an I/O error; clients take the packet all
+    the same, so this does too.
+    """
+    if error is None:
+        return None
+    if not isinstance(error, NotThere):
+        return error
+    if packet is None:
+        return NoSuchEntry("neither an explicit LAC nor an entry is stored here")
+    return LedgerStateUnknown("the ledger is in limbo") if limbo else StorageFault("no entry is stored beside the LAC")

@@ -1,0 +1,103 @@
+"""Frames of the binary protocol: one loop over one buffer.
+
+The first branch of the loop is the hot add: an ordinary add of version 2 with the key of a ledger that is hot (see
+`bookie_pod.ledgers.state`). It costs a handful of bytecodes: one `unpack`, one slice for the entry, one for the ids of
+the answer. Everything else, and every doubt, goes through `cold_v2`.
+
+Threads: event loop only.
+
+Source: reference wire protocol, section 3.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final
+
+from bookie_pod.server.tcp.cold_v2 import cold_v2
+from bookie_protocol.wire.v2 import Flag, OpCode, header_word, response_prefix
+
+if TYPE_CHECKING:
+    from bookie_pod.ledgers.lanes import WriteLane
+    from bookie_pod.server.tcp.connection import Connection
+
+_HOT_ADD = struct.Struct(">II20sqqq")
+"""Length word, header word, master key, ledger id, entry id, LAC."""
+_LENGTH = struct.Struct(">I")
+_HOT_WORD: Final = header_word(2, OpCode.ADDENTRY, Flag.NONE)
+_OK: Final = response_prefix(2, OpCode.ADDENTRY, 0)
+
+
+def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:
+    """Take complete frames from `data` at `pos` on; returns where it stopped. Raises ProtocolViolation."""
+    context = conn.context
+    states = context.operations.ledgers.states
+    cold_state = context.cold_state
+    max_length = context.options.max_frame_bytes - 4
+    admit_hot = conn.authenticated and conn.parked is None and context.admission.hot
+    lanes = conn.lanes
+    unpack, pack_length = _HOT_ADD.unpack_from, _LENGTH.pack
+    end = len(data)
+    last_state = cold_state
+    run_bytes = run_count = 0
+    entry_length, prefix = -1, b""
+    last_hot = end - _HOT_ADD.size
+    lane: WriteLane
+    try:
+        while pos <= last_hot:
+            length, word, key, ledger_id, entry_id, lac = unpack(data, pos)
+            after = pos + 4 + length
+            if after > end:
+                break
+            if word == _HOT_WORD and admit_hot and entry_id >= 0 and length >= 48:
+                state = states.get(ledger_id, cold_state)
+                if state.hot_key == key:
+                    if state is not last_state:
+                        if run_count:
+                            context.account(last_state.ledger_id, run_bytes, run_count)
+                            run_bytes = run_count = 0
+                        last_state = state
+                        lane = lanes[state.journal]
+                        records, answers, entries = lane.data, lane.answers, state.entries
+                    if length != entry_length + 24:
+                        entry_length = length - 24
+                        prefix = pack_length(entry_length)
+                    entry = data[pos + 28 : after]
+                    entries[entry_id] = entry
+                    records += (prefix, entry)
+                    answers += (_OK, data[pos + 28 : pos + 44])
+                    if lac > state.lac:
+                        state.lac = lac
+                    run_bytes += entry_length
+                    run_count += 1
+                    pos = after
+                    continue
+            if not 0 < length <= max_length:
+                break
+            if run_count:
+                context.account(last_state.ledger_id, run_bytes, run_count)
+                run_bytes = run_count = 0
+            last_state = cold_state
+            cold_v2(conn, data[pos + 4 : after])
+            pos = after
+            if conn.stalled or conn.closed:
+                return pos
+            admit_hot = conn.authenticated and conn.parked is None and context.admission.hot
+        return _ingest_tail(conn, data, pos, end)
+    finally:
+        if run_count:
+            context.account(last_state.ledger_id, run_bytes, run_count)
+        context.submit_lanes(conn)
+
+
+def _ingest_tail(conn: Connection, data: bytes, pos: int, end: int) -> int:
+    """The frames that are shorter than a hot add at the end of the buffer, and the check of the next length."""
+    while end - pos >= 4 and not conn.stalled and not conn.closed:
+        length = _LENGTH.unpack_from(data, pos)[0]
+        conn.check_length(length)
+        after = pos + 4 + length
+        if after > end:
+            break
+        cold_v2(conn, data[pos + 4 : after])
+        pos = after
+    return pos

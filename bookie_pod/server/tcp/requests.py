@@ -1,0 +1,98 @@
+"""Requests as the handlers see them, whatever wire version they came in, and how they are answered.
+
+Threads: event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class Reply:
+    """Encodes the answer of one request in the version it came in, and sends it. Exactly one call per request.
+
+    Each operation's reply overrides `error` and the one method that is its success.
+    """
+
+    __slots__ = ()
+
+    def error(self, error: BaseException) -> None:
+        raise self._foreign()
+
+    def added(self) -> bytes:
+        """The encoded answer of an add, which waits in a lane instead of being sent at once."""
+        raise self._foreign()
+
+    def entry(
+        self,
+        body: bytes | None,
+        *,
+        entry_id: int | None = None,
+        max_lac: int | None = None,
+        lac_time_ms: int | None = None,
+    ) -> None:
+        """A read succeeded; no body when a long poll ended without an entry."""
+        raise self._foreign()
+
+    def batch(self, entries: Sequence[bytes]) -> None:
+        raise self._foreign()
+
+    def lac_written(self) -> None:
+        raise self._foreign()
+
+    def lac_read(self, status: BaseException | None, packet: bytes | None, last_entry: bytes | None) -> None:
+        raise self._foreign()
+
+    def forced(self) -> None:
+        raise self._foreign()
+
+    def bookie_info(self, total: int | None, free: int | None) -> None:
+        raise self._foreign()
+
+    def entry_list(self, availability: bytes) -> None:
+        raise self._foreign()
+
+    def _foreign(self) -> TypeError:
+        return TypeError(f"{type(self).__name__} does not answer this operation")
+
+
+@dataclass(slots=True)
+class AddRequest:
+    ledger_id: int
+    """Of the entry itself; the answer echoes what the envelope said."""
+    entry_id: int
+    lac: int
+    key: bytes
+    entry: bytes
+    recovery: bool = False
+    high_priority: bool = False
+    deferred_sync: bool = False
+
+
+@dataclass(slots=True)
+class ReadRequest:
+    ledger_id: int
+    entry_id: int
+    """-1 asks for the last entry."""
+    fence_key: bytes | None = None
+    """The master key of a fencing read; b"" if it is fencing without a key. None: an ordinary read."""
+    high_priority: bool = False
+    previous_lac: int | None = None
+    """Set: a long poll."""
+    timeout_ms: int | None = None
+    piggyback: bool = False
+    """Answer a long poll with the entry after `previous_lac`."""
+    wants_lac: bool = False
+    """The answer carries the LAC known here (version 3)."""
+
+
+@dataclass(slots=True)
+class BatchReadRequest:
+    ledger_id: int
+    first_entry_id: int
+    max_count: int
+    max_size: int
+    """Bytes of the answer's frame."""
+    fence_key: bytes | None = None
+    high_priority: bool = False

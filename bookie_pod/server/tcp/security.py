@@ -1,0 +1,139 @@
+"""Authentication and TLS of one connection.
+
+Invariants
+- While an authentication step or a TLS handshake is under way the connection reads nothing more, so that what
+  follows is judged by the outcome.
+- A plug-in that refuses ends the connection; a plug-in name that is not served is answered as the version wants.
+
+Threads: event loop only.
+
+Source: reference wire protocol, sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_protocol.errors import ProtocolViolation, Unauthorized, V3Status
+from bookie_protocol.wire import bookkeeper_pb2 as pb
+from bookie_protocol.wire import v2
+from bookie_protocol.wire.auth import Peer, ServerAuthentication, from_protobuf, to_protobuf
+from bookie_protocol.wire.v3 import encode_frame, header_copied, new_response
+
+if TYPE_CHECKING:
+    from bookie_pod.server.tcp.connection import Connection
+
+_log = structlog.get_logger(__name__)
+
+
+class ConnectionSecurity:
+    """Who the client is, and whether the bytes are encrypted."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self._context = conn.context
+        self._authentication = ServerAuthentication(conn.context.auth, Peer(conn.peer))
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def authenticated(self) -> bool:
+        return self._authentication.authenticated
+
+    def cancel(self) -> None:
+        """The connection is gone."""
+        if self._task is not None:
+            self._task.cancel()
+
+    # --- authentication -------------------------------------------------------------------------------------
+
+    def auth_v2(self, frame: v2.AuthFrame) -> None:
+        """Serve a v2 AUTH frame. Raises ProtocolViolation for a plug-in that is not served."""
+        if not self._authentication.accepts(frame.message):
+            raise ProtocolViolation(f"authentication plug-in {frame.message.plugin_name!r} is not served here")
+        # A bookie without authentication answers in its own version, whatever the request's was.
+        version = v2.CURRENT_VERSION if self.authenticated else frame.version
+        self._start(self._auth_v2(frame, version))
+
+    async def _auth_v2(self, frame: v2.AuthFrame, version: int) -> None:
+        try:
+            answer = await self._authentication.answer(frame.message)
+        except Unauthorized as error:
+            self._conn.close(ProtocolViolation(f"authentication refused: {error}"))
+            return
+        if answer is not None:
+            self._conn.send(v2.encode_auth(answer, version))
+
+    def auth_v3(self, request: pb.Request) -> None:
+        """Serve a v3 AUTH request."""
+        if not self.authenticated:
+            message = from_protobuf(request.authRequest) if request.HasField("authRequest") else None
+            if message is None or not self._authentication.accepts(message):
+                self._conn.send(encode_frame(header_copied(request, V3Status.EUA)))
+                return
+        self._start(self._auth_v3(request))
+
+    async def _auth_v3(self, request: pb.Request) -> None:
+        try:
+            answer = await self._authentication.answer(from_protobuf(request.authRequest))
+        except Unauthorized as error:
+            self._conn.send(encode_frame(header_copied(request, V3Status.EUA)))
+            self._conn.close(ProtocolViolation(f"authentication refused: {error}"))
+            return
+        if answer is not None:
+            response = header_copied(request, V3Status.EOK)
+            response.authResponse.CopyFrom(to_protobuf(answer))
+            self._conn.send(encode_frame(response))
+
+    # --- TLS ------------------------------------------------------------------------------------------------
+
+    def start_tls(self, request: pb.Request) -> None:
+        """Answer in plain text, then upgrade; EBADREQ if this bookie has no TLS."""
+        if self._context.tls is None:
+            self._conn.send(encode_frame(header_copied(request, V3Status.EBADREQ)))
+            return
+        response = new_response(request, V3Status.EOK)
+        response.startTLSResponse.SetInParent()
+        self._conn.send(encode_frame(response))
+        self._start(self._upgrade(self._context.tls, request))
+
+    async def _upgrade(self, context: ssl.SSLContext, request: pb.Request) -> None:
+        conn = self._conn
+        plain = conn.flush_now()
+        if plain is None:
+            return
+        try:
+            secured = await self._context.loop.start_tls(plain, conn, context, server_side=True)
+        except (OSError, ssl.SSLError) as error:
+            conn.close(ProtocolViolation(f"TLS handshake failed: {error}"))
+            return
+        if secured is None:
+            return
+        conn.transport = secured
+        shown = secured.get_extra_info("ssl_object")
+        certificate = shown.getpeercert(binary_form=True) if shown is not None else None
+        try:
+            await self._authentication.tls_established(Peer(conn.peer, certificate))
+        except Unauthorized as error:
+            conn.send(encode_frame(header_copied(request, V3Status.EIO)))
+            conn.close(ProtocolViolation(f"certificate refused: {error}"))
+
+    # --- one step at a time -----------------------------------------------------------------------------------
+
+    def _start(self, step: object) -> None:
+        assert asyncio.iscoroutine(step)
+        self._conn.stall(Stall.HANDSHAKE)
+        self._task = self._context.loop.create_task(step)
+        self._task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("authentication step failed", peer=self._conn.peer, exc_info=task.exception())
+            self._conn.close(ProtocolViolation("authentication step failed"))
+        self._conn.authenticated = self.authenticated
+        self._conn.unstall(Stall.HANDSHAKE)
