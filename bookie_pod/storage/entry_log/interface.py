@@ -223,7 +223,14 @@ class EntryLogger(Protocol):
 
     def add_listener(self, listener: RotationListener) -> None: ...
     def close(self) -> None:
-        """Rotate and sync what is open, stop background work, close every file."""
+        """Rotate and sync what is open, stop background work, close every file.
+
+        `StorageFault` if something could not be made durable; every file is closed all the same.
+        """
+        ...
+
+    def force_close(self) -> None:
+        """Close every file and stop background work without writing anything."""
         ...
 
 

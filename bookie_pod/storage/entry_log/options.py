@@ -62,9 +62,7 @@ class EntryLogOptions:
 
     def __post_init__(self) -> None:
         if not 0 <= self.log_size_limit <= MAX_LOG_SIZE:
-            raise InvalidConfiguration(
-                f"logSizeLimit={self.log_size_limit} is not between 0 and {MAX_LOG_SIZE} bytes"
-            )
+            raise InvalidConfiguration(f"logSizeLimit={self.log_size_limit} is not between 0 and {MAX_LOG_SIZE} bytes")
         positive = {
             "writeBufferSizeBytes": self.write_buffer_bytes,
             "readBufferSizeBytes": self.read_buffer_bytes,

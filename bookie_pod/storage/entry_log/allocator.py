@@ -1,0 +1,128 @@
+"""Makes log files, the next one ahead of time.
+
+Invariants
+- A new log lies in a directory chosen at random among the writable ones; if making it there fails, in
+  another.
+- At most one log is preallocated. It is an empty file until it is used; if its directory has become full
+  meanwhile it is removed and its id stays unused.
+
+Threads: `create` and `close` under the logger's append lock; preallocation on one background thread, which
+`close` ends.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+
+import structlog
+
+from bookie_pod.storage.entry_log.catalog import LogCatalog
+from bookie_pod.storage.entry_log.directories import LedgerDirs, candidate_directories
+from bookie_pod.storage.entry_log.names import log_file_name
+from bookie_pod.storage.entry_log.options import EntryLogOptions
+from bookie_pod.storage.entry_log.writer import LogWriter
+from bookie_pod.storage.files import Files
+from bookie_protocol.errors import PodkeeperError, StorageFault
+
+logger = structlog.get_logger(__name__)
+
+DirectoryOrder = Callable[[Sequence[str]], Sequence[str]]
+"""Sorts candidate directories, the best first."""
+
+WriterFactory = Callable[[Files, int, str, EntryLogOptions], LogWriter]
+"""(files, log id, directory, options): makes the file and its writer; `FileExistsError`, `OSError`."""
+
+
+def make_writer(files: Files, log_id: int, directory: str, options: EntryLogOptions) -> LogWriter:
+    """A log in the ordinary format."""
+    file = files.create(posixpath.join(directory, log_file_name(log_id)))
+    return LogWriter(log_id, directory, file, options.write_buffer_bytes)
+
+
+class LogAllocator:
+    """Creates the files of new logs."""
+
+    def __init__(
+        self,
+        files: Files,
+        dirs: LedgerDirs,
+        catalog: LogCatalog,
+        options: EntryLogOptions,
+        factory: WriterFactory = make_writer,
+        order: DirectoryOrder = lambda candidates: candidates,
+    ) -> None:
+        self._files = files
+        self._dirs = dirs
+        self._catalog = catalog
+        self._options = options
+        self._factory = factory
+        self._order = order
+        self._executor: Executor | None = None
+        self._next: Future[LogWriter] | None = None
+
+    def create(self) -> LogWriter:
+        """A new, empty log. `NoWritableDirectory`, `StorageFault`."""
+        log = self._take_preallocated() or self._allocate()
+        if self._options.preallocate:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(1, thread_name_prefix="entry-log-allocator")
+            self._next = self._executor.submit(self._allocate)
+        return log
+
+    def _take_preallocated(self) -> LogWriter | None:
+        future, self._next = self._next, None
+        if future is None:
+            return None
+        try:
+            log = future.result()
+        except PodkeeperError as error:
+            logger.warning("preallocation of an entry log failed", error=str(error))
+            return None
+        if log.directory in self._dirs.writable():
+            return log
+        self.discard(log)
+        return None
+
+    def _allocate(self) -> LogWriter:
+        usable = self._options.usable_bytes_for_new_log
+        candidates = self._order(candidate_directories(self._files, self._dirs, usable))
+        failures: list[str] = []
+        for directory in candidates:
+            try:
+                return self._allocate_in(directory)
+            except OSError as error:
+                logger.warning("cannot create an entry log", directory=directory, error=str(error))
+                failures.append(f"{directory}: {error}")
+        raise StorageFault(f"cannot create an entry log ({'; '.join(failures)})")
+
+    def _allocate_in(self, directory: str) -> LogWriter:
+        while True:
+            log_id = self._catalog.allocate()
+            try:
+                log = self._factory(self._files, log_id, directory, self._options)
+            except FileExistsError:
+                logger.warning("entry log exists already, skipped", directory=directory, log_id=log_id)
+                continue
+            self._catalog.add_created(log_id, directory)
+            return log
+
+    def discard(self, log: LogWriter) -> None:
+        """Remove a log that nothing was written to."""
+        self._catalog.forget(log.log_id)
+        path = posixpath.join(log.directory, log_file_name(log.log_id))
+        try:
+            log.close()
+            self._files.unlink(path)
+        except OSError as error:
+            logger.warning("cannot remove an unused entry log", path=path, error=str(error))
+
+    def close(self) -> None:
+        """Stop preallocation and remove the log that was made ahead."""
+        future, self._next = self._next, None
+        if self._executor is not None:
+            self._executor.shutdown(wait=True)
+            self._executor = None
+        if future is not None and future.exception() is None:
+            self.discard(future.result())

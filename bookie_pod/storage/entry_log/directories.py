@@ -1,0 +1,97 @@
+"""Which directory takes a new log, and what disks report (reference behaviour, section 5).
+
+Threads: the disk monitor changes states; the appending and allocating threads ask. `LedgerDirStates` locks
+by itself.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Protocol
+
+from bookie_pod.storage.files import Files
+from bookie_protocol.errors import NoWritableDirectory
+
+
+class DiskState(IntEnum):
+    """State of one ledger directory; greater is worse."""
+
+    WRITABLE = 0
+    ALMOST_FULL = 1
+    FULL = 2
+
+
+class DiskListener(Protocol):
+    """Called on the disk monitor's thread: only note what is reported."""
+
+    def disk_state(self, directory: str, state: DiskState) -> None: ...
+
+
+class LedgerDirs(Protocol):
+    """The ledger directories of one logger, as paths of their `current` folders."""
+
+    def all(self) -> Sequence[str]: ...
+    def writable(self) -> Sequence[str]:
+        """Those that are not full, the almost full included."""
+        ...
+
+    def add_listener(self, listener: DiskListener) -> None: ...
+
+
+class LedgerDirStates:
+    """The plain `LedgerDirs`: remembers the state that was last reported for each directory."""
+
+    def __init__(self, directories: Iterable[str]) -> None:
+        self._states = dict.fromkeys(directories, DiskState.WRITABLE)
+        self._listeners: list[DiskListener] = []
+        self._lock = threading.Lock()
+
+    def all(self) -> Sequence[str]:
+        return list(self._states)
+
+    def writable(self) -> Sequence[str]:
+        with self._lock:
+            return [path for path, state in self._states.items() if state is not DiskState.FULL]
+
+    def add_listener(self, listener: DiskListener) -> None:
+        with self._lock:
+            self._listeners.append(listener)
+
+    def report(self, directory: str, state: DiskState) -> None:
+        """Set a directory's state and tell every listener, also if it is the same as before."""
+        with self._lock:
+            if directory not in self._states:
+                raise KeyError(f"{directory} is not a ledger directory")
+            self._states[directory] = state
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener.disk_state(directory, state)
+
+
+def candidate_directories(files: Files, dirs: LedgerDirs, usable_bytes: int) -> list[str]:
+    """Directories that may take a new log, in random order.
+
+    The writable ones; if there are none, those with more than `usable_bytes` of free space.
+    `NoWritableDirectory` if there are none of these either.
+    """
+    candidates = list(dirs.writable())
+    if not candidates:
+        candidates = [path for path in dirs.all() if _usable(files, path) > usable_bytes]
+    if not candidates:
+        raise NoWritableDirectory(
+            f"no ledger directory may take a new entry log: all of {', '.join(dirs.all())} are full and "
+            f"none has {usable_bytes} bytes left (minUsableSizeForEntryLogCreation); "
+            "free space or add a directory"
+        )
+    random.shuffle(candidates)
+    return candidates
+
+
+def _usable(files: Files, path: str) -> int:
+    try:
+        return files.usage(path).usable
+    except OSError:
+        return -1

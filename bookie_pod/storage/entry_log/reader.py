@@ -1,0 +1,184 @@
+"""Reads entries by location, from the file or from the buffer of a log that is being written.
+
+Every read proves what it found: the entry carries its ledger id and entry id, and both must be those asked
+for (reference disk formats, 4.3). A location that leads elsewhere is damage, never "no such entry".
+
+Threads: any number of readers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+import structlog
+
+from bookie_pod.storage.entry_log.catalog import LogCatalog
+from bookie_pod.storage.entry_log.format import (
+    BLOCK,
+    ENTRY_HEAD,
+    FIRST_POSITION,
+    MIN_ENTRY_SIZE,
+    PAD_BYTE,
+    SIZE_BYTES,
+    make_location,
+    next_block,
+    split_location,
+)
+from bookie_pod.storage.entry_log.handles import ReadHandle, ReadHandles
+from bookie_pod.storage.entry_log.interface import EntryLogStats
+from bookie_pod.storage.entry_log.options import EntryLogOptions
+from bookie_pod.storage.entry_log.writer import LogWriter
+from bookie_pod.storage.files import Files
+from bookie_protocol.errors import EntryDamaged, StorageFault
+
+logger = structlog.get_logger(__name__)
+
+GUESS_LIMIT = 16 << 10
+"""Most bytes that the first read of an entry of unknown size fetches."""
+
+CHUNK_LIMIT = 1 << 20
+"""Most bytes of one read-ahead read, unless one entry is larger."""
+
+
+class EntryReader:
+    """`writers` maps the ids of logs with a buffer to their writers; others change it while we read."""
+
+    def __init__(
+        self,
+        files: Files,
+        catalog: LogCatalog,
+        writers: Mapping[int, LogWriter],
+        options: EntryLogOptions,
+        stats: EntryLogStats,
+    ) -> None:
+        self.handles = ReadHandles(files, catalog, options.max_open_files)
+        self._writers = writers
+        self._options = options
+        self._stats = stats
+        self._stats_lock = threading.Lock()
+        self._guess = options.read_buffer_bytes
+
+    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        """See `EntryLogger.read`. One file read if the size is about that of the entry read before."""
+        log_id, position = split_location(location)
+        handle = self.handles.acquire(log_id)
+        try:
+            return self._read(handle, position, ledger_id, entry_id)
+        except OSError as error:
+            raise StorageFault(
+                f"cannot read entry {entry_id} of ledger {ledger_id} at {position} of {handle.file.path}: {error}"
+            ) from error
+        except EntryDamaged:
+            with self._stats_lock:
+                self._stats.damaged_reads += 1
+            raise
+        finally:
+            self.handles.release(handle)
+
+    def _read(self, handle: ReadHandle, position: int, ledger_id: int, entry_id: int) -> bytes:
+        if position < FIRST_POSITION:
+            raise EntryDamaged(
+                f"entry {entry_id} of ledger {ledger_id} cannot be at {position} of {handle.file.path}: "
+                f"entries begin at {FIRST_POSITION}"
+            )
+        start = position - SIZE_BYTES
+        data = self._fetch(handle, start, max(self._guess, ENTRY_HEAD.size))
+        if len(data) < ENTRY_HEAD.size:
+            raise StorageFault(
+                f"{handle.file.path} ends at {start + len(data)}, in the head of entry {entry_id} of ledger "
+                f"{ledger_id} at {position}"
+            )
+        size, found_ledger, found_entry = ENTRY_HEAD.unpack_from(data)
+        if size < MIN_ENTRY_SIZE or found_ledger != ledger_id or found_entry != entry_id:
+            raise EntryDamaged(
+                f"expected entry {entry_id} of ledger {ledger_id} at {position} of {handle.file.path}, "
+                f"found size {size}, entry {found_entry} of ledger {found_ledger}"
+            )
+        if size > self._options.max_entry_bytes:
+            logger.warning("oversized entry", ledger_id=ledger_id, entry_id=entry_id, size=size)
+        self._guess = min(max(size + SIZE_BYTES, self._options.read_buffer_bytes), GUESS_LIMIT)
+        end = SIZE_BYTES + size
+        if end > len(data):
+            data += self._fetch_rest(handle, start + len(data), end - len(data))
+        if end > len(data):
+            raise StorageFault(
+                f"{handle.file.path} ends within entry {entry_id} of ledger {ledger_id} at {position}: "
+                f"its size is {size}, {len(data) - SIZE_BYTES} bytes are there"
+            )
+        return data[SIZE_BYTES:end]
+
+    def _fetch(self, handle: ReadHandle, start: int, length: int) -> bytes:
+        writer = self._writers.get(handle.log_id)
+        if writer is not None and (data := writer.buffered(start, length)) is not None:
+            return data
+        return handle.file.pread(length, start)
+
+    def _fetch_rest(self, handle: ReadHandle, start: int, length: int) -> bytes:
+        """As `_fetch`, but believes a large length only if the file is that long: it may be damage."""
+        if length > CHUNK_LIMIT and handle.log_id not in self._writers:
+            length = min(length, max(0, handle.file.size() - start))
+        return self._fetch(handle, start, length)
+
+    def read_ahead(
+        self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int
+    ) -> list[tuple[int, bytes, int]]:
+        """See `EntryLogger.read_ahead`."""
+        log_id, position = split_location(location)
+        if position < FIRST_POSITION:
+            return []
+        try:
+            handle = self.handles.acquire(log_id)
+        except StorageFault:
+            return []
+        found: list[tuple[int, bytes, int]] = []
+        try:
+            self._read_run(handle, position - SIZE_BYTES, ledger_id, entry_id, max_entries, max_bytes, found)
+        except OSError as error:
+            logger.warning("read-ahead failed", path=handle.file.path, error=str(error))
+        finally:
+            self.handles.release(handle)
+        return found
+
+    def _read_run(
+        self,
+        handle: ReadHandle,
+        start: int,
+        ledger_id: int,
+        entry_id: int,
+        max_entries: int,
+        max_bytes: int,
+        found: list[tuple[int, bytes, int]],
+    ) -> None:
+        """`start` is the offset of a size word; `chunk` holds the file's bytes from offset `at` on."""
+        chunk, at, size = b"", start, self._guess
+        while len(found) < max_entries:
+            offset = start - at
+            if offset + ENTRY_HEAD.size > len(chunk):
+                wanted = (size + SIZE_BYTES) * (max_entries - len(found))
+                window = max(ENTRY_HEAD.size, min(wanted, max_bytes + SIZE_BYTES, CHUNK_LIMIT))
+                chunk, at, offset = self._fetch(handle, start, window), start, 0
+                if len(chunk) < ENTRY_HEAD.size:
+                    return
+            size, found_ledger, found_entry = ENTRY_HEAD.unpack_from(chunk, offset)
+            if chunk[offset] == PAD_BYTE[0] and start % BLOCK:
+                start, size = next_block(start), self._guess
+                continue
+            if not MIN_ENTRY_SIZE <= size <= max_bytes or (found_ledger, found_entry) != (
+                ledger_id,
+                entry_id,
+            ):
+                return
+            end = offset + SIZE_BYTES + size
+            if end > len(chunk):
+                if offset:
+                    chunk, at = b"", start
+                    continue
+                chunk += self._fetch_rest(handle, at + len(chunk), end - len(chunk))
+                if end > len(chunk):
+                    return
+            location = make_location(handle.log_id, start + SIZE_BYTES)
+            found.append((entry_id, chunk[offset + SIZE_BYTES : end], location))
+            max_bytes -= size
+            entry_id += 1
+            start += SIZE_BYTES + size
