@@ -1,0 +1,268 @@
+"""Bytes of a journal file: header, records, padding (reference on-disk formats, section 2).
+
+All integers are big-endian and signed.
+
+    file      header, then groups of records, each group followed by padding (versions 5 and 6)
+    header    "BKLG", version i32, zeros up to 512 bytes (versions 5 and 6) or nothing more (2 to 4); none (1)
+    record    length i32 > 0, ledger id i64, entry id i64, rest
+                entry id >= 0       an entry as the client sent it
+                entry id -0x1000    master key of the ledger: key length i32, key          (since version 3)
+                entry id -0x2000    the ledger is fenced                                   (since version 4)
+                entry id -0x8000    explicit LAC: packet length i32, packet                (since version 6)
+    padding   marker i32 -0x100, length i32, that many bytes, so that the next group starts aligned
+
+Group checks. The reference gives a journal no checksum, and it looks neither at header bytes 8 to 511 nor
+at the bytes inside a padding record. A journal written with group checks says so in its header
+(`CHECKS_MAGIC` at offset 8) and starts the inside of every padding record with a group check:
+
+    0   4   "PKGC"
+    4   8   offset at which the group starts
+    12  8   offset below which this file was known to be synced when the group was written
+    20  4   CRC32C of the group's records
+    24  4   CRC32C of journal id i64, offset of the padding marker i64 and the 24 bytes above
+
+With them replay tells a torn tail from damage: a group that does not match its check is a torn tail unless
+a later check proves that it had been synced. Files of the reference implementation carry none, and it reads
+ours.
+
+Pure functions: any thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum
+
+import google_crc32c
+
+MAGIC = b"BKLG"
+CHECKS_MAGIC = b"PKGC"
+OLDEST_VERSION, NEWEST_VERSION = 1, 6
+OLDEST_VERSION_WRITTEN = 4
+FIRST_VERSION_WITH_KEYS = 3
+FIRST_VERSION_WITH_FENCES = 4
+FIRST_VERSION_WITH_PADDING = 5
+FIRST_VERSION_WITH_EXPLICIT_LAC = 6
+
+SHORT_HEADER_LENGTH = 8
+HEADER_LENGTH = 512
+SECTOR = 512
+"""Smallest alignment, and the unit that a disk writes whole."""
+
+PADDING_MARKER = -0x100
+KEY_ENTRY_ID = -0x1000
+FENCE_ENTRY_ID = -0x2000
+FORCE_ENTRY_ID = -0x4000
+EXPLICIT_LAC_ENTRY_ID = -0x8000
+
+SMALLEST_RECORD = 16
+"""Bytes of the ledger id and the entry id, which every record has."""
+
+LENGTH = struct.Struct(">i")
+IDS = struct.Struct(">qq")
+RECORD_HEAD = struct.Struct(">iqq")
+PADDING_HEAD = struct.Struct(">ii")
+_HEADER = struct.Struct(">4si")
+_CHECK_FIELDS = struct.Struct(">4sqqI")
+_CHECK_PLACE = struct.Struct(">qq")
+_CRC = struct.Struct(">I")
+_IDS_AND_LENGTH = struct.Struct(">qqi")
+
+CHECK_LENGTH = 28
+
+assert LENGTH.size == 4
+assert IDS.size == SMALLEST_RECORD
+assert RECORD_HEAD.size == 20
+assert PADDING_HEAD.size == 8
+assert _HEADER.size == SHORT_HEADER_LENGTH
+assert _CHECK_FIELDS.size == 24
+assert _CHECK_FIELDS.size + _CRC.size == CHECK_LENGTH
+assert _IDS_AND_LENGTH.size == 20
+
+
+class RecordKind(Enum):
+    """What a record means; chosen by its entry id."""
+
+    ENTRY = "entry"
+    KEY = "ledger key"
+    FENCE = "fence"
+    FORCE = "force"
+    EXPLICIT_LAC = "explicit LAC"
+    UNKNOWN = "unknown"
+
+
+_KINDS = {
+    KEY_ENTRY_ID: RecordKind.KEY,
+    FENCE_ENTRY_ID: RecordKind.FENCE,
+    FORCE_ENTRY_ID: RecordKind.FORCE,
+    EXPLICIT_LAC_ENTRY_ID: RecordKind.EXPLICIT_LAC,
+}
+
+FIRST_VERSION_WITH = {
+    RecordKind.KEY: FIRST_VERSION_WITH_KEYS,
+    RecordKind.FENCE: FIRST_VERSION_WITH_FENCES,
+    RecordKind.EXPLICIT_LAC: FIRST_VERSION_WITH_EXPLICIT_LAC,
+}
+"""Kinds of records that older versions do not know."""
+
+
+def kind_of(entry_id: int) -> RecordKind:
+    """The kind of a record with this entry id."""
+    return RecordKind.ENTRY if entry_id >= 0 else _KINDS.get(entry_id, RecordKind.UNKNOWN)
+
+
+# --- records: each is [length prefix, body], the pieces of a `JournalBatch` --------------------------------
+
+
+def entry_record(entry: bytes) -> list[bytes]:
+    """An add: the entry as the client sent it (it starts with ledger id and entry id)."""
+    return [LENGTH.pack(len(entry)), entry]
+
+
+def key_record(ledger_id: int, key: bytes) -> list[bytes]:
+    """The master key of a ledger, to be queued before its first entry of this process."""
+    return _record(_IDS_AND_LENGTH.pack(ledger_id, KEY_ENTRY_ID, len(key)) + key)
+
+
+def fence_record(ledger_id: int) -> list[bytes]:
+    return _record(IDS.pack(ledger_id, FENCE_ENTRY_ID))
+
+
+def explicit_lac_record(ledger_id: int, packet: bytes) -> list[bytes]:
+    """`packet` as the client sent it: ledger id, LAC, digest."""
+    return _record(_IDS_AND_LENGTH.pack(ledger_id, EXPLICIT_LAC_ENTRY_ID, len(packet)) + packet)
+
+
+def _record(body: bytes) -> list[bytes]:
+    return [LENGTH.pack(len(body)), body]
+
+
+def tail_of_special_record(body: bytes) -> bytes:
+    """Key or packet in the body of a ledger-key or explicit-LAC record. `ValueError` if its length is impossible."""
+    if len(body) < _IDS_AND_LENGTH.size:
+        raise ValueError(f"it has {len(body)} bytes, needs {_IDS_AND_LENGTH.size}")
+    length = _IDS_AND_LENGTH.unpack_from(body)[2]
+    available = len(body) - _IDS_AND_LENGTH.size
+    if not 0 <= length <= available:
+        raise ValueError(f"its inner length is {length} where {available} bytes are left")
+    return bytes(body[_IDS_AND_LENGTH.size : _IDS_AND_LENGTH.size + length])
+
+
+def without_explicit_lacs(data: bytes) -> bytes:
+    """`data` (whole records, no padding) without explicit-LAC records, which versions below 6 do not know."""
+    kept: list[bytes] = []
+    offset = 0
+    while offset < len(data):
+        length, _, entry_id = RECORD_HEAD.unpack_from(data, offset)
+        end = offset + LENGTH.size + length
+        if entry_id != EXPLICIT_LAC_ENTRY_ID:
+            kept.append(data[offset:end])
+        offset = end
+    return b"".join(kept)
+
+
+# --- header -----------------------------------------------------------------------------------------------
+
+
+def header_length(version: int) -> int:
+    """Offset of the first record."""
+    if version >= FIRST_VERSION_WITH_PADDING:
+        return HEADER_LENGTH
+    return SHORT_HEADER_LENGTH if version > 1 else 0
+
+
+def header_bytes(version: int, *, group_checks: bool) -> bytes:
+    """Header of a new file. Version 4 has no padding, hence no group checks."""
+    if not OLDEST_VERSION_WRITTEN <= version <= NEWEST_VERSION:
+        raise ValueError(f"journal version {version} cannot be written, only 4, 5 and 6")
+    start = _HEADER.pack(MAGIC, version)
+    if group_checks and version >= FIRST_VERSION_WITH_PADDING:
+        start += CHECKS_MAGIC
+    return start.ljust(header_length(version), b"\0")
+
+
+@dataclass(frozen=True, slots=True)
+class JournalHeader:
+    """Parsed header: `version`, and whether every group has a check."""
+
+    version: int
+    group_checks: bool
+
+    @property
+    def length(self) -> int:
+        return header_length(self.version)
+
+
+def parse_header(start: bytes) -> JournalHeader:
+    """Header from the first 12 bytes (or fewer) of a file. Another magic means version 1, which has no
+    header.
+
+    Raises `ValueError` for a version that is not 2 to 6.
+    """
+    if len(start) < SHORT_HEADER_LENGTH or start[:4] != MAGIC:
+        return JournalHeader(1, group_checks=False)
+    version = _HEADER.unpack_from(start)[1]
+    if not OLDEST_VERSION < version <= NEWEST_VERSION:
+        raise ValueError(f"its version is {version}, known are 1 to {NEWEST_VERSION}")
+    checks = version >= FIRST_VERSION_WITH_PADDING and start[8:12] == CHECKS_MAGIC
+    return JournalHeader(version, checks)
+
+
+# --- padding ----------------------------------------------------------------------------------------------
+
+
+def padding_length(position: int, alignment: int, *, inside: int = 0) -> int:
+    """Bytes that a padding record at `position` holds besides its two words, at least `inside`; -1: no
+    padding.
+
+    Without a check none is needed at an aligned position; with one there always is a padding record.
+    """
+    rest = alignment - position % alignment
+    if rest == alignment and inside == 0:
+        return -1
+    while rest < PADDING_HEAD.size + inside:
+        rest += alignment
+    return rest - PADDING_HEAD.size
+
+
+def padding(position: int, alignment: int) -> bytes:
+    """The padding record of the reference: zeros up to a multiple of `alignment`."""
+    length = padding_length(position, alignment)
+    return b"" if length < 0 else PADDING_HEAD.pack(PADDING_MARKER, length) + bytes(length)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupCheck:
+    """What the padding record behind a group says about it. Offsets are those of the file."""
+
+    start: int
+    synced: int
+    crc: int
+
+    def padding(self, journal_id: int, position: int, alignment: int) -> bytes:
+        """The padding record at `position` that carries this check."""
+        length = padding_length(position, alignment, inside=CHECK_LENGTH)
+        fields = _CHECK_FIELDS.pack(CHECKS_MAGIC, self.start, self.synced, self.crc)
+        own = _own_crc(journal_id, position, fields)
+        return PADDING_HEAD.pack(PADDING_MARKER, length) + (fields + _CRC.pack(own)).ljust(length, b"\0")
+
+
+def parse_group_check(inside: bytes, journal_id: int, position: int) -> GroupCheck | None:
+    """The check inside the padding record whose marker is at `position`; None if there is no intact one."""
+    if len(inside) < CHECK_LENGTH or inside[:4] != CHECKS_MAGIC:
+        return None
+    fields = inside[: _CHECK_FIELDS.size]
+    if _own_crc(journal_id, position, fields) != _CRC.unpack_from(inside, _CHECK_FIELDS.size)[0]:
+        return None
+    _, start, synced, crc = _CHECK_FIELDS.unpack(fields)
+    return GroupCheck(start, synced, crc)
+
+
+def crc32c(data: bytes, crc: int = 0) -> int:
+    """CRC32C of `data`, continuing from `crc`."""
+    return int(google_crc32c.extend(crc, data))
+
+
+def _own_crc(journal_id: int, position: int, fields: bytes) -> int:
+    return crc32c(_CHECK_PLACE.pack(journal_id, position) + fields)

@@ -1,0 +1,355 @@
+"""`Journal`: the write-ahead log of one journal directory.
+
+Invariants
+- A batch is acknowledged only when every byte of it is synced (deferred-sync batches and `sync_data=False`: when
+  it is written to the OS), in the order of `append`.
+- Nothing is written to a file before everything in the file before it is synced. Only the newest file with records
+  can therefore have a torn tail.
+- After the first error nothing more is acknowledged: what was not answered is in doubt, and only a replay settles it.
+- `last_mark` is the end of a synced group.
+
+Threads: `append` on one thread (the event loop); it never blocks and takes no lock unless the journal thread
+sleeps. `journal-<index>` writes, `journal-<index>-sync` syncs, and each calls `deliver`. All counters have one
+writing thread each. `remove_below` belongs to the checkpoint thread, `start` and `stop` to whoever owns the journal.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.journal.batch import Deliver, JournalBatch
+from bookie_pod.storage.journal.directory import remove_journals_below
+from bookie_pod.storage.journal.file_supply import JournalFileSupply
+from bookie_pod.storage.journal.format import FIRST_VERSION_WITH_EXPLICIT_LAC, without_explicit_lacs
+from bookie_pod.storage.journal.group_commit import FlushReason, flush_reason, over_threshold
+from bookie_pod.storage.journal.journal_file import JournalFile
+from bookie_pod.storage.journal.marks import LogMark
+from bookie_pod.storage.journal.metrics import JournalMetrics
+from bookie_pod.storage.journal.options import JournalOptions
+from bookie_pod.storage.journal.sync_thread import SyncThread, WrittenGroup, observe_acknowledged
+from bookie_protocol.errors import StorageFault
+
+_log = structlog.get_logger(__name__)
+
+
+class Journal:
+    """Group commit into the files of one directory (its `current` folder)."""
+
+    def __init__(
+        self,
+        directory: str,
+        index: int,
+        files: Files,
+        options: JournalOptions,
+        deliver: Deliver,
+        on_failure: Callable[[StorageFault], None],
+        metrics: JournalMetrics | None = None,
+    ) -> None:
+        self.directory = directory
+        self.index = index
+        self.options = options
+        self._files = files
+        self._deliver = deliver
+        self._on_failure = on_failure
+        self._metrics = metrics or JournalMetrics()
+        self._queue: deque[JournalBatch] = deque()
+        self._wake = threading.Event()
+        self._sleeping = False
+        self._stopping = False
+        self._broken = False
+        self._error: StorageFault | None = None
+        self._fail_lock = threading.Lock()
+        self._appended_entries = 0
+        self._appended_bytes = 0
+        self._taken_entries = 0
+        self._taken_bytes = 0
+        self._acknowledged_entries = 0
+        self._acknowledged_bytes = 0
+        self._unsynced_since: float | None = None
+        self._awaited: threading.Event | None = None
+        self._file: JournalFile | None = None
+        self._sync = SyncThread(options, self._metrics, deliver)
+        self._supply = JournalFileSupply(
+            files, directory, options, self._metrics, thread_name=f"journal-{index}-next-file"
+        )
+        self._writer_thread = threading.Thread(target=self._run, name=f"journal-{index}", daemon=True)
+        self._sync_thread = threading.Thread(target=self._run_sync, name=f"journal-{index}-sync", daemon=True)
+
+    # --- the owner ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Make this process's first file and start the threads; only after replay. Raises `StorageFault`."""
+        try:
+            self._file = self._supply.first()
+        except OSError as error:
+            raise StorageFault(f"cannot start journal {self.index} in {self.directory}: {error}") from error
+        self._sync.last_mark = LogMark(self._file.journal_id, self._file.position)
+        self._writer_thread.start()
+        self._sync_thread.start()
+
+    def stop(self) -> None:
+        """Write, sync and acknowledge all that is queued, then close the file. Returns when the threads ended."""
+        self._stopping = True
+        self._wake.set()
+        for thread in (self._writer_thread, self._sync_thread):
+            if thread.ident is not None:
+                thread.join()
+        if self._broken:
+            self._release_files()
+
+    def _release_files(self) -> None:
+        """After a failure: close what is open; nothing here can be made durable any more."""
+        try:
+            if self._file is not None:
+                self._file.close()
+            self._supply.discard()
+        except OSError as error:
+            _log.warning("cannot tidy up a failed journal", index=self.index, error=str(error))
+
+    def remove_below(self, mark: LogMark) -> list[int]:
+        """Delete files strictly below the mark, but for the newest `max_backups`; gives their ids."""
+        return remove_journals_below(self._files, self.directory, mark, self.options.max_backups)
+
+    # --- adding ---------------------------------------------------------------------------------------------
+
+    def append(self, batch: JournalBatch) -> None:
+        """Queue a batch. Never blocks. Raises `StorageFault` once the journal has failed or was stopped."""
+        if self._error is not None or self._stopping:
+            raise self._error or StorageFault(f"journal {self.index} in {self.directory} is stopped")
+        batch.queued_at = time.monotonic()
+        self._appended_entries += batch.entries
+        self._appended_bytes += batch.nbytes
+        self._queue.append(batch)
+        if self._sleeping or over_threshold(self.options, self.queue_size, self._waiting_bytes):
+            self._wake.set()
+
+    def has_room(self) -> bool:
+        """Whether the limits on unacknowledged records and bytes allow more; the caller stops reading else."""
+        limit_entries, limit_bytes = self.options.queue_entries, self.options.queue_bytes
+        return not (0 < limit_entries <= self.queued_entries or 0 < limit_bytes <= self.queued_bytes)
+
+    def last_mark(self) -> LogMark:
+        """End of the last synced group: everything before it is durable here."""
+        return self._sync.last_mark
+
+    # --- levels, for back-pressure and gauges ---------------------------------------------------------------
+
+    @property
+    def queued_entries(self) -> int:
+        """Records not yet acknowledged."""
+        return self._appended_entries - self._acknowledged_entries - self._sync.acknowledged_entries
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes not yet acknowledged (`JOURNAL_MEMORY_USED`)."""
+        return self._appended_bytes - self._acknowledged_bytes - self._sync.acknowledged_bytes
+
+    @property
+    def queue_size(self) -> int:
+        """Records that the journal thread has not taken yet (`JOURNAL_QUEUE_SIZE`)."""
+        return self._appended_entries - self._taken_entries
+
+    @property
+    def force_write_queue_size(self) -> int:
+        """Groups written and not yet taken for a sync (`JOURNAL_FORCE_WRITE_QUEUE_SIZE`)."""
+        return self._sync.waiting
+
+    @property
+    def slow_syncs(self) -> int:
+        return self._sync.slow_syncs
+
+    @property
+    def error(self) -> StorageFault | None:
+        """Why the journal failed; None while it works."""
+        return self._error
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return self._appended_bytes - self._taken_bytes
+
+    # --- journal thread -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        finished = False
+        try:
+            while reason := self._wait_for_group():
+                began = time.monotonic()
+                self._write_group(self._take_group(began), reason)
+                self._metrics.process_time.observe_ms((time.monotonic() - began) * 1000)
+            self._finish()
+            finished = True
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._broken = self._broken or not finished
+            self._sync.close()
+
+    def _wait_for_group(self) -> FlushReason | None:
+        """Sleep until a trigger fires; None once the journal stops and nothing is queued."""
+        while not self._broken:
+            self._wake.clear()
+            if not self._queue:
+                if self._stopping:
+                    return None
+                self._sleep_while_idle()
+                continue
+            if self._stopping:
+                return FlushReason.EMPTY_QUEUE
+            age_ms = (time.monotonic() - self._queue[0].queued_at) * 1000
+            waiting = max(1, self.queue_size)
+            reason = flush_reason(self.options, waiting, self._waiting_bytes, age_ms)
+            if reason is not None:
+                return reason
+            self._wake.wait(max(0.0, self.options.max_group_wait_ms - age_ms) / 1000)
+        self._check_sync_thread()
+        return None
+
+    def _sleep_while_idle(self) -> None:
+        self._sleeping = True
+        try:
+            if self._queue or self._stopping or self._broken:
+                return
+            rest = self._seconds_to_sync()
+            if rest <= 0:
+                self._hand_over([])
+            else:
+                self._wake.wait(None if rest == math.inf else rest)
+        finally:
+            self._sleeping = False
+
+    def _take_group(self, now: float) -> list[JournalBatch]:
+        """Everything queued, up to the thresholds (but the first batch whatever its size)."""
+        group: list[JournalBatch] = []
+        entries = nbytes = 0
+        while self._queue and not over_threshold(self.options, entries, nbytes):
+            batch = self._queue.popleft()
+            group.append(batch)
+            entries += batch.entries
+            nbytes += batch.nbytes
+            self._metrics.queue_latency.observe_ms((now - batch.queued_at) * 1000, batch.entries)
+        self._taken_entries += entries
+        self._taken_bytes += nbytes
+        return group
+
+    def _write_group(self, group: list[JournalBatch], reason: FlushReason) -> None:
+        file = self._current_file()
+        began = time.monotonic()
+        payload = [self._payload(batch) for batch in group if batch.pieces]
+        nbytes = sum(size for _, size in payload)
+        if nbytes:
+            self._metrics.write_bytes.add(file.write_group(payload, nbytes))
+            if self._unsynced_since is None:
+                self._unsynced_since = began
+        self._metrics.flush_latency.observe_ms((time.monotonic() - began) * 1000)
+        self._count(reason)
+        self._pass_on(group)
+
+    def _payload(self, batch: JournalBatch) -> tuple[list[bytes], int]:
+        if self.options.version >= FIRST_VERSION_WITH_EXPLICIT_LAC:
+            return batch.pieces, batch.nbytes
+        data = without_explicit_lacs(b"".join(batch.pieces))
+        return [data], len(data)
+
+    def _pass_on(self, group: list[JournalBatch]) -> None:
+        """Acknowledge what needs no sync, hand the rest to the sync thread, roll a full file over."""
+        sync_data = self.options.sync_data
+        done = [batch for batch in group if not (sync_data and batch.sync)]
+        if done:
+            self._deliver(done, None)
+            entries, nbytes = observe_acknowledged(self._metrics, done)
+            self._acknowledged_entries += entries
+            self._acknowledged_bytes += nbytes
+        needs_sync = [batch for batch in group if sync_data and batch.sync]
+        position, max_bytes = self._current_file().position, self.options.max_file_bytes
+        if position > max_bytes:
+            self._roll_over(needs_sync)
+        elif sync_data or self._seconds_to_sync() <= 0:
+            self._hand_over(needs_sync)
+        if max_bytes // 2 < position <= max_bytes:
+            self._supply.prepare()
+
+    def _seconds_to_sync(self) -> float:
+        """Seconds until data that was written and not handed over must be; infinite if there is none."""
+        if self._unsynced_since is None:
+            return math.inf
+        interval = self.options.page_cache_flush_interval_ms / 1000
+        return self._unsynced_since + interval - time.monotonic()
+
+    def _hand_over(self, batches: list[JournalBatch], *, wait: bool = False, closes_file: bool = False) -> None:
+        """Let the sync thread sync all that was written and acknowledge `batches`; `wait` until it did."""
+        file = self._current_file()
+        self._unsynced_since = None
+        synced = self._awaited = threading.Event() if wait else None
+        self._sync.put(WrittenGroup(file, file.position, batches, synced, closes_file))
+        if synced is not None:
+            if not self._broken:
+                synced.wait()
+            self._check_sync_thread()
+
+    def _check_sync_thread(self) -> None:
+        if self._broken:
+            raise StorageFault(f"the sync thread of journal {self.index} ended")
+
+    def _roll_over(self, batches: list[JournalBatch]) -> None:
+        """Hand over the last group of a full file and go on in the next one, once the full one is synced."""
+        self._hand_over(batches, wait=True, closes_file=True)
+        self._file = None
+        self._file = self._supply.next()
+        _log.info("journal rolled over", index=self.index, path=self._file.path)
+
+    def _finish(self) -> None:
+        """Sync and close the last file, behind a group that says that everything before it was synced."""
+        self._hand_over([], wait=True)
+        self._current_file().close_group()
+        self._hand_over([], wait=True, closes_file=True)
+        self._file = None
+        self._supply.discard()
+
+    def _current_file(self) -> JournalFile:
+        assert self._file is not None
+        return self._file
+
+    def _count(self, reason: FlushReason) -> None:
+        metrics = self._metrics
+        if reason is FlushReason.MAX_WAIT:
+            metrics.flush_max_wait.add(1)
+        elif reason is FlushReason.MAX_OUTSTANDING:
+            metrics.flush_max_outstanding.add(1)
+        else:
+            metrics.flush_empty_queue.add(1)
+
+    # --- sync thread ----------------------------------------------------------------------------------------
+
+    def _run_sync(self) -> None:
+        finished = False
+        try:
+            self._sync.run(lambda: self._broken)
+            finished = True
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._broken = self._broken or not finished
+            self._wake.set()
+            awaited = self._awaited
+            if awaited is not None:
+                awaited.set()
+
+    # --- failing --------------------------------------------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        """The end of this journal: from here on nothing is acknowledged. Told once."""
+        with self._fail_lock:
+            if self._broken:
+                return
+            self._broken = True
+            self._error = StorageFault(f"journal {self.index} in {self.directory} failed: {error}")
+            self._error.__cause__ = error
+        _log.error("journal failed, nothing pending is acknowledged", index=self.index, error=str(error))
+        self._on_failure(self._error)
