@@ -56,7 +56,7 @@ class DbStorageOptions:
     def __post_init__(self) -> None:
         if self.write_cache_bytes < 2 * MIN_HALF_BYTES:
             raise InvalidConfiguration(
-                f"dbStorage_writeCacheMaxSizeMb: {self.write_cache_bytes} bytes are too few; give at least 1 MB"
+                f"dbStorage_writeCacheMaxSizeMb: {self.write_cache_bytes} bytes, need at least 1 MB"
             )
         if self.read_cache_bytes < 0:
             raise InvalidConfiguration(
@@ -77,7 +77,7 @@ def check_memory(options: DbStorageOptions, memory_budget: int) -> None:
     together = options.write_cache_bytes + options.read_cache_bytes
     if together > memory_budget:
         raise InvalidConfiguration(
-            f"dbStorage_writeCacheMaxSizeMb and dbStorage_readAheadCacheMaxSizeMb together ({together // MIB} MB) "
+            f"dbStorage_writeCacheMaxSizeMb + dbStorage_readAheadCacheMaxSizeMb ({together // MIB} MB) "
             f"exceed the memory budget of {memory_budget // MIB} MB; lower them or raise the budget"
         )
 

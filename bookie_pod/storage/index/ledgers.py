@@ -64,9 +64,7 @@ class LedgerIndex:
     def _load(self) -> None:
         for key, value in self._store.scan(b"", b"\x80"):  # negative ids sort behind: flags, nothing else
             if len(key) not in (8, 16):
-                raise StorageFault(
-                    f"ledger index {self.path}: key of {len(key)} bytes, expected 8 or 16: {key.hex()}"
-                )
+                raise StorageFault(f"ledger index {self.path}: key of {len(key)} bytes, expected 8 or 16: {key.hex()}")
             ledger_id = _ID.unpack_from(key)[0]
             if len(key) == 16:
                 self._long_keys.add(ledger_id)
@@ -169,9 +167,7 @@ class LedgerIndex:
             raise StorageFault(f"ledger index {self.path}: the flags row has {len(value)} bytes, expected 8")
         flags: int = _ID.unpack(value)[0] & 0xFFFFFFFF
         if flags & ~_KNOWN_FLAGS:
-            raise StorageFault(
-                f"ledger index {self.path}: unknown storage flags {flags:#x}; use a newer release"
-            )
+            raise StorageFault(f"ledger index {self.path}: unknown storage flags {flags:#x}; use a newer release")
         return flags
 
     def set_flags(self, flags: int) -> None:

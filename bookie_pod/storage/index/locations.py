@@ -36,6 +36,8 @@ assert VALUE.size == 8
 MAX_ENTRY_ID: Final = (1 << 63) - 1
 ROWS_PER_BATCH: Final = 4096
 """Rows that one write of the binding takes at most: about 1 ms under the interpreter lock."""
+SHORT_RUN: Final = 12
+"""Rows below which packing one by one is faster than an array."""
 
 
 class LocationRun(NamedTuple):
@@ -167,11 +169,11 @@ class LocationIndex:
         self._store.close()
 
 
-def encode_rows(
-    ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]
-) -> tuple[list[bytes], list[bytes]]:
+def encode_rows(ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]) -> tuple[list[bytes], list[bytes]]:
     """Keys and values of a run. One array each, then slices: a fifth of the time of packing row by row."""
     count = len(entry_ids)
+    if count < SHORT_RUN:
+        return [KEY.pack(ledger_id, entry_id) for entry_id in entry_ids], list(map(VALUE.pack, locations))
     rows = np.empty((count, 2), dtype=">i8")
     rows[:, 0] = ledger_id
     rows[:, 1] = entry_ids

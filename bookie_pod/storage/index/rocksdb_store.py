@@ -38,6 +38,8 @@ from rocksdict import (
     WriteOptions,
 )
 
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
 
 MIB = 1 << 20
@@ -223,6 +225,9 @@ class RocksStore:
     def sync(self) -> None:
         self._call("sync of the write-ahead log", lambda: self._db.flush_wal(True))
 
+    def was_written(self) -> bool:
+        return self._call("sequence number", self._db.latest_sequence_number) > 0
+
     def estimated_count(self) -> int:
         count = self._call("property", lambda: self._db.property_int_value("rocksdb.estimate-num-keys"))
         return count or 0
@@ -234,3 +239,17 @@ class RocksStore:
         if not self._closed:
             self._closed = True
             self._call("close", self._db.close)
+
+
+class RocksStores:
+    """`StoreFactory` of RocksDB databases."""
+
+    def __init__(self, files: Files, locations: RocksOptions | None = None, ledgers: RocksOptions = LEDGERS_DB) -> None:
+        self._files = files
+        self._options = {StoreKind.LOCATIONS: locations or RocksOptions(), StoreKind.LEDGERS: ledgers}
+
+    def exists(self, path: str) -> bool:
+        return self._files.exists(f"{path}/CURRENT")
+
+    def open(self, path: str, kind: StoreKind) -> OrderedStore:
+        return RocksStore(path, self._options[kind])

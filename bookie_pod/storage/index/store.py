@@ -12,7 +12,15 @@ Threads: any; commits come from one thread at a time per store.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from typing import Protocol
+
+
+class StoreKind(Enum):
+    """What a store is for; the value is the name of its folder."""
+
+    LOCATIONS = "locations"
+    LEDGERS = "ledgers"
 
 
 class StoreBatch(Protocol):
@@ -57,6 +65,10 @@ class OrderedStore(Protocol):
         """Make everything committed so far durable."""
         ...
 
+    def was_written(self) -> bool:
+        """Whether anything was ever committed to this store, even if no row is left of it."""
+        ...
+
     def estimated_count(self) -> int:
         """Roughly how many rows there are; cheap."""
         ...
@@ -67,4 +79,17 @@ class OrderedStore(Protocol):
 
     def close(self) -> None:
         """Close for good; no error if closed before."""
+        ...
+
+
+class StoreFactory(Protocol):
+    """Opens the stores of a bookie."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a store was made at `path`."""
+        ...
+
+    def open(self, path: str, kind: StoreKind) -> OrderedStore:
+        """Open the store, or make it in the existing parent folder. `StorageFault` if it is damaged or
+        locked."""
         ...

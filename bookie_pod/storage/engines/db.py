@@ -1,0 +1,172 @@
+"""`DbLedgerStorage`: one `SingleDirectoryStorage` per ledger directory, side by side.
+
+Invariants
+- A ledger belongs to directory `ledger id mod number of directories`, for ever: neither number nor order may
+  change.
+- Each directory has its own halves, entry logs, databases and one storage thread; only that thread flushes
+  it. At most one requested flush per directory waits, beside at most one checkpoint.
+- `flush` returns when every directory has flushed, and raises if one failed; the others are flushed all the
+  same.
+
+Threads: see `LedgerStorage`.
+
+Source: reference on-disk formats, section 1 (signSafeMod), sections 8 and 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import structlog
+
+from bookie_pod.storage.engines.interface import OnLoop
+from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_protocol.errors import NoWritableDirectory, StorageFault
+
+_log = structlog.get_logger(__name__)
+
+
+class DbLedgerStorage:
+    """A `LedgerStorage` over several ledger directories."""
+
+    def __init__(self, directories: Sequence[SingleDirectoryStorage], on_loop: OnLoop) -> None:
+        """`directories` in the order of the configuration, which is part of the data."""
+        if not directories:
+            raise ValueError("a DbLedgerStorage needs at least one ledger directory")
+        self.directories = tuple(directories)
+        self._count = len(self.directories)
+        self._on_loop = on_loop
+        self._threads = [
+            ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"storage-{index}") for index in range(self._count)
+        ]
+        self._failure_callbacks: list[Callable[[BaseException], None]] = []
+        self._closed = False
+
+    def directory_of(self, ledger_id: int) -> SingleDirectoryStorage:
+        """The directory that a ledger belongs to (Python's % is the reference's signSafeMod)."""
+        return self.directories[ledger_id % self._count]
+
+    # --- event loop -----------------------------------------------------------------------------------------
+
+    def ledger(self, ledger_id: int) -> LedgerRecord | None:
+        return self.directories[ledger_id % self._count].ledgers.get(ledger_id)
+
+    def set_ledger(self, ledger_id: int, record: LedgerRecord) -> None:
+        self.directory_of(ledger_id).ledgers.put(ledger_id, record)
+
+    def set_master_key(self, ledger_id: int, key: bytes) -> LedgerRecord:
+        return self.directory_of(ledger_id).ledgers.set_master_key(ledger_id, key)
+
+    def active_entries(self, ledger_id: int) -> dict[int, bytes]:
+        return self.directories[ledger_id % self._count].active_entries(ledger_id)
+
+    def account(self, ledger_id: int, nbytes: int, count: int) -> bool:
+        return self.directories[ledger_id % self._count].account(nbytes, count)
+
+    def is_full(self, ledger_id: int) -> bool:
+        return self.directories[ledger_id % self._count].is_full
+
+    def request_flush(self, ledger_id: int) -> None:
+        index = ledger_id % self._count
+        directory = self.directories[index]
+        if directory.flush_wanted or self._closed:
+            return
+        directory.flush_wanted = True
+        self._threads[index].submit(self._requested_flush, directory)
+
+    def _requested_flush(self, directory: SingleDirectoryStorage) -> None:
+        """Runs on the directory's storage thread."""
+        if not directory.flush_wanted:
+            return  # a checkpoint has swapped since
+        try:
+            directory.flush()
+        except BaseException as error:
+            _log.error("flush of a full write cache failed, will be repeated", error=str(error))
+            directory.flush_wanted = False
+            for callback in self._failure_callbacks:
+                callback(error)
+
+    def on_swap(self, callback: Callable[[], None]) -> None:
+        for directory in self.directories:
+            directory.on_swap(callback)
+
+    def on_space(self, callback: Callable[[], None]) -> None:
+        for directory in self.directories:
+            directory.on_space(callback)
+
+    def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
+        self._failure_callbacks.append(callback)
+
+    def on_ledger_deleted(self, callback: Callable[[int], None]) -> None:
+        for directory in self.directories:
+            directory.on_ledger_deleted(callback)
+
+    def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        return self.directories[ledger_id % self._count].cached(ledger_id, entry_id)
+
+    # --- reader threads -------------------------------------------------------------------------------------
+
+    def read(self, ledger_id: int, entry_id: int) -> bytes:
+        return self.directory_of(ledger_id).read(ledger_id, entry_id)
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        return self.directory_of(ledger_id).last_entry_id(ledger_id)
+
+    def entry_ids(self, ledger_id: int) -> Iterator[int]:
+        return self.directory_of(ledger_id).entry_ids(ledger_id)
+
+    # --- any thread -----------------------------------------------------------------------------------------
+
+    def ledger_ids(self) -> list[int]:
+        return [ledger_id for directory in self.directories for ledger_id in directory.ledgers.ledger_ids()]
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        self.directory_of(ledger_id).delete_ledger(ledger_id)
+
+    def flags(self) -> int:
+        """Storage flags (`NEEDS_INTEGRITY_CHECK`), kept by the directory that owns ledger 0."""
+        return self.directories[0].ledgers.flags()
+
+    def set_flags(self, flags: int) -> None:
+        """Replace the flags; durable on return."""
+        self.directories[0].ledgers.set_flags(flags)
+
+    # --- background threads ---------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        running = [
+            thread.submit(directory.flush) for thread, directory in zip(self._threads, self.directories, strict=True)
+        ]
+        raise_worst(running)
+
+    def close(self) -> None:
+        """Wait for running flushes, then close every directory; the first error is raised after all were
+        tried."""
+        if self._closed:
+            return
+        self._closed = True
+        for thread in self._threads:
+            thread.shutdown(wait=True)
+        errors: list[Exception] = []
+        for directory in self.directories:
+            try:
+                directory.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def raise_worst(running: Sequence[Future[None]]) -> None:
+    """Wait for all; raise the gravest error: one of our own making, then an I/O error, then a full disk."""
+    errors = [error for future in running if (error := future.exception()) is not None]
+    if errors:
+        raise min(errors, key=_gravity)
+
+
+def _gravity(error: BaseException) -> int:
+    if not isinstance(error, StorageFault):
+        return 0
+    return 2 if isinstance(error, NoWritableDirectory) else 1

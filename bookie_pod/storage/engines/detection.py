@@ -1,0 +1,136 @@
+"""Which engine wrote a disk, and whether its index is still there.
+
+Nothing on a disk names the engine. Opened by the wrong one, or with an empty index, a bookie would answer "no
+ledger" for everything it holds, and garbage collection would then unlink the entry logs. Hence:
+
+- `ledgers/` and `locations/` speak for DbLedgerStorage, `<h>/<h>/<hex>.idx` for Sorted or Interleaved (which
+  share a layout); anything but the configured engine is refused.
+- Entry logs that hold entries, without an index, are refused.
+- So is an index to which nothing was ever written. A new index is stamped (a deletion of a key that does not
+  exist leaves no row but counts as a write), and only while no entry log holds an entry; one that lost all
+  its rows to deletions has been written to. Thus "new" and "lost" stay apart.
+
+Threads: the start of the bookie.
+
+Source: reference bookie behaviour, section 13.7.
+"""
+
+from __future__ import annotations
+
+from bookie_pod.storage.engines.names import DB_LEDGER_STORAGE, SORTED_LEDGER_STORAGE, is_db, short_name
+from bookie_pod.storage.entry_log.format import BLOCK, ENTRY_HEAD, HEADER_SIZE, SIZE_BYTES
+from bookie_pod.storage.entry_log.names import parse_log_name
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
+from bookie_protocol.errors import StorageFault, WrongStorageEngine
+
+_STAMP_KEY = b"\xff" * 16
+_HEX = frozenset("0123456789abcdef")
+
+
+def check_engine(
+    files: Files, stores: StoreFactory, ledger_directory: str, index_directory: str, configured: str
+) -> None:
+    """Refuse (`WrongStorageEngine`) a directory that the configured engine did not write.
+
+    Directories are the `current` folders; `configured` is the Apache class name.
+    """
+    try:
+        _check_engine(files, stores, ledger_directory, index_directory, configured)
+    except OSError as error:
+        raise StorageFault(f"cannot inspect {index_directory}: {error.strerror or error}") from error
+
+
+def _check_engine(
+    files: Files, stores: StoreFactory, ledger_directory: str, index_directory: str, configured: str
+) -> None:
+    index_file = _find_index_file(files, index_directory)
+    missing = [kind.value for kind in StoreKind if not stores.exists(f"{index_directory}/{kind.value}")]
+    if index_file is not None and is_db(configured):
+        raise WrongStorageEngine(
+            f"{index_directory} was written by SortedLedgerStorage or InterleavedLedgerStorage ({index_file} exists), "
+            f"not by {short_name(configured)}: set ledgerStorageClass={SORTED_LEDGER_STORAGE}, "
+            f"or InterleavedLedgerStorage if that was configured"
+        )
+    if not missing and not is_db(configured):
+        raise WrongStorageEngine(
+            f"{index_directory} was written by DbLedgerStorage (ledgers/ and locations/ are there), "
+            f"not by {short_name(configured)}: set ledgerStorageClass={DB_LEDGER_STORAGE}"
+        )
+    lost = bool(missing) if is_db(configured) else index_file is None
+    if not lost:
+        return
+    log = find_log_with_entries(files, ledger_directory)
+    if log is not None:
+        what = " and ".join(missing) if is_db(configured) else "any .idx file"
+        raise WrongStorageEngine(
+            f"{index_directory} lacks {what}, but entry log {log} holds entries: bring the index of "
+            f"{short_name(configured)} back to this directory, or set ledgerStorageClass to the engine that wrote it"
+        )
+
+
+def check_not_lost(files: Files, store: OrderedStore, ledger_directory: str) -> None:
+    """Refuse an empty index over entry logs with entries; stamp it if it is new."""
+    if store.was_written():
+        return
+    try:
+        log = find_log_with_entries(files, ledger_directory)
+    except OSError as error:
+        raise StorageFault(f"cannot inspect {ledger_directory}: {error.strerror or error}") from error
+    if log is not None:
+        raise WrongStorageEngine(
+            f"{store.path} is empty, but entry log {log} holds entries: the index was lost; bring it back "
+            f"(nothing was changed)"
+        )
+    batch = store.batch()
+    batch.delete(_STAMP_KEY)
+    batch.commit()
+
+
+def _find_index_file(files: Files, directory: str) -> str | None:
+    """Some `<h>/<h>/<hex>.idx` below the directory."""
+    for first in _hex_folders(files, directory):
+        for second in _hex_folders(files, f"{directory}/{first}"):
+            for name in files.listdir(f"{directory}/{first}/{second}"):
+                if name.endswith((".idx", ".idx.rloc")):
+                    return f"{first}/{second}/{name}"
+    return None
+
+
+def _hex_folders(files: Files, directory: str) -> list[str]:
+    names = files.listdir(directory) if files.is_dir(directory) else []
+    return [n for n in names if len(n) <= 2 and _HEX.issuperset(n) and files.is_dir(f"{directory}/{n}")]
+
+
+def find_log_with_entries(files: Files, ledger_directory: str) -> str | None:
+    """Path of an entry log of the directory that holds at least one entry, or None."""
+    if not files.is_dir(ledger_directory):
+        return None
+    for name in files.listdir(ledger_directory):
+        path = f"{ledger_directory}/{name}"
+        if parse_log_name(name) is not None and _holds_entries(files, path):
+            return path
+    return None
+
+
+def _holds_entries(files: Files, path: str) -> bool:
+    """Whether a record of a ledger comes before the end, before zeros, and before anything that is no
+    record."""
+    file = files.open(path)
+    try:
+        position = HEADER_SIZE
+        while True:
+            head = file.pread(ENTRY_HEAD.size, position)
+            if len(head) < ENTRY_HEAD.size:
+                return False
+            size, ledger_id, _ = ENTRY_HEAD.unpack(head)
+            if size == 0:
+                return False
+            if size < 0:  # padding of the direct-I/O logger, up to the next block
+                position = (position // BLOCK + 1) * BLOCK
+            elif ledger_id >= 0:
+                return True
+            else:  # a batch of the ledgers map, or the filler of a direct-I/O header
+                position += SIZE_BYTES + size
+    finally:
+        file.close()

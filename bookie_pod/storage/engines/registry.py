@@ -1,0 +1,141 @@
+"""From a configuration to an open storage engine.
+
+`open_storage` looks at every directory before it opens or makes anything, so a refused start leaves the disks
+as they were. If a later directory fails to open, the earlier ones are closed again.
+
+Threads: the start of the bookie.
+
+Source: reference on-disk formats, sections 1, 8.1 and 14; reference bookie behaviour, sections 1.11 and 13.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.engines.detection import check_engine, check_not_lost
+from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
+from bookie_pod.storage.engines.metrics import NoMetrics, StorageMetrics
+from bookie_pod.storage.engines.names import DEFAULT_ENGINE, check_name, is_db, short_name
+from bookie_pod.storage.engines.options import DbStorageOptions
+from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
+from bookie_pod.storage.entry_log import DefaultEntryLogger, EntryLogger, LedgerDirs, LedgerDirStates
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.ledgers import LedgerIndex
+from bookie_pod.storage.index.locations import LocationIndex
+from bookie_pod.storage.index.rocksdb_store import RocksStores
+from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
+from bookie_protocol.errors import InvalidConfiguration
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    """What an engine needs to know; directories are the `current` folders, in the order of the
+    configuration."""
+
+    ledger_directories: Sequence[str]
+    """`ledgerDirectories`."""
+    index_directories: Sequence[str] = ()
+    """`indexDirectories`; empty: the ledger directories."""
+    engine: str = DEFAULT_ENGINE
+    """`ledgerStorageClass`, an Apache class name."""
+    db: DbStorageOptions = field(default_factory=DbStorageOptions)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """(ledger directory, index directory) one by one; `InvalidConfiguration` if they do not match."""
+        if not self.ledger_directories:
+            raise InvalidConfiguration("ledgerDirectories is empty: name at least one directory")
+        index_directories = self.index_directories or self.ledger_directories
+        if len(index_directories) != len(self.ledger_directories):
+            raise InvalidConfiguration(
+                f"indexDirectories has {len(index_directories)} and ledgerDirectories "
+                f"{len(self.ledger_directories)} directories: DbLedgerStorage needs as many of one as of the other"
+            )
+        return list(zip(self.ledger_directories, index_directories, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class StorageParts:
+    """What tests and the node may replace."""
+
+    files: Files
+    on_loop: OnLoop
+    stores: StoreFactory | None = None
+    """None: RocksDB."""
+    ledger_dirs: Callable[[str], LedgerDirs] = lambda directory: LedgerDirStates([directory])
+    """The disk states that the entry logger of one ledger directory looks at."""
+    metrics: Callable[[str, str], StorageMetrics] = lambda ledger_directory, index_directory: NoMetrics()
+    """Counters of one (ledger directory, index directory)."""
+
+
+def open_storage(settings: StorageSettings, parts: StorageParts) -> LedgerStorage:
+    """Open the configured engine.
+
+    Raises `InvalidConfiguration`, `WrongStorageEngine`, or `StorageFault` if a file or database cannot be
+    read.
+    """
+    check_name(settings.engine)
+    stores = parts.stores or RocksStores(parts.files, settings.db.locations_db, settings.db.ledgers_db)
+    for ledger_directory, index_directory in settings.pairs():
+        check_engine(parts.files, stores, ledger_directory, index_directory, settings.engine)
+    if not is_db(settings.engine):
+        raise InvalidConfiguration(
+            f"ledgerStorageClass={settings.engine}: this release serves disks of DbLedgerStorage only; "
+            f"keep this disk on a bookie that has {short_name(settings.engine)}"
+        )
+    return _open_db(settings, parts, stores)
+
+
+def _open_db(settings: StorageSettings, parts: StorageParts, stores: StoreFactory) -> DbLedgerStorage:
+    directories: list[SingleDirectoryStorage] = []
+    try:
+        for ledger_directory, index_directory in settings.pairs():
+            directories.append(_open_directory(settings, parts, stores, ledger_directory, index_directory))
+    except BaseException:
+        for directory in directories:
+            directory.close()
+        raise
+    return DbLedgerStorage(directories, parts.on_loop)
+
+
+def _open_directory(
+    settings: StorageSettings,
+    parts: StorageParts,
+    stores: StoreFactory,
+    ledger_directory: str,
+    index_directory: str,
+) -> SingleDirectoryStorage:
+    options, count = settings.db, len(settings.ledger_directories)
+    opened: list[OrderedStore | EntryLogger] = []
+    try:
+        parts.files.makedirs(index_directory)
+        parts.files.makedirs(ledger_directory)
+        databases: dict[StoreKind, OrderedStore] = {}
+        for kind in StoreKind:
+            databases[kind] = store = stores.open(f"{index_directory}/{kind.value}", kind)
+            opened.append(store)
+            check_not_lost(parts.files, store, ledger_directory)
+        ledgers = LedgerIndex(databases[StoreKind.LEDGERS])
+        logs = DefaultEntryLogger(parts.files, parts.ledger_dirs(ledger_directory), options.entry_log)
+        opened.append(logs)
+        _log.info("ledger directory opened", directory=ledger_directory, index=index_directory, ledgers=len(ledgers))
+        return SingleDirectoryStorage(
+            logs,
+            LocationIndex(databases[StoreKind.LOCATIONS], options.max_rows_per_batch),
+            ledgers,
+            parts.on_loop,
+            half_bytes=options.write_cache_bytes // count // 2,
+            read_cache_bytes=options.read_cache_bytes // count,
+            read_ahead_entries=options.read_ahead_entries,
+            read_ahead_bytes=options.read_ahead_bytes,
+            metrics=parts.metrics(ledger_directory, index_directory),
+        )
+    except BaseException:
+        for part in opened:
+            part.close()
+        raise

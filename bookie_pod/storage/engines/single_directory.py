@@ -1,0 +1,270 @@
+"""One ledger directory of `DbLedgerStorage`: its write-cache halves, read cache, entry logs and indexes.
+
+Invariants
+- `_halves` is one tuple (active, frozen or None), replaced whole, so that a reader never misses an entry on
+  its way from the active half to the frozen one. The frozen half is dropped only after the index holds its
+  entries; readers that took the tuple before that still find the entry in it, those that come later find its
+  location.
+- At most one half is frozen. A flush that failed leaves it frozen, and the next flush begins with that same
+  half: no mark can pass entries that only memory holds. (The reference swaps it back and may let the mark
+  pass it.)
+- A deleted ledger is unknown, and its rows are hidden, from the moment of the deletion; they are removed by
+  the next flush before that flush's own rows are put, so a ledger that is made anew keeps its new entries.
+- "No such entry" needs: both halves, the read cache and the index looked at, without a fault, and no limbo.
+
+Threads: see `LedgerStorage`. The active half, `_swap` and `_delete` belong to the event loop; `flush` to one
+thread at a time (a lock sees to it).
+
+Source: reference bookie behaviour, sections 3 and 13.4.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from heapq import merge
+from itertools import groupby
+
+from bookie_pod.storage.cache.read_ahead import ReadAheadWindows
+from bookie_pod.storage.cache.read_cache import ReadCache
+from bookie_pod.storage.cache.write_cache import WriteCacheHalf
+from bookie_pod.storage.engines.frozen import FrozenWork
+from bookie_pod.storage.engines.interface import LAST_ENTRY, OnLoop
+from bookie_pod.storage.engines.metrics import FlushStage, NoMetrics, ReadLevel, StorageMetrics
+from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.index.ledgers import LedgerIndex
+from bookie_pod.storage.index.locations import LocationIndex
+from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, StorageFault
+
+_SIZE_PREFIX = 4
+
+
+class SingleDirectoryStorage:
+    """The part of `LedgerStorage` that one ledger directory does, for the ledgers that belong to it."""
+
+    def __init__(
+        self,
+        logs: EntryLogger,
+        locations: LocationIndex,
+        ledgers: LedgerIndex,
+        on_loop: OnLoop,
+        *,
+        half_bytes: int,
+        read_cache_bytes: int,
+        read_ahead_entries: int = 100,
+        read_ahead_bytes: int = -1,
+        metrics: StorageMetrics | None = None,
+    ) -> None:
+        """Sizes are bytes of this directory's share; `read_ahead_bytes` <= 0 means half of the read cache."""
+        self.logs = logs
+        self.locations = locations
+        self.ledgers = ledgers
+        self.read_cache = ReadCache(read_cache_bytes)
+        self.flush_wanted = False
+        """A flush was asked for and has not swapped yet. Event loop."""
+        self._on_loop = on_loop
+        self._half_bytes = half_bytes
+        limit = read_cache_bytes // 2
+        self._read_ahead_bytes = min(limit, read_ahead_bytes) if read_ahead_bytes > 0 else limit
+        self._windows = ReadAheadWindows(read_ahead_entries)
+        self._metrics: StorageMetrics = metrics or NoMetrics()
+        self._active = WriteCacheHalf(half_bytes)
+        self._halves: tuple[WriteCacheHalf, WriteCacheHalf | None] = (self._active, None)
+        self._frozen: FrozenWork | None = None
+        self._flush_lock = threading.Lock()
+        self._swap_callbacks: list[Callable[[], None]] = []
+        self._space_callbacks: list[Callable[[], None]] = []
+        self._deletion_callbacks: list[Callable[[int], None]] = []
+
+    # --- event loop -----------------------------------------------------------------------------------------
+
+    def active_entries(self, ledger_id: int) -> dict[int, bytes]:
+        return self._active.entries_of(ledger_id)
+
+    def account(self, nbytes: int, count: int) -> bool:
+        return self._active.account(nbytes, count)
+
+    @property
+    def is_full(self) -> bool:
+        return self._active.is_full
+
+    def on_swap(self, callback: Callable[[], None]) -> None:
+        self._swap_callbacks.append(callback)
+
+    def on_space(self, callback: Callable[[], None]) -> None:
+        self._space_callbacks.append(callback)
+
+    def on_ledger_deleted(self, callback: Callable[[int], None]) -> None:
+        self._deletion_callbacks.append(callback)
+
+    def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The entry if memory holds it. Any thread."""
+        active, frozen = self._halves
+        entry = active.get(ledger_id, entry_id)
+        if entry is not None:
+            self._metrics.read_from(ReadLevel.WRITE_CACHE)
+            return entry
+        if frozen is not None:
+            entry = frozen.get(ledger_id, entry_id)
+            if entry is not None:
+                self._metrics.read_from(ReadLevel.FLUSHING_CACHE)
+                return entry
+        entry = self.read_cache.get(ledger_id, entry_id)
+        if entry is not None:
+            self._metrics.read_from(ReadLevel.READ_CACHE)
+        return entry
+
+    def write_cache_usage(self) -> tuple[int, int]:
+        """(bytes, entries) in both halves. Any thread."""
+        active, frozen = self._halves
+        if frozen is None:
+            return active.nbytes, active.count
+        return active.nbytes + frozen.nbytes, active.count + frozen.count
+
+    def _swap(self) -> None:
+        """Freeze what is to be flushed. An empty half stays active."""
+        half = self._active if self._active.count else None
+        self._frozen = FrozenWork(half, self.ledgers.take_dirty(), self.locations.pending_deletions())
+        self.flush_wanted = False
+        if half is None:
+            return
+        self._active = WriteCacheHalf(self._half_bytes)
+        self._halves = (self._active, half)
+        for callback in (*self._swap_callbacks, *self._space_callbacks):
+            callback()
+
+    def _delete(self, ledger_id: int) -> None:
+        self.ledgers.delete(ledger_id)
+        self.locations.delete_ledger(ledger_id)
+        active, frozen = self._halves
+        active.drop_ledger(ledger_id)
+        if frozen is not None:
+            frozen.deleted.add(ledger_id)
+        self.read_cache.forget_ledger(ledger_id)
+        for callback in self._swap_callbacks:
+            callback()
+        for deleted in self._deletion_callbacks:
+            deleted(ledger_id)
+
+    # --- any thread -----------------------------------------------------------------------------------------
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        self._on_loop(lambda: self._delete(ledger_id))
+
+    # --- reader threads -------------------------------------------------------------------------------------
+
+    def read(self, ledger_id: int, entry_id: int) -> bytes:
+        if entry_id == LAST_ENTRY:
+            entry_id = self.last_entry_id(ledger_id)
+        generation = self.read_cache.generation
+        entry = self.cached(ledger_id, entry_id)
+        if entry is not None:
+            return entry
+        location = self._locate(ledger_id, entry_id)
+        if not location:
+            raise self._absent(ledger_id, f"entry {entry_id}")
+        self._metrics.read_from(ReadLevel.ENTRY_LOG)
+        try:
+            return self._read_log(location, ledger_id, entry_id, generation)
+        except StorageFault:
+            # Compaction may have moved the entry and removed the log between the look-up and the read.
+            moved = self._locate(ledger_id, entry_id)
+            if moved in (0, location):
+                raise
+            return self._read_log(moved, ledger_id, entry_id, generation)
+
+    def _locate(self, ledger_id: int, entry_id: int) -> int:
+        begin = time.perf_counter()
+        location = self.locations.get(ledger_id, entry_id)
+        self._metrics.looked_up(time.perf_counter() - begin)
+        return location
+
+    def _absent(self, ledger_id: int, what: str) -> Exception:
+        """The answer when nothing was found and nothing failed."""
+        record = self.ledgers.get(ledger_id)
+        if record is None:
+            return NoSuchLedger(f"ledger {ledger_id} is not known here")
+        if record.limbo:
+            return LedgerStateUnknown(f"ledger {ledger_id} is in limbo: {what} may have been lost here")
+        return NoSuchEntry(f"ledger {ledger_id} has no {what} here")
+
+    def _read_log(self, location: int, ledger_id: int, entry_id: int, generation: int) -> bytes:
+        begin = time.perf_counter()
+        entry = self.logs.read(location, ledger_id, entry_id)
+        end = time.perf_counter()
+        self._metrics.read_log(end - begin)
+        rows = [(entry_id, entry)]
+        window = self._windows.window(ledger_id, entry_id)
+        if window:
+            behind = location + len(entry) + _SIZE_PREFIX
+            ahead = self.logs.read_ahead(behind, ledger_id, entry_id + 1, window, self._read_ahead_bytes)
+            rows += [(row[0], row[1]) for row in ahead]
+            nbytes = sum(len(row[1]) for row in ahead)
+            self._metrics.read_ahead(time.perf_counter() - end, len(ahead), nbytes)
+            self._windows.done(ledger_id, rows[-1][0] + 1, window)
+        self.read_cache.put(ledger_id, rows, generation)
+        return entry
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        record = self.ledgers.get(ledger_id)
+        if record is not None and record.limbo:
+            raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: its last entry may be lost")
+        begin = time.perf_counter()
+        active, frozen = self._halves
+        found = [active.highest(ledger_id), frozen.highest(ledger_id) if frozen is not None else None]
+        found.append(self.locations.last_entry_id(ledger_id))
+        known = [entry_id for entry_id in found if entry_id is not None]
+        self._metrics.last_entry(time.perf_counter() - begin)
+        if not known:
+            raise self._absent(ledger_id, "entries")
+        return max(known)
+
+    def entry_ids(self, ledger_id: int) -> Iterator[int]:
+        if self.ledgers.get(ledger_id) is None:
+            raise NoSuchLedger(f"ledger {ledger_id} is not known here")
+        active, frozen = self._halves
+        in_memory = set(active.entry_ids(ledger_id))
+        if frozen is not None:
+            in_memory.update(frozen.entry_ids(ledger_id))
+        stored = self.locations.entry_ids(ledger_id)
+        if not in_memory:
+            return stored
+        return (entry_id for entry_id, _ in groupby(merge(sorted(in_memory), stored)))
+
+    # --- the storage thread of this directory ---------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make everything put, set or deleted before this call durable. See `LedgerStorage.flush`."""
+        with self._flush_lock:
+            if self._frozen is not None:
+                self._write(self._frozen)  # an earlier flush failed
+            self._on_loop(self._swap)
+            if self._frozen is not None:
+                self._write(self._frozen)
+
+    def _write(self, frozen: FrozenWork) -> None:
+        begin = time.perf_counter()
+        try:
+            frozen.write(self.logs, self.locations, self.ledgers, self._metrics)
+        except BaseException:
+            self._metrics.flush_failed()
+            raise
+        if frozen.half is not None:
+            self.read_cache.forget(frozen.half.ledgers)
+            self._metrics.flush_size(frozen.nbytes, frozen.count)
+        if not frozen.is_empty:
+            self._metrics.flushed(FlushStage.WHOLE, time.perf_counter() - begin)
+        self._halves = (self._active, None)
+        self._frozen = None
+
+    def close(self) -> None:
+        """Close logs and databases; every one is tried, the first error is raised."""
+        errors: list[Exception] = []
+        for close in (self.logs.close, self.locations.close, self.ledgers.close):
+            try:
+                close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
