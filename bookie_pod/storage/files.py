@@ -94,6 +94,14 @@ class Files(Protocol):
         """Open a new file for writing and reading; `FileExistsError` if the name is taken."""
         ...
 
+    def create_direct(self, path: str, reserve: int) -> File:
+        """As `create`, past the page cache, with `reserve` bytes of zeros allocated.
+
+        `pwrite` takes only buffers at addresses, lengths and offsets that are multiples of 4096. `OSError`
+        (EINVAL, EOPNOTSUPP) where the file system has no direct I/O; no file is left behind then.
+        """
+        ...
+
     def overwrite(self, path: str) -> File:
         """Open a file for writing and reading, made if missing, else cut to zero bytes."""
         ...

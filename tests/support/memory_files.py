@@ -36,6 +36,9 @@ __all__ = ["Died", "Faults", "MemoryFile", "MemoryFiles", "Operation"]
 
 DEFAULT_CAPACITY = 1 << 40
 
+DIRECT_ALIGNMENT = 4096
+"""What lengths and offsets of writes to a file of `create_direct` must be multiples of."""
+
 
 class MemoryFile:
     """One open file of a `MemoryFiles`."""
@@ -48,6 +51,7 @@ class MemoryFile:
         self._position = position
         self._closed = False
         self._sync_failed = False
+        self._alignment = 1
 
     @property
     def path(self) -> str:
@@ -72,6 +76,8 @@ class MemoryFile:
     def _apply(self, name: str, data: bytes, offset: int) -> None:
         with self._files._operation(name, self._path, len(data)):
             self._check(writing=True)
+            if len(data) % self._alignment or offset % self._alignment:
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._path)
             self._files._reserve(self._path, self._inode.growth(len(data), offset))
             self._inode.write(data, offset)
 
@@ -210,6 +216,15 @@ class MemoryFiles(WholeFiles):
             self._change(NameChange(target, self._new_inode()))
             return self._opened(target, path, writable=True, position=0)
 
+    def create_direct(self, path: str, reserve: int) -> File:
+        with self._operation("create_direct", path) as target:
+            file = self.create(path)
+            assert isinstance(file, MemoryFile)
+            file._alignment = DIRECT_ALIGNMENT
+            if reserve:
+                self._names[target].truncate(reserve)
+            return file
+
     def overwrite(self, path: str) -> File:
         with self._operation("overwrite", path) as target:
             self._need_folder(target)
@@ -347,9 +362,7 @@ class MemoryFiles(WholeFiles):
         self._pending = [change for change in self._pending if id(change) not in settled]
 
     def _volume(self, target: str) -> str:
-        folders = [
-            folder for folder in self._volumes if target == folder or target.startswith(_prefix(folder))
-        ]
+        folders = [folder for folder in self._volumes if target == folder or target.startswith(_prefix(folder))]
         return max(folders, key=len)
 
     def _used(self, volume: str) -> int:

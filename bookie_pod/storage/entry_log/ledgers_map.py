@@ -24,7 +24,9 @@ from bookie_pod.storage.files import File
 
 
 def read_ledgers_map(file: File) -> dict[int, int]:
-    """Ledger id to bytes. `ValueError` if there is no map that can be believed, `OSError` if reading fails."""
+    """Ledger id to bytes. `ValueError` if there is no map that can be believed, `OSError` if reading
+    fails.
+    """
     header = decode_header(file.pread(HEADER_SIZE, 0))
     if not header.has_map:
         raise ValueError("the log was never closed")

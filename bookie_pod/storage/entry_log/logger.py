@@ -21,6 +21,7 @@ import structlog
 from bookie_pod.storage.entry_log.active import ActiveLogs, SharedLog
 from bookie_pod.storage.entry_log.allocator import LogAllocator, WriterFactory, make_writer
 from bookie_pod.storage.entry_log.catalog import LogCatalog
+from bookie_pod.storage.entry_log.direct import DirectWriterFactory
 from bookie_pod.storage.entry_log.directories import DiskState, LedgerDirs
 from bookie_pod.storage.entry_log.interface import EntryLogStats, LedgersMap, RotationListener, Scan
 from bookie_pod.storage.entry_log.ledgers_map import read_ledgers_map
@@ -45,7 +46,6 @@ class DefaultEntryLogger:
         options: EntryLogOptions | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        writer_factory: WriterFactory = make_writer,
     ) -> None:
         self._files = files
         self._options = options = options or EntryLogOptions()
@@ -57,7 +57,8 @@ class DefaultEntryLogger:
             if options.per_ledger
             else SharedLog()
         )
-        self._allocator = LogAllocator(files, dirs, self._catalog, options, writer_factory, self._active.order)
+        factory: WriterFactory = DirectWriterFactory() if options.direct_io else make_writer
+        self._allocator = LogAllocator(files, dirs, self._catalog, options, factory, self._active.order)
         self._writers: dict[int, LogWriter] = {}
         self._reader = EntryReader(files, self._catalog, self._writers, options, self.stats)
         self._rotated: list[LogWriter] = []
@@ -199,15 +200,12 @@ class DefaultEntryLogger:
         """See `EntryLogger.commit_memtable_flush`."""
         with self._append_lock:
             self._check_usable()
-            full = [log for log in self._active.all() if log.position >= self._options.log_size_limit]
-            log = self._active.get(0)
-            before = self._log_before_memtable_flush
-            moved = before is not None and log is not None and log.log_id != before
-            if moved and log is not None and not log.is_empty and log not in full:
-                full.append(log)
-            for each in full:
-                self._rotate_log(each)
-            return moved or bool(full)
+            due = [log for log in self._active.all() if log.position >= self._options.log_size_limit]
+            if not due and not self._active.checkpoint_all:
+                due = [log for log in self._active.all() if log.log_id != self._log_before_memtable_flush]
+            for log in due:
+                self._rotate_log(log)
+            return bool(due) and not self._active.checkpoint_all
 
     # --- durability
     # -------------------------------------------------------------------------------------------
@@ -413,6 +411,7 @@ class DefaultEntryLogger:
             for log in self._rotated:
                 log.close()
             self._rotated.clear()
+            self._fault = self._fault or StorageFault("the entry logger is closed")
             self._allocator.close()
             self._reader.handles.close()
 

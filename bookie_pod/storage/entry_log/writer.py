@@ -104,10 +104,13 @@ class LogWriter:
     def _write(self, data: bytes) -> None:
         """Write `data`, which holds everything buffered and perhaps more, behind what the file has."""
         written = self.tail[0]
-        self.file.pwrite(data, written)
+        self._write_bytes(data, written)
         self.position = written + len(data)
         self._buffered = 0
         self.tail = (self.position, [])
+
+    def _write_bytes(self, data: bytes, offset: int) -> None:
+        self.file.pwrite(data, offset)
 
     def flush(self) -> None:
         """Hand the buffer to the operating system. `OSError`; may be repeated."""

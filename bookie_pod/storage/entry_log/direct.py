@@ -1,0 +1,101 @@
+"""Logs written past the page cache (`dbStorage_directIOEntryLogger`; reference disk formats, 6.1).
+
+The page cache then belongs to the index and to readers, and a flush of gigabytes evicts nothing. The format
+differs from the ordinary one as `format` says: header block of 4096 bytes, each write padded with 0xF0 to a
+multiple of 4096. Both kinds of logs can lie in one directory, and either logger reads the other's.
+
+Invariants
+- Every write goes out of one page-aligned buffer, at an offset and with a length that are multiples of 4096.
+- The file is allocated to `logSizeLimit` when it is made and cut to its true size when it is closed.
+
+Threads: as `writer`.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import posixpath
+
+import structlog
+
+from bookie_pod.storage.entry_log.allocator import make_writer
+from bookie_pod.storage.entry_log.format import (
+    BLOCK,
+    MAP_POINTER,
+    MAP_POINTER_OFFSET,
+    PAD_BYTE,
+    encode_direct_header,
+)
+from bookie_pod.storage.entry_log.names import log_file_name
+from bookie_pod.storage.entry_log.options import EntryLogOptions
+from bookie_pod.storage.entry_log.writer import LogWriter
+from bookie_pod.storage.files import File, Files
+
+logger = structlog.get_logger(__name__)
+
+_REFUSALS = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class DirectLogWriter(LogWriter):
+    """Append side of one log with direct I/O."""
+
+    first_position = BLOCK
+
+    def __init__(self, log_id: int, directory: str, file: File, write_buffer_bytes: int) -> None:
+        self._aligned = mmap.mmap(-1, write_buffer_bytes)
+        super().__init__(log_id, directory, file, write_buffer_bytes)
+
+    def _header(self) -> bytes:
+        return encode_direct_header()
+
+    def _write(self, data: bytes) -> None:
+        super()._write(data + PAD_BYTE * (-len(data) % BLOCK))
+
+    def _write_bytes(self, data: bytes, offset: int) -> None:
+        with memoryview(data) as source, memoryview(self._aligned) as aligned:
+            for start in range(0, len(data), len(aligned)):
+                length = min(len(aligned), len(data) - start)
+                aligned[:length] = source[start : start + length]
+                with aligned[:length] as piece:
+                    self.file.pwrite(piece, offset + start)
+
+    def _write_map_pointer(self, offset: int) -> None:
+        block = bytearray(encode_direct_header())
+        MAP_POINTER.pack_into(block, MAP_POINTER_OFFSET, offset, len(self.ledgers))
+        self._write_bytes(bytes(block), 0)
+        self.cut(self.position)
+
+    def close(self) -> None:
+        super().close()
+        self._aligned.close()
+
+
+class DirectWriterFactory:
+    """Makes direct logs; after the first refusal of the file system, ordinary ones. A `WriterFactory`."""
+
+    def __init__(self) -> None:
+        self._refused = False
+
+    def __call__(self, files: Files, log_id: int, directory: str, options: EntryLogOptions) -> LogWriter:
+        if self._refused:
+            return make_writer(files, log_id, directory, options)
+        path = posixpath.join(directory, log_file_name(log_id))
+        try:
+            file = files.create_direct(path, _whole_blocks(options.log_size_limit))
+        except OSError as error:
+            if error.errno not in _REFUSALS:
+                raise
+            self._refused = True
+            logger.warning(
+                "this file system refuses direct I/O: entry logs are written through the page cache "
+                "(dbStorage_directIOEntryLogger has no effect)",
+                directory=directory,
+                error=str(error),
+            )
+            return make_writer(files, log_id, directory, options)
+        return DirectLogWriter(log_id, directory, file, options.direct_write_buffer_bytes)
+
+
+def _whole_blocks(nbytes: int) -> int:
+    return -(-nbytes // BLOCK) * BLOCK
