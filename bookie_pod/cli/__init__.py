@@ -1,0 +1,1 @@
+"""The `bookie` command line: `serve`, `config print|check|docs`, `version`."""

@@ -193,9 +193,7 @@ def _sections(chosen: Mapping[str, Setting], problems: list[str]) -> BookieConfi
 
 def _spelled_out(declared: Key, text: str) -> str:
     """A class name without its package means the one choice that ends in it."""
-    matches = [
-        choice for choice in declared.choices if "." in choice and choice.rpartition(".")[2] == text.strip()
-    ]
+    matches = [choice for choice in declared.choices if "." in choice and choice.rpartition(".")[2] == text.strip()]
     return matches[0] if len(matches) == 1 else text
 
 

@@ -73,9 +73,7 @@ class Registry:
 
     def op_stats(self, name: str, labels: Mapping[str, str]) -> OpStats:
         """The summary of this name and these labels."""
-        return self._existing_or(
-            name, labels, "summary", OpStats, lambda: OpStats(self._rollover_s, self._clock)
-        )
+        return self._existing_or(name, labels, "summary", OpStats, lambda: OpStats(self._rollover_s, self._clock))
 
     def gauge(self, name: str, labels: Mapping[str, str], read: Callable[[], float]) -> Gauge:
         """A gauge that asks `read`; ValueError if it exists."""
@@ -106,9 +104,7 @@ class Registry:
         lines.append("")
         return "\n".join(lines)
 
-    def _existing_or(
-        self, name: str, labels: Mapping[str, str], kind: str, cls: type[T], make: Callable[[], T]
-    ) -> T:
+    def _existing_or(self, name: str, labels: Mapping[str, str], kind: str, cls: type[T], make: Callable[[], T]) -> T:
         with self._lock:
             series = self._family(name, kind)
             found = series.setdefault(_label_text(labels), make())

@@ -56,9 +56,7 @@ class RequestMetrics:
             self._kinds[kind] = (*self._kinds[kind], reads)
         self.stages = {name: scope.op_stats(name) for name in _STAGES}
         """Parts of a request's time by their metric names, ms."""
-        self.write_thread_queued = scope.for_thread("BookieWriteThreadPool", 0).op_stats(
-            "WRITE_THREAD_QUEUED_LATENCY"
-        )
+        self.write_thread_queued = scope.for_thread("BookieWriteThreadPool", 0).op_stats("WRITE_THREAD_QUEUED_LATENCY")
         """From reception to the add's turn, ms."""
         self._add_rejected = scope.counter("ADD_ENTRY_REJECTED")
         self._read_rejected = scope.counter("READ_ENTRY_REJECTED")

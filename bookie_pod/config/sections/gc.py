@@ -38,9 +38,7 @@ class GcConfig:
     """Entries that compaction moves per second."""
     compaction_rate_by_bytes: int = key("compactionRateByBytes", 1_000_000, at_least=1, at_most=INT_MAX)
     """Bytes that compaction moves per second, with `isThrottleByBytes`."""
-    compaction_max_outstanding: int = key(
-        "compactionMaxOutstandingRequests", 100_000, at_least=1, at_most=INT_MAX
-    )
+    compaction_max_outstanding: int = key("compactionMaxOutstandingRequests", 100_000, at_least=1, at_most=INT_MAX)
     """Entries that compaction moves before the index is flushed."""
     transactional_compaction: bool = key("useTransactionalCompaction", False)
     """Compact into logs of their own, so that an interrupted compaction leaves nothing behind. Not with
@@ -90,9 +88,7 @@ class DisksConfig:
     """Used share of a file system above which its directories count as full."""
     usage_warn_threshold: float = key("diskUsageWarnThreshold", 0.90, above=0, below=1)
     """Used share above which directories count as almost full."""
-    usage_lwm_threshold: float = key(
-        "diskUsageLwmThreshold", 0.95, above=0, below=1, derived="`diskUsageThreshold`"
-    )
+    usage_lwm_threshold: float = key("diskUsageLwmThreshold", 0.95, above=0, below=1, derived="`diskUsageThreshold`")
     """Used share below which full directories take writes again. Set it some per cent below
     `diskUsageThreshold`, or the bookie changes its mode back and forth on a disk that is nearly full."""
     check_interval_ms: int = key("diskCheckInterval", 10_000, at_least=1, at_most=INT_MAX)

@@ -62,9 +62,7 @@ class JournalConfig:
     to a release that cannot read 6; fences and explicit LACs that a version lacks are not journaled."""
     max_group_wait_ms: int = key("journalMaxGroupWaitMSec", 2, at_least=0, at_most=INT_MAX)
     """Longest time that a record waits for others to share its sync, in ms. 0: no waiting."""
-    buffered_writes_threshold_bytes: int = key(
-        "journalBufferedWritesThreshold", 524_288, at_least=0, at_most=INT_MAX
-    )
+    buffered_writes_threshold_bytes: int = key("journalBufferedWritesThreshold", 524_288, at_least=0, at_most=INT_MAX)
     """A group is written once it holds this many bytes. 0: never for that reason."""
     buffered_entries_threshold: int = key("journalBufferedEntriesThreshold", 0, at_least=0, at_most=INT_MAX)
     """A group is written once it holds this many entries. 0: never for that reason."""
@@ -75,9 +73,7 @@ class JournalConfig:
     """Has no effect, as in the reference implementation: syncs are always grouped."""
     remove_from_page_cache: bool = key("journalRemoveFromPageCache", True)
     """Drop synced journal pages from the page cache, 8 MiB behind the sync position."""
-    page_cache_flush_interval_ms: int = key(
-        "journalPageCacheFlushIntervalMSec", 1000, at_least=1, at_most=INT_MAX
-    )
+    page_cache_flush_interval_ms: int = key("journalPageCacheFlushIntervalMSec", 1000, at_least=1, at_most=INT_MAX)
     """With `journalSyncData=false`: how often the journal is synced all the same, in ms."""
     queue_size: int = key("journalQueueSize", 10_000, at_least=1, at_most=INT_MAX)
     """Records that may wait per journal; beyond, connections are not read."""

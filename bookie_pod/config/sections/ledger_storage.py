@@ -54,9 +54,7 @@ class LedgerStorageConfig:
     """One entry log per ledger (InterleavedLedgerStorage and SortedLedgerStorage). For few, large ledgers."""
     max_active_entry_logs: int = key("maximumNumberOfActiveEntryLogs", 500, at_least=1, at_most=INT_MAX)
     """With one log per ledger: open entry logs at most."""
-    entry_log_map_expiry_seconds: int = key(
-        "entrylogMapAccessExpiryTimeInSeconds", 300, at_least=1, at_most=INT_MAX
-    )
+    entry_log_map_expiry_seconds: int = key("entrylogMapAccessExpiryTimeInSeconds", 300, at_least=1, at_most=INT_MAX)
     """With one log per ledger: a log that nobody wrote for this many seconds is closed."""
     memtable_flush_threads: int = key("numOfMemtableFlushThreads", 8, at_least=1, at_most=4096)
     """Threads that flush the memtable of SortedLedgerStorage with one log per ledger."""
@@ -112,13 +110,9 @@ class DbStorageConfig:
         derived="12.5 % of `memoryBudgetMb`",
     )
     """Read buffers of the direct-I/O logger, all directories together, in MiB."""
-    direct_io_read_buffer_mb: int = key(
-        "dbStorage_directIOEntryLoggerReadBufferSizeMB", 8, at_least=1, at_most=4096
-    )
+    direct_io_read_buffer_mb: int = key("dbStorage_directIOEntryLoggerReadBufferSizeMB", 8, at_least=1, at_most=4096)
     """One read buffer of the direct-I/O logger, in MiB."""
-    direct_io_fd_cache_seconds: int = key(
-        "dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds", 300, at_least=0
-    )
+    direct_io_fd_cache_seconds: int = key("dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds", 300, at_least=0)
     """How long the direct-I/O logger keeps an unused file open, in seconds."""
     max_operations_per_write_batch: int = key(
         "maxOperationNumbersInSingleRocksdbWriteBatch", 100_000, at_least=1, at_most=INT_MAX
@@ -153,17 +147,13 @@ class RocksDbConfig:
     """One memtable of the location index, in MiB; there are up to four."""
     sst_size_mb: int = key("dbStorage_rocksDB_sstSizeInMB", 64, at_least=1, at_most=65_536)
     """Target size of a table file, in MiB."""
-    bloom_filter_bits_per_key: int = key(
-        "dbStorage_rocksDB_bloomFilterBitsPerKey", 10, at_least=0, at_most=64
-    )
+    bloom_filter_bits_per_key: int = key("dbStorage_rocksDB_bloomFilterBitsPerKey", 10, at_least=0, at_most=64)
     """Bits per key of the location index's Bloom filter. 0: no filter."""
     num_levels: int = key("dbStorage_rocksDB_numLevels", -1, at_least=-1, at_most=64)
     """Levels of the location index. -1: RocksDB's default."""
     files_in_level0: int = key("dbStorage_rocksDB_numFilesInLevel0", 4, at_least=1, at_most=1_000_000)
     """Files in level 0 that start a compaction."""
-    max_size_in_level1_mb: int = key(
-        "dbStorage_rocksDB_maxSizeInLevel1MB", 256, at_least=1, at_most=1_048_576
-    )
+    max_size_in_level1_mb: int = key("dbStorage_rocksDB_maxSizeInLevel1MB", 256, at_least=1, at_most=1_048_576)
     """Size of level 1, in MiB."""
     lz4_compression: bool = key("dbStorage_rocksDB_lz4CompressionEnabled", True)
     """Compress the location index with LZ4."""

@@ -45,9 +45,7 @@ class NetworkConfig:
     """Send TCP keep-alives on client connections."""
     tcp_linger_seconds: int = key("serverTcpLinger", 0, at_least=-1, at_most=65535)
     """SO_LINGER of client connections, in seconds; 0 or less: close in the background."""
-    write_buffer_low_water_mark_bytes: int = key(
-        "serverWriteBufferLowWaterMark", 393_216, at_least=0, at_most=INT_MAX
-    )
+    write_buffer_low_water_mark_bytes: int = key("serverWriteBufferLowWaterMark", 393_216, at_least=0, at_most=INT_MAX)
     """A connection's output buffer below which reading from that connection resumes, in bytes."""
     write_buffer_high_water_mark_bytes: int = key(
         "serverWriteBufferHighWaterMark", 524_288, at_least=1, at_most=INT_MAX
@@ -91,13 +89,9 @@ class ThreadsConfig:
     high_priority_workers: int = key("numHighPriorityWorkerThreads", 8, at_least=0, at_most=4096)
     """Threads for recovery reads and adds and for fencing. Has no effect here: they do not queue behind
     others."""
-    max_pending_adds_per_thread: int = key(
-        "maxPendingAddRequestsPerThread", 10_000, at_least=0, at_most=INT_MAX
-    )
+    max_pending_adds_per_thread: int = key("maxPendingAddRequestsPerThread", 10_000, at_least=0, at_most=INT_MAX)
     """Adds that may wait per add worker; beyond, the answer is TOO_MANY_REQUESTS. 0: no limit."""
-    max_pending_reads_per_thread: int = key(
-        "maxPendingReadRequestsPerThread", 10_000, at_least=0, at_most=INT_MAX
-    )
+    max_pending_reads_per_thread: int = key("maxPendingReadRequestsPerThread", 10_000, at_least=0, at_most=INT_MAX)
     """Reads that may wait per read worker; beyond, the answer is TOO_MANY_REQUESTS. 0: no limit."""
     journal_callback_threads: int = key("numJournalCallbackThreads", 1, at_least=-1, at_most=4096)
     """Has no effect, as in the reference implementation."""

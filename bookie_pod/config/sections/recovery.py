@@ -47,13 +47,9 @@ class AutoRecoveryConfig:
         "auditorPeriodicPlacementPolicyCheckInterval", 0, at_least=0, at_most=INT_MAX
     )
     """Time between checks of the placement of all ledgers, in seconds. 0: never."""
-    auditor_replicas_check_interval_s: int = key(
-        "auditorReplicasCheckInterval", 0, at_least=0, at_most=INT_MAX
-    )
+    auditor_replicas_check_interval_s: int = key("auditorReplicasCheckInterval", 0, at_least=0, at_most=INT_MAX)
     """Time between checks that every entry has its copies, in seconds. 0: never."""
-    auditor_verification_percentage: int = key(
-        "auditorLedgerVerificationPercentage", 0, at_least=0, at_most=100
-    )
+    auditor_verification_percentage: int = key("auditorLedgerVerificationPercentage", 0, at_least=0, at_most=100)
     """Share of a fragment's entries that a check reads, in per cent. 0: the first and the last entry."""
     auditor_max_concurrent_opens: int = key(
         "auditorMaxNumberOfConcurrentOpenLedgerOperations", 500, at_least=1, at_most=INT_MAX
@@ -63,9 +59,7 @@ class AutoRecoveryConfig:
         "auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec", 120_000, at_least=0, at_most=INT_MAX
     )
     """How long the auditor waits for its turn to open a ledger, in ms."""
-    checker_reads_in_flight: int = key(
-        "inFlightReadEntryNumInLedgerChecker", -1, at_least=-1, at_most=INT_MAX
-    )
+    checker_reads_in_flight: int = key("inFlightReadEntryNumInLedgerChecker", -1, at_least=-1, at_most=INT_MAX)
     """Reads of a check in flight. -1: no limit."""
     underreplicated_grace_period_s: int = key(
         "underreplicatedLedgerRecoveryGracePeriod", 0, at_least=0, at_most=INT_MAX
@@ -74,9 +68,7 @@ class AutoRecoveryConfig:
     none."""
     repair_placement: bool = key("repairedPlacementPolicyNotAdheringBookieEnabled", False)
     """Move copies that break the placement policy."""
-    open_ledger_grace_period_ms: int = key(
-        "openLedgerRereplicationGracePeriod", 30_000, at_least=0, at_most=INT_MAX
-    )
+    open_ledger_grace_period_ms: int = key("openLedgerRereplicationGracePeriod", 30_000, at_least=0, at_most=INT_MAX)
     """Wait this long for the writer of an open ledger to replace a lost bookie, in ms, before the ledger
     is fenced."""
     failed_ledger_lock_release_ms: int = key(

@@ -72,9 +72,7 @@ class MetadataConfig:
     """Older form: ZooKeeper servers, comma-separated."""
     zk_ledgers_root_path: str = key("zkLedgersRootPath", "/ledgers")
     """Older form: root znode of the cluster."""
-    ledger_manager_factory_class: str | None = key(
-        "ledgerManagerFactoryClass", None, legacy=("ledgerManagerType",)
-    )
+    ledger_manager_factory_class: str | None = key("ledgerManagerFactoryClass", None, legacy=("ledgerManagerType",))
     """Older form: layout of the ledgers' znodes, by the name of Apache's class."""
     zk_timeout_ms: int = key("zkTimeout", 10_000, at_least=1, at_most=INT_MAX)
     """ZooKeeper session time-out, in ms. The bookie counts as lost this long after it stopped answering; a

@@ -87,9 +87,7 @@ class MetricsConfig:
     """Has no effect: counting costs next to nothing and is always on."""
     stats_provider_class: str | None = key("statsProviderClass", None)
     """Has no effect: metrics are always served as Prometheus text."""
-    latency_rollover_seconds: int = key(
-        "prometheusStatsLatencyRolloverSeconds", 60, at_least=1, at_most=INT_MAX
-    )
+    latency_rollover_seconds: int = key("prometheusStatsLatencyRolloverSeconds", 60, at_least=1, at_most=INT_MAX)
     """Period that the quantiles of a summary cover, in seconds."""
     expose_jvm_metrics: bool = key("exposeDefaultJVMMetrics", True)
     """Export metrics of the process (`process_*`). There is no JVM."""

@@ -1,0 +1,7 @@
+"""gRPC: the standard health service, and reflection.
+
+    start.py    what the node calls: imports grpc aside, then starts the server
+    server.py   the server, and the health of the node
+
+grpc is imported only once the bookie serves: it takes longer to load than the bookie to start.
+"""

@@ -1,0 +1,70 @@
+"""Options that several commands share: the configuration file and the keys that flags set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_SHORTHANDS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
+    ("--bookie-id", ("bookieId",), "Identity of this bookie."),
+    ("--advertised-address", ("advertisedAddress",), "Host name or address that clients are told."),
+    ("--metadata-service-uri", ("metadataServiceUri",), "Where the cluster's metadata is."),
+    ("--port", ("bookiePort",), "Port of the BookKeeper protocol."),
+    ("--http-port", ("httpServerPort", "prometheusStatsHttpPort"), "Port of probes, metrics and admin API."),
+    ("--grpc-port", ("grpcServerPort",), "Port of gRPC."),
+    ("--log-format", ("logFormat",), "json or console."),
+    ("--log-level", ("logLevel",), "debug, info, warning or error."),
+)
+_DIRECTORIES: Final = (
+    ("--journal-dir", "journalDirectories", "Journal directory."),
+    ("--ledger-dir", "ledgerDirectories", "Ledger directory."),
+    ("--index-dir", "indexDirectories", "Index directory."),
+)
+
+
+def set_option(command: Command) -> Command:
+    """`--set key=value`, any number of times."""
+    return click.option(
+        "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set a key; wins over file and environment."
+    )(command)
+
+
+def shorthands(command: Command) -> Command:
+    """Flags for the keys that people set by hand."""
+    for flag, _, text in reversed(_SHORTHANDS):
+        command = click.option(flag, help=text)(command)
+    for flag, _, text in reversed(_DIRECTORIES):
+        command = click.option(flag, multiple=True, help=f"{text} Give it again for another.")(command)
+    return command
+
+
+def overrides(assignments: tuple[str, ...], flags: Mapping[str, Any]) -> dict[str, str]:
+    """What the flags set, by key; raises `click.UsageError` if a key is set twice or is no assignment."""
+    chosen: dict[str, str] = {}
+    for assignment in assignments:
+        key, separator, value = assignment.partition("=")
+        if not separator or not key.strip():
+            raise click.UsageError(f"--set {assignment}: must look like key=value")
+        _choose(chosen, key.strip(), value, "--set")
+    for flag, keys, _ in _SHORTHANDS:
+        if (given := flags.get(_parameter(flag))) is not None:
+            for key in keys:
+                _choose(chosen, key, str(given), flag)
+    for flag, key, _ in _DIRECTORIES:
+        if paths := flags.get(_parameter(flag)):
+            _choose(chosen, key, ",".join(paths), flag)
+    return chosen
+
+
+def _choose(chosen: dict[str, str], key: str, value: str, flag: str) -> None:
+    if key in chosen:
+        raise click.UsageError(f"{flag}: {key} is set twice on the command line")
+    chosen[key] = value
+
+
+def _parameter(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")

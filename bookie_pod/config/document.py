@@ -1,0 +1,125 @@
+"""`docs/configuration.md`, written from the section dataclasses.
+
+The text of a key is its field's docstring, which Python does not keep: it is read from the module's source.
+Nothing of the machine enters the page, so that it is the same everywhere.
+
+Called by `bookie config docs` and by the test that finds a stale page.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Final
+
+from bookie_pod.config.keys import INT_MAX, LONG_MAX, Key, keys_of, render
+from bookie_pod.config.model import sections
+
+_TYPES: Final = {
+    "int": "whole number",
+    "float": "number",
+    "bool": "true, false",
+    "str": "text",
+    "str | None": "text",
+    "tuple[str, ...]": "list",
+}
+_INTRODUCTION: Final = """\
+# Configuration
+
+This page is generated: edit the docstrings in `bookie_pod/config/sections/` and run
+`bookie config docs --write docs/configuration.md`.
+
+`bookie serve --config FILE` reads Apache BookKeeper's `bk_server.conf` as it is: a Java properties file, lists
+separated by commas. Sources in rising priority:
+
+1. the defaults below,
+2. the file,
+3. environment variables `BK_<key>`, spelt as the key is (`BK_journalDirectories=/data/journal`), as in Apache's
+   container image. `BK_DATA_DIR=/data` stands for `/data/journal`, `/data/ledgers` and `/data/index`, and
+   `BK_CLUSTER_ROOT_PATH=/prod` for the ledgers root path `/prod/ledgers`, where the keys themselves are not set.
+   Keys hold no dots or dashes, so nothing is translated,
+4. flags: `--set key=value`, and shorthands that `bookie serve --help` lists.
+
+An unknown key is refused, with the nearest known name. Keys of Apache BookKeeper that mean nothing here (Netty's
+allocators, other metrics providers, stream storage) are accepted and named in one log line. A key that is set twice
+in a file to different values is refused. `${...}` is not expanded.
+
+`bookie config check FILE` lists every problem, one line each; `bookie config print FILE` shows the effective values.
+
+## Where the defaults differ from Apache BookKeeper's
+
+| Key | Apache BookKeeper | here | Why |
+|---|---|---|---|
+| `ledgerStorageClass` | SortedLedgerStorage | DbLedgerStorage | what Pulsar and most clusters run |
+| `httpServerEnabled` | false | true | Kubernetes probes need it |
+| `httpServerPort` | 8080 | 8000 | the port of charts, dashboards and runbooks in the field |
+| `minUsableSizeForEntryLogCreation` | `logSizeLimit` | 1.2 x `logSizeLimit` | what Apache documents |
+| percentages of direct memory | the JVM's limit | `memoryBudgetMb` | there is no JVM |
+
+`httpServerEnabled=false`, which Apache's stock file sets, means here what it means there with the Prometheus
+provider: no admin API on `httpServerPort`, but metrics (and probes) on `prometheusStatsHttpPort`.
+
+Keys marked *own* are not Apache BookKeeper's; a Java bookie ignores them.
+"""
+
+
+def configuration_page() -> str:
+    """The whole page as Markdown."""
+    lines = [_INTRODUCTION]
+    for _, section in sections():
+        lines.extend(_section(section))
+    return "\n".join(lines)
+
+
+def field_texts(section: type[Any]) -> dict[str, str]:
+    """Field name to docstring, for a section dataclass; raises AssertionError if one has none."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(section))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    texts: dict[str, str] = {}
+    for statement, following in zip(body.body, body.body[1:], strict=False):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        name = statement.target.id
+        constant = following.value if isinstance(following, ast.Expr) else None
+        assert isinstance(constant, ast.Constant), f"{section.__name__}.{name} has no docstring"
+        texts[name] = " ".join(str(constant.value).split())
+    return texts
+
+
+def _section(section: type[Any]) -> Iterator[str]:
+    yield f"## {inspect.getdoc(section)}"
+    yield ""
+    yield "| Key | Values | Default | Meaning |"
+    yield "|---|---|---|---|"
+    texts = field_texts(section)
+    for field, declared in keys_of(section):
+        own = " *own*" if declared.own else ""
+        names = f"`{declared.name}`{own}" + "".join(f", older: `{name}`" for name in declared.legacy)
+        row = (names, _values(declared, str(field.type)), _default(declared), texts[field.name])
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+    yield ""
+
+
+def _values(declared: Key, annotation: str) -> str:
+    if declared.choices:
+        return ", ".join(f"`{choice}`" for choice in declared.choices)
+    text = _TYPES[annotation]
+    limits = []
+    if declared.at_least is not None:
+        limits.append(f"at least {declared.at_least}")
+    if declared.above is not None:
+        limits.append(f"above {declared.above}")
+    if declared.below is not None:
+        limits.append(f"below {declared.below}")
+    if declared.at_most is not None and declared.at_most not in (INT_MAX, LONG_MAX):
+        limits.append(f"at most {declared.at_most}")
+    return ", ".join([text, *limits])
+
+
+def _default(declared: Key) -> str:
+    if declared.derived:
+        return declared.derived
+    text = render(declared.default)
+    return f"`{text}`" if text else "unset"

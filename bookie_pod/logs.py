@@ -1,0 +1,116 @@
+"""Logs: one structured line per event, as JSON or for people.
+
+Everything goes to standard error, the records of libraries that use `logging` too (kazoo, aiohttp, grpc).
+Nothing is logged per entry or per request; a condition that repeats is logged through `Repeated`.
+
+Invariants
+- `configure` is called once, before threads start; afterwards any thread may log.
+- An event is a short phrase that does not change, what varies is in fields.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, TextIO, cast
+
+import structlog
+
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+_MAX_CONDITIONS: Final = 1024
+
+
+def configure(log_format: str = "json", level: str = "info", stream: TextIO | None = None) -> None:
+    """Set up logging for this process: `log_format` json or console, `level` debug, info, warning or
+    error."""
+    stream = stream or sys.stderr
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    renderer: list[structlog.typing.Processor]
+    if log_format == "console":
+        renderer = [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+    else:
+        renderer = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    structlog.configure(
+        processors=[*shared, *renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=True,
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [_ToStructlog()]
+    # Libraries speak at info of what only their authors need.
+    root.setLevel(_LEVELS[level] if level in ("debug", "error") else logging.WARNING)
+
+
+def logger(name: str, **fields: Any) -> structlog.typing.FilteringBoundLogger:
+    """A logger for one part; `fields` go with every line."""
+    return cast("structlog.typing.FilteringBoundLogger", structlog.get_logger(part=name, **fields))
+
+
+class Repeated:
+    """Logs a condition that repeats at most once per interval, with the number of times it was met.
+
+    Conditions are told apart by `event` and `key`. Any thread may call.
+    """
+
+    def __init__(
+        self,
+        log: structlog.typing.FilteringBoundLogger,
+        interval_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._interval_s = interval_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._conditions: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+
+    def warning(self, event: str, key: str = "", **fields: Any) -> None:
+        """Log at warning now, or count for the next line of this condition. The first is logged at once."""
+        with self._lock:
+            now = self._clock()
+            logged_at, held_back = self._conditions.get((event, key), (-float("inf"), 0))
+            due = now - logged_at >= self._interval_s
+            self._conditions[event, key] = (now, 0) if due else (logged_at, held_back + 1)
+            self._conditions.move_to_end((event, key))
+            if len(self._conditions) > _MAX_CONDITIONS:
+                self._conditions.popitem(last=False)
+        if due:
+            if held_back:
+                fields["times"] = held_back + 1
+            self._log.warning(event, **fields)
+
+    def over(self, event: str, key: str = "", **fields: Any) -> None:
+        """The condition is gone: log at info how often it was met since its last line, if it was met at
+        all."""
+        with self._lock:
+            found = self._conditions.pop((event, key), None)
+        if found is not None:
+            self._log.info(f"{event}: over", times=found[1], **fields)
+
+
+class _ToStructlog(logging.Handler):
+    """Hands records of the standard library's logging to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            name = logging.getLevelName(record.levelno).lower()
+            log = logger(record.name)
+            method = getattr(log, name if name in _LEVELS else "error")
+            method(record.getMessage(), **({"exc_info": record.exc_info} if record.exc_info else {}))
+        except Exception:
+            self.handleError(record)

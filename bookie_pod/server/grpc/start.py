@@ -1,0 +1,26 @@
+"""Starting the gRPC server without holding up the bookie."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from typing import TYPE_CHECKING
+
+from bookie_pod.config.sections.service import GrpcConfig
+from bookie_pod.server.status import NodeStatus
+
+if TYPE_CHECKING:
+    from bookie_pod.server.grpc.server import GrpcServer
+
+
+async def start_grpc(config: GrpcConfig, status: NodeStatus) -> GrpcServer | None:
+    """The running gRPC server, or None if the configuration asks for none; `ServerStartFailed` if the port
+    cannot be opened."""
+    if not config.server_enabled:
+        return None
+    await asyncio.to_thread(importlib.import_module, "bookie_pod.server.grpc.server")
+    from bookie_pod.server.grpc.server import GrpcServer
+
+    server = GrpcServer(config, status)
+    await server.start()
+    return server

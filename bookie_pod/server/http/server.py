@@ -1,0 +1,91 @@
+"""The HTTP server's socket and its bounds.
+
+Invariants
+- At most `MAX_CONNECTIONS` connections are open; one more is answered 503 and closed before it is read.
+- A request body is at most `MAX_BODY_BYTES`; an idle connection is closed after `KEEPALIVE_S`.
+- `stop` ends within `SHUTDOWN_S`, whatever clients do.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import Final
+
+from aiohttp import web
+
+from bookie_pod.config.sections.service import HttpConfig, HttpListener
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.server.http.routes import Routes
+from bookie_pod.server.http.tls import server_context
+from bookie_pod.server.status import NodeStatus
+from bookie_protocol.errors import ServerStartFailed
+
+MAX_CONNECTIONS: Final = 256
+MAX_BODY_BYTES: Final = 1024 * 1024
+KEEPALIVE_S: Final = 30.0
+SHUTDOWN_S: Final = 2.0
+_BACKLOG: Final = 128
+_BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+class HttpServer:
+    """Serves the probes and metrics of one node."""
+
+    def __init__(self, listener: HttpListener, config: HttpConfig, status: NodeStatus, registry: Registry) -> None:
+        self._listener = listener
+        self._context = server_context(config)
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        Routes(status, registry).add_to(app)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, keepalive_timeout=KEEPALIVE_S, shutdown_timeout=SHUTDOWN_S
+        )
+        self._server: asyncio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; the configured one unless that is 0."""
+        assert self._server is not None, "not started"
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def start(self) -> None:
+        """Listen; `ServerStartFailed` if that is not possible."""
+        await self._runner.setup()
+        host, port = self._listener.host, self._listener.port
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                self._protocol, host, port, ssl=self._context, backlog=_BACKLOG
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            key = self._listener.port_key
+            if error.errno == errno.EADDRINUSE:
+                message = f"HTTP port {port} is in use: stop what uses it or choose another {key}"
+            else:
+                message = f"HTTP server cannot listen on {host}:{port} ({key}): {error.strerror or error}"
+            raise ServerStartFailed(message) from error
+
+    async def stop(self) -> None:
+        """Stop listening and close every connection. May be called more than once."""
+        if self._server is not None:
+            self._server.close()
+        await self._runner.cleanup()
+
+    def _protocol(self) -> asyncio.BaseProtocol:
+        server = self._runner.server
+        assert server is not None, "the runner was set up"
+        if len(server.connections) >= MAX_CONNECTIONS:
+            return _Busy()
+        return server()
+
+
+class _Busy(asyncio.Protocol):
+    """Turns one connection away."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(_BUSY)
+        transport.close()
