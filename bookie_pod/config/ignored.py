@@ -55,6 +55,73 @@ _NAMES: Final = frozenset(
         "storeSystemTimeAsLedgerCreationTime",
     }
 )
+_CLIENT_NAMES: Final = frozenset(
+    {
+        "addEntryQuorumTimeoutSec",
+        "addEntryTimeoutSec",
+        "bookieErrorThresholdPerInterval",
+        "bookieFailureHistoryExpirationMSec",
+        "bookieHealthCheckEnabled",
+        "bookieHealthCheckIntervalSeconds",
+        "bookieMaxMultipleForWeightBasedPlacement",
+        "bookieQuarantineRatio",
+        "bookieQuarantineTimeSeconds",
+        "clientConnectBookieUnavailableLogThrottling",
+        "clientConnectTimeoutMillis",
+        "clientReceiveBufferSize",
+        "clientRole",
+        "clientSendBufferSize",
+        "clientSockKeepalive",
+        "clientTcpNoDelay",
+        "clientTcpUserTimeoutMillis",
+        "clientWriteBufferHighWaterMark",
+        "clientWriteBufferLowWaterMark",
+        "delayEnsembleChange",
+        "disableEnsembleChangeFeatureName",
+        "diskWeightBasedPlacementEnabled",
+        "enableBookieAddressTracking",
+        "enableBookieFailureTracking",
+        "enableParallelRecoveryRead",
+        "ensemblePlacementPolicyOrderSlowBookies",
+        "explicitLacInterval",
+        "firstSpeculativeReadLACTimeout",
+        "firstSpeculativeReadTimeout",
+        "getBookieInfoIntervalSeconds",
+        "getBookieInfoRetryIntervalSeconds",
+        "getBookieInfoTimeoutSecs",
+        "maxNumEnsembleChanges",
+        "maxSpeculativeReadLACTimeout",
+        "maxSpeculativeReadTimeout",
+        "nettyUsePooledBuffers",
+        "networkTopologyStabilizePeriodSeconds",
+        "numChannelsPerBookie",
+        "numIOThreads",
+        "numWorkerThreads",
+        "opportunisticStriping",
+        "pcbcTimeoutTimerNumTicks",
+        "pcbcTimeoutTimerTickDurationMs",
+        "readEntryTimeoutSec",
+        "readReorderThresholdPendingRequests",
+        "readTimeout",
+        "recoveryReadBatchSize",
+        "registrationClientClass",
+        "reorderReadSequenceEnabled",
+        "speculativeReadLACTimeoutBackoffMultiplier",
+        "speculativeReadTimeout",
+        "speculativeReadTimeoutBackoffMultiplier",
+        "startTLSTimeoutSecs",
+        "stickyReadSEnabled",
+        "taskExecutionWarnTimeMicros",
+        "throttle",
+        "timeoutMonitorIntervalSec",
+        "timeoutTaskIntervalMillis",
+        "timeoutTimerNumTicks",
+        "timeoutTimerTickDurationMs",
+        "useV2WireProtocol",
+        "waitTimeoutOnBackpressureMs",
+    }
+)
+"""Settings of the Java client that a bookie hands to its auto-recovery."""
 _PREFIXES: Final = (
     "codahaleStats",  # another stats provider
     "dlog.",  # the stream storage's own log
@@ -66,4 +133,4 @@ _PREFIXES: Final = (
 
 def is_ignored(name: str) -> bool:
     """Whether Apache BookKeeper knows `name` and it means nothing here."""
-    return name in _NAMES or name.startswith(_PREFIXES)
+    return name in _NAMES or name in _CLIENT_NAMES or name.startswith(_PREFIXES)

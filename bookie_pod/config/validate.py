@@ -89,6 +89,8 @@ def _storage(config: BookieConfig) -> Iterator[str]:
         yield f"skipListArenaChunkSize={chunk}: must be at least skipListArenaMaxAllocSize={largest}"
     if arena.page_size_bytes % 8:
         yield f"pageSize={arena.page_size_bytes}: must be a multiple of 8"
+    if arena.open_file_limit == 0 and config.ledger_storage.engine is not StorageEngine.DB:
+        yield "openFileLimit=0: must be at least 1 unless the storage engine is DbLedgerStorage"
     if config.ledger_storage.entry_log_per_ledger and config.gc.transactional_compaction:
         yield "useTransactionalCompaction=true: not together with entryLogPerLedgerEnabled=true"
     if config.ledger_storage.engine is StorageEngine.DB:

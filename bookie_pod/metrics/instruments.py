@@ -35,10 +35,10 @@ class Counter:
         self._lock = threading.Lock()
         self._value: float = 0
 
-    def add(self, amount: float = 1) -> None:
-        """Add `amount`, which may be negative for a counter that is really a level."""
+    def add(self, n: float = 1) -> None:
+        """Add `n`, which may be negative for a counter that is really a level."""
         with self._lock:
-            self._value += amount
+            self._value += n
 
     @property
     def value(self) -> int:

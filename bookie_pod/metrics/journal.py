@@ -1,6 +1,7 @@
 """Metrics of one journal: `bookie_journal_*`, label `journalIndex`.
 
-Times are ms. The journal's threads observe once per group, never per entry.
+Times are ms. The journal's threads observe once per group, never per entry. What the journal itself calls has
+the names of the fields of its `JournalMetrics`: `JournalMetrics(**instruments.fields())`.
 
 Source: reference bookie behaviour, section 11.4.
 """
@@ -8,11 +9,12 @@ Source: reference bookie behaviour, section 11.4.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from bookie_pod.metrics.registry import Registry
 
 
-class JournalMetrics:
+class JournalInstruments:
     """Instruments of one journal."""
 
     def __init__(self, registry: Registry, index: int) -> None:
@@ -40,24 +42,36 @@ class JournalMetrics:
         """Entries per group."""
         self.force_write_batch_bytes = scope.op_stats("JOURNAL_FORCE_WRITE_BATCH_BYTES")
         """Bytes per group."""
-        self.queue_size = scope.counter("JOURNAL_QUEUE_SIZE")
-        """Records that wait for the journal thread; goes up and down."""
-        self.force_write_queue_size = scope.counter("JOURNAL_FORCE_WRITE_QUEUE_SIZE")
-        """Groups that wait for the sync thread; goes up and down."""
         self.flush_max_wait = scope.counter("JOURNAL_NUM_FLUSH_MAX_WAIT")
         """Groups that ended because a record had waited long enough."""
-        self.flush_max_outstanding_bytes = scope.counter("JOURNAL_NUM_FLUSH_MAX_OUTSTANDING_BYTES")
+        self.flush_max_outstanding = scope.counter("JOURNAL_NUM_FLUSH_MAX_OUTSTANDING_BYTES")
         """Groups that ended because they were large enough."""
         self.flush_empty_queue = scope.counter("JOURNAL_NUM_FLUSH_EMPTY_QUEUE")
         """Groups that ended because no record waited."""
         self.write_bytes = scope.counter("JOURNAL_WRITE_BYTES")
         """Bytes written."""
+        self.slow_syncs = scope.counter("JOURNAL_SLOW_SYNC_TOTAL")
+        """Syncs slower than `journalSlowSyncMs`. Not a metric of the reference implementation."""
         self.callback_time = scope.thread_counter("callback_time")
         """Time spent handing over acknowledgements."""
         self.force_write_thread_time = scope.thread_counter("force_write_thread_time")
         """Time that the sync thread was busy."""
 
-    def bind_memory(self, used: Callable[[], float], limit: int) -> None:
-        """Export the bytes that wait in this journal, and how many may. Once per journal."""
-        self._scope.gauge("JOURNAL_MEMORY_USED", used)
-        self._scope.gauge("JOURNAL_MEMORY_MAX", lambda: limit)
+    def fields(self) -> dict[str, Any]:
+        """The instruments that the journal calls, by its names for them."""
+        own = ("_scope", "callback_time", "force_write_thread_time")
+        return {name: value for name, value in vars(self).items() if name not in own}
+
+    def bind_levels(
+        self,
+        *,
+        queue_size: Callable[[], float],
+        force_write_queue_size: Callable[[], float],
+        memory_used: Callable[[], float],
+        memory_max: Callable[[], float],
+    ) -> None:
+        """Export what waits: records, groups, bytes; and how many bytes may. Once per journal."""
+        self._scope.level_counter("JOURNAL_QUEUE_SIZE", queue_size)
+        self._scope.level_counter("JOURNAL_FORCE_WRITE_QUEUE_SIZE", force_write_queue_size)
+        self._scope.gauge("JOURNAL_MEMORY_USED", memory_used)
+        self._scope.gauge("JOURNAL_MEMORY_MAX", memory_max)

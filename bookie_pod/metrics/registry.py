@@ -75,11 +75,11 @@ class Registry:
         """The summary of this name and these labels."""
         return self._existing_or(name, labels, "summary", OpStats, lambda: OpStats(self._rollover_s, self._clock))
 
-    def gauge(self, name: str, labels: Mapping[str, str], read: Callable[[], float]) -> Gauge:
-        """A gauge that asks `read`; ValueError if it exists."""
+    def gauge(self, name: str, labels: Mapping[str, str], read: Callable[[], float], kind: str = "gauge") -> Gauge:
+        """A gauge that asks `read`; ValueError if it exists. `kind` is the type that Prometheus is told."""
         gauge = Gauge(read)
         with self._lock:
-            series = self._family(name, "gauge")
+            series = self._family(name, kind)
             text = _label_text(labels)
             if text in series:
                 raise ValueError(f"gauge {name}{{{text}}} exists")
@@ -143,6 +143,10 @@ class Scope:
         """A gauge that asks `read` whenever somebody looks."""
         return self._registry.gauge(self._join(name), self._labels, read)
 
+    def level_counter(self, name: str, read: Callable[[], float]) -> Gauge:
+        """A level that the reference implementation exports as a counter."""
+        return self._registry.gauge(self._join(name), self._labels, read, kind="counter")
+
     def thread_counter(self, name: str) -> ThreadCounter:
         """A counter with one series per thread that adds to it."""
         return ThreadCounter(self, name)
@@ -163,13 +167,13 @@ class ThreadCounter:
         self._name = name
         self._counters: dict[str, Counter] = {}
 
-    def add(self, amount: float = 1) -> None:
+    def add(self, n: float = 1) -> None:
         """Add to the series of the calling thread."""
         name = threading.current_thread().name
         counter = self._counters.get(name)
         if counter is None:
             counter = self._counter(name)
-        counter.add(amount)
+        counter.add(n)
 
     def _counter(self, name: str) -> Counter:
         match = _THREAD_NAME.fullmatch(name)

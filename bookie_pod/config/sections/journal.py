@@ -60,8 +60,8 @@ class JournalConfig:
     format_version: int = key("journalFormatVersionToWrite", 6, at_least=4, at_most=6)
     """Format of new journal files: 4 no padding, 5 padding, 6 explicit LACs too. Lower it only to go back
     to a release that cannot read 6; fences and explicit LACs that a version lacks are not journaled."""
-    max_group_wait_ms: int = key("journalMaxGroupWaitMSec", 2, at_least=0, at_most=INT_MAX)
-    """Longest time that a record waits for others to share its sync, in ms. 0: no waiting."""
+    max_group_wait_ms: int = key("journalMaxGroupWaitMSec", 2, at_least=-1, at_most=INT_MAX)
+    """Longest time that a record waits for others to share its sync, in ms. 0 or less: no waiting."""
     buffered_writes_threshold_bytes: int = key("journalBufferedWritesThreshold", 524_288, at_least=0, at_most=INT_MAX)
     """A group is written once it holds this many bytes. 0: never for that reason."""
     buffered_entries_threshold: int = key("journalBufferedEntriesThreshold", 0, at_least=0, at_most=INT_MAX)
@@ -83,6 +83,11 @@ class JournalConfig:
     """Memory for records that wait, all journals together, in MiB; beyond, connections are not read."""
     reuse_files: bool = key("journalReuseFiles", False)
     """Overwrite an old journal file instead of deleting it and making a new one."""
+    group_checks: bool = key("journalGroupChecksEnabled", True, own=True)
+    """Write a checksum of each group where Apache BookKeeper writes zeros and ignores what it reads.
+    False: bytes exactly as Apache's, and damage is told from a torn tail by guessing."""
+    slow_sync_ms: int = key("journalSlowSyncMs", 1000, at_least=0, at_most=INT_MAX, own=True)
+    """A sync that takes longer than this many ms is counted and logged. 0: never."""
     channel_provider: str | None = key("journalChannelProvider", None)
     """Has no effect: there is one way to write a journal file."""
     skip_invalid_record: bool = key("skipReplayJournalInvalidRecord", False)

@@ -49,6 +49,8 @@ class TlsConfig:
     """File that holds the password of the trust store."""
     certificate_path: str | None = key("tlsCertificatePath", None)
     """With PEM: file with this bookie's certificate chain."""
+    hostname_verification: bool = key("tlsHostnameVerificationEnabled", False)
+    """Auto-recovery checks that another bookie's certificate names its host."""
     refresh_seconds: int = key("tlsCertFilesRefreshDurationSeconds", 0, at_least=0, at_most=INT_MAX)
     """How often changed certificate files are looked for, in seconds. 0: never."""
     cipher_suites: tuple[str, ...] = key("tlsEnabledCipherSuites", ())
