@@ -257,6 +257,16 @@ class MetadataVersionConflict(MetadataError, Refused):
     client = ClientCode.METADATA_VERSION
 
 
+class MetadataNotEmpty(MetadataError, Refused):
+    """A node that has children cannot be deleted."""
+
+
+class LedgerIdsExhausted(MetadataError, Refused):
+    """The layout's id generator has given out its last id."""
+
+    client = ClientCode.LEDGER_ID_OVERFLOW
+
+
 class MetadataDamaged(MetadataError, CouldNotTell):
     """Stored metadata that cannot be read."""
 

@@ -110,9 +110,7 @@ class BookieRegistry(Protocol):
         """Remove our registration from WRITABLE or READ_ONLY; none is fine, a foreign one is left alone."""
         ...
 
-    async def is_registered(
-        self, bookie_id: str, group: BookieGroup, *, timeout: float | None = None
-    ) -> bool:
+    async def is_registered(self, bookie_id: str, group: BookieGroup, *, timeout: float | None = None) -> bool:
         """Whether any session holds this registration."""
         ...
 
@@ -150,9 +148,7 @@ class CookieStore(Protocol):
         """Replace and return the new version. `MetadataVersionConflict`, `MetadataNotFound`."""
         ...
 
-    async def delete(
-        self, bookie_id: str, version: int = ANY_VERSION, *, timeout: float | None = None
-    ) -> None:
+    async def delete(self, bookie_id: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
         """`MetadataVersionConflict`, `MetadataNotFound`."""
         ...
 
@@ -179,9 +175,7 @@ class LedgerStore(Protocol):
         """An id that no other call on this cluster was or will be given."""
         ...
 
-    async def create(
-        self, metadata: LedgerMetadata, *, timeout: float | None = None
-    ) -> Versioned[LedgerMetadata]:
+    async def create(self, metadata: LedgerMetadata, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
         """Store a new ledger. `MetadataExists`: the id is taken (not by an earlier try of this very call)."""
         ...
 
@@ -195,9 +189,7 @@ class LedgerStore(Protocol):
         """Replace what has this version. `MetadataVersionConflict`, `MetadataNotFound`."""
         ...
 
-    async def delete(
-        self, ledger_id: int, version: int = ANY_VERSION, *, timeout: float | None = None
-    ) -> None:
+    async def delete(self, ledger_id: int, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
         """Remove; a ledger that is already gone is fine. `MetadataVersionConflict`."""
         ...
 

@@ -98,8 +98,7 @@ def decode_service_info(bookie_id: str, data: bytes) -> BookieServiceInfo:
         if not message.IsInitialized():
             raise MetadataDamaged(f"registration of bookie {bookie_id} lacks a required field")
         endpoints = tuple(
-            Endpoint(e.id, e.host, e.port, e.protocol, tuple(e.auth), tuple(e.extensions))
-            for e in message.endpoints
+            Endpoint(e.id, e.host, e.port, e.protocol, tuple(e.auth), tuple(e.extensions)) for e in message.endpoints
         )
         return BookieServiceInfo(endpoints, dict(message.properties))
     except (DecodeError, UnicodeDecodeError) as error:

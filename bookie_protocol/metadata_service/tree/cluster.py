@@ -1,0 +1,120 @@
+"""The cluster's root, its instance id and its layout.
+
+Invariants
+- The layout is settled once for each open service: what `LAYOUT` says; where it says nothing, what the URI
+  asked for, or the default, is written to it.
+- Nothing but `initialize` ever creates the root: a wrong path in a URI must not become an empty cluster.
+
+Threads: event loop only.
+
+Sources: reference metadata layout, sections 2, 3.2, 3.3 and 3.4.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from bookie_protocol.errors import (
+    InvalidConfiguration,
+    MetadataDamaged,
+    MetadataExists,
+    MetadataNotFound,
+)
+from bookie_protocol.metadata_service.interface import LedgerLayout
+from bookie_protocol.metadata_service.tree import paths
+from bookie_protocol.metadata_service.tree.layout import DEFAULT_LAYOUT, decode_layout, encode_layout
+from bookie_protocol.metadata_service.tree.nodes import parent_of
+from bookie_protocol.metadata_service.tree.retrying import RetryingTree
+
+
+class TreeCluster:
+    """Implements `ClusterMetadata`; `configured` is the layout that the URI names, if any."""
+
+    def __init__(self, tree: RetryingTree, root: str, configured: LedgerLayout | None) -> None:
+        self._tree = tree
+        self._root = root
+        self._configured = configured
+        self._settled: LedgerLayout | None = None
+
+    async def exists(self, *, timeout: float | None = None) -> bool:
+        return await self._tree.exists(self._root, timeout=timeout) is not None
+
+    async def instance_id(self, *, timeout: float | None = None) -> str | None:
+        path = f"{self._root}/{paths.INSTANCE_ID}"
+        try:
+            node = await self._tree.get(path, timeout=timeout)
+        except MetadataNotFound:
+            await self.require(timeout=timeout)
+            return None
+        try:
+            return node.data.decode("utf-8") or None
+        except UnicodeDecodeError as error:
+            raise MetadataDamaged(f"{path} is no text: {error}") from error
+
+    async def layout(self, *, timeout: float | None = None) -> LedgerLayout | None:
+        path = f"{self._root}/{paths.LAYOUT}"
+        try:
+            node = await self._tree.get(path, timeout=timeout)
+        except MetadataNotFound:
+            return None
+        return decode_layout(node.data, path)
+
+    async def initialize(self, *, instance_id: str | None = None, timeout: float | None = None) -> str:
+        if await self.exists(timeout=timeout):
+            raise MetadataExists(f"there is a cluster at {self._root} already")
+        instance_id = instance_id or str(uuid.uuid4())
+        await self._create_parents(timeout)
+        available = f"{self._root}/{paths.AVAILABLE}"
+        nodes = [
+            (self._root, b""),
+            (available, b""),
+            (f"{available}/{paths.READ_ONLY}", b""),
+            (f"{self._root}/{paths.INSTANCE_ID}", instance_id.encode()),
+        ]
+        await self._tree.create_all(nodes, timeout=timeout)
+        await self.settled_layout(timeout=timeout)
+        return instance_id
+
+    async def require(self, *, timeout: float | None = None) -> None:
+        """`MetadataNotFound` unless the root exists."""
+        if not await self.exists(timeout=timeout):
+            raise MetadataNotFound(
+                f"there is no cluster at {self._root}: correct metadataServiceUri, or create it with "
+                "`bookie shell initnewcluster`"
+            )
+
+    async def settled_layout(self, *, timeout: float | None = None) -> LedgerLayout:
+        """The layout to use. `InvalidConfiguration`: the URI names another one than is stored."""
+        if self._settled is None:
+            self._settled = await self._settle(timeout)
+        return self._settled
+
+    async def _settle(self, timeout: float | None) -> LedgerLayout:
+        while True:
+            stored = await self.layout(timeout=timeout)
+            if stored is not None:
+                break
+            await self.require(timeout=timeout)
+            wanted = self._configured or DEFAULT_LAYOUT
+            try:
+                await self._tree.create(f"{self._root}/{paths.LAYOUT}", encode_layout(wanted), timeout=timeout)
+            except MetadataExists:
+                continue  # somebody else settled it just now
+            return wanted
+        if self._configured is not None and stored is not self._configured:
+            raise InvalidConfiguration(
+                f"the ledger layout of metadataServiceUri, {self._configured.name.lower()}, does not match "
+                "the one of "
+                f"the cluster at {self._root}, {stored.name.lower()}; use zk+null:// to take what the "
+                "cluster has"
+            )
+        return stored
+
+    async def _create_parents(self, timeout: float | None) -> None:
+        missing: list[str] = []
+        path = parent_of(self._root)
+        while path != "/" and await self._tree.exists(path, timeout=timeout) is None:
+            missing.append(path)
+            path = parent_of(path)
+        for path in reversed(missing):
+            await self._tree.ensure(path, timeout=timeout)

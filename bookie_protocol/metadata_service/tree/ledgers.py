@@ -1,0 +1,168 @@
+"""Ledger metadata as nodes, one for each ledger.
+
+Invariants
+- A create whose answer was lost is told from another client's by the creation token (format 3 only).
+- An update always names the version that it replaces.
+- After a delete, empty parent directories go too (hierarchical layouts); creating makes missing ones again.
+
+Threads: event loop only.
+
+Sources: reference metadata layout, section 9.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from bookie_protocol.errors import (
+    MetadataDamaged,
+    MetadataError,
+    MetadataExists,
+    MetadataNotFound,
+)
+from bookie_protocol.ledger_metadata.codec import decode_ledger_metadata, encode_ledger_metadata
+from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
+from bookie_protocol.metadata_service.interface import (
+    ANY_VERSION,
+    LedgerLayout,
+    LedgerRange,
+    Versioned,
+)
+from bookie_protocol.metadata_service.subscription import Subscription
+from bookie_protocol.metadata_service.tree import paths
+from bookie_protocol.metadata_service.tree.cluster import TreeCluster
+from bookie_protocol.metadata_service.tree.ledger_ids import LedgerIdGenerator
+from bookie_protocol.metadata_service.tree.listing import LedgerListing
+from bookie_protocol.metadata_service.tree.nodes import Node, Watch, parent_of
+from bookie_protocol.metadata_service.tree.retrying import RetryingTree
+from bookie_protocol.metadata_service.tree.watching import follow
+
+_PRUNED_LAYOUTS = (LedgerLayout.HIERARCHICAL, LedgerLayout.LONG_HIERARCHICAL)
+
+
+class TreeLedgers:
+    """Implements `LedgerStore`."""
+
+    def __init__(self, tree: RetryingTree, root: str, cluster: TreeCluster) -> None:
+        self._tree = tree
+        self._root = root
+        self._cluster = cluster
+        self._ids = LedgerIdGenerator(tree, root, cluster)
+        self._listing = LedgerListing(tree, root, cluster)
+        self._random = random.SystemRandom()
+
+    async def generate_id(self, *, timeout: float | None = None) -> int:
+        return await self._ids.generate(timeout=timeout)
+
+    async def create(self, metadata: LedgerMetadata, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
+        if metadata.format_version >= 3:
+            metadata = replace(metadata, creation_token=self._random.randrange(MAX_LEDGER_ID))
+        path = await self._path(metadata.ledger_id, timeout)
+        data = encode_ledger_metadata(metadata)
+        while True:
+            try:
+                await self._tree.create(path, data, recognise=False, timeout=timeout)
+            except MetadataNotFound:
+                await self._create_parents(path, timeout)
+                continue
+            except MetadataExists as error:
+                if not await self._is_ours(path, metadata, timeout):
+                    raise MetadataExists(f"ledger {metadata.ledger_id} exists already") from error
+            return Versioned(metadata, 0)
+
+    async def read(self, ledger_id: int, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
+        return await self._read(ledger_id, None, timeout)
+
+    async def write(
+        self, metadata: LedgerMetadata, version: int, *, timeout: float | None = None
+    ) -> Versioned[LedgerMetadata]:
+        if version < 0:
+            raise ValueError("ledger metadata is never replaced without naming the version it replaces")
+        path = await self._path(metadata.ledger_id, timeout)
+        written = await self._tree.set(path, encode_ledger_metadata(metadata), version, timeout=timeout)
+        return Versioned(metadata, written)
+
+    async def delete(self, ledger_id: int, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
+        path = await self._path(ledger_id, timeout)
+        try:
+            await self._tree.delete(path, version, timeout=timeout)
+        except MetadataNotFound:
+            await self._cluster.require(timeout=timeout)
+            return
+        if await self._cluster.settled_layout(timeout=timeout) in _PRUNED_LAYOUTS:
+            with suppress(MetadataError):  # the ledger is gone, whatever becomes of its directories
+                await self._prune(parent_of(path), timeout)
+
+    def watch(self, ledger_id: int) -> Subscription[Versioned[LedgerMetadata] | None]:
+        async def feed(publish: Callable[[Versioned[LedgerMetadata] | None], None]) -> None:
+            newest = -1
+
+            def deliver(found: Versioned[LedgerMetadata] | None) -> bool:
+                nonlocal newest
+                if found is None or found.version > newest:
+                    newest = -1 if found is None else found.version
+                    publish(found)
+                return found is not None
+
+            await follow(lambda watch: self._read_or_none(ledger_id, watch), deliver)
+
+        return Subscription(feed)
+
+    def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
+        return self._listing.ranges(timeout=timeout)
+
+    async def close(self) -> None:
+        """Let background deletions end."""
+        await self._ids.close()
+
+    async def _path(self, ledger_id: int, timeout: float | None) -> str:
+        return self._root + paths.ledger_path(await self._cluster.settled_layout(timeout=timeout), ledger_id)
+
+    async def _read(self, ledger_id: int, watch: Watch | None, timeout: float | None) -> Versioned[LedgerMetadata]:
+        path = await self._path(ledger_id, timeout)
+        try:
+            node = await self._tree.get(path, watch=watch, timeout=timeout)
+        except MetadataNotFound:
+            await self._cluster.require(timeout=timeout)
+            raise MetadataNotFound(f"ledger {ledger_id} does not exist") from None
+        return _decode(ledger_id, node)
+
+    async def _read_or_none(self, ledger_id: int, watch: Watch) -> Versioned[LedgerMetadata] | None:
+        try:
+            return await self._read(ledger_id, watch, None)
+        except MetadataNotFound:
+            return None
+
+    async def _is_ours(self, path: str, metadata: LedgerMetadata, timeout: float | None) -> bool:
+        if metadata.format_version < 3:
+            return False
+        try:
+            node = await self._tree.get(path, timeout=timeout)
+            found = _decode(metadata.ledger_id, node).value
+        except (MetadataNotFound, MetadataDamaged):
+            return False
+        return found.format_version >= 3 and found.creation_token == metadata.creation_token
+
+    async def _create_parents(self, path: str, timeout: float | None) -> None:
+        await self._cluster.require(timeout=timeout)
+        names = path.removeprefix(self._root).split("/")[1:-1]
+        for depth in range(1, len(names) + 1):
+            try:
+                await self._tree.ensure("/".join((self._root, *names[:depth])), timeout=timeout)
+            except MetadataNotFound:
+                return  # pruned under our hands: the caller tries again
+
+    async def _prune(self, path: str, timeout: float | None) -> None:
+        while path != self._root:
+            stat = await self._tree.exists(path, timeout=timeout)
+            if stat is None or stat.children > 0:
+                return
+            await self._tree.delete(path, timeout=timeout)
+            path = parent_of(path)
+
+
+def _decode(ledger_id: int, node: Node) -> Versioned[LedgerMetadata]:
+    return Versioned(decode_ledger_metadata(ledger_id, node.data, node.stat.ctime_ms), node.stat.version)

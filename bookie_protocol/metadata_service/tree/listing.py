@@ -1,0 +1,93 @@
+"""Listing all ledgers in ascending ranges, for garbage collection and tools.
+
+Invariants
+- Complete or an error: ids that a listing leaves out are deleted by bookies. A directory that vanished while
+  it was being listed is empty; a root that is not there, an id out of order or any other doubt ends the
+  listing with an error.
+- Ranges follow each other without a gap from 0 to 2^63-1; the last one may hold no ids.
+
+Threads: event loop only.
+
+Sources: reference metadata layout, sections 7 and 11.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+
+from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
+from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID
+from bookie_protocol.metadata_service.interface import LedgerLayout, LedgerRange
+from bookie_protocol.metadata_service.tree import paths
+from bookie_protocol.metadata_service.tree.cluster import TreeCluster
+from bookie_protocol.metadata_service.tree.retrying import RetryingTree
+
+_LEVELS = {
+    LedgerLayout.LEGACY_HIERARCHICAL: (paths.SHORT_LEVELS,),
+    LedgerLayout.HIERARCHICAL: (paths.SHORT_LEVELS, paths.LONG_LEVELS),
+    LedgerLayout.LONG_HIERARCHICAL: (paths.LONG_LEVELS,),
+}
+
+
+class LedgerListing:
+    """Lists the ledgers of one cluster."""
+
+    def __init__(self, tree: RetryingTree, root: str, cluster: TreeCluster) -> None:
+        self._tree = tree
+        self._root = root
+        self._cluster = cluster
+
+    async def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
+        """See `LedgerStore.ranges`."""
+        layout = await self._cluster.settled_layout(timeout=timeout)
+        await self._tree.sync(self._root, timeout=timeout)
+        start = 0
+        async for ids in self._id_lists(layout, timeout):
+            if not ids:
+                continue
+            if ids[0] < start:
+                raise MetadataDamaged(
+                    f"{self._root} lists ledger {ids[0]} after {start - 1}: ledgers of two layouts are mixed"
+                )
+            yield LedgerRange(start, ids[-1], ids)
+            start = ids[-1] + 1
+        if start <= MAX_LEDGER_ID:
+            yield LedgerRange(start, MAX_LEDGER_ID, ())
+
+    async def _id_lists(self, layout: LedgerLayout, timeout: float | None) -> AsyncIterator[tuple[int, ...]]:
+        if layout is LedgerLayout.FLAT:
+            children = await self._tree.children(self._root, timeout=timeout)
+            yield tuple(sorted(i for i in map(paths.flat_ledger_id, children.names) if i is not None))
+            return
+        for levels in _LEVELS[layout]:
+            async for ids in self._walk("", levels, timeout):
+                yield ids
+
+    async def _walk(
+        self, directory: str, levels: Sequence[re.Pattern[str]], timeout: float | None
+    ) -> AsyncIterator[tuple[int, ...]]:
+        """All leaf directories below `directory` (itself below the root), in ascending order."""
+        if not levels:
+            yield await self._leaf(directory, timeout)
+            return
+        try:
+            children = await self._tree.children(self._root + directory, timeout=timeout)
+        except MetadataNotFound:
+            if not directory:
+                raise
+            return
+        # names of one level have one length, so the order of text is that of numbers
+        for name in sorted(filter(levels[0].fullmatch, children.names)):
+            async for ids in self._walk(f"{directory}/{name}", levels[1:], timeout):
+                yield ids
+
+    async def _leaf(self, directory: str, timeout: float | None) -> tuple[int, ...]:
+        path = self._root + directory
+        try:
+            await self._tree.sync(path, timeout=timeout)
+            children = await self._tree.children(path, timeout=timeout)
+        except MetadataNotFound:
+            return ()
+        found = (paths.leaf_ledger_id(directory, name) for name in children.names)
+        return tuple(sorted(ledger_id for ledger_id in found if ledger_id is not None))

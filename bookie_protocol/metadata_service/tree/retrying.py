@@ -1,0 +1,166 @@
+"""Rides out short losses of the connection, so that a leader change of the metadata service costs nobody an
+error.
+
+Invariants
+- A call ends by its deadline, with an answer or with `MetadataUnavailable`.
+- A repeated write recognises the effect of its first try: a node that we created, a value that we set, a
+  node that we deleted. A sequential node cannot be recognised: a lost answer may leave a second one behind
+  until the session ends.
+
+Threads: event loop only.
+
+Sources: reference metadata layout, sections 9.1 and 12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from bookie_protocol.errors import (
+    MetadataExists,
+    MetadataNotFound,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+)
+from bookie_protocol.metadata_service.interface import ANY_VERSION, Session
+from bookie_protocol.metadata_service.tree.nodes import (
+    Children,
+    ConnectionLost,
+    Node,
+    NodeStat,
+    NodeTree,
+    Watch,
+)
+
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 1.0
+
+T = TypeVar("T")
+
+
+class RetryingTree:
+    """The calls of `NodeTree`, with `timeout=None` for the session's default, over a driver's tree."""
+
+    def __init__(self, tree: NodeTree) -> None:
+        self._tree = tree
+
+    @property
+    def session(self) -> Session:
+        return self._tree.session
+
+    @property
+    def session_id(self) -> int:
+        return self._tree.session_id
+
+    async def get(self, path: str, *, watch: Watch | None = None, timeout: float | None = None) -> Node:
+        return await self._repeat(
+            f"read {path}", lambda left, _: self._tree.get(path, watch=watch, timeout=left), timeout
+        )
+
+    async def exists(self, path: str, *, watch: Watch | None = None, timeout: float | None = None) -> NodeStat | None:
+        return await self._repeat(
+            f"look for {path}", lambda left, _: self._tree.exists(path, watch=watch, timeout=left), timeout
+        )
+
+    async def children(self, path: str, *, watch: Watch | None = None, timeout: float | None = None) -> Children:
+        return await self._repeat(
+            f"list {path}", lambda left, _: self._tree.children(path, watch=watch, timeout=left), timeout
+        )
+
+    async def sync(self, path: str, *, timeout: float | None = None) -> None:
+        await self._repeat(f"sync {path}", lambda left, _: self._tree.sync(path, timeout=left), timeout)
+
+    async def create(
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        recognise: bool = True,
+        timeout: float | None = None,
+    ) -> str:
+        """`recognise=False`: after a lost answer, leave it to the caller to tell whose node it is."""
+
+        async def attempt(left: float, repeated: bool) -> str:
+            try:
+                return await self._tree.create(path, data, ephemeral=ephemeral, sequential=sequential, timeout=left)
+            except MetadataExists:
+                if not (repeated and recognise) or not await self._is_ours(path, data, ephemeral, left):
+                    raise
+                return path
+
+        return await self._repeat(f"create {path}", attempt, timeout)
+
+    async def create_all(self, nodes: Sequence[tuple[str, bytes]], *, timeout: float | None = None) -> None:
+        async def attempt(left: float, repeated: bool) -> None:
+            try:
+                await self._tree.create_all(nodes, timeout=left)
+            except MetadataExists:
+                if not repeated:
+                    raise
+                for path, data in nodes:
+                    if not await self._is_ours(path, data, False, left):
+                        raise
+
+        await self._repeat(f"create {nodes[0][0]}", attempt, timeout)
+
+    async def set(self, path: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
+        async def attempt(left: float, repeated: bool) -> int:
+            try:
+                return await self._tree.set(path, data, version, timeout=left)
+            except MetadataVersionConflict:
+                if not repeated:
+                    raise
+                node = await self._tree.get(path, timeout=left)
+                if node.stat.version != version + 1 or node.data != data:
+                    raise
+                return node.stat.version
+
+        return await self._repeat(f"write {path}", attempt, timeout)
+
+    async def delete(self, path: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
+        async def attempt(left: float, repeated: bool) -> None:
+            try:
+                await self._tree.delete(path, version, timeout=left)
+            except MetadataNotFound:
+                if not repeated:
+                    raise
+
+        await self._repeat(f"delete {path}", attempt, timeout)
+
+    async def ensure(self, path: str, *, timeout: float | None = None) -> None:
+        """Create an empty persistent node unless it is there. `MetadataNotFound`: its parent is missing."""
+        try:
+            await self.create(path, timeout=timeout)
+        except MetadataExists:
+            return
+
+    async def close(self) -> None:
+        await self._tree.close()
+
+    async def _is_ours(self, path: str, data: bytes, ephemeral: bool, timeout: float) -> bool:
+        try:
+            node = await self._tree.get(path, timeout=timeout)
+        except MetadataNotFound:
+            return False
+        if ephemeral:
+            return node.stat.owner == self._tree.session_id
+        return node.data == data and node.stat.version == 0
+
+    async def _repeat(self, what: str, attempt: Callable[[float, bool], Awaitable[T]], timeout: float | None) -> T:
+        budget = self.session.default_timeout if timeout is None else timeout
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + budget
+        pause, repeated = _FIRST_PAUSE, False
+        while True:
+            try:
+                return await attempt(max(0.0, deadline - loop.time()), repeated)
+            except ConnectionLost as error:
+                if loop.time() + pause >= deadline:
+                    raise MetadataUnavailable(f"could not {what} within {budget:g} s: {error}") from error
+            repeated = True
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)

@@ -1,0 +1,175 @@
+"""`metadataServiceUri`: what it means, and opening what it names.
+
+    zk+hierarchical://zk1:2181;zk2:2181/ledgers     ZooKeeper; layouts null (also plain zk://), flat,
+    hierarchical,
+                                                    longhierarchical
+    embedded://host:port/ledgers                    a store that another process serves
+    /var/lib/podkeeper/metadata                     a store in this folder, owned by this process (also
+    file:///...)
+
+The drivers are imported when they are needed: kazoo and grpc cost start-up time.
+
+Threads: parsing anywhere; opening on the event loop that will use the service.
+
+Sources: reference metadata layout, section 2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataService
+
+DEFAULT_TIMEOUT_SECONDS: Final = 10.0
+DEFAULT_ROOT: Final = "/ledgers"
+_ZOOKEEPER_PORT: Final = 2181
+
+_LAYOUTS: Final[dict[str, LedgerLayout | None]] = {
+    "null": None,
+    "flat": LedgerLayout.FLAT,
+    "hierarchical": LedgerLayout.HIERARCHICAL,
+    "longhierarchical": LedgerLayout.LONG_HIERARCHICAL,
+}
+_LEGACY_FACTORIES: Final = {
+    "FlatLedgerManagerFactory": "flat",
+    "HierarchicalLedgerManagerFactory": "hierarchical",
+    "LongHierarchicalLedgerManagerFactory": "longhierarchical",
+}
+_URI: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)://(?P<authority>[^/]*)(?P<path>/.*)?")
+
+
+class MetadataDriver(Enum):
+    """ZOOKEEPER; SERVED: an embedded store of another process; OWNED: an embedded store of this process."""
+
+    ZOOKEEPER = "zk"
+    SERVED = "embedded"
+    OWNED = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataServiceUri:
+    """A parsed URI.
+
+    `layout` None: what the cluster has. `folder` is set for OWNED only, `hosts` for the others.
+    """
+
+    driver: MetadataDriver
+    root: str
+    layout: LedgerLayout | None = None
+    hosts: tuple[tuple[str, int], ...] = ()
+    folder: str | None = None
+
+    @property
+    def connect_string(self) -> str:
+        """`host:port,host:port`, as ZooKeeper clients want it."""
+        return ",".join(f"{host}:{port}" for host, port in self.hosts)
+
+
+def parse_metadata_service_uri(text: str) -> MetadataServiceUri:
+    """Parse; `InvalidConfiguration` says what is wrong and how it should look."""
+    text = text.strip()
+    if text.startswith("/"):
+        return MetadataServiceUri(MetadataDriver.OWNED, DEFAULT_ROOT, folder=text)
+    match = _URI.fullmatch(text)
+    if match is None:
+        raise _invalid(text, "it has no scheme; write for example zk+null://zk1:2181;zk2:2181/ledgers")
+    scheme, _, variant = match["scheme"].lower().partition("+")
+    authority, path = match["authority"], match["path"] or ""
+    if scheme == "file":
+        if authority or not path.rstrip("/"):
+            raise _invalid(text, "write file:///<folder>, or the folder alone")
+        return MetadataServiceUri(MetadataDriver.OWNED, DEFAULT_ROOT, folder=path)
+    if scheme == "embedded" and not variant:
+        hosts = _hosts(text, authority, None)
+        if len(hosts) != 1:
+            raise _invalid(text, "an embedded store is served by one host")
+        return MetadataServiceUri(MetadataDriver.SERVED, _root(text, path), hosts=hosts)
+    if scheme == "zk":
+        layout = _layout(text, variant)
+        hosts = _hosts(text, authority, _ZOOKEEPER_PORT)
+        return MetadataServiceUri(MetadataDriver.ZOOKEEPER, _root(text, path), layout, hosts)
+    raise _invalid(text, f"no driver for {match['scheme']}://; use zk:// or embedded://")
+
+
+def uri_from_legacy_keys(zk_servers: str, ledgers_root: str, ledger_manager_factory: str | None) -> str:
+    """The URI that `zkServers`, `zkLedgersRootPath` and `ledgerManagerFactoryClass` amount to."""
+    layout = "null"
+    if ledger_manager_factory:
+        name = ledger_manager_factory.rpartition(".")[2]
+        if name not in _LEGACY_FACTORIES:
+            raise InvalidConfiguration(
+                f"ledgerManagerFactoryClass={ledger_manager_factory} is not supported; use one of "
+                f"{', '.join(_LEGACY_FACTORIES)}, or set metadataServiceUri"
+            )
+        layout = _LEGACY_FACTORIES[name]
+    return f"zk+{layout}://{zk_servers.replace(',', ';')}{ledgers_root}"
+
+
+async def open_metadata_service(
+    uri: str,
+    *,
+    timeout: float = DEFAULT_TIMEOUT_SECONDS,
+    auth: Sequence[tuple[str, str]] = (),
+    secure: bool = False,
+) -> MetadataService:
+    """Connect. `timeout` (seconds) is the session time-out (`zkTimeout`) and the default of every call.
+
+    `auth` holds ZooKeeper's (scheme, credential) pairs; `secure` is `zkEnableSecurity`. Raises
+    `InvalidConfiguration`, or `MetadataUnavailable` if nobody answers in time. A cluster that does not exist
+    yet is no error.
+    """
+    parsed = parse_metadata_service_uri(uri)
+    if parsed.driver is MetadataDriver.ZOOKEEPER:
+        from bookie_protocol.metadata_service.zookeeper.service import open_zookeeper
+
+        return await open_zookeeper(parsed, timeout, auth=auth, secure=secure)
+    if parsed.driver is MetadataDriver.SERVED:
+        from bookie_protocol.metadata_service.embedded.remote import open_served
+
+        return await open_served(parsed, timeout)
+    from bookie_protocol.metadata_service.embedded.local import open_owned
+
+    return await open_owned(parsed, timeout)
+
+
+def _layout(text: str, variant: str) -> LedgerLayout | None:
+    name = variant or "null"
+    if name not in _LAYOUTS:
+        raise _invalid(text, f"unknown ledger layout {variant!r}; use one of {', '.join(_LAYOUTS)}")
+    return _LAYOUTS[name]
+
+
+def _root(text: str, path: str) -> str:
+    root = path.rstrip("/")
+    if not root:
+        raise _invalid(text, f"it has no path; the usual one is {DEFAULT_ROOT}")
+    if "//" in root or any(part in (".", "..") for part in root.split("/")):
+        raise _invalid(text, f"{path!r} is no path of a node")
+    return root
+
+
+def _hosts(text: str, authority: str, default_port: int | None) -> tuple[tuple[str, int], ...]:
+    hosts = tuple(_host(text, item, default_port) for item in re.split("[;,]", authority) if item)
+    if not hosts:
+        raise _invalid(text, "it names no host")
+    return hosts
+
+
+def _host(text: str, item: str, default_port: int | None) -> tuple[str, int]:
+    host, colon, port = item.rpartition(":")
+    if not colon:
+        if default_port is None:
+            raise _invalid(text, f"{item!r} lacks a port")
+        return item, default_port
+    if not host or not (port.isascii() and port.isdecimal()) or not 0 < int(port) < 65536:
+        raise _invalid(text, f"{item!r} is not host:port")
+    return host, int(port)
+
+
+def _invalid(text: str, why: str) -> InvalidConfiguration:
+    return InvalidConfiguration(f"metadataServiceUri={text} is refused: {why}")

@@ -1,0 +1,266 @@
+"""`NodeTree` over kazoo.
+
+Invariants
+- A request is handed to kazoo only while the connection stands, so that nothing piles up in kazoo's queue
+  and nothing is carried out long after its caller gave up. At most `MAX_IN_FLIGHT` requests are under way.
+- Losing the connection fails what is under way with `ConnectionLost`; kazoo then fires all watches, and so
+  do we.
+- After an expired session kazoo opens a new one by itself. Should its connection thread end for another
+  reason, it is started again, as a new session.
+- Only ZooKeeper's own NONODE becomes `MetadataNotFound`.
+
+Threads: event loop only, but for the two listeners, which hop.
+
+Sources: reference metadata layout, sections 1.2, 12 and 13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import (
+    AuthFailedError,
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.protocol.states import KeeperState
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
+
+from bookie_protocol.errors import (
+    MetadataExists,
+    MetadataNotEmpty,
+    MetadataNotFound,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+)
+from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
+from bookie_protocol.metadata_service.tree.nodes import Children, ConnectionLost, Node, NodeStat, Watch
+from bookie_protocol.metadata_service.tree.session import DriverSession
+from bookie_protocol.metadata_service.zookeeper.bridge import await_result, hop
+
+MAX_IN_FLIGHT: Final = 1024
+_RECONNECT_PAUSE: Final = 0.1
+_LONGEST_RECONNECT_PAUSE: Final = 2.0
+_LOST: Final = (
+    ConnectionLoss,
+    ConnectionClosedError,
+    SessionExpiredError,
+    SessionMovedError,
+    OperationTimeoutError,
+)
+_DEFINITE: Final = {
+    NoNodeError: (MetadataNotFound, "does not exist"),
+    NodeExistsError: (MetadataExists, "exists already"),
+    BadVersionError: (MetadataVersionConflict, "was changed by somebody else"),
+    NotEmptyError: (MetadataNotEmpty, "has children"),
+}
+
+_log = logging.getLogger(__name__)
+
+
+class ZooKeeperTree:
+    """One ZooKeeper session. `hosts` is a connect string, `timeout` the session time-out in seconds.
+
+    `auth` holds (scheme, credential) pairs; with `secure` new nodes belong to their creator alone
+    (`zkEnableSecurity`).
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        timeout: float,
+        *,
+        auth: Sequence[tuple[str, str]] = (),
+        secure: bool = False,
+        client_id: tuple[int, bytes] | None = None,
+    ) -> None:
+        self._hosts = hosts
+        self._loop = asyncio.get_running_loop()
+        self._session = DriverSession(timeout)
+        self._places = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._closing = False
+        self._restart: asyncio.Task[None] | None = None
+        kazoo_log = logging.getLogger("kazoo.client")
+        self._client = KazooClient(
+            hosts=hosts,
+            timeout=timeout,
+            client_id=client_id,
+            auth_data=list(auth) or None,
+            default_acl=CREATOR_ALL_ACL if secure else None,
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=_RECONNECT_PAUSE, max_delay=_LONGEST_RECONNECT_PAUSE, ignore_expire=True
+            ),
+            logger=kazoo_log,
+        )
+        self._client.add_listener(self._on_kazoo_state)
+        self._tell_loop = hop(self._loop, self._on_state)
+
+    @property
+    def session(self) -> DriverSession:
+        return self._session
+
+    @property
+    def session_id(self) -> int:
+        identity = self._client.client_id
+        return 0 if identity is None else int(identity[0])
+
+    @property
+    def client_id(self) -> tuple[int, bytes] | None:
+        """Id and password of the session: what another process needs to take it over."""
+        identity = self._client.client_id
+        return None if identity is None else (int(identity[0]), bytes(identity[1]))
+
+    async def connect(self) -> None:
+        """Open the session. `MetadataUnavailable` if no server answers within the session time-out."""
+        timeout = self._session.default_timeout
+        self._client.start_async()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._session.wait_connected()
+        except TimeoutError:
+            await self.close()
+            raise MetadataUnavailable(
+                f"no ZooKeeper server of {self._hosts} answered within {timeout:g} s: check "
+                "metadataServiceUri and that "
+                "the servers run"
+            ) from None
+
+    # --- NodeTree -----------------------------------------------------------------------------------------
+
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, sequential: bool = False, timeout: float
+    ) -> str:
+        def request() -> Any:
+            return self._client.create_async(path, data, ephemeral=ephemeral, sequence=sequential)
+
+        return str(await self._call(path, request, timeout))
+
+    async def create_all(self, nodes: Sequence[tuple[str, bytes]], *, timeout: float) -> None:
+        def request() -> Any:
+            transaction = self._client.transaction()
+            for path, data in nodes:
+                transaction.create(path, data)
+            return transaction.commit_async()
+
+        results = await self._call(nodes[0][0], request, timeout)
+        for (path, _), outcome in zip(nodes, results, strict=True):
+            if isinstance(outcome, Exception) and not isinstance(outcome, RolledBackError | RuntimeInconsistency):
+                raise self._translate(path, outcome)
+
+    async def get(self, path: str, *, watch: Watch | None = None, timeout: float) -> Node:
+        data, stat = await self._call(path, lambda: self._client.get_async(path, watch=self._watcher(watch)), timeout)
+        return Node(data, _stat(stat))
+
+    async def exists(self, path: str, *, watch: Watch | None = None, timeout: float) -> NodeStat | None:
+        stat = await self._call(path, lambda: self._client.exists_async(path, watch=self._watcher(watch)), timeout)
+        return None if stat is None else _stat(stat)
+
+    async def children(self, path: str, *, watch: Watch | None = None, timeout: float) -> Children:
+        def request() -> Any:
+            return self._client.get_children_async(path, watch=self._watcher(watch), include_data=True)
+
+        names, stat = await self._call(path, request, timeout)
+        return Children(tuple(names), stat.cversion)
+
+    async def set(self, path: str, data: bytes, version: int, *, timeout: float) -> int:
+        stat = await self._call(path, lambda: self._client.set_async(path, data, version), timeout)
+        return int(stat.version)
+
+    async def delete(self, path: str, version: int = ANY_VERSION, *, timeout: float) -> None:
+        await self._call(path, lambda: self._client.delete_async(path, version), timeout)
+
+    async def sync(self, path: str, *, timeout: float) -> None:
+        await self._call(path, lambda: self._client.sync_async(path), timeout)
+
+    async def close(self) -> None:
+        """End the session, if a server can be told within its time-out; its ephemeral nodes go with it."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._restart is not None:
+            self._restart.cancel()
+            await asyncio.wait([self._restart])
+        await asyncio.to_thread(self._stop)
+        self._session.move(SessionState.CLOSED)
+
+    def _stop(self) -> None:
+        self._client.stop()
+        self._client.close()
+
+    # --- requests -----------------------------------------------------------------------------------------
+
+    async def _call(self, path: str, request: Callable[[], Any], timeout: float) -> Any:
+        if self._closing:
+            raise MetadataUnavailable(f"{path}: the metadata service was closed")
+        try:
+            async with asyncio.timeout(timeout), self._places:
+                await self._session.wait_connected()
+                return await await_result(request())
+        except TimeoutError:
+            raise MetadataUnavailable(
+                f"{path}: no answer from ZooKeeper at {self._hosts} within {timeout:g} s"
+            ) from None
+        except KazooException as error:
+            raise self._translate(path, error) from error
+
+    def _translate(self, path: str, error: Exception) -> Exception:
+        for kind, (ours, meaning) in _DEFINITE.items():
+            if isinstance(error, kind):
+                return ours(f"{path} {meaning}")
+        if isinstance(error, _LOST):
+            return ConnectionLost(f"{path}: connection to ZooKeeper at {self._hosts} lost ({type(error).__name__})")
+        if isinstance(error, NoAuthError | AuthFailedError):
+            return MetadataUnavailable(
+                f"{path}: ZooKeeper at {self._hosts} refuses access; check the credentials and zkEnableSecurity"
+            )
+        return MetadataUnavailable(f"{path}: ZooKeeper at {self._hosts} failed: {type(error).__name__} {error}")
+
+    def _watcher(self, watch: Watch | None) -> Callable[..., None] | None:
+        if watch is None:
+            return None
+        from_any_thread = hop(self._loop, watch)
+        return lambda _event: from_any_thread()
+
+    # --- session ------------------------------------------------------------------------------------------
+
+    def _on_kazoo_state(self, state: str) -> None:
+        """On kazoo's connection thread."""
+        self._tell_loop(state, self._client.client_state)
+
+    def _on_state(self, state: str, keeper_state: str) -> None:
+        if self._closing:
+            return
+        if state == KazooState.CONNECTED:
+            self._session.move(SessionState.CONNECTED)
+        elif state == KazooState.SUSPENDED:
+            self._session.move(SessionState.SUSPENDED)
+        else:
+            self._session.move(SessionState.EXPIRED)
+            if keeper_state != KeeperState.EXPIRED_SESSION and self._restart is None:
+                self._restart = self._loop.create_task(self._start_again())
+
+    async def _start_again(self) -> None:
+        _log.warning("the ZooKeeper connection ended; opening a new session")
+        await asyncio.sleep(_LONGEST_RECONNECT_PAUSE)
+        await asyncio.to_thread(self._client.start_async)
+        self._restart = None
+
+
+def _stat(stat: Any) -> NodeStat:
+    return NodeStat(stat.version, stat.cversion, stat.ctime, stat.ephemeralOwner, stat.numChildren)

@@ -1,0 +1,21 @@
+"""Fixtures that several rings share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.zookeeper import ZooKeeperServer
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """One ZooKeeper for the whole run; tests take roots of their own. Mark its users `zookeeper`."""
+    server = ZooKeeperServer(str(tmp_path_factory.mktemp("zookeeper")))
+    try:
+        server.start()
+    except RuntimeError as error:
+        pytest.fail(str(error), pytrace=False)
+    yield server
+    server.stop()

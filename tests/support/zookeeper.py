@@ -1,0 +1,123 @@
+"""A real ZooKeeper for tests, out of the jars that PySpark brings along.
+
+One JVM (small heap) with one stand-alone server on a free port. It can be paused (SIGSTOP: connections stay,
+nobody answers), stopped and started again on the same port with the same data.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+
+from kazoo.client import KazooClient
+
+_JARS = ("zookeeper-*", "zookeeper-jute-*", "slf4j-api-*", "log4j-*", "netty-*", "metrics-core-*", "snappy-*")
+_COMMONS = ("commons-io-*", "commons-lang*", "commons-cli-*", "commons-codec-*")
+_START_SECONDS = 60.0
+TICK_MS = 500
+
+
+class ZooKeeperServer:
+    """`start` returns when the server answers. Session time-outs down to two ticks (1 s) are granted."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = _free_port()
+
+    @property
+    def hosts(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def uri(self, root: str = "/ledgers", layout: str = "null") -> str:
+        return f"zk+{layout}://{self.hosts}{root}"
+
+    def start(self) -> None:
+        java = shutil.which("java")
+        if java is None:
+            raise RuntimeError("these tests need Java: install openjdk-17-jre-headless")
+        os.makedirs(f"{self._directory}/data", exist_ok=True)
+        config = f"{self._directory}/zoo.cfg"
+        with open(config, "w", encoding="utf-8") as out:
+            out.write(
+                f"tickTime={TICK_MS}\ndataDir={self._directory}/data\nclientPort={self.port}\n"
+                "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+                "4lw.commands.whitelist=ruok\nextendedTypesEnabled=true\n"
+            )
+        command = [
+            *(java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"),
+            *("-Dzookeeper.forceSync=no", "-Dlog4j2.level=ERROR", "-Dlog4j.rootLogger=ERROR"),
+            *("-cp", _class_path(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", config),
+        ]
+        with open(f"{self._directory}/out.log", "ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        self._wait_until_it_answers()
+
+    def stop(self) -> None:
+        """Kill the server; its data stays."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def pause(self) -> None:
+        """Connections stay open, nobody answers."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._running().send_signal(signal.SIGCONT)
+
+    def expire(self, session_id: int, password: bytes) -> None:
+        """End somebody's session: take it over with a second client, and close it."""
+        client = KazooClient(hosts=self.hosts, timeout=10, client_id=(session_id, password))
+        client.start(timeout=10)
+        client.stop()
+        client.close()
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("ZooKeeper is not running")
+        return self._process
+
+    def _wait_until_it_answers(self) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            if self._running().poll() is not None:
+                break
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                    connection.sendall(b"ruok")
+                    if connection.recv(4) == b"imok":
+                        return
+            except OSError:
+                pass
+            time.sleep(0.05)
+        with open(f"{self._directory}/out.log", encoding="utf-8", errors="replace") as log:
+            tail = log.read()[-2000:]
+        self.stop()
+        raise RuntimeError(f"ZooKeeper did not start within {_START_SECONDS:g} s:\n{tail}")
+
+
+def _class_path() -> str:
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise RuntimeError(f"these tests need PySpark's jars: {sys.executable} -m pip install pyspark")
+    folder = f"{os.path.dirname(spec.origin)}/jars"
+    jars = [jar for pattern in _JARS + _COMMONS for jar in glob.glob(f"{folder}/{pattern}.jar")]
+    return os.pathsep.join(sorted(jars))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
