@@ -33,7 +33,6 @@ from rocksdict import (
     Options,
     Rdict,
     RdictIter,
-    ReadOptions,
     WriteBatch,
     WriteOptions,
 )
@@ -194,20 +193,22 @@ class RocksStore:
         return self._call("seek", seek)
 
     def scan(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        bounds = ReadOptions()
-        if end is not None:
-            bounds.set_iterate_upper_bound(end)
-        rows = self._call("iterate", lambda: self._db.iter(bounds))
+        rows = self._call("iterate", self._db.iter)
         self._call("seek", lambda: rows.seek(begin))
-        return self._walk(rows)
+        return self._walk(rows, end)
 
-    def _walk(self, rows: RdictIter) -> Iterator[tuple[bytes, bytes]]:
-        valid, key, value, advance = rows.valid, rows.key, rows.value, rows.next
+    def _walk(self, rows: RdictIter, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        # Compared here: an upper bound in the binding's ReadOptions cut rows off (its memory does not live long
+        # enough).
+        valid, key_of, value_of, advance = rows.valid, rows.key, rows.value, rows.next
         try:
             while valid():
-                yield key(), value()
+                key = key_of()
+                if end is not None and key >= end:
+                    return
+                yield key, value_of()
                 advance()
-            rows.status()
+            rows.status()  # raises if it was a fault that ended the walk
         except Exception as error:
             raise StorageFault(f"RocksDB in {self._path}: iteration failed: {error}") from error
 

@@ -1,0 +1,176 @@
+"""Checkpoints: make the ledger storage durable, then let the marks move, then let old journals go.
+
+Order, never changed
+1. take the mark of every journal: all records below it were put into the storage before they were journaled;
+2. `storage.flush()`: everything put before this call is in synced entry logs and synced indexes;
+3. write the marks of step 1 to all writable ledger directories;
+4. delete journals below them (not at shutdown).
+
+A failure ends the checkpoint where it is: the marks stay, nothing is deleted, and the next checkpoint begins anew.
+
+    storage fault            logged; repeated after the next interval
+    no writable directory    told to `on_no_writable_directory` (the bookie turns read-only); repeated too
+    no directory takes the   the same
+    mark
+    anything else            told to `on_failure` (the bookie stops): a fault of ours, nothing may be assumed
+
+Step 2 happens even if no mark has moved: deletions of ledgers, and entries that are not journaled at all
+(`journalWriteData=false`), have to reach the disk as well. With nothing to write it costs one turn of the event loop.
+
+Threads: `checkpoint` runs on the thread named so, or on that of its caller, one at a time; `request` may come from any.
+
+Source: reference on-disk formats, section 13; reference bookie behaviour, section 13.4.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from bookie_pod.storage.journal.marks import LogMark
+from bookie_protocol.errors import NoWritableDirectory, StorageFault
+
+_log = structlog.get_logger(__name__)
+
+
+class Flushable(Protocol):
+    """The part of `LedgerStorage` that a checkpoint needs."""
+
+    def flush(self) -> None: ...
+    def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None: ...
+
+
+class MarkedJournal(Protocol):
+    """The part of `Journal` that a checkpoint needs."""
+
+    def last_mark(self) -> LogMark: ...
+    def remove_below(self, mark: LogMark) -> list[int]: ...
+
+
+class MarkWriter(Protocol):
+    """The part of `MarkFiles` that a checkpoint needs."""
+
+    def write(self, mark: LogMark, writable: Sequence[str]) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointHandlers:
+    """Whom to tell; called on the checkpoint thread or on a storage thread, possibly repeatedly."""
+
+    on_no_writable_directory: Callable[[BaseException], None]
+    on_failure: Callable[[BaseException], None]
+    on_checkpoint: Callable[[float], None] = lambda seconds: None
+    """A checkpoint is complete; it took this long."""
+
+
+class SyncThread:
+    """Checkpoints the ledger storage every `flushInterval`, and whenever it is asked to."""
+
+    def __init__(
+        self,
+        storage: Flushable,
+        journals: Sequence[MarkedJournal],
+        marks: Sequence[MarkWriter],
+        writable_directories: Callable[[], Sequence[str]],
+        handlers: CheckpointHandlers,
+        *,
+        flush_interval_ms: int = 10_000,
+    ) -> None:
+        """`marks[i]` belongs to `journals[i]`; `flush_interval_ms` is `flushInterval`."""
+        if len(journals) != len(marks):
+            raise ValueError(f"{len(journals)} journals but {len(marks)} mark writers")
+        self._storage = storage
+        self._journals = tuple(journals)
+        self._marks = tuple(marks)
+        self._writable_directories = writable_directories
+        self._handlers = handlers
+        self._interval = flush_interval_ms / 1000
+        self._completed = [LogMark()] * len(journals)
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        storage.on_flush_failure(self._tell)
+
+    def start(self) -> None:
+        """Begin with the checkpoints; only after replay, when the journals run."""
+        self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def request(self) -> None:
+        """Let the thread make a checkpoint now. Never blocks."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread, after the checkpoint that is running. No error if it never ran."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def shutdown(self) -> None:
+        """End the thread, then a last checkpoint that deletes no journals. Before the journals stop.
+
+        Raises what the checkpoint raises; nothing is lost by that, the next start replays.
+        """
+        self.stop()
+        self.checkpoint(trim=False)
+
+    def _run(self) -> None:
+        while True:
+            self._wake.wait(self._interval)
+            self._wake.clear()
+            if self._stopping:
+                return
+            try:
+                self.checkpoint()
+            except Exception as error:
+                self._tell(error)
+
+    def checkpoint(self, *, trim: bool = True) -> None:
+        """One checkpoint on the calling thread (not the event loop). Raises what ended it."""
+        with self._lock:
+            begin = time.perf_counter()
+            taken = [journal.last_mark() for journal in self._journals]
+            self._storage.flush()
+            self._persist(taken)
+            if trim:
+                self._trim()
+            self._handlers.on_checkpoint(time.perf_counter() - begin)
+
+    def _persist(self, taken: Sequence[LogMark]) -> None:
+        for index, mark in enumerate(taken):
+            if mark <= self._completed[index]:
+                continue
+            try:
+                self._marks[index].write(mark, self._writable_directories())
+            except NoWritableDirectory:
+                raise
+            except StorageFault as error:
+                raise NoWritableDirectory(str(error)) from error
+            self._completed[index] = mark
+
+    def _trim(self) -> None:
+        for journal, mark in zip(self._journals, self._completed, strict=True):
+            if mark == LogMark():
+                continue
+            try:
+                journal.remove_below(mark)
+            except StorageFault as error:  # old journals that stay do no harm
+                _log.warning("cannot delete old journals, will be tried again", error=str(error))
+
+    def _tell(self, error: BaseException) -> None:
+        if isinstance(error, NoWritableDirectory):
+            _log.error("no writable ledger directory, marks stay", error=str(error))
+            self._handlers.on_no_writable_directory(error)
+        elif isinstance(error, StorageFault):
+            _log.error("checkpoint failed, marks stay, will be repeated", error=str(error))
+        else:
+            _log.critical("checkpoint failed for a reason that is no storage fault", error=repr(error))
+            self._handlers.on_failure(error)

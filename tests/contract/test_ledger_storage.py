@@ -1,0 +1,257 @@
+"""What every storage engine must do, whatever its files look like.
+
+An engine joins by adding a factory to `ENGINES`: it gets a folder of its own and gives functions that open the engine
+over that folder, again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.storage.engines.interface import LAST_ENTRY, LedgerStorage
+from bookie_pod.storage.files_posix import PosixFiles
+from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, Unauthorized
+from tests.support.storage_engine import KEY, MemoryBookie, entry, open_engine, put, small_options
+
+Opener = Callable[[], LedgerStorage]
+
+
+def _db_in_memory(folder: Path) -> Opener:
+    return MemoryBookie().open
+
+
+def _db_on_disk(folder: Path) -> Opener:
+    return lambda: open_engine(PosixFiles(), [str(folder / "current")], small_options())
+
+
+def _db_on_three_disks(folder: Path) -> Opener:
+    directories = [str(folder / name / "current") for name in ("a", "b", "c")]
+    return lambda: open_engine(PosixFiles(), directories, small_options(directories=3))
+
+
+ENGINES = {
+    "db, memory": _db_in_memory,
+    "db, RocksDB": _db_on_disk,
+    "db, RocksDB, three directories": _db_on_three_disks,
+}
+
+
+class Engine:
+    """The engine under test, which can be closed and opened again."""
+
+    def __init__(self, opener: Opener) -> None:
+        self._opener = opener
+        self.storage = opener()
+
+    def reopen(self) -> LedgerStorage:
+        self.storage.close()
+        self.storage = self._opener()
+        return self.storage
+
+
+@pytest.fixture(params=list(ENGINES.values()), ids=list(ENGINES))
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(request.param(tmp_path))
+    yield engine
+    engine.storage.close()
+
+
+def test_an_entry_is_readable_from_the_put_on_and_after_a_restart(engine: Engine) -> None:
+    data = entry(7, 0)
+    put(engine.storage, data)
+    assert engine.storage.cached(7, 0) == data
+    assert engine.storage.read(7, 0) == data
+    engine.storage.flush()
+    assert engine.storage.read(7, 0) == data
+    assert engine.reopen().read(7, 0) == data
+
+
+def test_what_is_not_there_is_told_apart(engine: Engine) -> None:
+    storage = engine.storage
+    with pytest.raises(NoSuchLedger):
+        storage.read(1, 0)
+    with pytest.raises(NoSuchLedger):
+        storage.last_entry_id(1)
+    with pytest.raises(NoSuchLedger):
+        storage.entry_ids(1)
+    storage.set_master_key(1, KEY)
+    with pytest.raises(NoSuchEntry):
+        storage.read(1, 0)
+    with pytest.raises(NoSuchEntry):
+        storage.read(1, LAST_ENTRY)
+    assert list(storage.entry_ids(1)) == []
+    put(storage, entry(1, 5))
+    for _ in range(2):
+        with pytest.raises(NoSuchEntry):
+            storage.read(1, 4)
+        with pytest.raises(NoSuchEntry):
+            storage.read(1, 6)
+        storage.flush()
+
+
+def test_the_last_copy_of_an_entry_wins_at_every_level(engine: Engine) -> None:
+    storage = engine.storage
+    first, second, third = (entry(3, 9, 64, mark) for mark in (b"a", b"b", b"c"))
+    put(storage, first)
+    storage.flush()
+    assert storage.read(3, 9) == first
+    put(storage, second, third)
+    assert storage.read(3, 9) == third
+    storage.flush()
+    assert storage.read(3, 9) == third
+    assert engine.reopen().read(3, 9) == third
+
+
+def test_the_last_entry_is_the_highest_id_wherever_it_is(engine: Engine) -> None:
+    storage = engine.storage
+    put(storage, entry(5, 100), entry(5, 7))
+    assert storage.last_entry_id(5) == 100
+    storage.flush()
+    put(storage, entry(5, 3))  # a recovery add of an old entry must not hide the higher one on disk
+    assert storage.last_entry_id(5) == 100
+    assert storage.read(5, LAST_ENTRY) == entry(5, 100)
+    put(storage, entry(5, 101))
+    assert storage.last_entry_id(5) == 101
+    storage.flush()
+    assert engine.reopen().last_entry_id(5) == 101
+
+
+def test_entry_ids_come_ascending_from_memory_and_disk(engine: Engine) -> None:
+    storage = engine.storage
+    put(storage, *(entry(4, e) for e in (9, 1, 5)), entry(5, 2))
+    storage.flush()
+    put(storage, *(entry(4, e) for e in (0, 5, 12)))
+    assert list(storage.entry_ids(4)) == [0, 1, 5, 9, 12]
+    storage.flush()
+    assert list(engine.reopen().entry_ids(4)) == [0, 1, 5, 9, 12]
+
+
+def test_negative_neighbours_and_large_ids(engine: Engine) -> None:
+    storage = engine.storage
+    largest = (1 << 63) - 1
+    put(storage, entry(largest, 0), entry(0, largest - 1), entry(0, 0), entry(1, 0))
+    storage.flush()
+    assert storage.last_entry_id(0) == largest - 1
+    assert storage.last_entry_id(largest) == 0
+    assert list(storage.entry_ids(0)) == [0, largest - 1]
+    assert sorted(engine.reopen().ledger_ids()) == [0, 1, largest]
+
+
+def test_ledger_records_survive_a_flush_even_without_entries(engine: Engine) -> None:
+    storage = engine.storage
+    storage.set_master_key(11, KEY)
+    record = storage.ledger(11)
+    assert record is not None
+    storage.set_ledger(11, replace(record, fenced=True, explicit_lac=b"lac packet"))
+    storage.flush()
+    reopened = engine.reopen()
+    assert reopened.ledger(11) == replace(record, fenced=True, explicit_lac=b"lac packet")
+    assert reopened.ledger(12) is None
+
+
+@pytest.mark.parametrize("unknown", [b"", bytes(20)])
+def test_a_key_that_nobody_knows_yet_is_replaced_by_the_first_real_one(engine: Engine, unknown: bytes) -> None:
+    storage = engine.storage
+    assert storage.set_master_key(1, unknown).key == unknown
+    assert storage.set_master_key(1, KEY).key == KEY
+    assert storage.set_master_key(1, unknown).key == KEY
+    with pytest.raises(Unauthorized, match="ledger 1"):
+        storage.set_master_key(1, KEY[::-1])
+    storage.flush()
+    record = engine.reopen().ledger(1)
+    assert record is not None
+    assert record.key == KEY
+
+
+def test_a_deleted_ledger_is_gone_and_its_neighbours_are_not(engine: Engine) -> None:
+    storage = engine.storage
+    for ledger_id in (6, 7, 8):
+        put(storage, entry(ledger_id, 0))
+    storage.flush()
+    put(storage, *(entry(ledger_id, 1) for ledger_id in (6, 7, 8)))
+    deleted: list[int] = []
+    storage.on_ledger_deleted(deleted.append)
+    storage.delete_ledger(7)
+    assert deleted == [7]
+    for _ in range(3):
+        assert storage.ledger(7) is None
+        assert storage.cached(7, 0) is None
+        for entry_id in (0, 1, LAST_ENTRY):
+            with pytest.raises(NoSuchLedger):
+                storage.read(7, entry_id)
+        for ledger_id in (6, 8):
+            assert storage.read(ledger_id, 0) == entry(ledger_id, 0)
+            assert storage.read(ledger_id, 1) == entry(ledger_id, 1)
+        storage.flush()
+        storage = engine.reopen()
+
+
+def test_a_ledger_made_anew_after_its_deletion_keeps_only_what_is_new(engine: Engine) -> None:
+    storage = engine.storage
+    put(storage, entry(7, 0), entry(7, 50))
+    storage.flush()
+    put(storage, entry(7, 1))
+    storage.delete_ledger(7)
+    put(storage, entry(7, 2, mark=b"n"))
+    for _ in range(2):
+        assert storage.last_entry_id(7) == 2
+        assert list(storage.entry_ids(7)) == [2]
+        with pytest.raises(NoSuchEntry):
+            storage.read(7, 0)
+        storage.flush()
+    assert list(engine.reopen().entry_ids(7)) == [2]
+
+
+def test_deleting_twice_around_a_flush_forgets_both_lives(engine: Engine) -> None:
+    storage = engine.storage
+    put(storage, entry(7, 0))
+    storage.delete_ledger(7)
+    put(storage, entry(7, 1))
+    storage.flush()
+    storage.delete_ledger(7)
+    storage.delete_ledger(8)  # never existed
+    storage.flush()
+    storage.set_master_key(7, KEY)
+    assert list(storage.entry_ids(7)) == []
+    storage.flush()
+    with pytest.raises(NoSuchEntry):
+        engine.reopen().read(7, 1)
+
+
+def test_a_ledger_in_limbo_serves_what_it_has_and_denies_nothing(engine: Engine) -> None:
+    storage = engine.storage
+    put(storage, entry(2, 3))
+    record = storage.ledger(2)
+    assert record is not None
+    storage.set_ledger(2, replace(record, limbo=True))
+    for _ in range(2):
+        assert storage.read(2, 3) == entry(2, 3)
+        with pytest.raises(LedgerStateUnknown):
+            storage.read(2, 4)
+        with pytest.raises(LedgerStateUnknown):
+            storage.read(2, LAST_ENTRY)
+        storage.flush()
+        storage = engine.reopen()
+
+
+def test_callbacks_of_a_swap(engine: Engine) -> None:
+    storage, calls = engine.storage, []
+    storage.on_swap(lambda: calls.append("swap"))
+    storage.on_space(lambda: calls.append("space"))
+    storage.flush()
+    assert calls == []  # nothing was in the cache, so the dicts handed out stay valid
+    handed_out = storage.active_entries(1)
+    put(storage, entry(1, 0))
+    assert storage.active_entries(1) is handed_out
+    storage.flush()
+    assert calls == ["swap", "space"]
+    assert storage.active_entries(1) is not handed_out
+
+
+def test_closing_twice_is_no_error(engine: Engine) -> None:
+    engine.storage.close()
+    engine.storage.close()

@@ -1,0 +1,158 @@
+"""An engine to test: on memory or on real disks, with what the server would keep beside it."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
+from bookie_pod.storage.engines.metrics import FlushStage, ReadLevel
+from bookie_pod.storage.engines.options import DbStorageOptions
+from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
+from bookie_pod.storage.entry_log import EntryLogOptions, LedgerDirStates
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.store import StoreFactory
+from tests.support.memory_files import Faults, MemoryFiles
+from tests.support.memory_store import MemoryStores
+
+KEY = bytes(range(20))
+
+
+def entry(ledger_id: int, entry_id: int, size: int = 40, mark: bytes = b"x") -> bytes:
+    """An entry of `size` bytes: ids, LAC, length, and something that tells it from others."""
+    head = struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, size)
+    return head + (mark * size)[: max(0, size - len(head))]
+
+
+def put(storage: LedgerStorage, *entries: bytes) -> None:
+    """Put entries as the server does: into the active dict, then accounted."""
+    for data in entries:
+        ledger_id, entry_id = struct.unpack_from(">qq", data)
+        if storage.ledger(ledger_id) is None:
+            storage.set_master_key(ledger_id, KEY)
+        storage.active_entries(ledger_id)[entry_id] = data
+        storage.account(ledger_id, len(data), 1)
+
+
+class CountingMetrics:
+    """Counts what an engine reports."""
+
+    def __init__(self) -> None:
+        self.levels: Counter[ReadLevel] = Counter()
+        self.stages: Counter[FlushStage] = Counter()
+        self.stage_seconds = dict.fromkeys(FlushStage, 0.0)
+        self.read_ahead_entries: list[int] = []
+        self.sizes: list[tuple[int, int]] = []
+        self.lookups = self.log_reads = self.failures = self.last_entries = 0
+
+    def read_from(self, level: ReadLevel) -> None:
+        self.levels[level] += 1
+
+    def looked_up(self, seconds: float) -> None:
+        self.lookups += 1
+
+    def read_log(self, seconds: float) -> None:
+        self.log_reads += 1
+
+    def read_ahead(self, seconds: float, entries: int, nbytes: int) -> None:
+        self.read_ahead_entries.append(entries)
+
+    def last_entry(self, seconds: float) -> None:
+        self.last_entries += 1
+
+    def flushed(self, stage: FlushStage, seconds: float) -> None:
+        self.stages[stage] += 1
+        self.stage_seconds[stage] += seconds
+
+    def flush_size(self, nbytes: int, entries: int) -> None:
+        self.sizes.append((nbytes, entries))
+
+    def flush_failed(self) -> None:
+        self.failures += 1
+
+
+def call_directly(action: Callable[[], None]) -> None:
+    """An `OnLoop` for tests that have no event loop."""
+    action()
+
+
+def small_options(
+    *, half_bytes: int = 1 << 20, directories: int = 1, read_cache_bytes: int = 1 << 20, log_size: int = 1 << 20
+) -> DbStorageOptions:
+    return DbStorageOptions(
+        write_cache_bytes=2 * half_bytes * directories,
+        read_cache_bytes=read_cache_bytes * directories,
+        entry_log=EntryLogOptions(log_size_limit=log_size, preallocate=False),
+    )
+
+
+@dataclass
+class MemoryBookie:
+    """The disks of one bookie in memory, and the engine on top of them."""
+
+    directories: Sequence[str] = ("/ledgers0",)
+    options: DbStorageOptions = field(default_factory=small_options)
+    files: MemoryFiles = field(default_factory=MemoryFiles)
+    stores: MemoryStores | None = None
+    on_loop: OnLoop = call_directly
+    metrics: CountingMetrics = field(default_factory=CountingMetrics)
+    states: dict[str, LedgerDirStates] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.stores is None:
+            self.stores = MemoryStores(self.files.faults)
+        for directory in self.directories:
+            self.states.setdefault(directory, LedgerDirStates([directory]))
+
+    @property
+    def faults(self) -> Faults:
+        return self.files.faults
+
+    def open(self) -> DbLedgerStorage:
+        return open_engine(
+            self.files,
+            self.directories,
+            self.options,
+            stores=self.stores,
+            on_loop=self.on_loop,
+            metrics=self.metrics,
+            states=self.states,
+        )
+
+    def writable(self) -> list[str]:
+        return [path for state in self.states.values() for path in state.writable()]
+
+    def crash(self, rng: random.Random) -> MemoryBookie:
+        """The bookie after a power cut, not yet opened."""
+        assert self.stores is not None
+        files = self.files.crash(rng)
+        return MemoryBookie(self.directories, self.options, files, self.stores.crash(rng, files.faults), self.on_loop)
+
+
+def open_engine(
+    files: Files,
+    directories: Sequence[str],
+    options: DbStorageOptions,
+    *,
+    stores: StoreFactory | None = None,
+    on_loop: OnLoop = call_directly,
+    metrics: CountingMetrics | None = None,
+    states: dict[str, LedgerDirStates] | None = None,
+) -> DbLedgerStorage:
+    counting, states = metrics or CountingMetrics(), states or {}
+    storage = open_storage(
+        StorageSettings(directories, db=options),
+        StorageParts(
+            files,
+            on_loop,
+            stores,
+            lambda path: states.get(path) or LedgerDirStates([path]),
+            lambda ledger_directory, index_directory: counting,
+        ),
+    )
+    assert isinstance(storage, DbLedgerStorage)
+    return storage
