@@ -24,7 +24,7 @@ from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LedgerState, is_unknown_key
 from bookie_pod.storage.journal.batch import JournalBatch
 from bookie_pod.storage.journal.format import explicit_lac_record, fence_record, key_record
-from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, Unauthorized
+from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, StorageFault, Unauthorized
 
 Done = Callable[[BaseException | None], None]
 _LENGTH = struct.Struct(">I")
@@ -98,7 +98,13 @@ class LedgerOperations:
         pieces = lane.specials + lane.data if self.write_data else lane.specials
         if pieces or self.write_data:
             on_done = done if self.write_data else _nothing
-            self._journals[lane.journal].append(JournalBatch(pieces, entries, sum(map(len, pieces)), sync, on_done))
+            batch = JournalBatch(pieces, entries, sum(map(len, pieces)), sync, on_done)
+            try:
+                self._journals[lane.journal].append(batch)
+            except StorageFault as error:
+                # The journal has failed and the bookie is about to stop: nothing is answered.
+                done(error)
+                return
         if not self.write_data:
             done(None)
 

@@ -37,12 +37,15 @@ class Ledgers:
         storage: LedgerStorage,
         journals: int,
         *,
+        journaled_keys: set[int] | None = None,
         states_max: int = STATES_MAX,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.storage = storage
         self.states: dict[int, LedgerState] = {}
         self._journals = journals
+        self._journaled_keys = journaled_keys or set()
+        """Ledgers whose key record was replayed: they need none in this process's journal."""
         self._states_max = states_max
         self._clock = clock
         self._hot: list[LedgerState] = []
@@ -116,6 +119,7 @@ class Ledgers:
     def _load(self, ledger_id: int, record: LedgerRecord) -> LedgerState:
         state = self._remember(LedgerState(ledger_id, record.key, self.journal_of(ledger_id)))
         state.fenced, state.limbo = record.fenced, record.limbo
+        state.key_journaled = ledger_id in self._journaled_keys
         if record.explicit_lac:
             state.explicit_lac = record.explicit_lac
             state.lac = read_lac_packet(record.explicit_lac).lac

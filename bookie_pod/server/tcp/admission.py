@@ -21,10 +21,9 @@ from bookie_pod.storage.engines.interface import LedgerStorage
 class JournalLoad(Protocol):
     """The load of one journal."""
 
-    @property
-    def queued_bytes(self) -> int: ...
-    @property
-    def queued_entries(self) -> int: ...
+    def has_room(self) -> bool:
+        """Whether its limits on unacknowledged records and bytes allow more."""
+        ...
 
 
 class WriteAdmission:
@@ -35,14 +34,10 @@ class WriteAdmission:
         storage: LedgerStorage,
         journals: Sequence[JournalLoad],
         *,
-        journal_bytes_max: int,
-        journal_entries_max: int,
         adds_in_progress_max: int = 0,
     ) -> None:
         self._storage = storage
         self._journals = journals
-        self._journal_bytes_max = journal_bytes_max
-        self._journal_entries_max = journal_entries_max
         self._adds_in_progress_max = adds_in_progress_max
         self._read_only = False
         self._high_priority_writes = True
@@ -116,8 +111,8 @@ class WriteAdmission:
         return bool(self._full) or self._journals_full() or self._too_many_in_progress()
 
     def _journals_full(self) -> bool:
-        for journal in self._journals:
-            if journal.queued_bytes > self._journal_bytes_max or journal.queued_entries > self._journal_entries_max:
+        for journal in self._journals:  # noqa: SIM110 - runs per batch, a generator costs more
+            if not journal.has_room():
                 return True
         return False
 

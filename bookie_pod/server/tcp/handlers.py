@@ -138,7 +138,10 @@ class RequestHandlers:
             if error is None:
                 reply.forced()
 
-        self._operations.force(ledger_id, done)
+        try:
+            self._operations.force(ledger_id, done)
+        except PodkeeperError as error:
+            reply.error(error)
 
     # --- reading --------------------------------------------------------------------------------------------
 

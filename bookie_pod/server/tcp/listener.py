@@ -59,7 +59,7 @@ class TcpListener:
         for conn in connections:
             conn.stop_reading()
         deadline = self._context.loop.time() + drain_s
-        while self._context.busy and self._context.loop.time() < deadline:
-            await asyncio.sleep(DRAIN_POLL_S)  # noqa: ASYNC110 - happens once, at the end of a bookie's life
+        while self._context.busy and self._context.loop.time() < deadline:  # noqa: ASYNC110 - once in a life
+            await asyncio.sleep(DRAIN_POLL_S)
         for conn in connections:
             conn.close()

@@ -13,6 +13,7 @@ Source: reference wire protocol, section 8.4.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -36,14 +37,12 @@ class LongPolls:
         reads: Reads,
         lanes: ReadLanes,
         loop: asyncio.AbstractEventLoop,
-        wall_clock_ms: Callable[[], int],
         waiting_max: int = WAITING_MAX,
     ) -> None:
         self._ledgers = ledgers
         self._reads = reads
         self._lanes = lanes
         self._loop = loop
-        self._wall_clock_ms = wall_clock_ms
         self._waiting_max = waiting_max
         self.waiting = 0
 
@@ -117,7 +116,7 @@ class LongPolls:
         if lac <= previous:
             reply.entry(None, max_lac=lac)
             return
-        time_ms = self._wall_clock_ms() if by_lac else None
+        time_ms = time.time_ns() // 1_000_000 if by_lac else None
         self._read_next(request.ledger_id, previous + 1, lac, time_ms, reply)
 
     def _read_next(self, ledger_id: int, entry_id: int, lac: int, time_ms: int | None, reply: Reply) -> None:

@@ -1,0 +1,56 @@
+# Two commands on a fresh Debian or Ubuntu machine with Python 3.11, make and a Java 17 runtime:
+#   make run     the main job on embedded defaults; FILE=path writes a file of yours
+#   make test    the tests
+# Everything is installed into .venv from requirements.lock, by hash.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+FILE   ?=
+
+.PHONY: run test test-long interop lint types imports docs protos lock bench clean
+
+run: $(VENV)/.installed
+	$(BIN)/bookie trial $(FILE)
+
+test: $(VENV)/.installed java lint
+	$(BIN)/pytest tests -m "not interop and not slow" $(PYTEST_ARGS)
+
+test-long: $(VENV)/.installed java
+	$(BIN)/pytest tests -m "slow and not interop" $(PYTEST_ARGS)
+
+interop: $(VENV)/.installed java
+	$(BIN)/pytest tests/interop -m interop --timeout=900 $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff format --check -q .
+	$(BIN)/ruff check -q .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo 2>&1 | tail -n 20; exit $${PIPESTATUS[0]}
+
+docs: $(VENV)/.installed
+	$(BIN)/bookie config docs > docs/configuration.md
+
+lock: $(VENV)/.installed
+	$(BIN)/uv pip compile -q --generate-hashes --no-header --extra dev --python-version 3.11 pyproject.toml -o requirements.lock
+
+bench: $(VENV)/.installed java
+	$(BIN)/python benchmarks/compare.py $(BENCH_ARGS)
+
+.PHONY: java
+java:
+	@command -v java >/dev/null || { echo "java not found: the tests run a real ZooKeeper; apt-get install openjdk-17-jre-headless" >&2; exit 1; }
+
+$(VENV)/.installed: requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer not found: apt-get install python3.11 python3.11-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: apt-get install python3.11 python3.11-venv" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' || { echo "Python's venv module is missing: apt-get install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+SHELL := /bin/bash

@@ -1,0 +1,390 @@
+"""One bookie: the order in which its parts start, and the order in which they stop.
+
+Start (a failure ends it there, with everything that was started stopped again):
+ 1. identity; the port is taken, connections are dropped until step 9
+ 2. HTTP probes: alive, not ready
+ 3. metadata service; cookies checked, new directories stamped
+ 4. storage opened (the right engine, or refused)
+ 5. journals replayed into the storage
+ 6. everything flushed, marks written
+ 7. journals start (a new file each), checkpoints, disk monitor
+ 8. registration
+ 9. `DIRTY` written; requests are served; gRPC health
+
+Stop: no more requests, answer what is under way, deregister, flush, marks, journals, files, `DIRTY` removed.
+After a failure (`abort`) nothing is flushed: the journals hold what was acknowledged.
+
+Threads: event loop; blocking steps run on threads of their own.
+
+Source: reference on-disk formats, section 14; bookie behaviour, section 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.metrics.bookie import BookieMetrics
+from bookie_pod.metrics.process import ProcessCollector
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.node import options
+from bookie_pod.node.bookie_id import bookie_service_info, candidate_bookie_ids, derive_bookie_id, derive_host
+from bookie_pod.node.cookie_check import verify_cookies
+from bookie_pod.node.cookies import Cookie
+from bookie_pod.node.dirty import DirtyMarker
+from bookie_pod.node.loop_bridge import LoopBridge
+from bookie_pod.node.mode import BookieMode
+from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server, open_storage_side
+from bookie_pod.node.recovery import replay_journals
+from bookie_pod.node.registration import RegistrationManager, ServerStatus
+from bookie_pod.server.grpc.start import start_grpc
+from bookie_pod.server.http.start import start_http
+from bookie_pod.server.status import NodeState
+from bookie_pod.server.tcp.listener import TcpListener
+from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
+from bookie_pod.storage.disks import DiskMonitor
+from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.journal.journal import Journal
+from bookie_pod.storage.journal.marks import MarkFiles
+from bookie_protocol.errors import (
+    InvalidCookie,
+    MetadataNotFound,
+    MetadataUnavailable,
+    PodkeeperError,
+    ServerStartFailed,
+    StorageFault,
+)
+from bookie_protocol.metadata_service.uri import open_metadata_service
+
+if TYPE_CHECKING:
+    from bookie_protocol.metadata_service.interface import MetadataService
+
+_log = structlog.get_logger(__name__)
+
+DRAIN_S: Final = 5.0
+"""How long a stop waits for requests under way, in seconds."""
+COLLECT_INTERVAL_S: Final = 30.0
+"""Between two runs of the cycle collector, in seconds."""
+
+
+class Bookie:
+    """The node. `failed` resolves with the error that ends it."""
+
+    def __init__(self, config: BookieConfig) -> None:
+        self.config = config
+        self.loop = asyncio.get_running_loop()
+        self.failed: asyncio.Future[PodkeeperError] = self.loop.create_future()
+        self.registry = Registry(config.metrics.latency_rollover_seconds)
+        self.phase = "starting"
+        self._files = PosixFiles()
+        self._bridge = LoopBridge(self.loop)
+        self._undo = AsyncExitStack()
+        self._dirty = DirtyMarker(self._files, options.current_folders(config.directories.ledger))
+        self._running = False
+        self._stopping = False
+        self._clean = False
+        self._server: ServerSide
+        self._listener: TcpListener | None = None
+        self._storage: StorageSide
+        self._journals: list[Journal] = []
+        self._checkpoints: SyncThread
+        self._metadata: MetadataService
+        self._registration: RegistrationManager | None = None
+        self._mode: BookieMode | None = None
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    # --- start ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Bring everything up. Raises StartupError."""
+        began = self.loop.time()
+        try:
+            await self._start()
+        except MetadataUnavailable as error:
+            raise ServerStartFailed(f"the metadata service does not answer: {error}") from error
+        except StorageFault as error:
+            raise InvalidStart(str(error)) from error
+        _log.info("bookie serves", bookie_id=self.bookie_id, port=self.port, seconds=round(self.loop.time() - began, 3))
+
+    async def _start(self) -> None:
+        config = self.config
+        http = asyncio.create_task(start_http(config.http, self, self.registry))
+        self._undo.push_async_callback(_stop_server, http)
+        address = options.address_options(config, config.network.bookie_port)
+        self._phase("connecting to the metadata service")
+        self._metadata = await open_metadata_service(
+            _required_uri(config),
+            timeout=config.metadata.zk_timeout_ms / 1000,
+            secure=config.metadata.zk_enable_security,
+        )
+        self._undo.push_async_callback(self._metadata.close)
+        self.bookie_id = await asyncio.to_thread(derive_bookie_id, address)
+        self._phase("checking cookies")
+        await self._check_cookies()
+        self._phase("opening the storage")
+        self._storage = await asyncio.to_thread(open_storage_side, config, self._files, self._bridge.run, self.registry)
+        self._undo.push_async_callback(asyncio.to_thread, self._storage.storage.close)
+        self._phase("replaying journals")
+        marks, journaled_keys = await self._replay()
+        self._phase("starting")
+        self._start_journals(marks)
+        self._make_server(journaled_keys)
+        await self._bind()
+        self._start_disks()
+        await self._register()
+        await asyncio.to_thread(self._dirty.write)
+        self._server.context.accepting = True
+        self._running = True
+        self._phase("serving")
+        await http
+        grpc = asyncio.create_task(start_grpc(config.grpc, self))
+        self._undo.push_async_callback(_stop_server, grpc)
+        self._watch(grpc)
+        self._later(self._collect_cycles())
+        gc.collect()
+        gc.freeze()
+
+    async def _check_cookies(self) -> None:
+        config = self.config
+        address = options.address_options(config, config.network.bookie_port)
+        directories = options.bookie_directories(config)
+        try:
+            instance_id = await self._metadata.cluster.instance_id()
+        except MetadataNotFound as error:
+            raise InvalidCookie(
+                f"{config.metadata.service_uri} holds no cluster; make one with"
+                f" `bookie cluster init {config.metadata.service_uri}`"
+            ) from error
+        expected = Cookie.expected(self.bookie_id, directories, instance_id)
+        candidates = await asyncio.to_thread(candidate_bookie_ids, address)
+        await verify_cookies(
+            self._metadata.cookies,
+            self._files,
+            expected,
+            candidates,
+            directories,
+            allow_storage_expansion=config.directories.allow_storage_expansion,
+        )
+
+    async def _replay(self) -> tuple[list[MarkFiles], set[int]]:
+        return await asyncio.to_thread(
+            replay_journals,
+            self._files,
+            self._storage.storage,
+            journal_folders=options.current_folders(self.config.directories.journal),
+            ledger_folders=options.current_folders(self.config.directories.ledger),
+            skip_invalid_records=self.config.journal.skip_invalid_record,
+        )
+
+    def _start_journals(self, marks: list[MarkFiles]) -> None:
+        config = self.config
+        self._journals = make_journals(config, self._files, self.registry, self.loop, self.fail)
+        for journal in self._journals:
+            journal.start()
+            self._undo.push_async_callback(asyncio.to_thread, journal.stop)
+        self._checkpoints = SyncThread(
+            self._storage.storage,
+            self._journals,
+            marks,
+            self._storage.writable,
+            CheckpointHandlers(
+                on_no_writable_directory=self._on_loop(self._no_writable_directory), on_failure=self._on_loop(self.fail)
+            ),
+            flush_interval_ms=config.ledger_storage.flush_interval_ms,
+        )
+        self._checkpoints.start()
+        self._undo.push_async_callback(self._last_checkpoint)
+
+    async def _last_checkpoint(self) -> None:
+        """A clean stop flushes everything and moves the marks; after a failure only the thread ends."""
+        if not self._clean:
+            await asyncio.to_thread(self._checkpoints.stop)
+            return
+        try:
+            await asyncio.to_thread(self._checkpoints.shutdown)
+        except StorageFault as error:
+            self._clean = False
+            _log.error("the last flush failed; the next start replays the journal", reason=str(error))
+
+    def _make_server(self, journaled_keys: set[int]) -> None:
+        self._server = make_server(
+            self.config, self._files, self._storage.storage, self._journals, self.loop, self.registry, journaled_keys
+        )
+        self._undo.push_async_callback(asyncio.to_thread, self._server.stop_lanes)
+        self._mode = BookieMode(options.mode_options(self.config), self._server.admission, self._later, self.fail)
+
+    async def _bind(self) -> None:
+        network = self.config.network
+        host = None
+        if network.listening_interface:
+            host = await asyncio.to_thread(derive_host, options.address_options(self.config, network.bookie_port))
+        self._listener = TcpListener(self._server.context, host, network.bookie_port)
+        await self._listener.bind()
+        self._undo.push_async_callback(self._listener.stop, DRAIN_S)
+
+    def _start_disks(self) -> None:
+        monitor = DiskMonitor(
+            self._files,
+            options.current_folders(self.config.directories.ledger),
+            options.disk_options(self.config),
+            report=lambda folder, state: self._storage.dirs[folder].report(folder, state),
+            on_verdict=self._on_loop(self._mode_of().on_disks),
+            on_failure=self._on_loop(self.fail),
+        )
+        verdict = monitor.check()
+        self._mode_of().on_disks(verdict)
+        monitor.start()
+        self._undo.push_async_callback(asyncio.to_thread, monitor.stop)
+        metrics = BookieMetrics(self.registry)
+        metrics.bind_status(lambda: self._status().value)
+        metrics.bind_journals(len(self._journals), self.config.journal.queue_size)
+        self.registry.add_collector(ProcessCollector())
+
+    async def _register(self) -> None:
+        address = options.address_options(self.config, self.port)
+        host = await asyncio.to_thread(derive_host, address)
+        listener = self.config.http.listener
+        info = bookie_service_info(
+            host,
+            self.port,
+            tls=self.config.tls.provider_factory_class is not None,
+            http_port=listener.port if listener is not None else None,
+            http_host=listener.host if listener is not None else None,
+        )
+        self._registration = RegistrationManager(self._metadata, self.bookie_id, info, self.fail)
+        await self._registration.register(read_only=self._mode_of().read_only)
+        self._undo.push_async_callback(self._registration.deregister)
+        self._mode_of().attach(self._registration)
+
+    # --- stop -----------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Drain, flush, deregister. What was acknowledged is in synced entry logs afterwards."""
+        self._phase("stopping")
+        self._stopping = True
+        self._clean = self._running
+        await self._unwind()
+        if self._clean:
+            await asyncio.to_thread(self._dirty.remove)
+        _log.info("bookie stopped", clean=self._clean)
+
+    async def abort(self) -> None:
+        """End after a failure: close everything, flush nothing."""
+        self._stopping = True
+        self._clean = False
+        await self._unwind()
+
+    async def _unwind(self) -> None:
+        self._running = False
+        if self._server_accepts():
+            self._server.context.accepting = False
+        for task in self._tasks:
+            task.cancel()
+        with suppress(Exception):
+            await self._undo.aclose()
+
+    def fail(self, error: BaseException) -> None:
+        """A part cannot go on: the bookie ends."""
+        if not self.failed.done():
+            known = error if isinstance(error, PodkeeperError) else StorageFault(f"unexpected fault: {error!r}")
+            _log.critical("bookie fails", reason=str(known))
+            self.failed.set_result(known)
+
+    # --- state (NodeStatus) ---------------------------------------------------------------------------------
+
+    @property
+    def port(self) -> int:
+        assert self._listener is not None
+        return self._listener.port
+
+    def state(self) -> NodeState:
+        read_only = self._mode is not None and self._mode.read_only
+        return NodeState(
+            self._running, read_only, self._stopping, self._mode is None or self._mode.high_priority_writes
+        )
+
+    def unhealthy_reason(self) -> str | None:
+        return str(self.failed.result()) if self.failed.done() else None
+
+    def unready_reason(self) -> str | None:
+        if not self._running:
+            return self.phase
+        return None if self._status() is not ServerStatus.UNREGISTERED else "not registered in the metadata service"
+
+    def _status(self) -> ServerStatus:
+        return ServerStatus.UNREGISTERED if self._registration is None else self._registration.status
+
+    def _mode_of(self) -> BookieMode:
+        assert self._mode is not None
+        return self._mode
+
+    def _server_accepts(self) -> bool:
+        return hasattr(self, "_server")
+
+    def _no_writable_directory(self, error: BaseException) -> None:
+        self._mode_of().no_writable_directory(error)
+
+    def _phase(self, phase: str) -> None:
+        self.phase = phase
+        _log.info("phase", phase=phase)
+
+    # --- tasks ----------------------------------------------------------------------------------------------
+
+    def _on_loop(self, function: Callable[..., None]) -> Callable[..., None]:
+        def hop(*arguments: object) -> None:
+            with suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(function, *arguments)
+
+        return hop
+
+    def _later(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _watch(self, task: asyncio.Task[object]) -> None:
+        """A server that could not start beside the serving bookie ends it: probes would lie otherwise."""
+
+        def done(finished: asyncio.Task[object]) -> None:
+            if not finished.cancelled() and (error := finished.exception()) is not None:
+                self.fail(error)
+
+        task.add_done_callback(done)
+
+    def _done(self, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    async def _collect_cycles(self) -> None:
+        while True:
+            await asyncio.sleep(COLLECT_INTERVAL_S)
+            gc.collect(1)
+
+
+class InvalidStart(ServerStartFailed):
+    """A storage fault while starting: exit code of a bookie exception."""
+
+    exit_code = InvalidCookie.exit_code
+
+
+def _required_uri(config: BookieConfig) -> str:
+    if config.metadata.service_uri is None:
+        raise ServerStartFailed("metadataServiceUri is not set: name the cluster's metadata service")
+    return config.metadata.service_uri
+
+
+async def _stop_server(starting: asyncio.Task[object]) -> None:
+    """Stop an HTTP or gRPC server that is starting or has started."""
+    if not starting.done():
+        starting.cancel()
+    with suppress(asyncio.CancelledError, PodkeeperError):
+        server = await starting
+        if server is not None:
+            await server.stop()  # type: ignore[attr-defined]

@@ -1,0 +1,122 @@
+"""Whether the bookie takes writes: by itself, by an operator's word, or never.
+
+Invariants
+- A read-only state that an operator set is left by an operator only; going read-only again does not change who set it.
+- A bookie whose configuration forbids read-only mode stops instead (`readOnlyModeEnabled=false`).
+- The admission gate changes first and the registration follows, so a client that still finds the bookie in the
+  writable list is refused, never half served.
+
+Threads: event loop only.
+
+Source: reference bookie behaviour, section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from bookie_pod.storage.disks import DiskVerdict
+from bookie_protocol.errors import MetadataUnavailable, PodkeeperError, StorageFault
+
+_log = structlog.get_logger(__name__)
+
+
+class Registrar(Protocol):
+    """The part of the registration that a change of mode needs."""
+
+    async def to_read_only(self) -> None: ...
+    async def to_writable(self) -> None: ...
+
+
+class Gate(Protocol):
+    """The part of the admission that a change of mode needs."""
+
+    def set_mode(self, *, read_only: bool, high_priority_writes: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModeOptions:
+    """Keys that decide about read-only mode."""
+
+    allowed: bool = True
+    """`readOnlyModeEnabled`: False = the bookie stops where it would turn read-only."""
+    forced: bool = False
+    """`forceReadOnlyBookie`: start and stay read-only."""
+    on_any_disk_full: bool = True
+    """`readOnlyModeOnAnyDiskFullEnabled`: one full directory is enough."""
+
+
+class BookieMode:
+    """The mode, and who chose it."""
+
+    def __init__(
+        self,
+        options: ModeOptions,
+        gate: Gate,
+        run: Callable[[Awaitable[None]], None],
+        on_fatal: Callable[[PodkeeperError], None],
+    ) -> None:
+        self._options = options
+        self._gate = gate
+        self._run = run
+        self._on_fatal = on_fatal
+        self._registrar: Registrar | None = None
+        self._room = True
+        self.read_only = options.forced
+        self.manual = False
+        self._apply()
+
+    @property
+    def high_priority_writes(self) -> bool:
+        """Whether recovery adds pass a read-only bookie: its disks have room for them."""
+        return self._room and not self._options.forced
+
+    def attach(self, registrar: Registrar) -> None:
+        """From now on changes are announced in the metadata service."""
+        self._registrar = registrar
+
+    def on_disks(self, verdict: DiskVerdict) -> None:
+        """The disk monitor looked at all directories."""
+        self._room = verdict.high_priority_room
+        full = verdict.writable == 0 or (self._options.on_any_disk_full and verdict.full > 0)
+        if full and not self.read_only:
+            self._change(True, f"{verdict.full} of {verdict.full + verdict.writable} ledger directories are full")
+        elif not full and self.read_only and not self.manual and not self._options.forced:
+            self._change(False, "the ledger directories have room again")
+        else:
+            self._apply()
+
+    def no_writable_directory(self, error: BaseException) -> None:
+        """A flush or checkpoint found no directory to write to."""
+        if not self.read_only:
+            self._change(True, str(error))
+
+    def set_by_operator(self, read_only: bool) -> None:
+        """An operator asked for it; sticks until an operator takes it back."""
+        self.manual = read_only
+        if read_only != self.read_only and not (self._options.forced and not read_only):
+            self._change(read_only, "set by an operator")
+
+    def _change(self, read_only: bool, reason: str) -> None:
+        if read_only and not self._options.allowed:
+            self._on_fatal(StorageFault(f"{reason}, and readOnlyModeEnabled=false: the bookie stops"))
+            return
+        self.read_only = read_only
+        _log.warning("bookie mode", read_only=read_only, reason=reason)
+        self._apply()
+        if self._registrar is not None:
+            self._run(self._announce(self._registrar, read_only))
+
+    def _apply(self) -> None:
+        self._gate.set_mode(read_only=self.read_only, high_priority_writes=self.high_priority_writes)
+
+    async def _announce(self, registrar: Registrar, read_only: bool) -> None:
+        try:
+            await (registrar.to_read_only() if read_only else registrar.to_writable())
+        except MetadataUnavailable as error:
+            # The registration goes on trying by itself; the gate has changed already.
+            _log.warning("mode not announced yet", read_only=read_only, reason=str(error))

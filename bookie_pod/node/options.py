@@ -1,0 +1,131 @@
+"""From the configuration to the options of each part: the one place that knows both.
+
+Pure functions; any thread.
+"""
+
+from __future__ import annotations
+
+import os
+
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.node.bookie_id import BookieAddressOptions
+from bookie_pod.node.cookies import BookieDirectories
+from bookie_pod.node.mode import ModeOptions
+from bookie_pod.server.tcp.context import TcpOptions
+from bookie_pod.storage.disks import DiskOptions
+from bookie_pod.storage.engines.options import DbStorageOptions
+from bookie_pod.storage.engines.registry import StorageSettings
+from bookie_pod.storage.entry_log.options import EntryLogOptions
+from bookie_pod.storage.journal.options import JournalOptions
+
+_MIB = 1024 * 1024
+
+
+def current_folders(directories: tuple[str, ...]) -> list[str]:
+    """The `current` folder of each configured directory."""
+    return [os.path.join(directory, "current") for directory in directories]
+
+
+def address_options(config: BookieConfig, port: int) -> BookieAddressOptions:
+    network = config.network
+    return BookieAddressOptions(
+        port=port,
+        bookie_id=network.bookie_id,
+        advertised_address=network.advertised_address,
+        use_host_name_as_bookie_id=network.use_host_name_as_bookie_id,
+        use_short_host_name=network.use_short_host_name,
+        listening_interface=network.listening_interface,
+        allow_loopback=network.allow_loopback,
+    )
+
+
+def bookie_directories(config: BookieConfig) -> BookieDirectories:
+    return BookieDirectories(config.directories.journal, config.directories.ledger, config.directories.index or None)
+
+
+def journal_options(config: BookieConfig) -> JournalOptions:
+    journal, count = config.journal, len(config.directories.journal)
+    return JournalOptions(
+        sync_data=journal.sync_data,
+        max_file_bytes=journal.max_size_bytes,
+        max_backups=journal.max_backups,
+        preallocate_bytes=journal.pre_alloc_size_bytes,
+        alignment=journal.alignment_size_bytes,
+        version=journal.format_version,
+        max_group_wait_ms=journal.max_group_wait_ms,
+        group_bytes=journal.buffered_writes_threshold_bytes,
+        group_entries=journal.buffered_entries_threshold,
+        flush_when_queue_empty=journal.flushes_when_queue_empty,
+        remove_from_page_cache=journal.remove_from_page_cache,
+        page_cache_flush_interval_ms=journal.page_cache_flush_interval_ms,
+        queue_entries=journal.queue_size,
+        queue_bytes=journal.max_memory_bytes // count,
+    )
+
+
+def storage_settings(config: BookieConfig) -> StorageSettings:
+    db, common = config.db_storage, config.ledger_storage
+    return StorageSettings(
+        ledger_directories=current_folders(config.directories.ledger),
+        index_directories=current_folders(config.directories.index),
+        engine=common.storage_class,
+        db=DbStorageOptions(
+            write_cache_bytes=db.write_cache_max_bytes,
+            read_cache_bytes=db.read_cache_max_bytes,
+            read_ahead_entries=db.read_ahead_batch_size,
+            read_ahead_bytes=db.read_ahead_batch_bytes,
+            max_throttle_ms=db.max_throttle_time_ms,
+            max_rows_per_batch=db.max_operations_per_write_batch,
+            entry_log=EntryLogOptions(
+                log_size_limit=common.log_size_limit_bytes,
+                write_buffer_bytes=common.write_buffer_size_bytes,
+                read_buffer_bytes=common.read_buffer_size_bytes,
+                flush_interval_bytes=common.flush_entry_log_bytes,
+                preallocate=common.entry_log_preallocation,
+                min_usable_bytes=config.disks.min_usable_for_entry_log_bytes,
+                max_entry_bytes=config.network.max_frame_size_bytes - 500,
+                per_ledger=common.entry_log_per_ledger,
+                max_active_logs=common.max_active_entry_logs,
+                active_log_idle_seconds=common.entry_log_map_expiry_seconds,
+                direct_io=db.direct_io_entry_logger,
+            ),
+        ),
+    )
+
+
+def tcp_options(config: BookieConfig) -> TcpOptions:
+    network, threads = config.network, config.threads
+    return TcpOptions(
+        max_frame_bytes=network.max_frame_size_bytes,
+        max_batch_read_bytes=network.max_batch_read_size_bytes,
+        write_low_water=network.write_buffer_low_water_mark_bytes,
+        write_high_water=network.write_buffer_high_water_mark_bytes,
+        no_delay=network.tcp_no_delay,
+        keepalive=network.sock_keepalive,
+        max_adds_in_progress=network.max_adds_in_progress,
+        max_reads_in_progress=network.max_reads_in_progress,
+        pending_adds_max=threads.max_pending_adds_per_thread * max(1, threads.add_workers),
+        throttle_timeout_ms=config.db_storage.max_throttle_time_ms,
+        response_backpressure_timeout_ms=network.response_backpressure_timeout_ms,
+        close_on_response_timeout=network.close_channel_on_response_timeout,
+    )
+
+
+def disk_options(config: BookieConfig) -> DiskOptions:
+    disks = config.disks
+    return DiskOptions(
+        threshold=disks.usage_threshold,
+        warn=disks.usage_warn_threshold,
+        low_water=disks.usage_lwm_threshold,
+        interval_s=disks.check_interval_ms / 1000,
+        high_priority_bytes=disks.min_usable_for_high_priority_bytes,
+    )
+
+
+def mode_options(config: BookieConfig) -> ModeOptions:
+    disks = config.disks
+    return ModeOptions(
+        allowed=disks.read_only_mode,
+        forced=disks.force_read_only,
+        on_any_disk_full=disks.read_only_on_any_disk_full,
+    )

@@ -1,0 +1,166 @@
+"""The parts of a bookie, put together from its configuration.
+
+Threads: event loop, but for `open_storage_parts`, which may run on the start-up thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.ledgers.operations import LedgerOperations
+from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.metrics.db_storage import DbStorageMetrics
+from bookie_pod.metrics.journal import JournalInstruments
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.requests import RequestMetrics
+from bookie_pod.node import options
+from bookie_pod.server.tcp.admission import WriteAdmission
+from bookie_pod.server.tcp.context import ServerContext
+from bookie_pod.server.tcp.handlers import RequestHandlers
+from bookie_pod.server.tcp.long_poll import LongPolls
+from bookie_pod.server.tcp.read_lanes import ReadLanes
+from bookie_pod.server.tcp.reads import Reads
+from bookie_pod.server.tcp.tls import tls_context
+from bookie_pod.storage.disks import disk_space
+from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
+from bookie_pod.storage.engines.metrics import StorageMetrics
+from bookie_pod.storage.engines.registry import StorageParts, open_storage
+from bookie_pod.storage.entry_log.directories import LedgerDirStates
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.journal.batch import JournalBatch
+from bookie_pod.storage.journal.journal import Journal
+from bookie_pod.storage.journal.metrics import JournalMetrics
+from bookie_protocol.errors import InvalidConfiguration
+
+
+@dataclass(slots=True)
+class StorageSide:
+    """The storage engine and the disk states that its entry logs look at."""
+
+    storage: LedgerStorage
+    dirs: dict[str, LedgerDirStates]
+    """By `current` folder of each ledger directory."""
+
+    def writable(self) -> list[str]:
+        """Folders that take marks and new entry logs."""
+        return [folder for states in self.dirs.values() for folder in states.writable()]
+
+
+def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, registry: Registry) -> StorageSide:
+    """Open the configured engine on its directories. Raises StartupError or StorageFault."""
+    dirs = {folder: LedgerDirStates([folder]) for folder in options.current_folders(config.directories.ledger)}
+
+    def metrics(ledger_folder: str, index_folder: str) -> StorageMetrics:
+        return DbStorageMetrics(registry, ledger_folder.removesuffix("/current"), index_folder.removesuffix("/current"))
+
+    parts = StorageParts(files=files, on_loop=on_loop, ledger_dirs=dirs.__getitem__, metrics=metrics)
+    return StorageSide(open_storage(options.storage_settings(config), parts), dirs)
+
+
+def make_journals(
+    config: BookieConfig,
+    files: Files,
+    registry: Registry,
+    loop: asyncio.AbstractEventLoop,
+    on_failure: Callable[[BaseException], None],
+) -> list[Journal]:
+    """One journal per journal directory; acknowledged batches reach the event loop in one hop."""
+
+    def deliver(batches: Sequence[JournalBatch], error: BaseException | None) -> None:
+        loop.call_soon_threadsafe(_acknowledge, batches, error)
+
+    def failed(error: BaseException) -> None:
+        loop.call_soon_threadsafe(on_failure, error)
+
+    journals = []
+    for index, folder in enumerate(options.current_folders(config.directories.journal)):
+        instruments = JournalInstruments(registry, index)
+        journal = Journal(
+            folder,
+            index,
+            files,
+            options.journal_options(config),
+            deliver,
+            failed,
+            JournalMetrics(**instruments.fields()),
+        )
+        _bind_levels(instruments, journal)
+        journals.append(journal)
+    return journals
+
+
+def make_server(
+    config: BookieConfig,
+    files: Files,
+    storage: LedgerStorage,
+    journals: Sequence[Journal],
+    loop: asyncio.AbstractEventLoop,
+    registry: Registry,
+    journaled_keys: set[int],
+) -> ServerSide:
+    """Everything between the sockets and the storage. Raises InvalidConfiguration for TLS and authentication."""
+    if config.auth.provider_class is not None:
+        raise InvalidConfiguration(
+            f"bookieAuthProviderFactoryClass={config.auth.provider_class}: no such provider here; unset the key"
+        )
+    ledgers = Ledgers(storage, len(journals), journaled_keys=journaled_keys)
+    storage.on_ledger_deleted(ledgers.forget)
+    operations = LedgerOperations(ledgers, journals, write_data=config.journal.write_data)
+    tcp_options = options.tcp_options(config)
+    admission = WriteAdmission(storage, journals, adds_in_progress_max=tcp_options.max_adds_in_progress)
+    operations.on_full = admission.filled
+    metrics = RequestMetrics(registry)
+    context = ServerContext(loop, operations, admission, tcp_options, tls=tls_context(config.tls), metrics=metrics)
+    threads, pending = config.threads, config.threads.max_pending_reads_per_thread
+    lanes = ReadLanes("read", max(1, threads.read_workers), pending, loop)
+    high_priority = ReadLanes("read-high", max(1, threads.high_priority_workers), pending, loop)
+    long_poll = ReadLanes("long-poll", threads.long_poll_workers, pending, loop) if threads.long_poll_workers else lanes
+    reads = Reads(operations, lanes, high_priority, tcp_options.max_batch_read_bytes)
+    folders = options.current_folders(config.directories.ledger)
+    context.handlers = RequestHandlers(
+        context, reads, LongPolls(ledgers, reads, long_poll, loop), lanes, lambda: disk_space(files, folders)
+    )
+    metrics.bind_levels(
+        adds_in_progress=lambda: admission.adds_in_progress,
+        adds_blocked=lambda: admission.parked_adds,
+        reads_in_progress=lambda: context.reads_in_progress.count,
+        reads_blocked=lambda: lanes.pending,
+    )
+    metrics.bind_pool("BookieReadThreadPool", max(1, threads.read_workers), pending)
+    metrics.bind_pool("BookieWriteThreadPool", 1, tcp_options.pending_adds_max)
+    metrics.bind_pool("BookieHighPriorityThread", max(1, threads.high_priority_workers), pending)
+    return ServerSide(
+        context, admission, tuple({id(pool): pool for pool in (lanes, high_priority, long_poll)}.values())
+    )
+
+
+@dataclass(slots=True)
+class ServerSide:
+    """The TCP server's shared state and its threads."""
+
+    context: ServerContext
+    admission: WriteAdmission
+    lanes: tuple[ReadLanes, ...]
+
+    def stop_lanes(self) -> None:
+        """Blocks until the reads under way are done."""
+        for lanes in self.lanes:
+            lanes.stop()
+
+
+def _acknowledge(batches: Sequence[JournalBatch], error: BaseException | None) -> None:
+    for batch in batches:
+        if batch.on_done is not None:
+            batch.on_done(error)
+
+
+def _bind_levels(instruments: JournalInstruments, journal: Journal) -> None:
+    instruments.bind_levels(
+        queue_size=lambda: journal.queue_size,
+        force_write_queue_size=lambda: journal.force_write_queue_size,
+        memory_used=lambda: journal.queued_bytes,
+        memory_max=lambda: journal.options.queue_bytes,
+    )

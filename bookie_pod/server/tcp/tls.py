@@ -1,0 +1,67 @@
+"""The TLS context of the BookKeeper port.
+
+Any thread; called once at start-up.
+
+Source: reference wire protocol, section 6; bookie behaviour, section 1.1.
+"""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from bookie_pod.config.sections.security import TlsConfig
+from bookie_protocol.errors import InvalidConfiguration
+
+_VERSIONS: Final = {
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
+    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+}
+
+
+def tls_context(config: TlsConfig) -> ssl.SSLContext | None:
+    """The context that START_TLS upgrades to; None if `tlsProviderFactoryClass` is not set.
+
+    Raises InvalidConfiguration for stores that are not PEM, files that cannot be read, unknown versions.
+    """
+    if config.provider_factory_class is None:
+        return None
+    for key, kind in (("tlsKeyStoreType", config.key_store_type), ("tlsTrustStoreType", config.trust_store_type)):
+        if kind != "PEM":
+            raise InvalidConfiguration(f"{key}={kind}: only PEM is read; convert the store with keytool and openssl")
+    if not config.key_store or not config.certificate_path:
+        raise InvalidConfiguration("TLS needs tlsKeyStore (private key) and tlsCertificatePath (certificate chain)")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _set_versions(context, config.protocols)
+    try:
+        context.load_cert_chain(config.certificate_path, config.key_store, _password(config.key_store_password_path))
+        if config.cipher_suites:
+            context.set_ciphers(":".join(config.cipher_suites))
+        if config.client_authentication:
+            context.verify_mode = ssl.CERT_REQUIRED
+        if config.trust_store:
+            context.load_verify_locations(config.trust_store)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidConfiguration(
+            f"TLS files (tlsKeyStore, tlsCertificatePath, tlsTrustStore) cannot be used: {error}"
+        ) from error
+    return context
+
+
+def _set_versions(context: ssl.SSLContext, wanted: tuple[str, ...]) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not wanted:
+        return
+    unknown = [name for name in wanted if name not in _VERSIONS]
+    if unknown:
+        raise InvalidConfiguration(f"tlsEnabledProtocols: {', '.join(unknown)} is none of {', '.join(_VERSIONS)}")
+    versions = sorted(_VERSIONS[name] for name in wanted)
+    context.minimum_version, context.maximum_version = versions[0], versions[-1]
+
+
+def _password(path: str | None) -> str:
+    """The key's password; an empty one keeps OpenSSL from asking on the terminal."""
+    if path is None:
+        return ""
+    with open(path, encoding="utf-8") as file:
+        return file.read().strip()
