@@ -1,0 +1,158 @@
+"""Reading records out of a journal file of any version (reference on-disk formats, section 2.6).
+
+`RecordWalk` steps from record to record and says why it stopped; it judges nothing (`journal.survey` does).
+`read_records` is for tools and replay: the records of a file, as far as they are sound.
+
+Memory is bounded by one chunk and one record; a record's length is compared with the bytes left before it is read.
+
+Threads: any, one at a time per object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from bookie_pod.storage.files import File
+from bookie_pod.storage.journal.format import (
+    FIRST_VERSION_WITH_PADDING,
+    LENGTH,
+    PADDING_HEAD,
+    PADDING_MARKER,
+    RECORD_HEAD,
+    SMALLEST_RECORD,
+    RecordKind,
+    kind_of,
+)
+
+CHUNK = 1024 * 1024
+
+
+class FileWindow:
+    """Positional reads of one file up to `size`, through one chunk that moves forward."""
+
+    def __init__(self, file: File, size: int) -> None:
+        self.size = size
+        self._file = file
+        self._base = 0
+        self._data = b""
+
+    def chunk_at(self, offset: int, needed: int) -> tuple[bytes, int]:
+        """A chunk and its offset, such that `needed` bytes at `offset` are in it if the file has them."""
+        if offset < self._base or offset + needed > self._base + len(self._data):
+            self._data = self._file.pread(max(0, min(CHUNK, self.size - offset)), offset)
+            self._base = offset
+        return self._data, self._base
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Bytes of the file, fewer at its end; does not move the chunk."""
+        begin = offset - self._base
+        if begin >= 0 and begin + length <= len(self._data):
+            return self._data[begin : begin + length]
+        return self._file.pread(max(0, min(length, self.size - offset)), offset)
+
+    def chunks(self, begin: int, end: int) -> Iterator[bytes]:
+        """The bytes between two offsets, at most `CHUNK` at a time."""
+        for offset in range(begin, end, CHUNK):
+            yield self.read(offset, min(CHUNK, end - offset))
+
+
+class Stop(Enum):
+    """Why a walk ended."""
+
+    END_OF_FILE = "end of file"
+    ZERO = "zero length word"
+    CUT = "record longer than the rest of the file"
+    SHORT = "record shorter than its ledger id and entry id"
+    NEGATIVE = "negative length"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A record or a padding record. `length` counts the bytes behind the length word, or inside the padding."""
+
+    offset: int
+    length: int
+    ledger_id: int = 0
+    entry_id: int = 0
+    is_padding: bool = False
+
+    @property
+    def body_offset(self) -> int:
+        return self.offset + (PADDING_HEAD.size if self.is_padding else LENGTH.size)
+
+    @property
+    def end(self) -> int:
+        return self.body_offset + self.length
+
+
+class RecordWalk:
+    """Iterates over the records and paddings of `window` from `start`; afterwards `stop` and `offset` say more."""
+
+    def __init__(self, window: FileWindow, version: int, start: int) -> None:
+        self.offset = start
+        self.stop = Stop.END_OF_FILE
+        self.stop_length = 0
+        """The length word that ended the walk, if one did."""
+        self._window = window
+        self._has_padding = version >= FIRST_VERSION_WITH_PADDING
+
+    def __iter__(self) -> Iterator[Step]:
+        while (step := self._next()) is not None:
+            yield step
+            self.offset = step.end
+
+    def _next(self) -> Step | None:
+        offset = self.offset
+        left = self._window.size - offset
+        if left < LENGTH.size:
+            return self._stopped(Stop.END_OF_FILE)
+        data, base = self._window.chunk_at(offset, RECORD_HEAD.size)
+        at = offset - base
+        (length,) = LENGTH.unpack_from(data, at)
+        if length >= SMALLEST_RECORD:
+            if length > left - LENGTH.size:
+                return self._stopped(Stop.CUT, length)
+            _, ledger_id, entry_id = RECORD_HEAD.unpack_from(data, at)
+            return Step(offset, length, ledger_id, entry_id)
+        if length == 0:
+            return self._stopped(Stop.ZERO)
+        if length == PADDING_MARKER and self._has_padding:
+            return self._padding(data, at, left)
+        return self._stopped(Stop.SHORT if length > 0 else Stop.NEGATIVE, length)
+
+    def _padding(self, data: bytes, at: int, left: int) -> Step | None:
+        if left < PADDING_HEAD.size:
+            return self._stopped(Stop.CUT, PADDING_MARKER)
+        _, length = PADDING_HEAD.unpack_from(data, at)
+        if length < 0:
+            return self._stopped(Stop.NEGATIVE, length)
+        if length > left - PADDING_HEAD.size:
+            return self._stopped(Stop.CUT, length)
+        return Step(self.offset, length, is_padding=True)
+
+    def _stopped(self, stop: Stop, length: int = 0) -> Step | None:
+        self.stop, self.stop_length = stop, length
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRecord:
+    """One record. `offset` is that of its length word, `body` starts with ledger id and entry id."""
+
+    offset: int
+    kind: RecordKind
+    ledger_id: int
+    entry_id: int
+    body: bytes
+
+
+def records_between(window: FileWindow, version: int, start: int, end: int) -> Iterator[JournalRecord]:
+    """The records from `start` to `end`, both known to be record boundaries (see `journal.survey`)."""
+    for step in RecordWalk(window, version, start):
+        if step.offset >= end:
+            return
+        if not step.is_padding:
+            body = window.read(step.body_offset, step.length)
+            yield JournalRecord(step.offset, kind_of(step.entry_id), step.ledger_id, step.entry_id, body)
