@@ -1,0 +1,210 @@
+"""RocksDB behind the seam: order, durability, and damage that must never look like absence."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index.rocksdb_store import RocksOptions, RocksStore, RocksStores
+from bookie_pod.storage.index.store import StoreKind
+from bookie_protocol.errors import StorageFault
+
+
+def _key(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+def _fill(store: RocksStore, numbers: range, *, sync: bool = True) -> None:
+    batch = store.batch()
+    batch.put_many(map(_key, numbers), (b"v%d" % n for n in numbers))
+    batch.commit(sync=sync)
+
+
+def _tables(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.sst"))
+
+
+def _logs(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.glob("*.log")) if path.stat().st_size]
+
+
+def _copy_of_running(store: RocksStore, tmp_path: Path) -> Path:
+    """The files as a crash would leave them; closing turns the write-ahead log into a table."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in Path(store.path).iterdir():
+        if path.name != "LOCK":
+            (copy / path.name).write_bytes(path.read_bytes())
+    store.close()
+    return copy
+
+
+def test_rows_come_back_in_order(tmp_path: Path) -> None:
+    store = RocksStore(str(tmp_path / "db"))
+    _fill(store, range(10, 20))
+    assert store.get(_key(12)) == b"v12"
+    assert store.get(_key(9)) is None
+    assert store.floor(_key(15)) == (_key(15), b"v15")
+    assert store.floor(_key(99)) == (_key(19), b"v19")
+    assert store.floor(_key(9)) is None
+    assert [key for key, _ in store.scan(_key(12), _key(15))] == [_key(n) for n in (12, 13, 14)]
+    assert len(list(store.scan())) == 10
+    assert store.estimated_count() == 10
+    store.close()
+
+
+def test_operations_of_a_batch_apply_in_their_order(tmp_path: Path) -> None:
+    store = RocksStore(str(tmp_path / "db"))
+    _fill(store, range(5))
+    batch = store.batch()
+    batch.delete_range(_key(0), _key(3))
+    batch.put(_key(1), b"new")
+    batch.delete(_key(4))
+    assert len(batch) == 3
+    batch.commit()
+    assert list(store.scan()) == [(_key(1), b"new"), (_key(3), b"v3")]
+    store.close()
+
+
+def test_what_was_synced_survives_without_a_close(tmp_path: Path) -> None:
+    store = RocksStore(str(tmp_path / "db"))
+    assert not store.was_written()
+    _fill(store, range(3), sync=False)
+    _fill(store, range(3, 6), sync=False)
+    store.sync()
+    again = RocksStore(str(_copy_of_running(store, tmp_path)))
+    assert [key for key, _ in again.scan()] == [_key(n) for n in range(6)]
+    assert again.was_written()
+    again.close()
+
+
+def test_a_store_that_lost_all_rows_to_deletions_was_written_all_the_same(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    for _ in range(3):  # the write-ahead log turns into a table, which turns into nothing
+        store = RocksStore(path)
+        if not store.was_written():
+            batch = store.batch()
+            batch.delete(_key(1))
+            batch.commit()
+        assert store.was_written()
+        assert list(store.scan()) == []
+        store.compact()
+        store.close()
+
+
+def test_a_second_opener_is_refused(tmp_path: Path) -> None:
+    store = RocksStore(str(tmp_path / "db"))
+    with pytest.raises(StorageFault, match="open failed"):
+        RocksStore(str(tmp_path / "db"))
+    store.close()
+    store.close()
+    with pytest.raises(StorageFault):
+        store.get(b"x")
+
+
+def test_a_torn_tail_of_the_log_is_dropped(tmp_path: Path) -> None:
+    store = RocksStore(str(tmp_path / "db"))
+    _fill(store, range(3))
+    _fill(store, range(3, 6))
+    copy = _copy_of_running(store, tmp_path)
+    (log,) = _logs(copy)
+    log.write_bytes(log.read_bytes()[:-7])
+    store = RocksStore(str(copy))
+    assert [key for key, _ in store.scan()] == [_key(n) for n in range(3)]
+    store.close()
+
+
+def test_damage_in_the_middle_of_the_log_is_no_silent_loss(tmp_path: Path) -> None:
+    store = RocksStore(str(tmp_path / "db"))
+    for at in range(0, 30, 3):
+        _fill(store, range(at, at + 3))
+    copy = _copy_of_running(store, tmp_path)
+    (log,) = _logs(copy)
+    data = bytearray(log.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    log.write_bytes(bytes(data))
+    with pytest.raises(StorageFault, match="Corruption"):
+        RocksStore(str(copy))
+
+
+def test_a_damaged_table_is_a_fault_for_every_kind_of_look_up(tmp_path: Path) -> None:
+    options = RocksOptions(bloom_bits_per_key=0, block_size=4096)
+    store = RocksStore(str(tmp_path / "db"), options)
+    _fill(store, range(20_000))
+    store.close()
+    store = RocksStore(str(tmp_path / "db"), options)
+    store.compact()
+    store.close()
+    (table,) = _tables(tmp_path / "db")
+    data = bytearray(table.read_bytes())
+    for at in range(0, len(data) // 2, 512):
+        data[at] ^= 0xFF
+    table.write_bytes(bytes(data))
+    store = RocksStore(str(tmp_path / "db"), options)
+    with pytest.raises(StorageFault):
+        store.get(_key(100))
+    with pytest.raises(StorageFault):
+        store.floor(_key(100))
+    with pytest.raises(StorageFault):
+        list(store.scan(_key(100), _key(200)))
+    store.close()
+
+
+def test_a_lost_table_fails_the_open(tmp_path: Path) -> None:
+    store = RocksStore(str(tmp_path / "db"))
+    _fill(store, range(100))
+    store.compact()
+    store.close()
+    for table in _tables(tmp_path / "db"):
+        table.unlink()
+    with pytest.raises(StorageFault):
+        RocksStore(str(tmp_path / "db"))
+
+
+def test_a_sync_lets_other_threads_run(tmp_path: Path) -> None:
+    """The interpreter lock is free while the disk is waited for: another thread keeps ticking through 200 syncs."""
+    store = RocksStore(str(tmp_path / "db"))
+    stop = threading.Event()
+    ticks = []
+
+    def tick() -> None:
+        while not stop.is_set():
+            ticks.append(time.perf_counter())
+            time.sleep(0.0002)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        before = len(ticks)
+        for number in range(200):
+            _fill(store, range(number, number + 1))
+        assert len(ticks) > before
+    finally:
+        stop.set()
+        thread.join()
+        store.close()
+
+
+def test_the_files_carry_what_the_reference_reads(tmp_path: Path) -> None:
+    stores = RocksStores(PosixFiles())
+    path = str(tmp_path / "locations")
+    assert not stores.exists(path)
+    store = stores.open(path, StoreKind.LOCATIONS)
+    assert stores.exists(path)
+    store.close()
+    (options,) = sorted((tmp_path / "locations").glob("OPTIONS-*"))[-1:]
+    text = options.read_text()
+    for setting in (
+        "format_version=5",
+        "checksum=kxxHash\n",
+        "compression=kLZ4Compression",
+        "block_size=65536",
+        "filter_policy=bloomfilter",
+        "level_compaction_dynamic_level_bytes=true",
+        "comparator=leveldb.BytewiseComparator",
+    ):
+        assert setting in text, setting
