@@ -1,0 +1,9 @@
+"""The BookKeeper client: `Client`, its handles and options."""
+
+from bookie_client.client import Client
+from bookie_client.options import ClientOptions
+from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.handle import LedgerReader
+from bookie_client.writing.writer import LedgerWriter
+
+__all__ = ["Client", "ClientOptions", "LedgerEntry", "LedgerReader", "LedgerWriter"]

@@ -32,9 +32,7 @@ class Quorums:
                 f"quorums do not fit: ensemble {self.ensemble}, write quorum {self.write}, ack quorum {self.ack}; "
                 "needed is ensemble >= write quorum >= ack quorum >= 1"
             )
-        sets = tuple(
-            tuple((start + i) % self.ensemble for i in range(self.write)) for start in range(self.ensemble)
-        )
+        sets = tuple(tuple((start + i) % self.ensemble for i in range(self.write)) for start in range(self.ensemble))
         object.__setattr__(self, "_write_sets", sets)
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:

@@ -2,8 +2,8 @@
 
 Invariants
 - Every write names the version that its value was derived from.
-- `needed` and `transform` are pure functions of the metadata. So a write that was applied although its answer was lost
-  is found by the next round, which then finishes as "not needed".
+- `needed` and `transform` are pure functions of the metadata. So a write that was applied although its answer
+  was lost is found by the next round, which then finishes as "not needed".
 - The loop is bounded: somebody who loses `MAX_ATTEMPTS` times in a row gets the conflict.
 
 Event loop only.
@@ -31,8 +31,9 @@ async def update_metadata(
 ) -> Versioned[LedgerMetadata]:
     """Bring `transform` into the store; returns what is stored afterwards.
 
-    Raises what `needed` and `transform` raise (that is how a caller refuses), `MetadataNotFound` for a deleted ledger,
-    `MetadataUnavailable` when nobody can tell what is stored, and `MetadataVersionConflict` after too many rounds.
+    Raises what `needed` and `transform` raise (that is how a caller refuses), `MetadataNotFound` for a
+    deleted ledger, `MetadataUnavailable` when nobody can tell what is stored, and `MetadataVersionConflict`
+    after too many rounds.
     """
     for _ in range(MAX_ATTEMPTS):
         if not needed(local.value):

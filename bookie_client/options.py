@@ -1,4 +1,5 @@
-"""Options of a client, with their units. The reference client's key stands behind each default that equals its own."""
+"""Options of a client, with their units. The reference client's key stands behind each default that equals
+its own."""
 
 from __future__ import annotations
 
@@ -24,11 +25,13 @@ class ClientOptions:
     read_timeout: float = 5.0
     """Seconds until a bookie must have answered a read (`readEntryTimeoutSec`)."""
     reconnect_delay: float = 0.1
-    """Seconds after a failed connection during which requests to that bookie fail at once; doubles at each failure."""
+    """Seconds after a failed connection during which requests to that bookie fail at once; doubles at each
+    failure."""
     max_reconnect_delay: float = 5.0
     """Upper limit of that delay, in seconds."""
     max_frame_size: int = DEFAULT_MAX_FRAME_SIZE
-    """Bytes of the largest frame, length word included (`nettyMaxFrameSizeBytes`); the bookies' limit must match."""
+    """Bytes of the largest frame, length word included (`nettyMaxFrameSizeBytes`); the bookies' limit must
+    match."""
 
     write_window_entries: int = 10_000
     """Adds of one ledger that may wait for their acknowledgement; beyond it `append` and `submit` wait."""
@@ -46,7 +49,8 @@ class ClientOptions:
     max_ensemble_changes: int | None = None
     """Ensemble changes of one ledger before its writer gives up; None: no limit (`maxNumEnsembleChanges`)."""
     degraded_retry_interval: float = 1.0
-    """Seconds between attempts to replace, or to reach again, a failed bookie for which there was no spare."""
+    """Seconds between attempts to replace, or to reach again, a failed bookie for which there was no
+    spare."""
 
     def __post_init__(self) -> None:
         if self.protocol_version not in (2, 3):

@@ -4,8 +4,8 @@ Invariants
 - Every request ends exactly once, and never inside the call that sent it.
 - Answers may come in any order; each ends the oldest request with its key.
 - What is sent during one turn of the event loop goes out in one write.
-- An answer that is no frame, or too large, closes the connection: the stream cannot be trusted any more. A request that
-  times out does not (the bookie may be slow); its late answer is dropped.
+- An answer that is no frame, or too large, closes the connection: the stream cannot be trusted any more. A
+  request that times out does not (the bookie may be slow); its late answer is dropped.
 - What waits in memory is bounded by the windows of the writers and readers that use the connection.
 
 Event loop only.
@@ -58,6 +58,7 @@ class BookieConnection(asyncio.Protocol):
         self._now = 0
         self._timer: asyncio.TimerHandle | None = None
         self._reason: PodkeeperError | None = None
+        self._gone = asyncio.Event()
 
     # --- sending --------------------------------------------------------------------------------------------
 
@@ -124,6 +125,7 @@ class BookieConnection(asyncio.Protocol):
             detail = f": {exc}" if exc else " by the bookie"
             self._reason = BookieUnavailable(f"bookie {self.bookie_id}: connection closed{detail}")
         self._transport = None
+        self._gone.set()
         if self._timer is not None:
             self._timer.cancel()
         outstanding, self._outstanding = self._outstanding, {}
@@ -136,20 +138,35 @@ class BookieConnection(asyncio.Protocol):
         """Drop the connection; what is outstanding fails with `reason`."""
         if self._reason is None:
             self._reason = reason
-            if self._transport is not None:
-                self._transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def shut_down(self, reason: PodkeeperError, timeout: float) -> None:
+        """Send what is buffered, then close; after `timeout` seconds drop the connection."""
+        if self._reason is None:
+            self._reason = reason
+        self._write()
+        if self._transport is not None:
+            self._transport.close()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._gone.wait()
+        except TimeoutError:
+            self.close(reason)
+            await self._gone.wait()
 
     # --- answers --------------------------------------------------------------------------------------------
 
     def _take_frames(self, data: bytes) -> int:
         """Handle all complete frames of `data`; returns how many bytes they took."""
-        position, size = 0, len(data)
+        position, size, longest = 0, len(data), self._max_frame_size - LENGTH_SIZE
         unpack, acknowledged, pop = LENGTH.unpack_from, self._dialect.acknowledged, self._outstanding.pop
         while size - position >= LENGTH_SIZE:
             (length,) = unpack(data, position)
             end = position + LENGTH_SIZE + length
-            if end > size:
+            if not 0 < length <= longest:
                 check_length(length, self._max_frame_size)
+            if end > size:
                 self._wanted = end - position
                 return position
             start = position + LENGTH_SIZE
@@ -167,7 +184,6 @@ class BookieConnection(asyncio.Protocol):
         return position
 
     def _slow_answer(self, body: bytes) -> None:
-        check_length(len(body), self._max_frame_size)
         answer = self._dialect.decode(body)
         request = self._outstanding.pop(answer.key, None)
         if request is None:
@@ -178,9 +194,7 @@ class BookieConnection(asyncio.Protocol):
             request.answered(answer.entry, answer.max_lac)
         else:
             request.failed(
-                answer.error(
-                    f"bookie {self.bookie_id} answered {answer.error.v3.name} to {request.describe()}"
-                )
+                answer.error(f"bookie {self.bookie_id} answered {answer.error.v3.name} to {request.describe()}")
             )
 
     def _tick(self) -> None:
@@ -193,9 +207,7 @@ class BookieConnection(asyncio.Protocol):
                 continue
             if request.chained is not None:
                 self._outstanding[key] = request.chained
-            request.failed(
-                BookieUnavailable(f"bookie {self.bookie_id} did not answer {request.describe()} in time")
-            )
+            request.failed(BookieUnavailable(f"bookie {self.bookie_id} did not answer {request.describe()} in time"))
 
 
 def _chain(first: Request, last: Request) -> None:

@@ -1,10 +1,11 @@
 """Wire dialects as the client speaks them: v3 (protobuf) and v2 (binary). Bytes in, answers out, no I/O.
 
 Invariants
-- A request's key is the bytes by which its answer is found: in v3 the transaction id's varint as it is echoed, in v2
-  the header word and the ids. So the answer to an add costs two slices and no decoding.
+- A request's key is the bytes by which its answer is found: in v3 the transaction id's varint as it is
+  echoed, in v2 the header word and the ids. So the answer to an add costs two slices and no decoding.
 - A frame does not name the bookie: one frame serves all replicas of an add.
-- `acknowledged` accepts exactly the common answer to an add that succeeded; everything else goes through `decode`.
+- `acknowledged` accepts exactly the common answer to an add that succeeded; everything else goes through
+  `decode`.
 
 Transaction ids come from the caller and are unique for one client. Pure; any thread.
 
@@ -21,7 +22,7 @@ from bookie_client.connection.request import Answer, error_for
 from bookie_protocol.entry import ENTRY_IDS
 from bookie_protocol.errors import ProtocolViolation
 from bookie_protocol.wire import bookkeeper_pb2 as pb
-from bookie_protocol.wire import v2, v3
+from bookie_protocol.wire import v2, v3, v3_encode
 from bookie_protocol.wire.framing import LENGTH
 from bookie_protocol.wire.varint import encode_varint
 
@@ -49,8 +50,8 @@ class Dialect(ABC):
         fence_key: bytes | None = None,
         recovery: bool = False,
     ) -> tuple[bytes, bytes]:
-        """Key and frame of a read. `fence_key`: the master key, to fence the ledger first; `recovery`: with high
-        priority."""
+        """Key and frame of a read. `fence_key`: the master key, to fence the ledger first; `recovery`: with
+        high priority."""
 
     @abstractmethod
     def acknowledged(self, data: bytes, start: int, end: int) -> bytes | None:
@@ -67,45 +68,16 @@ def dialect(version: int) -> Dialect:
 
 
 class V3Dialect(Dialect):
-    """Protobuf. The frame of an add is put together by hand; the rest uses the generated messages."""
+    """Protobuf, whose common cases need no message objects."""
 
-    add_overhead: Final = 96
+    add_overhead = 96
 
     def add_encoder(self, ledger_id: int, master_key: bytes, *, recovery: bool = False) -> AddEncoder:
-        ids = b"\x08" + encode_varint(ledger_id) + b"\x10"
-        key_field = b"\x1a" + encode_varint(len(master_key)) + master_key + b"\x22"
-        priority = b"\x20" + encode_varint(v3.HIGH_PRIORITY) if recovery else b""
-        tail = b"\xa0\x06\x01" if recovery else b""
-        fixed = len(ids) + len(key_field) + len(tail)
-        head_fixed = 5 + len(priority)
-        pack_length = LENGTH.pack
+        flags = v3_encode.RECOVERY_ADD | v3_encode.HIGH_PRIORITY if recovery else 0
 
         def encode(txn_id: int, entry_id: int, entry: bytes) -> tuple[bytes, bytes]:
-            txn = encode_varint(txn_id)
-            entry_field = encode_varint(entry_id)
-            entry_size = encode_varint(len(entry))
-            size = fixed + len(entry_field) + len(entry_size) + len(entry)
-            body_size = encode_varint(size)
-            header = head_fixed + len(txn)
-            frame = b"".join(
-                (
-                    pack_length(4 + header + len(body_size) + size),
-                    b"\x0a",
-                    encode_varint(header),
-                    b"\x08\x03\x10\x02\x18",
-                    txn,
-                    priority,
-                    b"\xaa\x06",
-                    body_size,
-                    ids,
-                    entry_field,
-                    key_field,
-                    entry_size,
-                    entry,
-                    tail,
-                )
-            )
-            return txn, frame
+            pieces = v3_encode.add_request(txn_id, ledger_id, entry_id, master_key, entry, flags)
+            return encode_varint(txn_id), b"".join(pieces)
 
         return encode
 
@@ -118,20 +90,18 @@ class V3Dialect(Dialect):
         fence_key: bytes | None = None,
         recovery: bool = False,
     ) -> tuple[bytes, bytes]:
-        request = v3.new_request(pb.READ_ENTRY, txn_id, v3.HIGH_PRIORITY if recovery else 0)
-        request.readRequest.ledgerId = ledger_id
-        request.readRequest.entryId = entry_id
+        flags = v3_encode.HIGH_PRIORITY if recovery else 0
         if fence_key is not None:
-            request.readRequest.masterKey = fence_key
-            request.readRequest.flag = pb.ReadRequest.FENCE_LEDGER
-        return encode_varint(txn_id), v3.encode_frame(request)
+            flags |= v3_encode.FENCE
+        frame = v3_encode.read_request(txn_id, ledger_id, entry_id, flags, fence_key or b"")
+        return encode_varint(txn_id), frame
 
     def acknowledged(self, data: bytes, start: int, end: int) -> bytes | None:
         # header{VERSION_THREE, ADD_ENTRY, txn}, status EOK, addResponse{status EOK, ...}
         if data[start + 2 : start + 7] != b"\x08\x03\x10\x02\x18":
             return None
         body = start + 2 + data[start + 1]
-        if data[body : body + 4] != b"\x10\x00\xaa\x06" or data[body + 5 : body + 7] != b"\x08\x00":
+        if body + 7 > end or data[body : body + 4] != b"\x10\x00\xaa\x06" or data[body + 5 : body + 7] != b"\x08\x00":
             return None
         return data[start + 7 : body]
 
@@ -152,7 +122,7 @@ class V3Dialect(Dialect):
 class V2Dialect(Dialect):
     """Binary. It has no transaction ids: two requests for the same entry share a key."""
 
-    add_overhead: Final = v2.ADD_ENTRY_OFFSET + v2.LENGTH.size
+    add_overhead = v2.ADD_ENTRY_OFFSET + v2.LENGTH.size
     _ADDED: Final = LENGTH.pack(v2.header_word(v2.CURRENT_VERSION, v2.OpCode.ADDENTRY)) + LENGTH.pack(0)
 
     def add_encoder(self, ledger_id: int, master_key: bytes, *, recovery: bool = False) -> AddEncoder:

@@ -1,12 +1,12 @@
 """One channel per bookie: connects on demand, reconnects with back-off, fails fast while a bookie is down.
 
 Invariants
-- `Channel.send` never blocks: the request goes out, waits for a connection attempt under way, or fails at the next turn
-  of the loop. It always ends.
-- After a failed attempt no other is made before the delay has passed; requests fail at once meanwhile, so one dead
-  bookie costs a reader or writer nothing but the turn to the next replica.
-- A bookie's address is resolved through the metadata service at every attempt; if the service cannot tell, the last
-  known one is tried.
+- `Channel.send` never blocks: the request goes out, waits for a connection attempt under way, or fails at the
+  next turn of the loop. It always ends.
+- After a failed attempt no other is made before the delay has passed; requests fail at once meanwhile, so one
+  dead bookie costs a reader or writer nothing but the turn to the next replica.
+- A bookie's address is resolved through the metadata service at every attempt; if the service cannot tell,
+  the last known one is tried.
 
 Event loop only.
 
@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from math import ceil
+from typing import Final
 
 from bookie_client.connection.connection import TICKS_PER_TIMEOUT, BookieConnection
 from bookie_client.connection.dialect import dialect
@@ -36,6 +37,10 @@ Connector = Callable[[Callable[[], asyncio.BaseProtocol], str, int], Awaitable[o
 async def tcp_connector(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> object:
     """The real network."""
     return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+
+SHUT_DOWN_SECONDS: Final = 1.0
+"""How long closing waits until a bookie has taken what was sent to it."""
 
 
 class Channel:
@@ -111,9 +116,7 @@ class Channel:
                 )
                 await self._pool.connector(lambda: connection, host, port)
         except TimeoutError:
-            error = BookieUnavailable(
-                f"bookie {self.bookie_id}: no connection in {options.connect_timeout:g} s"
-            )
+            error = BookieUnavailable(f"bookie {self.bookie_id}: no connection in {options.connect_timeout:g} s")
             self._attempt_failed(error)
         except OSError as problem:
             self._attempt_failed(BookieUnavailable(f"bookie {self.bookie_id}: cannot connect: {problem}"))
@@ -138,9 +141,7 @@ class Channel:
         self._attempt = None
         if not connection.is_open:
             # A bookie that is starting up accepts and hangs up at once.
-            self._attempt_failed(
-                BookieUnavailable(f"bookie {self.bookie_id} is not ready: it closed the connection")
-            )
+            self._attempt_failed(BookieUnavailable(f"bookie {self.bookie_id} is not ready: it closed the connection"))
             return
         self._connection, self._error, self._delay = connection, None, 0.0
         waiting, self._waiting = self._waiting, []
@@ -171,15 +172,13 @@ class Channel:
             await asyncio.wait([self._attempt])
             self._attempt_failed(reason)
         if self._connection is not None:
-            self._connection.close(reason)
+            await self._connection.shut_down(reason, SHUT_DOWN_SECONDS)
 
 
 class ChannelPool:
     """The channels of one client, by bookie id."""
 
-    def __init__(
-        self, resolve: Resolver, options: ClientOptions, connector: Connector = tcp_connector
-    ) -> None:
+    def __init__(self, resolve: Resolver, options: ClientOptions, connector: Connector = tcp_connector) -> None:
         self.resolve = resolve
         self.options = options
         self.connector = connector

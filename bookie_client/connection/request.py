@@ -1,8 +1,8 @@
 """A request that waits for its answer, and what an answer is.
 
 Invariants
-- Each request ends exactly once: `answered`, or `failed` (refused by the bookie, timed out, connection lost). Neither is
-  ever called from inside the call that sent the request, and neither may raise.
+- Each request ends exactly once: `answered`, or `failed` (refused by the bookie, timed out, connection lost).
+  Neither is ever called from inside the call that sent the request, and neither may raise.
 
 Event loop only.
 """

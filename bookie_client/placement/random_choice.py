@@ -1,7 +1,7 @@
 """Uniformly random placement over the writable bookies.
 
-Pure: the candidates and the source of randomness are arguments. Policies that know racks or regions have the same
-two functions.
+Pure: the candidates and the source of randomness are arguments. Policies that know racks or regions have the
+same two functions.
 
 Source: reference client protocol, sections 3 and 16 (default placement policy).
 """

@@ -1,0 +1,1 @@
+"""Reading a ledger: replica order and fall-over, pipelined ranges, the reader's handle."""

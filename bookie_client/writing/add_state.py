@@ -1,15 +1,16 @@
 """The writer's state machine: which adds are pending, acknowledged, to be sent again, or failed.
 
-Sans I/O: it is fed with what bookies and the metadata service answered, and returns what is to be done. It never
-sends, waits or looks at a clock, so every order of answers can be tried in a test.
+Sans I/O: it is fed with what bookies and the metadata service answered, and returns what is to be done. It
+never sends, waits or looks at a clock, so every order of answers can be tried in a test.
 
 Invariants
 - Adds are delivered for 0, 1, 2, ... without gaps; the LAC is the last one delivered.
-- An add is delivered only when Qa positions of its write set acknowledged it in the ensemble that the metadata
-  service holds for it. While an ensemble change runs nothing is delivered, so the key LAC + 1 stays well defined.
+- An add is delivered only when Qa positions of its write set acknowledged it in the ensemble that the
+  metadata service holds for it. While an ensemble change runs nothing is delivered, so the key LAC + 1 stays
+  well defined.
 - After a change all pending adds are first cleared and marked for sending, and only then delivery is tried.
-- A position that failed while no spare bookie exists is *degraded*: writing goes on without it as long as every
-  entry can still reach Qa, and it leaves that state by a later change or because its bookie came back.
+- A position that failed while no spare bookie exists is *degraded*: writing goes on without it as long as
+  every entry can still reach Qa, and it leaves that state by a later change or because its bookie came back.
 - Each add ends exactly once: delivered, or failed; failures are reported in order of entry ids.
 
 Used from the event loop of the ledger's writer only.
@@ -51,7 +52,8 @@ class Outcome:
 
 
 class AddState:
-    """All adds of one writer handle. `lac` and `length` other than the defaults continue a ledger (recovery)."""
+    """All adds of one writer handle. `lac` and `length` other than the defaults continue a ledger
+    (recovery)."""
 
     def __init__(
         self,
@@ -115,9 +117,7 @@ class AddState:
         Raises `LedgerClosed`, or the error that ended this handle.
         """
         if self.failure is not None:
-            raise LedgerClosed(
-                f"ledger {self.ledger_id}: this handle failed before: {self.failure}"
-            ) from self.failure
+            raise LedgerClosed(f"ledger {self.ledger_id}: this handle failed before: {self.failure}") from self.failure
         if self.closing:
             raise LedgerClosed(f"ledger {self.ledger_id}: this handle is closed; entries go to a new ledger")
         self.last_pushed += 1
@@ -158,18 +158,17 @@ class AddState:
         add.acked |= bit
         add.failed &= ~bit
         add.acks += 1
-        if (
-            add.acks < self._ack
-            or self._changing is not None
-            or not self._pending
-            or add is not self._pending[0]
-        ):
+        if add.acks < self._ack or self._changing is not None:
+            return _NOTHING
+        if not self._pending or add is not self._pending[0]:
             return _NOTHING
         return self._deliver()
 
     def refused(self, add: PendingAdd, position: int, bookie: str, error: PodkeeperError) -> Outcome:
         """A bookie answered with an error, did not answer in time, or cannot be reached."""
         if self.failure is not None or add.ensemble[position] != bookie:
+            return Outcome()
+        if self.closing and self.idle:
             return Outcome()
         if isinstance(error, (LedgerFenced, Unauthorized)):
             return self._fail(error)
@@ -207,9 +206,7 @@ class AddState:
         self.degraded = {p: b for p, b in (self.degraded | failed).items() if ensemble[p] == b}
         self._late = {p: b for p, b in self._late.items() if ensemble[p] == b and p not in self.degraded}
         resend = self._move_pending(ensemble)
-        lost = next(
-            (a for a in self._pending if a.acks < self._ack and a.failed.bit_count() > self._tolerated), None
-        )
+        lost = next((a for a in self._pending if a.acks < self._ack and a.failed.bit_count() > self._tolerated), None)
         if lost is not None:
             return self._fail(self._quorum_lost(lost))
         return Outcome(resend=resend, delivered=self._deliver())
@@ -223,6 +220,8 @@ class AddState:
     def retry_degraded(self) -> Outcome:
         """There may be a spare bookie now: try to replace the degraded positions."""
         if not self.degraded or self._changing is not None or self.failure is not None:
+            return Outcome()
+        if self.closing and self.idle:
             return Outcome()
         return self._start_change(dict(self.degraded))
 
@@ -303,8 +302,7 @@ class AddState:
 
     def _quorum_lost(self, add: PendingAdd) -> QuorumLost:
         reasons = "; ".join(
-            f"{bookie}: {self._errors.get(bookie, 'failed before')}"
-            for bookie in self._failed_positions(add).values()
+            f"{bookie}: {self._errors.get(bookie, 'failed before')}" for bookie in self._failed_positions(add).values()
         )
         return QuorumLost(
             f"{add.acks} of {self._ack} needed acknowledgements, no spare bookie to replace what failed ({reasons})"

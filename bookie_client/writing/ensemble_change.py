@@ -1,8 +1,8 @@
 """The metadata side of replacing failed bookies, and of closing: pure functions over `LedgerMetadata`.
 
 Invariants
-- A new segment starts at LAC + 1, so it never covers an acknowledged entry; a segment that starts there already is
-  replaced in place, and earlier ones are never touched.
+- A new segment starts at LAC + 1, so it never covers an acknowledged entry; a segment that starts there
+  already is replaced in place, and earlier ones are never touched.
 - A replacement is never a failed bookie nor a member of the ensemble.
 - A ledger that is in recovery or closed by somebody else is never changed back.
 
@@ -26,7 +26,8 @@ def replace_bookies(
     policy: PlacementPolicy,
     random: Random,
 ) -> tuple[str, ...]:
-    """The ensemble with as many failed members replaced as there are spare bookies; the same one if there are none."""
+    """The ensemble with as many failed members replaced as there are spare bookies; the same one if there are
+    none."""
     members = list(ensemble)
     excluded = set(ensemble) | set(failed.values())
     for position, bookie in sorted(failed.items()):

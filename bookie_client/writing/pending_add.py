@@ -8,9 +8,10 @@ from typing import Any
 class PendingAdd:
     """An entry on its way. `acked` and `failed` are bit sets over positions of `ensemble`.
 
-    `frame` is built once and shared by all replicas, so a re-sent add is the same bytes (reference client protocol,
-    section 5); `key` finds its answers. `waiter` is what the driver tells the outcome to; `outstanding` counts requests
-    without an answer. A delivered add that still has some is `lingering`.
+    `frame` is built once and shared by all replicas, so a re-sent add is the same bytes (reference client
+    protocol, section 5); `key` finds its answers; `nbytes` is what it takes of the window. `waiter` is what
+    the driver tells the outcome to; `outstanding` counts requests without an answer. A delivered add that
+    still has some is `lingering`.
     """
 
     __slots__ = (
@@ -23,6 +24,7 @@ class PendingAdd:
         "key",
         "length",
         "lingering",
+        "nbytes",
         "outstanding",
         "waiter",
     )
@@ -34,6 +36,7 @@ class PendingAdd:
         self.waiter = waiter
         self.frame: bytes = b""
         self.key: bytes = b""
+        self.nbytes = 0
         self.acked = 0
         self.failed = 0
         self.acks = 0

@@ -1,4 +1,5 @@
-"""The writer's state machine: worked examples of the reference, and a model with bookies that answer in any order."""
+"""The writer's state machine: worked examples of the reference, and a model with bookies that answer in any
+order."""
 
 import pytest
 

@@ -1,7 +1,7 @@
 """The writer's state machine against model bookies that answer, fail and are replaced in any order.
 
-Checked after every step: S5 (an acknowledged entry is held by Qa bookies of the ensemble that the metadata assigns to
-it), S7 (order without gaps), L2 and L3 (every add ends once all requests are answered).
+Checked after every step: S5 (an acknowledged entry is held by Qa bookies of the ensemble that the metadata
+assigns to it), S7 (order without gaps), L2 and L3 (every add ends once all requests are answered).
 """
 
 from hypothesis import settings
@@ -55,9 +55,7 @@ class WriterModel(RuleBasedStateMachine):
             self.delivered.append(add.entry_id)
             ensemble = self.segments[max(k for k in self.segments if k <= add.entry_id)]
             holders = [
-                p
-                for p in self.quorums.write_set(add.entry_id)
-                if add.entry_id in self.stored.get(ensemble[p], ())
+                p for p in self.quorums.write_set(add.entry_id) if add.entry_id in self.stored.get(ensemble[p], ())
             ]
             assert len(holders) >= self.quorums.ack, (add, ensemble, self.stored)
 

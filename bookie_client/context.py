@@ -1,0 +1,29 @@
+"""What the handles of one client share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+from bookie_client.bookies import Bookies
+from bookie_client.connection.pool import ChannelPool
+from bookie_client.options import ClientOptions
+from bookie_client.placement.random_choice import PlacementPolicy, RandomPlacement
+from bookie_protocol.metadata_service.interface import LedgerStore
+
+
+@dataclass(slots=True)
+class ClientContext:
+    """Belongs to one client and its event loop. `random` decides placement: a simulation passes a seeded
+    one."""
+
+    options: ClientOptions
+    ledgers: LedgerStore
+    bookies: Bookies
+    pool: ChannelPool
+    placement: PlacementPolicy = field(default_factory=RandomPlacement)
+    random: Random = field(default_factory=Random)
+    transactions: Iterator[int] = field(default_factory=lambda: count(1))
+    """Transaction ids: one sequence for the whole client, so that one frame serves several connections."""

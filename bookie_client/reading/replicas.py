@@ -1,0 +1,49 @@
+"""Which replica is asked first, and which error counts when all of them failed.
+
+Invariants
+- "No such entry" is the outcome only when nobody failed in any other way: a fault, a time-out or a bad digest
+  leaves open whether the entry exists.
+
+Pure; any thread.
+
+Source: reference client protocol, sections 11.2 and 17.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from bookie_protocol.errors import BookieUnavailable, NotThere, PodkeeperError
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+
+def read_order(metadata: LedgerMetadata, entry_id: int, failed_lately: Collection[str]) -> list[str]:
+    """The bookies of the entry's write set, those that failed lately last."""
+    order = list(metadata.bookies_for(entry_id))
+    if failed_lately:
+        order.sort(key=failed_lately.__contains__)
+    return order
+
+
+def outcome_of(errors: Mapping[str, PodkeeperError]) -> PodkeeperError:
+    """The error that stands for all of them, in the order in which they came."""
+    chosen: PodkeeperError | None = None
+    for error in errors.values():
+        if (
+            chosen is None
+            or isinstance(chosen, NotThere)
+            or (isinstance(chosen, BookieUnavailable) and not isinstance(error, NotThere))
+        ):
+            chosen = error
+    if chosen is None:
+        raise ValueError("no replica was asked")
+    return chosen
+
+
+def read_failure(ledger_id: int, entry_id: int, errors: Mapping[str, PodkeeperError]) -> PodkeeperError:
+    """The error for the application: of the type that counts, naming every replica and what it said."""
+    chosen = outcome_of(errors)
+    said = "; ".join(f"{bookie}: {error}" for bookie, error in errors.items())
+    failure = type(chosen)(f"entry {entry_id} of ledger {ledger_id}: no replica could serve it ({said})")
+    failure.__cause__ = chosen
+    return failure

@@ -1,0 +1,82 @@
+"""Back-pressure of one writer: how many adds, and how many bytes, may be under way.
+
+Invariants
+- Room is given in the order in which it was asked for.
+- An add larger than the whole window passes when nothing else is under way, so nothing waits for ever.
+- Acknowledged adds that a slow bookie has not answered keep their bytes; they have a limit of their own, so a
+  slow bookie outside the ack quorum slows the writer only when it is far behind.
+
+Event loop only.
+
+Source: reference client protocol, section 18.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class Window:
+    """Limits are in entries, bytes, and bytes of acknowledged adds without all their answers."""
+
+    def __init__(self, max_entries: int, max_bytes: int, max_linger_bytes: int) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._max_linger = max_linger_bytes
+        self.entries = 0
+        self.nbytes = 0
+        self.lingering = 0
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    def try_acquire(self, nbytes: int) -> bool:
+        """Take room for an add of this size, unless there is none or somebody waits for it."""
+        if self._waiters or not self._fits(nbytes):
+            return False
+        self.entries += 1
+        self.nbytes += nbytes
+        return True
+
+    async def acquire(self, nbytes: int) -> None:
+        """Take room for an add of this size as soon as there is some."""
+        if self.try_acquire(nbytes):
+            return
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = (nbytes, granted)
+        self._waiters.append(waiter)
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self.release(nbytes, lingers=False)
+            else:
+                self._waiters.remove(waiter)
+                self._grant()
+            raise
+
+    def release(self, nbytes: int, *, lingers: bool) -> None:
+        """An add was acknowledged or failed; `lingers`: some bookie has not answered it yet."""
+        self.entries -= 1
+        self.nbytes -= nbytes
+        if lingers:
+            self.lingering += nbytes
+        if self._waiters:
+            self._grant()
+
+    def release_lingering(self, nbytes: int) -> None:
+        """The last answer of a lingering add came."""
+        self.lingering -= nbytes
+        if self._waiters:
+            self._grant()
+
+    def _fits(self, nbytes: int) -> bool:
+        if self.lingering > self._max_linger:
+            return False
+        return self.entries == 0 or (self.entries < self._max_entries and self.nbytes + nbytes <= self._max_bytes)
+
+    def _grant(self) -> None:
+        while self._waiters and self._fits(self._waiters[0][0]):
+            nbytes, granted = self._waiters.popleft()
+            self.entries += 1
+            self.nbytes += nbytes
+            granted.set_result(None)

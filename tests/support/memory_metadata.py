@@ -1,0 +1,135 @@
+"""A metadata service in memory, for tests of its users: ledgers with compare-and-set, and who is writable.
+
+Faults on demand: `lose_next_answer` applies the next write and raises as if the answer was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from bookie_protocol.errors import (
+    MetadataExists,
+    MetadataNotFound,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+)
+from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
+from bookie_protocol.metadata_service.interface import (
+    ANY_VERSION,
+    BookieGroup,
+    BookieSet,
+    LedgerRange,
+    Versioned,
+)
+from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bookie_protocol.metadata_service.subscription import Subscription
+
+
+class MemoryLedgers:
+    def __init__(self) -> None:
+        self.stored: dict[int, Versioned[LedgerMetadata]] = {}
+        self.history: list[LedgerMetadata] = []
+        self.writes = 0
+        self.lose_next_answer = False
+        self.unavailable = False
+        self._next_id = 0
+
+    async def generate_id(self, *, timeout: float | None = None) -> int:
+        self._next_id += 1
+        return self._next_id - 1
+
+    async def create(self, metadata: LedgerMetadata, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
+        if metadata.ledger_id in self.stored:
+            raise MetadataExists(f"ledger {metadata.ledger_id} exists")
+        return self._store(metadata, 0)
+
+    async def read(self, ledger_id: int, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
+        try:
+            return self.stored[ledger_id]
+        except KeyError:
+            raise MetadataNotFound(f"ledger {ledger_id}") from None
+
+    async def write(
+        self, metadata: LedgerMetadata, version: int, *, timeout: float | None = None
+    ) -> Versioned[LedgerMetadata]:
+        self.writes += 1
+        if self.unavailable:
+            raise MetadataUnavailable("no answer from the model metadata service")
+        current = await self.read(metadata.ledger_id)
+        if version not in (ANY_VERSION, current.version):
+            raise MetadataVersionConflict(f"version {version} is not {current.version}")
+        stored = self._store(metadata, current.version + 1)
+        if self.lose_next_answer:
+            # As a store client that sends again after a lost connection: the second try meets its own first.
+            self.lose_next_answer = False
+            raise MetadataVersionConflict(f"version {version} is not {stored.version}")
+        return stored
+
+    async def delete(self, ledger_id: int, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
+        self.stored.pop(ledger_id, None)
+
+    def watch(self, ledger_id: int) -> Subscription[Versioned[LedgerMetadata] | None]:
+        raise AssertionError("not used by these tests")
+
+    async def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
+        yield LedgerRange(0, MAX_LEDGER_ID, tuple(sorted(self.stored)))
+
+    def _store(self, metadata: LedgerMetadata, version: int) -> Versioned[LedgerMetadata]:
+        stored = self.stored[metadata.ledger_id] = Versioned(metadata, version)
+        self.history.append(metadata)
+        return stored
+
+
+class MemoryBookies:
+    """Registrations are made by the test: bookie id -> host and port."""
+
+    def __init__(self) -> None:
+        self.writable: dict[str, tuple[str, int]] = {}
+        self._version = 0
+        self._publish: list = []
+
+    def register_address(self, bookie_id: str, host: str, port: int) -> None:
+        self.writable[bookie_id] = (host, port)
+        self._tell()
+
+    def drop(self, bookie_id: str) -> None:
+        del self.writable[bookie_id]
+        self._tell()
+
+    async def list(self, group: BookieGroup, *, timeout: float | None = None) -> BookieSet:
+        return BookieSet(frozenset(self.writable), self._version)
+
+    def watch(self, group: BookieGroup) -> Subscription[BookieSet]:
+        async def feed(publish) -> None:
+            publish(BookieSet(frozenset(self.writable), self._version))
+            self._publish.append(publish)
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._publish.remove(publish)
+
+        return Subscription(feed)
+
+    async def service_info(self, bookie_id: str, *, timeout: float | None = None) -> BookieServiceInfo:
+        if bookie_id not in self.writable:
+            raise MetadataNotFound(f"bookie {bookie_id} is not registered")
+        host, port = self.writable[bookie_id]
+        return BookieServiceInfo((Endpoint("bookie", host, port, BOOKIE_RPC),))
+
+    def _tell(self) -> None:
+        self._version += 1
+        for publish in self._publish:
+            publish(BookieSet(frozenset(self.writable), self._version))
+
+
+class MemoryMetadata:
+    """The part of `MetadataService` that a client uses."""
+
+    def __init__(self) -> None:
+        self.ledgers = MemoryLedgers()
+        self.bookies = MemoryBookies()
+        self.closed = False
+
+    async def close(self) -> None:
+        self.closed = True

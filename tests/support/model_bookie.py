@@ -1,0 +1,220 @@
+"""A model bookie: the semantics that the client protocol relies on, in memory, and faults on demand.
+
+`ModelBookie` is the bookie itself (reference client protocol, section 19); `ModelBookieServer` speaks v2 and
+v3 over TCP for it. Simulations use the first without the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from bookie_protocol.entry import LAST_ENTRY, read_prefix
+from bookie_protocol.errors import (
+    BadRequest,
+    BookieReadOnly,
+    LedgerFenced,
+    NoSuchEntry,
+    NoSuchLedger,
+    PodkeeperError,
+    ProtocolViolation,
+    Unauthorized,
+    V2Code,
+    V3Status,
+)
+from bookie_protocol.wire import bookkeeper_pb2 as pb
+from bookie_protocol.wire import v2, v3
+from bookie_protocol.wire.framing import FrameReader
+
+
+@dataclass
+class ModelLedger:
+    key: bytes
+    fenced: bool = False
+    entries: dict[int, bytes] = field(default_factory=dict)
+    lac: int = -1
+
+
+class ModelBookie:
+    """What one bookie stores. Every call either takes effect as a whole or raises."""
+
+    def __init__(self, bookie_id: str) -> None:
+        self.bookie_id = bookie_id
+        self.ledgers: dict[int, ModelLedger] = {}
+        self.read_only = False
+        self.fail_adds: type[PodkeeperError] | None = None
+        self.fail_reads: type[PodkeeperError] | None = None
+        self.adds = 0
+        self.reads = 0
+
+    def add(self, key: bytes, entry: bytes, *, recovery: bool = False) -> None:
+        self.adds += 1
+        if self.fail_adds is not None:
+            raise self.fail_adds("model fault")
+        if self.read_only and not recovery:
+            raise BookieReadOnly("model bookie is read-only")
+        ledger_id, entry_id, lac = read_prefix(entry)
+        ledger = self._ledger(ledger_id, key)
+        if ledger.fenced and not recovery:
+            raise LedgerFenced(f"ledger {ledger_id} is fenced")
+        ledger.entries[entry_id] = entry
+        ledger.lac = max(ledger.lac, lac)
+
+    def read(self, ledger_id: int, entry_id: int, fence_key: bytes | None = None) -> tuple[bytes, int]:
+        """The entry and the highest LAC known."""
+        self.reads += 1
+        if fence_key is not None:
+            self._ledger(ledger_id, fence_key).fenced = True
+        if self.fail_reads is not None:
+            raise self.fail_reads("model fault")
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            raise NoSuchLedger(f"ledger {ledger_id}")
+        if entry_id == LAST_ENTRY:
+            entry_id = max(ledger.entries, default=LAST_ENTRY)
+        entry = ledger.entries.get(entry_id)
+        if entry is None:
+            raise NoSuchEntry(f"entry {entry_id} of ledger {ledger_id}")
+        return entry, ledger.lac
+
+    def damage(self, ledger_id: int, entry_id: int) -> None:
+        """Flip one bit of the stored payload."""
+        entry = bytearray(self.ledgers[ledger_id].entries[entry_id])
+        entry[-1] ^= 1
+        self.ledgers[ledger_id].entries[entry_id] = bytes(entry)
+
+    def _ledger(self, ledger_id: int, key: bytes) -> ModelLedger:
+        ledger = self.ledgers.setdefault(ledger_id, ModelLedger(key))
+        if ledger.key != key:
+            raise Unauthorized(f"ledger {ledger_id} has another key")
+        return ledger
+
+
+class ModelBookieServer:
+    """Serves a model bookie. `silent`: requests take effect and no answer is sent; `hold`: nothing takes
+    effect until `release`."""
+
+    def __init__(self, bookie: ModelBookie, *, port: int = 0) -> None:
+        self.bookie = bookie
+        self.port = port
+        self.silent = False
+        self.hold = False
+        self.shuffle_answers = False
+        self.connections: set[_Connection] = set()
+        self.accepted = 0
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """As a killed process: no answer to anything that is under way."""
+        if self._server is not None:
+            self._server.close()
+            for connection in list(self.connections):
+                connection.abort()
+            await self._server.wait_closed()
+            self._server = None
+
+    def release(self) -> None:
+        self.hold = False
+        for connection in list(self.connections):
+            connection.serve_held()
+
+    @property
+    def held(self) -> int:
+        return sum(len(connection.held) for connection in self.connections)
+
+
+class _Connection(asyncio.Protocol):
+    def __init__(self, server: ModelBookieServer) -> None:
+        self._server = server
+        self._frames = FrameReader()
+        self._speaks_v2 = False
+        self.held: list[bytes] = []
+        self._transport: asyncio.Transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._server.connections.add(self)
+        self._server.accepted += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.connections.discard(self)
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.held += self._frames.feed(data)
+            if not self._server.hold:
+                self.serve_held()
+        except ProtocolViolation:
+            self._transport.abort()
+
+    def serve_held(self) -> None:
+        bodies, self.held = self.held, []
+        answers = [self._serve(body) for body in bodies]
+        if self._server.shuffle_answers:
+            answers.reverse()
+        if not self._server.silent:
+            self._transport.write(b"".join(answers))
+
+    def _serve(self, body: bytes) -> bytes:
+        request = None if self._speaks_v2 else v3.parse_request(body)
+        if request is not None:
+            return v3.encode_frame(self._serve_v3(request))
+        self._speaks_v2 = True
+        return self._serve_v2(v2.decode_request(body))
+
+    def _serve_v3(self, request: pb.Request) -> pb.Response:
+        bookie = self._server.bookie
+        status, entry, lac = V3Status.EOK, b"", -1
+        operation = request.header.operation
+        try:
+            if operation == pb.ADD_ENTRY:
+                add = request.addRequest
+                bookie.add(add.masterKey, add.body, recovery=add.HasField("flag"))
+            elif operation == pb.READ_ENTRY:
+                read = request.readRequest
+                fence = read.HasField("flag") and read.flag == pb.ReadRequest.FENCE_LEDGER
+                entry, lac = bookie.read(read.ledgerId, read.entryId, read.masterKey if fence else None)
+            else:
+                raise BadRequest("the model bookie serves adds and reads")
+        except PodkeeperError as error:
+            status = error.v3
+        response = v3.new_response(request, status)
+        if operation == pb.ADD_ENTRY:
+            response.addResponse.status = v3.status_code(status)
+            response.addResponse.ledgerId = request.addRequest.ledgerId
+            response.addResponse.entryId = request.addRequest.entryId
+        elif operation == pb.READ_ENTRY:
+            response.readResponse.status = v3.status_code(status)
+            response.readResponse.ledgerId = request.readRequest.ledgerId
+            response.readResponse.entryId = request.readRequest.entryId
+            if status == V3Status.EOK:
+                response.readResponse.body = entry
+                response.readResponse.maxLAC = lac
+        return response
+
+    def _serve_v2(self, request: v2.Request) -> bytes:
+        bookie = self._server.bookie
+        code, entry = V2Code.EOK, b""
+        assert isinstance(request, v2.AddRequest | v2.ReadRequest)
+        opcode = v2.OpCode.ADDENTRY if isinstance(request, v2.AddRequest) else v2.OpCode.READENTRY
+        try:
+            if isinstance(request, v2.AddRequest):
+                recovery = bool(request.flags & v2.Flag.RECOVERY_ADD)
+                bookie.add(request.master_key, request.entry, recovery=recovery)
+            else:
+                entry, _ = bookie.read(request.ledger_id, request.entry_id, request.master_key)
+        except PodkeeperError as error:
+            code = error.v2
+        if opcode is v2.OpCode.READENTRY and code == V2Code.EOK:
+            pieces = v2.encode_read_response(request.version, request.ledger_id, request.entry_id, entry)
+            return b"".join(pieces)
+        return v2.encode_response(request.version, opcode, code, request.ledger_id, request.entry_id)

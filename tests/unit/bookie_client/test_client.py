@@ -1,0 +1,142 @@
+"""Create, append, close, open and read against model bookies, in both wire versions."""
+
+import asyncio
+
+import pytest
+
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import (
+    BadRequest,
+    LedgerClosed,
+    LedgerNotClosed,
+    MetadataExists,
+    NoSuchLedger,
+    NotEnoughBookies,
+    Unauthorized,
+)
+from bookie_protocol.ledger_metadata.model import LedgerState
+
+
+def payloads(count, size=100):
+    return [f"{i:08d}".encode() * (size // 8) for i in range(count)]
+
+
+@pytest.mark.parametrize("digest", list(DigestType))
+async def test_what_was_written_is_read_back(three, version, digest):
+    written = payloads(500)
+    async with three.client(protocol_version=version) as client:
+        async with client.create(
+            ensemble=3, write_quorum=2, ack_quorum=2, password=b"pw", digest=digest, custom_metadata={"app": b"x"}
+        ) as ledger:
+            assert await ledger.append_many(written) == list(range(500))
+            assert ledger.last_add_confirmed == 499
+            assert [e.payload for e in await ledger.read(0, 9)] == written[:10]
+        stored = three.stored(ledger.ledger_id)
+        assert (stored.state, stored.last_entry_id, stored.length) == (LedgerState.CLOSED, 499, 500 * 96)
+        assert stored.custom_metadata == {"app": b"x"}
+        async with client.open(ledger.ledger_id, password=b"pw") as reader:
+            entries = [entry async for entry in reader.entries()]
+            assert [e.payload for e in entries] == written
+            assert [e.entry_id for e in entries] == list(range(500))
+            assert [e.length for e in entries] == [96 * (i + 1) for i in range(500)]
+            assert sum(reader.served_by.values()) == 500
+            assert {e.payload for e in await reader.read(498, 499)} == set(written[498:])
+    for position, bookie in enumerate(stored.ensembles[0]):
+        assert three.held_at(bookie, 0) == {e for e in range(500) if (position - e) % 3 < 2}
+
+
+async def test_the_lac_is_piggy_backed_on_the_next_entry(three, version):
+    async with three.client(protocol_version=version) as client, client.create() as ledger:
+        for payload in payloads(5):
+            await ledger.append(payload)
+    ledgers = [three.bookie(b).ledgers[0] for b in three.servers]
+    assert max(ledger.lac for ledger in ledgers) == 3
+
+
+async def test_an_empty_ledger_and_empty_entries(three):
+    async with three.client() as client:
+        async with client.create() as ledger:
+            pass
+        assert three.stored(ledger.ledger_id).last_entry_id == -1
+        async with client.open(ledger.ledger_id) as reader:
+            assert [e async for e in reader.entries()] == []
+            with pytest.raises(BadRequest, match="above the last add confirmed"):
+                await reader.read(0, 0)
+        async with client.create() as ledger:
+            assert await ledger.append(b"") == 0
+        async with client.open(ledger.ledger_id) as reader:
+            assert [e.payload for e in await reader.read(0, 0)] == [b""]
+
+
+async def test_answers_in_any_order_are_acknowledged_in_order(three, version):
+    for server in three.servers.values():
+        server.shuffle_answers = True
+        server.hold = True
+    async with three.client(protocol_version=version) as client, client.create(write_quorum=3) as ledger:
+        order = []
+        futures = [await ledger.submit(p) for p in payloads(50)]
+        for future in futures:
+            future.add_done_callback(lambda f: order.append(f.result()))
+        while sum(server.held for server in three.servers.values()) < 150:
+            await asyncio.sleep(0.001)
+        for server in three.servers.values():
+            server.release()
+        await ledger.flush()
+        await asyncio.sleep(0)
+        assert order == list(range(50))
+
+
+async def test_the_window_bounds_what_is_pending(three):
+    for server in three.servers.values():
+        server.hold = True
+    async with three.client(write_window_entries=10) as client, client.create() as ledger:
+        blocked = asyncio.create_task(ledger.append_many(payloads(100)))
+        while sum(server.held for server in three.servers.values()) < 20:
+            await asyncio.sleep(0.001)
+        assert ledger.pending == 10
+        assert not blocked.done()
+        for server in three.servers.values():
+            server.release()
+        assert await blocked == list(range(100))
+
+
+async def test_an_entry_that_fits_no_frame_is_refused_and_nothing_is_lost(three, version):
+    async with three.client(protocol_version=version, max_frame_size=4096) as client, client.create() as ledger:
+        with pytest.raises(BadRequest, match="split it"):
+            await ledger.append(bytes(4096))
+        assert await ledger.append(bytes(3900)) == 0
+
+
+async def test_refusals_of_create_and_open(three):
+    async with three.client() as client:
+        with pytest.raises(NotEnoughBookies, match="needs 4 writable bookies and there are 3"):
+            await client.create(ensemble=4)
+        with pytest.raises(BadRequest):
+            client.create(ensemble=2, write_quorum=3)
+        with pytest.raises(NoSuchLedger):
+            await client.open(99)
+        async with client.create(password=b"right", ledger_id=5) as ledger:
+            with pytest.raises(LedgerNotClosed, match="is OPEN"):
+                await client.open(5, password=b"right")
+            with pytest.raises(MetadataExists):
+                await client.create(ledger_id=5)
+        with pytest.raises(Unauthorized):
+            await client.open(5, password=b"wrong")
+        with pytest.raises(LedgerClosed):
+            await ledger.append(b"late")
+
+
+async def test_list_and_delete(three):
+    async with three.client() as client:
+        for _ in range(3):
+            async with client.create():
+                pass
+        assert [i async for i in client.list()] == [0, 1, 2]
+        await client.delete(1)
+        await client.delete(1)
+        assert [i async for i in client.list()] == [0, 2]
+
+
+async def test_a_client_that_is_not_open_says_so(three):
+    with pytest.raises(RuntimeError, match="async with"):
+        await three.client().create()

@@ -1,0 +1,258 @@
+"""Bookies that die, hang, refuse or damage entries while a ledger is written and read."""
+
+import asyncio
+
+import pytest
+
+from bookie_protocol.errors import (
+    BookieReadOnly,
+    DigestMismatch,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataVersionConflict,
+    NoSuchEntry,
+    QuorumLost,
+    StorageFault,
+    Unauthorized,
+)
+from bookie_protocol.ledger_metadata.model import LedgerState
+
+
+def payloads(count):
+    return [f"entry {i}".encode() for i in range(count)]
+
+
+async def check(client, three, ledger_id, written):
+    async with client.open(ledger_id) as reader:
+        assert [e.payload async for e in reader.entries()] == written
+        return reader
+
+
+async def test_a_killed_bookie_is_replaced_by_a_spare(three, version):
+    await three.add_bookie("b4")
+    written = payloads(300)
+    async with three.client(protocol_version=version) as client:
+        async with client.create(ensemble=3, write_quorum=3, ack_quorum=2) as ledger:
+            first = ledger.metadata.last_ensemble
+            await ledger.append_many(written[:100])
+            victim = first[1]
+            three.metadata.bookies.drop(victim)
+            await three.servers[victim].stop()
+            await ledger.append_many(written[100:])
+            assert ledger.ensemble_changes == 1
+            spare = next(b for b in three.servers if b not in first)
+            async with asyncio.timeout(5):
+                while 299 not in three.held_at(spare, 0):
+                    await asyncio.sleep(0.001)
+        stored = three.stored(ledger.ledger_id)
+        starts = list(stored.ensembles)
+        assert len(starts) == 2
+        assert 90 <= starts[1] <= 101
+        assert stored.ensembles[starts[1]] == tuple(spare if b == victim else b for b in first)
+        assert three.held_at(spare, 0) == set(range(starts[1], 300))
+        await check(client, three, ledger.ledger_id, written)
+
+
+async def test_without_a_spare_writing_goes_on_with_the_ack_quorum(three, version):
+    written = payloads(300)
+    async with three.client(protocol_version=version) as client:
+        async with client.create(ensemble=3, write_quorum=3, ack_quorum=2) as ledger:
+            await ledger.append_many(written[:100])
+            victim = ledger.metadata.last_ensemble[0]
+            await three.servers[victim].stop()
+            await ledger.append_many(written[100:])
+            assert list(ledger.degraded.values()) == [victim]
+            assert ledger.failure is None
+        assert list(three.stored(0).ensembles) == [0]
+        reader = await check(client, three, 0, written)
+        assert victim not in reader.served_by
+
+
+async def test_a_spare_that_appears_later_takes_the_degraded_position(three):
+    async with three.client() as client, client.create(write_quorum=3) as ledger:
+        victim = ledger.metadata.last_ensemble[2]
+        await three.servers[victim].stop()
+        await ledger.append(b"one")
+        await ledger.append(b"two")
+        assert ledger.degraded == {2: victim}
+        await three.add_bookie("b4")
+        async with asyncio.timeout(5):
+            while ledger.degraded:
+                await asyncio.sleep(0.01)
+        await ledger.append(b"three")
+        assert ledger.metadata.last_ensemble[2] == "b4"
+        assert list(ledger.metadata.ensembles) == [0, 2]
+        await ledger.flush()
+    assert three.held_at("b4", 0) == {2}
+
+
+async def test_a_bookie_that_returns_gets_entries_again(three):
+    async with three.client() as client, client.create(write_quorum=3) as ledger:
+        victim = ledger.metadata.last_ensemble[2]
+        server = three.servers[victim]
+        await server.stop()
+        await ledger.append(b"one")
+        await ledger.append(b"two")
+        assert ledger.degraded
+        await server.start()
+        async with asyncio.timeout(5):
+            while ledger.degraded:
+                await asyncio.sleep(0.01)
+        for _ in range(10):
+            await ledger.append(b"more")
+        await asyncio.sleep(0.05)
+        assert max(three.held_at(victim, 0)) >= 9
+
+
+async def test_a_bookie_that_never_answers_is_replaced_after_the_time_out(three, version):
+    await three.add_bookie("b4")
+    async with three.client(protocol_version=version) as client:
+        async with client.create(write_quorum=3, ack_quorum=3) as ledger:
+            silent = ledger.metadata.last_ensemble[0]
+            three.servers[silent].silent = True
+            await ledger.append_many(payloads(20))
+            assert silent not in ledger.metadata.last_ensemble
+        await check(client, three, 0, payloads(20))
+
+
+async def test_two_bookies_lost_without_spares_fail_every_pending_append_once_and_in_order(three):
+    for server in three.servers.values():
+        server.hold = True
+    async with three.client() as client:
+        ledger = await client.create(write_quorum=3, ack_quorum=2)
+        futures = [await ledger.submit(p) for p in payloads(20)]
+        order = []
+        for i, future in enumerate(futures):
+            future.add_done_callback(lambda f, i=i: order.append((i, type(f.exception()))))
+        a, b, _ = ledger.metadata.last_ensemble
+        while sum(server.held for server in three.servers.values()) < 60:
+            await asyncio.sleep(0.001)
+        await three.servers[a].stop()
+        await three.servers[b].stop()
+        with pytest.raises(QuorumLost) as raised:
+            await futures[7]
+        assert "ledger 0, entry 7 on" in str(raised.value)
+        assert a in str(raised.value)
+        await asyncio.sleep(0)
+        assert order == [(i, QuorumLost) for i in range(20)]
+        with pytest.raises(LedgerClosed):
+            await ledger.append(b"more")
+        with pytest.raises(QuorumLost):
+            await ledger.flush()
+        await ledger.close()
+        assert (three.stored(0).state, three.stored(0).last_entry_id) == (LedgerState.CLOSED, -1)
+
+
+async def test_the_context_manager_does_not_hide_a_failed_append(three):
+    async with three.client() as client:
+        with pytest.raises(QuorumLost):
+            async with client.create(write_quorum=3, ack_quorum=3) as ledger:
+                await three.servers[ledger.metadata.last_ensemble[0]].stop()
+                await ledger.submit(b"nobody waits for this one")
+        assert three.stored(0).is_closed
+
+
+async def test_a_fenced_ledger_ends_the_writer(three, version):
+    async with three.client(protocol_version=version) as client:
+        ledger = await client.create(write_quorum=3)
+        await ledger.append(b"one")
+        for bookie in three.servers:
+            three.bookie(bookie).ledgers[0].fenced = True
+        with pytest.raises(LedgerFenced, match="entry 1 on"):
+            await ledger.append(b"two")
+        await ledger.close()
+        assert three.stored(0).last_entry_id == 0
+
+
+async def test_another_password_at_the_bookie_ends_the_writer(three, version):
+    async with three.client(protocol_version=version) as client:
+        ledger = await client.create(write_quorum=3, ack_quorum=3)
+        await ledger.append(b"one")
+        three.bookie("b2").ledgers[0].key = b"other"
+        with pytest.raises(Unauthorized):
+            await ledger.append(b"two")
+        await ledger.close()
+
+
+async def test_an_ensemble_change_meets_a_recovery(three):
+    await three.add_bookie("b4")
+    async with three.client() as client:
+        ledger = await client.create(write_quorum=3, ack_quorum=3)
+        await ledger.append(b"one")
+        store = three.metadata.ledgers
+        await store.write(three.stored(0).in_recovery(), store.stored[0].version)
+        three.bookie(ledger.metadata.last_ensemble[0]).fail_adds = StorageFault
+        futures = [await ledger.submit(b"x") for _ in range(5)]
+        with pytest.raises(LedgerFenced, match="being recovered"):
+            await ledger.flush()
+        assert {type(f.exception()) for f in futures if f.exception()} == {LedgerFenced}
+        before = len(store.history)
+        await ledger.close()
+        assert len(store.history) == before + 1
+
+
+async def test_close_of_a_ledger_that_somebody_closed_at_another_end_is_told(three):
+    async with three.client() as client:
+        ledger = await client.create()
+        await ledger.append(b"one")
+        store = three.metadata.ledgers
+        await store.write(three.stored(0).closed(-1, 0), store.stored[0].version)
+        with pytest.raises(MetadataVersionConflict, match="closed by another client at entry -1"):
+            await ledger.close()
+
+
+async def test_a_lost_answer_of_the_metadata_service_changes_nothing(three):
+    await three.add_bookie("b4")
+    async with three.client() as client, client.create(write_quorum=3) as ledger:
+        three.metadata.ledgers.lose_next_answer = True
+        three.bookie(ledger.metadata.last_ensemble[1]).fail_adds = BookieReadOnly
+        await ledger.append_many(payloads(10))
+        await ledger.flush()
+        assert "b4" in (await client.metadata(0)).last_ensemble or ledger.ensemble_changes
+        three.metadata.ledgers.lose_next_answer = True
+    stored = three.stored(0)
+    assert (stored.is_closed, stored.last_entry_id, len(stored.ensembles)) == (True, 9, 1)
+
+
+async def test_a_damaged_replica_is_passed_over_and_reported(three, version):
+    async with three.client(protocol_version=version) as client:
+        async with client.create(write_quorum=3, ack_quorum=3) as ledger:
+            await ledger.append_many(payloads(6))
+        victim = ledger.metadata.bookies_for(3)[0]
+        three.bookie(victim).damage(0, 3)
+        async with client.open(0) as reader:
+            assert [e.payload for e in await reader.read(0, 5)] == payloads(6)
+            assert reader.damaged_at == {victim: 1}
+        for bookie in three.servers:
+            if bookie != victim:
+                three.bookie(bookie).damage(0, 3)
+        async with client.open(0) as reader:
+            assert [e.payload for e in await reader.read(0, 2)] == payloads(3)
+            with pytest.raises(DigestMismatch, match="entry 3 of ledger 0: no replica could serve it"):
+                await reader.read(0, 5)
+
+
+async def test_no_such_entry_only_when_nobody_failed_otherwise(three, version):
+    async with three.client(protocol_version=version) as client:
+        async with client.create(write_quorum=3, ack_quorum=3) as ledger:
+            await ledger.append_many(payloads(3))
+        for bookie in three.servers:
+            del three.bookie(bookie).ledgers[0].entries[1]
+        async with client.open(0) as reader:
+            with pytest.raises(NoSuchEntry):
+                await reader.read(1, 1)
+        three.bookie("b2").fail_reads = StorageFault
+        async with client.open(0) as reader:
+            with pytest.raises(StorageFault):
+                await reader.read(1, 1)
+
+
+async def test_reads_fall_over_from_dead_and_silent_bookies(three, version):
+    async with three.client(protocol_version=version) as client:
+        async with client.create(write_quorum=3, ack_quorum=3) as ledger:
+            await ledger.append_many(payloads(100))
+        await three.servers["b1"].stop()
+        three.servers["b2"].silent = True
+        async with client.open(0) as reader:
+            assert [e.payload async for e in reader.entries()] == payloads(100)
+            assert set(reader.served_by) == {"b3"}
