@@ -217,13 +217,14 @@ class MemoryFiles(WholeFiles):
             return self._opened(target, path, writable=True, position=0)
 
     def create_direct(self, path: str, reserve: int) -> File:
-        with self._operation("create_direct", path) as target:
-            file = self.create(path)
-            assert isinstance(file, MemoryFile)
-            file._alignment = DIRECT_ALIGNMENT
-            if reserve:
-                self._names[target].truncate(reserve)
-            return file
+        with self._operation("create_direct", path):
+            pass
+        file = self.create(path)
+        assert isinstance(file, MemoryFile)
+        file._alignment = DIRECT_ALIGNMENT
+        if reserve:
+            file.truncate(reserve)
+        return file
 
     def overwrite(self, path: str) -> File:
         with self._operation("overwrite", path) as target:

@@ -122,7 +122,7 @@ class LogScan(Generic[T]):
         while position < window.limit:
             data, offset = window.at(position, SIZE_BYTES)
             word = data[offset : offset + SIZE_BYTES]
-            if word == bytes(len(word)):
+            if word == bytes(SIZE_BYTES):
                 self._finish_zeros(window, position)
                 return None
             if word[0] != PAD_BYTE[0]:

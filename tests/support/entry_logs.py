@@ -1,0 +1,52 @@
+"""Entries and entry loggers for tests."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from bookie_pod.storage.entry_log import DefaultEntryLogger, EntryLogOptions, LedgerDirStates
+from bookie_pod.storage.files import Files
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden"
+GOLDEN_DISKS = ("disk-db", "disk-sorted", "disk-interleaved")
+
+FOLDER = "/ledgers/current"
+
+
+def entry(ledger_id: int, entry_id: int, size: int = 100) -> bytes:
+    """An entry of `size` bytes whose body differs from that of every other entry."""
+    head = struct.pack(">qq", ledger_id, entry_id)
+    filler = struct.pack(">qq", ledger_id * 31 + 7, entry_id * 17 + 3)
+    return (head + filler * (size // 16 + 1))[:size]
+
+
+def run(ledger_id: int, count: int, size: int = 100, first: int = 0) -> tuple[list[int], list[bytes]]:
+    """Ids and entries of `count` consecutive entries."""
+    ids = list(range(first, first + count))
+    return ids, [entry(ledger_id, i, size) for i in ids]
+
+
+def make_folders(files: Files, *folders: str) -> None:
+    for folder in folders or (FOLDER,):
+        if not files.is_dir(folder):
+            files.makedirs(folder)
+
+
+def open_logger(files: Files, *folders: str, dirs: LedgerDirStates | None = None, **options: Any) -> DefaultEntryLogger:
+    """A logger without preallocation unless asked for, so that file names are predictable."""
+    folders = folders or (FOLDER,)
+    make_folders(files, *folders)
+    options.setdefault("preallocate", False)
+    return DefaultEntryLogger(files, dirs or LedgerDirStates(folders), EntryLogOptions(**options))
+
+
+def golden_description(disk: str) -> dict[str, Any]:
+    return json.loads((GOLDEN / disk / "description.json").read_text())
+
+
+def golden_logs(disk: str) -> dict[str, bytes]:
+    """File name to content of the entry logs of a golden disk."""
+    return {path.name: path.read_bytes() for path in sorted((GOLDEN / disk).glob("*.log"))}

@@ -1,0 +1,252 @@
+"""flush, sync, checkpoint, faults on the way, and which logs may be collected."""
+
+from __future__ import annotations
+
+import errno
+import random
+import threading
+from contextlib import nullcontext
+
+import pytest
+
+from bookie_protocol.errors import StorageFault
+from tests.support.entry_logs import FOLDER, entry, open_logger, run
+from tests.support.memory_files import MemoryFiles
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles(strict_names=True)
+
+
+def _surviving(files: MemoryFiles) -> list[MemoryFiles]:
+    return [files.crash(random.Random(seed)) for seed in range(20)]
+
+
+def test_synced_entries_survive_every_crash(files: MemoryFiles) -> None:
+    logger = open_logger(files, log_size_limit=3000)
+    ids, entries = run(7, 40)
+    locations = logger.append_run(7, ids, entries)
+    logger.sync()
+    logger.append_run(7, [40], [entry(7, 40)])
+    for after in _surviving(files):
+        again = open_logger(after)
+        assert [again.read(loc, 7, i) for loc, i in zip(locations, ids, strict=True)] == entries
+        again.close()
+    logger.close()
+
+
+def test_flush_alone_makes_nothing_durable(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    logger.append_run(7, [0], [entry(7, 0)])
+    logger.flush()
+    assert files.size(f"{FOLDER}/0.log") == 1024 + 104
+    assert files.faults.counts["datasync"] == 0
+    assert any(not after.exists(f"{FOLDER}/0.log") for after in _surviving(files))
+    logger.close()
+
+
+def test_checkpoint_syncs_rotated_logs_only(files: MemoryFiles) -> None:
+    logger = open_logger(files, log_size_limit=1024 + 104 * 10)
+    ids, entries = run(7, 25)
+    logger.append_run(7, ids, entries)
+    operations = files.faults.record()
+    logger.checkpoint()
+    assert [op.path for op in operations if op.name == "datasync"] == [f"{FOLDER}/0.log", f"{FOLDER}/1.log"]
+    assert logger.is_flushed(0)
+    assert logger.is_flushed(1)
+    assert not logger.is_flushed(2)
+    assert logger.least_unflushed_log_id() == 2
+    logger.close()
+
+
+def test_sync_syncs_the_current_log_once(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    logger.append_run(7, [0], [entry(7, 0)])
+    logger.sync()
+    count = files.faults.counts["datasync"]
+    logger.sync()
+    assert files.faults.counts["datasync"] == count
+    assert not logger.is_flushed(0)
+    logger.close()
+
+
+def test_rotated_files_are_closed_after_their_sync(files: MemoryFiles) -> None:
+    logger = open_logger(files, log_size_limit=1024 + 104)
+    ids, entries = run(7, 30)
+    logger.append_run(7, ids, entries)
+    assert files.open_files == 30
+    logger.sync()
+    assert files.open_files == 1
+    logger.close()
+    assert files.open_files == 0
+
+
+def test_flush_entrylog_bytes_forces_as_the_log_grows(files: MemoryFiles) -> None:
+    logger = open_logger(files, flush_interval_bytes=10_000)
+    for i in range(300):
+        logger.append_run(7, [i], [entry(7, i)])
+    assert files.faults.counts["datasync"] == 3
+    logger.close()
+
+
+def test_least_unflushed_log_id_of_an_untouched_logger(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    assert logger.least_unflushed_log_id() == 0
+    logger.append_run(7, [0], [entry(7, 0)])
+    assert logger.least_unflushed_log_id() == 0
+    logger.rotate()
+    assert logger.least_unflushed_log_id() == 0
+    logger.checkpoint()
+    assert logger.least_unflushed_log_id() == 1
+    logger.close()
+
+
+def test_logs_of_an_earlier_process_count_as_flushed(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    logger.append_run(7, [0], [entry(7, 0)])
+    logger.close()
+    again = open_logger(files)
+    assert again.is_flushed(0)
+    assert again.least_unflushed_log_id() == 1
+    again.close()
+
+
+def test_preallocated_logs_are_not_flushed(files: MemoryFiles) -> None:
+    logger = open_logger(files, preallocate=True)
+    logger.append_run(7, [0], [entry(7, 0)])
+    logger.rotate()
+    logger.append_run(7, [1], [entry(7, 1)])
+    assert not logger.is_flushed(1)
+    logger.close()
+
+
+@pytest.mark.parametrize("buffer", [1, 65536])
+def test_a_failed_write_is_repeated_and_nothing_is_lost(files: MemoryFiles, buffer: int) -> None:
+    logger = open_logger(files, write_buffer_bytes=buffer)
+    first = logger.append_run(7, [0], [entry(7, 0)])
+    files.faults.fail("pwrite", errno=errno.ENOSPC)
+    ids, entries = run(7, 1000, first=1)
+    with pytest.raises(StorageFault, match=r"0\.log at .*No space left"):
+        logger.append_run(7, ids, entries)
+    with pytest.raises(StorageFault) if buffer > 1 else nullcontext():
+        logger.flush()
+    files.faults.clear()
+    locations = logger.append_run(7, ids, entries)
+    logger.sync()
+    assert logger.read(first[0], 7, 0) == entry(7, 0)
+    assert [logger.read(loc, 7, i) for loc, i in zip(locations, ids, strict=True)] == entries
+    scan = logger.scan(0)
+    assert [entry_id for _, _, entry_id, _ in scan] == [0, *ids]
+    assert scan.end.clean
+    logger.close()
+
+
+def test_after_a_failed_sync_nothing_goes_on_until_it_is_abandoned(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    kept = logger.append_run(7, [0], [entry(7, 0)])
+    logger.sync()
+    logger.append_run(7, [1], [entry(7, 1)])
+    files.faults.fail("datasync", times=1)
+    with pytest.raises(StorageFault, match=r"cannot sync entry log /ledgers/current/0\.log"):
+        logger.sync()
+    for blocked in (logger.sync, logger.checkpoint, logger.flush, logger.rotate):
+        with pytest.raises(StorageFault, match="must be appended again"):
+            blocked()
+    with pytest.raises(StorageFault, match="must be appended again"):
+        logger.append_run(7, [1], [entry(7, 1)])
+    assert logger.read(kept[0], 7, 0) == entry(7, 0)
+    logger.abandon_unsynced()
+    again = logger.append_run(7, [1], [entry(7, 1)])
+    assert again[0] >> 32 == 1
+    logger.sync()
+    for after in _surviving(files):
+        reopened = open_logger(after)
+        assert reopened.read(kept[0], 7, 0) == entry(7, 0)
+        assert reopened.read(again[0], 7, 1) == entry(7, 1)
+        reopened.close()
+    logger.close()
+    assert files.open_files == 0
+
+
+def test_a_full_disk_at_rotation_costs_the_map_not_the_entries(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    locations = logger.append_run(7, [0], [entry(7, 0)])
+    logger.flush()
+    files.faults.fail("pwrite", errno=errno.ENOSPC, times=1)
+    logger.rotate()
+    logger.checkpoint()
+    found = logger.ledgers_map(0)
+    assert found.end is not None
+    assert found.complete
+    assert found.ledgers == {7: 104}
+    assert logger.read(locations[0], 7, 0) == entry(7, 0)
+    logger.close()
+
+
+def test_a_torn_map_is_cut_off(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    logger.append_run(7, [0], [entry(7, 0)])
+    logger.flush()
+    files.faults.fail("pwrite", after=1, times=1)  # the map is written, the header is not
+    logger.rotate()
+    assert files.size(f"{FOLDER}/0.log") == 1024 + 104
+    logger.close()
+
+
+def test_a_failed_rotation_leaves_the_current_log_in_use(files: MemoryFiles) -> None:
+    logger = open_logger(files, log_size_limit=1024 + 104)
+    logger.append_run(7, [0], [entry(7, 0)])
+    files.faults.fail("create", errno=errno.ENOSPC)
+    with pytest.raises(StorageFault, match="cannot create an entry log"):
+        logger.append_run(7, [1], [entry(7, 1)])
+    assert logger.current_log_id() == 0
+    files.faults.clear()
+    assert logger.append_run(7, [1], [entry(7, 1)])[0] >> 32 > 0
+    assert logger.ledgers_map(0).end is None
+    logger.close()
+
+
+def test_appends_go_on_while_a_checkpoint_syncs(files: MemoryFiles) -> None:
+    logger = open_logger(files, log_size_limit=1024 + 104)
+    logger.append_run(7, [0, 1], [entry(7, 0), entry(7, 1)])
+    gate = files.faults.hold("datasync", path="0.log")
+    checkpoint = threading.Thread(target=logger.checkpoint)
+    checkpoint.start()
+    gate.reached()
+    locations = logger.append_run(7, [2], [entry(7, 2)])
+    assert locations[0] >> 32 == 2
+    assert not logger.is_flushed(0)
+    gate.open()
+    checkpoint.join(10)
+    assert logger.is_flushed(0)
+    assert not logger.is_flushed(1)
+    logger.close()
+
+
+def test_closing_rotates_and_syncs_the_current_log(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    locations = logger.append_run(7, [0], [entry(7, 0)])
+    logger.close()
+    for after in _surviving(files):
+        again = open_logger(after)
+        assert again.read(locations[0], 7, 0) == entry(7, 0)
+        assert again.ledgers_map(0).end is None
+        again.close()
+
+
+def test_closing_with_a_failing_disk_reports_and_closes_every_file(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    logger.append_run(7, [0], [entry(7, 0)])
+    files.faults.fail("datasync")
+    with pytest.raises(StorageFault, match="cannot sync"):
+        logger.close()
+    assert files.open_files == 0
+
+
+def test_force_close_writes_nothing(files: MemoryFiles) -> None:
+    logger = open_logger(files, preallocate=True)
+    logger.append_run(7, [0], [entry(7, 0)])
+    logger.force_close()
+    assert files.size(f"{FOLDER}/0.log") == 0
+    assert files.open_files == 0

@@ -1,0 +1,358 @@
+"""Reading by location: every check names file, offset and what was found; handles are bounded."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookie_pod.storage.entry_log import DefaultEntryLogger, make_location
+from bookie_pod.storage.entry_log.format import PAD_BYTE
+from bookie_protocol.errors import EntryDamaged, NotThere, StorageFault
+from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger, run
+from tests.support.memory_files import MemoryFiles
+
+LOG = f"{FOLDER}/0.log"
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+def _with_entries(files: MemoryFiles, count: int = 5, size: int = 100) -> tuple[DefaultEntryLogger, list[int]]:
+    logger = open_logger(files)
+    ids, entries = run(7, count, size)
+    locations = logger.append_run(7, ids, entries)
+    logger.sync()
+    return logger, locations
+
+
+def test_reads_from_the_buffer_before_anything_was_written(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    ids, entries = run(7, 5)
+    locations = [logger.append_run(7, [i], [body])[0] for i, body in zip(ids, entries, strict=True)]
+    assert files.size(LOG) == 0
+    assert [logger.read(loc, 7, i) for loc, i in zip(locations, ids, strict=True)] == entries
+    assert [body for _, body, _ in logger.read_ahead(locations[0], 7, 0, 10, 1 << 20)] == entries
+    logger.close()
+
+
+def test_one_read_of_the_file_once_the_size_is_known(files: MemoryFiles) -> None:
+    logger, locations = _with_entries(files, size=3000)
+    assert logger.read(locations[0], 7, 0) == entry(7, 0, 3000)
+    before = files.faults.counts["pread"]
+    assert logger.read(locations[1], 7, 1) == entry(7, 1, 3000)
+    assert files.faults.counts["pread"] == before + 1
+    logger.close()
+
+
+@pytest.mark.parametrize("size", [16, 508, 509, 5000, 40_000, 3_000_000])
+def test_entries_of_every_size(files: MemoryFiles, size: int) -> None:
+    logger, locations = _with_entries(files, count=3, size=size)
+    for i in (2, 0, 1, 0):
+        assert logger.read(locations[i], 7, i) == entry(7, i, size)
+    logger.close()
+
+
+@pytest.mark.parametrize(("ledger_id", "entry_id"), [(7, 2), (8, 1)])
+def test_another_entry_than_asked_for_is_damage(files: MemoryFiles, ledger_id: int, entry_id: int) -> None:
+    logger, locations = _with_entries(files)
+    with pytest.raises(EntryDamaged, match=rf"at 1132 of {LOG}, found size 100, entry 1 of ledger 7") as caught:
+        logger.read(locations[1], ledger_id, entry_id)
+    assert not isinstance(caught.value, NotThere)
+    assert logger.stats.damaged_reads == 1
+    logger.close()
+
+
+@pytest.mark.parametrize("size", [15, 0, -1, -(2**31)])
+def test_a_size_below_16_is_damage(files: MemoryFiles, size: int) -> None:
+    logger, locations = _with_entries(files)
+    files.corrupt(LOG, 1024, struct.pack(">i", size))
+    with pytest.raises(EntryDamaged, match=f"found size {size}"):
+        logger.read(locations[0], 7, 0)
+    logger.close()
+
+
+@pytest.mark.parametrize("size", [10_000, 2**31 - 1])
+def test_a_size_beyond_the_file_is_a_fault_and_allocates_nothing(files: MemoryFiles, size: int) -> None:
+    logger, locations = _with_entries(files)
+    logger.rotate()
+    logger.sync()
+    files.corrupt(LOG, 1024, struct.pack(">i", size))
+    with pytest.raises(StorageFault, match=rf"{LOG} ends within entry 0 of ledger 7"):
+        logger.read(locations[0], 7, 0)
+    logger.close()
+
+
+def test_a_file_that_ends_in_the_head(files: MemoryFiles) -> None:
+    logger, _ = _with_entries(files)
+    with pytest.raises(StorageFault, match=r"in the head of entry 5 of ledger 7 at 1548"):
+        logger.read(make_location(0, 1028 + 5 * 104), 7, 5)
+    logger.close()
+
+
+@pytest.mark.parametrize("location", [0, 1, 1027, make_location(0, 1027)])
+def test_a_location_within_the_header(files: MemoryFiles, location: int) -> None:
+    logger, _ = _with_entries(files)
+    with pytest.raises(EntryDamaged, match="entries begin at 1028"):
+        logger.read(location, 7, 0)
+    assert logger.read_ahead(location, 7, 0, 10, 1000) == []
+    logger.close()
+
+
+def test_a_missing_log_is_a_fault_that_names_the_directories(files: MemoryFiles) -> None:
+    logger, _ = _with_entries(files)
+    with pytest.raises(StorageFault, match=rf"ff\.log is in none of {FOLDER}") as caught:
+        logger.read(make_location(0xFF, 1028), 7, 0)
+    assert not isinstance(caught.value, NotThere)
+    assert logger.read_ahead(make_location(0xFF, 1028), 7, 0, 10, 1000) == []
+    logger.close()
+
+
+def test_a_failing_disk_is_a_fault(files: MemoryFiles) -> None:
+    logger, locations = _with_entries(files)
+    files.faults.fail("pread")
+    with pytest.raises(StorageFault, match="cannot read entry 0 of ledger 7"):
+        logger.read(locations[0], 7, 0)
+    assert logger.read_ahead(locations[0], 7, 0, 10, 1000) == []
+    files.faults.clear()
+    assert logger.read(locations[0], 7, 0) == entry(7, 0)
+    logger.close()
+
+
+def test_an_oversized_entry_is_read_all_the_same(files: MemoryFiles) -> None:
+    logger = open_logger(files, max_entry_bytes=50)
+    locations = logger.append_run(7, [0], [entry(7, 0)])
+    assert logger.read(locations[0], 7, 0) == entry(7, 0)
+    logger.close()
+
+
+# --- read-ahead ---------------------------------------------------------------------------------------------------
+
+
+def test_read_ahead_returns_the_rest_of_the_run(files: MemoryFiles) -> None:
+    logger, locations = _with_entries(files, count=50)
+    logger.append_run(8, [50], [entry(8, 50)])
+    logger.sync()
+    found = logger.read_ahead(locations[10], 7, 10, 1000, 1 << 20)
+    assert found == [(i, entry(7, i), locations[i]) for i in range(10, 50)]
+    logger.close()
+
+
+def test_read_ahead_stops_at_a_gap_in_the_ids(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    locations = logger.append_run(7, [0, 1, 3], [entry(7, 0), entry(7, 1), entry(7, 3)])
+    assert [i for i, _, _ in logger.read_ahead(locations[0], 7, 0, 10, 1000)] == [0, 1]
+    logger.close()
+
+
+@pytest.mark.parametrize(
+    ("max_entries", "max_bytes", "count"), [(3, 10_000, 3), (100, 350, 3), (100, 99, 0), (0, 9, 0)]
+)
+def test_read_ahead_is_bounded(files: MemoryFiles, max_entries: int, max_bytes: int, count: int) -> None:
+    logger, locations = _with_entries(files, count=20)
+    assert len(logger.read_ahead(locations[0], 7, 0, max_entries, max_bytes)) == count
+    logger.close()
+
+
+def test_read_ahead_takes_few_reads(files: MemoryFiles) -> None:
+    logger, locations = _with_entries(files, count=1000, size=1000)
+    logger.read(locations[0], 7, 0)
+    before = files.faults.counts["pread"]
+    assert len(logger.read_ahead(locations[1], 7, 1, 500, 1 << 20)) == 500
+    assert files.faults.counts["pread"] - before <= 2
+    logger.close()
+
+
+def test_read_ahead_steps_over_padding(files: MemoryFiles) -> None:
+    make_folders(files)
+    file = files.create(LOG)
+    first, second = entry(7, 0), entry(7, 1)
+    body = bytes(1024) + struct.pack(">i", 100) + first
+    file.write(body.ljust(4096, PAD_BYTE) + struct.pack(">i", 100) + second)
+    file.close()
+    logger = open_logger(files)
+    assert [(i, body) for i, body, _ in logger.read_ahead(make_location(0, 1028), 7, 0, 10, 1000)] == [
+        (0, first),
+        (1, second),
+    ]
+    logger.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(16, 3000), min_size=1, max_size=60),
+    start=st.integers(0, 59),
+    max_entries=st.integers(1, 70),
+    max_bytes=st.integers(0, 60_000),
+    buffer=st.sampled_from([1, 5000, 1 << 20]),
+)
+def test_read_ahead_agrees_with_read(
+    sizes: list[int], start: int, max_entries: int, max_bytes: int, buffer: int
+) -> None:
+    files = MemoryFiles()
+    logger = open_logger(files, write_buffer_bytes=buffer)
+    start %= len(sizes)
+    entries = [entry(7, i, size) for i, size in enumerate(sizes)]
+    locations = [logger.append_run(7, [i], [body])[0] for i, body in enumerate(entries)]
+    expected = []
+    for i in range(start, min(len(sizes), start + max_entries)):
+        max_bytes -= sizes[i]
+        if max_bytes < 0:
+            break
+        expected.append((i, entries[i], locations[i]))
+    budget = max_bytes + sum(len(body) for _, body, _ in expected)
+    if max_bytes < 0:
+        budget += sizes[start + len(expected)]
+    assert logger.read_ahead(locations[start], 7, start, max_entries, budget) == expected
+    logger.close()
+
+
+# --- handles ------------------------------------------------------------------------------------------------------
+
+
+def test_open_files_are_bounded(files: MemoryFiles) -> None:
+    logger = open_logger(files, log_size_limit=1024 + 104, max_open_files=4)
+    ids, entries = run(7, 20)
+    locations = logger.append_run(7, ids, entries)
+    logger.sync()
+    for i in (*range(20), *range(20)):
+        assert logger.read(locations[i], 7, i) == entries[i]
+        assert files.open_files <= 4 + 1
+    logger.close()
+    assert files.open_files == 0
+
+
+def test_the_least_recently_read_log_is_closed_first(files: MemoryFiles) -> None:
+    logger = open_logger(files, log_size_limit=1024 + 104, max_open_files=2)
+    ids, entries = run(7, 4)
+    locations = logger.append_run(7, ids, entries)
+    logger.sync()
+    for i in (0, 1, 0, 2):
+        logger.read(locations[i], 7, i)
+    before = files.faults.counts["open"]
+    logger.read(locations[0], 7, 0)
+    assert files.faults.counts["open"] == before
+    logger.read(locations[1], 7, 1)
+    assert files.faults.counts["open"] == before + 1
+    logger.close()
+
+
+def test_many_readers_at_once(files: MemoryFiles) -> None:
+    logger = open_logger(files, log_size_limit=1024 + 104 * 5, max_open_files=3)
+    ids, entries = run(7, 100)
+    locations = logger.append_run(7, ids, entries)
+    logger.sync()
+
+    def read_all(step: int) -> bool:
+        return all(logger.read(locations[i * step % 100], 7, i * step % 100) == entries[i * step % 100] for i in ids)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read_all, (1, 3, 7, 9, 11, 13, 17, 19)))
+    logger.close()
+    assert files.open_files == 0
+
+
+def test_readers_beside_an_appender_see_every_location_at_once(files: MemoryFiles) -> None:
+    logger = open_logger(files, log_size_limit=20_000, write_buffer_bytes=1500)
+    published: list[int] = []
+    done = threading.Event()
+
+    def follow() -> int:
+        checked = 0
+        while not done.is_set() or checked < len(published):
+            if checked < len(published):
+                assert logger.read(published[checked], 7, checked) == entry(7, checked)
+                checked += 1
+        return checked
+
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(follow) for _ in range(2)]
+        try:
+            for i in range(1500):
+                published += logger.append_run(7, [i], [entry(7, i)])
+        finally:
+            done.set()
+        assert [reader.result(60) for reader in readers] == [1500, 1500]
+    logger.close()
+
+
+# --- deletion -----------------------------------------------------------------------------------------------------
+
+
+def test_deleting_a_flushed_log(files: MemoryFiles) -> None:
+    logger = open_logger(files, log_size_limit=1024 + 104)
+    locations = logger.append_run(7, [0, 1], [entry(7, 0), entry(7, 1)])
+    logger.sync()
+    logger.read(locations[0], 7, 0)
+    assert logger.exists(0)
+    assert logger.delete(0)
+    assert not logger.exists(0)
+    assert logger.log_ids() == [1]
+    assert not files.exists(LOG)
+    assert not logger.delete(0)
+    assert logger.stats.logs_deleted == 1
+    with pytest.raises(StorageFault, match="it was deleted"):
+        logger.read(locations[0], 7, 0)
+    logger.close()
+    assert files.open_files == 0
+
+
+def test_logs_that_are_not_flushed_cannot_be_deleted(files: MemoryFiles) -> None:
+    logger = open_logger(files, log_size_limit=1024 + 104)
+    logger.append_run(7, [0, 1], [entry(7, 0), entry(7, 1)])
+    for log_id in (0, 1):
+        with pytest.raises(StorageFault, match="not rotated and synced"):
+            logger.delete(log_id)
+    logger.close()
+
+
+def test_a_failed_unlink_keeps_the_log_readable(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    locations = logger.append_run(7, [0], [entry(7, 0)])
+    logger.rotate()
+    logger.sync()
+    files.faults.fail("unlink", times=1)
+    with pytest.raises(StorageFault, match="cannot delete entry log"):
+        logger.delete(0)
+    assert logger.read(locations[0], 7, 0) == entry(7, 0)
+    assert logger.delete(0)
+    logger.close()
+
+
+def test_a_reader_in_the_middle_of_a_deleted_log_finishes(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    locations = logger.append_run(7, [0], [entry(7, 0)])
+    logger.rotate()
+    logger.sync()
+    gate = files.faults.hold("pread", path="0.log")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(logger.read, locations[0], 7, 0)
+        gate.reached()
+        assert logger.delete(0)
+        gate.open()
+        assert reading.result(10) == entry(7, 0)
+    assert files.open_files == 0
+    logger.close()
+
+
+def test_a_log_deleted_while_it_is_being_opened_leaves_no_handle(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    locations = logger.append_run(7, [0], [entry(7, 0)])
+    logger.rotate()
+    logger.sync()
+    gate = files.faults.hold("open", path="0.log")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(logger.read, locations[0], 7, 0)
+        gate.reached()
+        assert logger.delete(0)
+        gate.open()
+        with pytest.raises(StorageFault):
+            reading.result(10)
+    assert files.open_files == 0
+    logger.close()
