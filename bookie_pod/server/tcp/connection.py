@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
@@ -71,8 +71,8 @@ class Connection(asyncio.Protocol):
     # --- life -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # uvloop's transports have the interface but not the base class.
+        self.transport = transport = cast("asyncio.Transport", transport)
         if not self.context.accepting:
             # The port is bound before the journals are replayed; until then nobody is served.
             transport.abort()
