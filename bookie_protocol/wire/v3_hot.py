@@ -89,13 +89,13 @@ _read_layouts: dict[tuple[bytes, int, int, int], _ReadShape] = {}
 
 
 def decode_add_request(buffer: bytes, start: int, end: int) -> AddFields | None:
-    """The add whose frame body is `buffer[start:end]` (`end` within the buffer), or None.
+    """The add whose frame body is `buffer[start:end]`, or None.
 
     The first field of the answer is the whole frame to send on success; `v3_encode.add_error` turns it into a
     refusal. Master keys of other than 20 bytes and entries below 24 bytes give None.
     """
     shape = _add_shapes.get(end - start)
-    if shape is not None:
+    if shape is not None and end <= len(buffer):
         mask, expected, head, unpack, body, body_end, tail, flags, part1, part2 = shape
         if int.from_bytes(buffer[start : start + head]) & mask == expected and (
             not tail or buffer[start + body_end : end] == tail
@@ -234,12 +234,12 @@ def _flags(priority: bytes, tail: bytes) -> int:
 
 
 def decode_read_request(buffer: bytes, start: int, end: int) -> ReadFields | None:
-    """The plain read whose frame body is `buffer[start:end]` (`end` within the buffer), or None.
+    """The plain read whose frame body is `buffer[start:end]`, or None.
 
     Fencing reads and long polls give None.
     """
     shape = _read_shapes.get(end - start)
-    if shape is not None:
+    if shape is not None and end <= len(buffer):
         mask, expected, unpack, flags = shape
         if int.from_bytes(buffer[start:end]) & mask == expected:
             txn, ledger, entry = unpack(buffer, start)

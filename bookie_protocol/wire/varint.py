@@ -50,7 +50,7 @@ def decode_int64(raw: bytes) -> int:
 def decode_uint64(raw: bytes) -> int:
     """As `decode_int64`, unsigned."""
     size = varint_size(raw, 0)
-    if size != len(raw):
+    if not size or size != len(raw):
         raise ProtocolViolation(f"{raw.hex()} is not one varint")
     value = 0
     for byte in reversed(raw):
