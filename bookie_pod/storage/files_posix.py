@@ -158,7 +158,7 @@ class PosixFile:
     def __del__(self) -> None:
         if self._fd >= 0:
             warnings.warn(f"{self._path} was never closed", ResourceWarning, stacklevel=1, source=self)
-            os.close(self._fd)
+            self.close()
 
 
 class PosixFiles(WholeFiles):

@@ -116,6 +116,7 @@ class Inode:
         for change in self.unsynced[begin:]:
             if isinstance(change, _Truncate):
                 _apply(kept, change)
+                size = change.size
                 continue
             size = max(size, change.offset + len(change.data))
             for sector in change.sectors():
