@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _METADATA: Final = "key"
-_INTEGER: Final = re.compile(r"[+-]?\d{1,19}")
-_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?")
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?")
 _TRUE: Final = frozenset({"true", "yes", "on"})
 _FALSE: Final = frozenset({"false", "no", "off"})
 INT_MAX: Final = 2**31 - 1

@@ -23,6 +23,7 @@ QUANTILES: Final = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
 _SUB_BUCKETS: Final = 32
 _MIN_EXPONENT: Final = -20
 _MAX_EXPONENT: Final = 64
+_LARGEST: Final = 2.0**_MAX_EXPONENT
 _NOTHING: Final = -(2**31)
 
 
@@ -159,11 +160,9 @@ class OpStats:
 def _bucket(value: float) -> int:
     if not value > 0:  # zero, negative (a clock that went back) or NaN
         return _NOTHING
-    mantissa, exponent = math.frexp(value)
+    mantissa, exponent = math.frexp(min(value, _LARGEST))
     if exponent < _MIN_EXPONENT:
         return _MIN_EXPONENT * _SUB_BUCKETS
-    if exponent > _MAX_EXPONENT:
-        return _MAX_EXPONENT * _SUB_BUCKETS
     return exponent * _SUB_BUCKETS + int((mantissa - 0.5) * 2 * _SUB_BUCKETS)
 
 

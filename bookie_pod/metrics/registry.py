@@ -208,7 +208,7 @@ def _render(lines: list[str], name: str, labels: str, instrument: Instrument) ->
         outcome = f'success="{"true" if success else "false"}"'
         values, count, total = instrument.snapshot(success)
         for quantile, value in zip(QUANTILES, values, strict=True):
-            lines.append(f'{name}{{{outcome},quantile="{quantile}"{more}}} {_number(value)}')
+            lines.append(f'{name}{{{outcome},quantile="{quantile}"{more}}} {_number(float(value))}')
         lines.append(f"{name}_count{{{outcome}{more}}} {count}")
         lines.append(f"{name}_sum{{{outcome}{more}}} {float(total)}")
 

@@ -1,0 +1,83 @@
+"""Defaults that depend on other keys and on the machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.config.load import load_config
+from bookie_pod.config.memory import default_memory_budget_mb
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.ledger_storage import StorageEngine
+
+MIB = 1024 * 1024
+
+
+def load(**settings: str) -> BookieConfig:
+    return load_config(environ={}, overrides=settings)
+
+
+def test_shares_of_the_memory_budget() -> None:
+    config = load(memoryBudgetMb="400", ledgerDirectories="/a,/b")
+    assert config.db_storage.write_cache_max_size_mb == config.db_storage.read_cache_max_size_mb == 100
+    assert config.journal.max_memory_size_mb == 20
+    assert config.rocksdb.block_cache_size_bytes == 20 * MIB
+    assert config.db_storage.direct_io_write_buffer_mb == 50
+
+
+def test_section_defaults_are_those_of_the_largest_default_budget() -> None:
+    config = load(memoryBudgetMb="1024")
+    assert config.db_storage == BookieConfig().db_storage
+    assert config.journal == BookieConfig().journal
+    assert config.rocksdb == BookieConfig().rocksdb
+    assert config.disks == BookieConfig().disks
+    assert config.sorted_storage == BookieConfig().sorted_storage
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine"),
+    [
+        ({}, StorageEngine.DB),
+        ({"ledgerStorageClass": "SortedLedgerStorage"}, StorageEngine.SORTED),
+        ({"sortedLedgerStorageEnabled": "false"}, StorageEngine.INTERLEAVED),
+        ({"sortedLedgerStorageEnabled": "true"}, StorageEngine.SORTED),
+        (
+            {"ledgerStorageClass": StorageEngine.SORTED.value, "sortedLedgerStorageEnabled": "false"},
+            StorageEngine.INTERLEAVED,
+        ),
+        ({"ledgerStorageClass": StorageEngine.DB.value, "sortedLedgerStorageEnabled": "false"}, StorageEngine.DB),
+    ],
+)
+def test_storage_engine(settings: dict[str, str], engine: StorageEngine) -> None:
+    assert load(**settings).ledger_storage.engine is engine
+
+
+def test_values_that_follow_others() -> None:
+    config = load(diskUsageThreshold="0.9", logSizeLimit="1000", openFileLimit="100", zkTimeout="7")
+    assert config.disks.usage_lwm_threshold == 0.9
+    assert config.disks.min_usable_for_entry_log_bytes == 1200
+    assert config.disks.min_usable_for_high_priority_bytes == 1200
+    assert config.sorted_storage.file_info_initial_capacity == 64
+    assert config.metadata.zk_retry_backoff_start_ms == 7
+    assert load(minUsableSizeForEntryLogCreation="5").disks.min_usable_for_high_priority_bytes == 5
+
+
+def limit(tmp_path: Path, name: str, text: str) -> None:
+    path = tmp_path / "sys/fs/cgroup" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_memory_budget_is_half_of_the_container(tmp_path: Path) -> None:
+    limit(tmp_path, "memory.max", str(600 * MIB))
+    assert default_memory_budget_mb(str(tmp_path)) == 300
+    limit(tmp_path, "memory/memory.limit_in_bytes", str(500 * MIB))
+    assert default_memory_budget_mb(str(tmp_path)) == 250
+
+
+def test_memory_budget_has_a_floor_and_a_ceiling(tmp_path: Path) -> None:
+    limit(tmp_path, "memory.max", str(10 * MIB))
+    assert default_memory_budget_mb(str(tmp_path)) == 64
+    limit(tmp_path, "memory.max", "max")
+    assert 64 <= default_memory_budget_mb(str(tmp_path)) <= 1024

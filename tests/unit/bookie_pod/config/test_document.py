@@ -1,0 +1,34 @@
+"""docs/configuration.md follows the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bookie_pod.config.document import configuration_page, field_texts
+from bookie_pod.config.keys import keys_of
+from bookie_pod.config.model import all_keys, sections
+
+PAGE = Path(__file__).parents[4] / "docs" / "configuration.md"
+
+
+def test_the_page_is_not_stale() -> None:
+    assert PAGE.read_text(encoding="utf-8") == configuration_page(), (
+        "run: bookie config docs --write docs/configuration.md"
+    )
+
+
+def test_every_key_is_documented() -> None:
+    page = configuration_page()
+    assert [name for name in all_keys() if f"`{name}`" not in page] == []
+
+
+def test_every_field_has_a_docstring_and_numbers_name_their_unit() -> None:
+    units = {"_ms": " ms", "_seconds": "second", "_s": "second", "_mb": "MiB", "_kb": "KiB", "_bytes": "byte"}
+    for _, section in sections():
+        texts = field_texts(section)
+        for field, _ in keys_of(section):
+            text = texts[field.name]
+            for suffix, unit in units.items():
+                if field.name.endswith(suffix) and str(field.type) == "int":
+                    assert unit in text.lower() or unit in text, f"{section.__name__}.{field.name}: {text}"
+                    break

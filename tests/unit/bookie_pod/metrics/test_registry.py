@@ -1,0 +1,159 @@
+"""Names, labels and the text."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from bookie_pod.metrics.process import ProcessCollector
+from bookie_pod.metrics.registry import Registry, sanitise
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_counter_and_gauge_without_labels() -> None:
+    registry = Registry()
+    registry.scope("bookie").counter("WRITE_BYTES").add(7)
+    registry.scope("bookie").gauge("SERVER_STATUS", lambda: 1)
+    registry.scope("bookie").gauge("ratio", lambda: 0.5)
+    assert registry.render() == (
+        "# TYPE bookie_SERVER_STATUS gauge\nbookie_SERVER_STATUS 1\n"
+        "# TYPE bookie_WRITE_BYTES counter\nbookie_WRITE_BYTES 7\n"
+        "# TYPE bookie_ratio gauge\nbookie_ratio 0.5\n"
+    )
+
+
+def test_summary_has_the_reference_shape() -> None:
+    clock = Clock()
+    registry = Registry(10, clock)
+    stats = registry.scope("bookie").scope("journal", journalIndex="0").op_stats("JOURNAL_SYNC")
+    stats.observe_ms(2, count=3)
+    clock.now = 10
+    lines = registry.render().splitlines()
+    assert lines[0] == "# TYPE bookie_journal_JOURNAL_SYNC summary"
+    assert lines[1] == 'bookie_journal_JOURNAL_SYNC{success="false",quantile="0.5", journalIndex="0"} NaN'
+    assert lines[8:11] == [
+        'bookie_journal_JOURNAL_SYNC_count{success="false", journalIndex="0"} 0',
+        'bookie_journal_JOURNAL_SYNC_sum{success="false", journalIndex="0"} 0.0',
+        'bookie_journal_JOURNAL_SYNC{success="true",quantile="0.5", journalIndex="0"} 2.0',
+    ]
+    assert lines[16:] == [
+        'bookie_journal_JOURNAL_SYNC{success="true",quantile="1.0", journalIndex="0"} 2.0',
+        'bookie_journal_JOURNAL_SYNC_count{success="true", journalIndex="0"} 3',
+        'bookie_journal_JOURNAL_SYNC_sum{success="true", journalIndex="0"} 6.0',
+    ]
+    assert [re.search(r'quantile="([^"]+)"', line)[1] for line in lines[10:17]] == [  # type: ignore[index]
+        "0.5",
+        "0.75",
+        "0.95",
+        "0.99",
+        "0.999",
+        "0.9999",
+        "1.0",
+    ]
+
+
+def test_one_type_line_for_all_series_of_a_name() -> None:
+    registry = Registry()
+    for index in "01":
+        registry.scope("j", journalIndex=index).counter("c").add()
+    assert registry.render() == '# TYPE j_c counter\nj_c{journalIndex="0"} 1\nj_c{journalIndex="1"} 1\n'
+
+
+def test_names_are_sanitised_and_values_escaped() -> None:
+    assert sanitise("Bookie-1.x/y") == "Bookie_1_x_y"
+    registry = Registry()
+    registry.scope("s", path='a"b\\c\nd').counter("n-1").add()
+    assert registry.render() == '# TYPE s_n_1 counter\ns_n_1{path="a\\"b\\\\c\\nd"} 1\n'
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.integers(0, 1000))
+def test_any_name_and_label_can_be_parsed(name: str, label: str, amount: int) -> None:
+    registry = Registry()
+    registry.scope("x", label=label).counter(name).add(amount)
+    (family,) = text_string_to_metric_families(registry.render())
+    (sample,) = family.samples
+    assert sample.labels == {"label": label}
+    assert sample.value == amount
+
+
+def test_same_name_and_labels_is_the_same_instrument() -> None:
+    scope = Registry().scope("a", x="1")
+    assert scope.counter("c") is scope.counter("c")
+    assert scope.op_stats("o") is scope.op_stats("o")
+    scope.gauge("g", lambda: 0)
+    with pytest.raises(ValueError, match="exists"):
+        scope.gauge("g", lambda: 0)
+    with pytest.raises(ValueError, match="is a counter already, not a gauge"):
+        scope.gauge("c", lambda: 0)
+
+
+def test_nothing_is_shared_between_registries() -> None:
+    first, second = Registry(), Registry()
+    first.scope().counter("c").add()
+    assert second.render() == ""
+
+
+def test_thread_counter_takes_its_labels_from_the_thread() -> None:
+    registry = Registry()
+    counter = registry.scope("bookie").thread_counter("sync_thread_time")
+    for name in ("read-1", "read-1", "read-2", "checkpoint"):
+        thread = threading.Thread(target=lambda: counter.add(1.6), name=name)
+        thread.start()
+        thread.join()
+    assert registry.render().splitlines()[1:] == [
+        'bookie_sync_thread_time{threadPool="read",thread="1"} 3',
+        'bookie_sync_thread_time{threadPool="read",thread="2"} 1',
+        'bookie_sync_thread_time{threadPool="checkpoint",thread="0"} 1',
+    ]
+
+
+def test_thread_names_that_never_repeat_do_not_fill_the_memory() -> None:
+    registry = Registry()
+    counter = registry.scope().thread_counter("c")
+    for number in range(300):
+        thread = threading.Thread(target=counter.add, name=f"t-{number}")
+        thread.start()
+        thread.join()
+    lines = registry.render().splitlines()
+    assert len(lines) == 1 + 256 + 1
+    assert lines[-1] == 'c{threadPool="other",thread="0"} 44'
+
+
+def test_special_numbers() -> None:
+    registry = Registry()
+    for name, value in (("a", math.inf), ("b", -math.inf), ("c", math.nan)):
+        registry.scope().gauge(name, lambda value=value: value)
+    assert [line for line in registry.render().splitlines() if line[0] != "#"] == ["a +Inf", "b -Inf", "c NaN"]
+
+
+def test_process_metrics() -> None:
+    registry = Registry()
+    registry.add_collector(ProcessCollector())
+    samples = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(registry.render())
+        for sample in family.samples
+    }
+    assert samples["process_cpu_seconds_total"] > 0
+    assert 1e6 < samples["process_resident_memory_bytes"] < samples["process_virtual_memory_bytes"]
+    assert 0 < samples["process_open_fds"] <= samples["process_max_fds"]
+    assert samples["process_start_time_seconds"] == pytest.approx(os.stat("/proc/self").st_ctime, abs=86_400)
+
+
+def test_without_proc_nothing_is_reported(tmp_path: object) -> None:
+    registry = Registry()
+    registry.add_collector(ProcessCollector(str(tmp_path)))
+    assert registry.render() == ""
