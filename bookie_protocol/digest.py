@@ -55,9 +55,7 @@ class DigestType(IntEnum):
         try:
             return cls["MAC" if upper == "HMAC" else upper]
         except KeyError:
-            raise BadRequest(
-                f"unknown digest type {name!r}: use CRC32, CRC32C, MAC (HMAC) or DUMMY"
-            ) from None
+            raise BadRequest(f"unknown digest type {name!r}: use CRC32, CRC32C, MAC (HMAC) or DUMMY") from None
 
 
 class DigestManager(ABC):
@@ -91,9 +89,7 @@ class DigestManager(ABC):
         """
         start = ENTRY_HEADER_SIZE + self.size
         if len(entry) < start:
-            raise _mismatch(
-                ledger_id, entry_id, f"{len(entry)} bytes are fewer than the {start} of header and digest"
-            )
+            raise _mismatch(ledger_id, entry_id, f"{len(entry)} bytes are fewer than the {start} of header and digest")
         header = bytes(entry[:ENTRY_HEADER_SIZE])
         payload = bytes(entry[start:])
         found = bytes(entry[ENTRY_HEADER_SIZE:start])
@@ -122,9 +118,7 @@ class DigestManager(ABC):
             raise _mismatch(ledger_id, None, f"the LAC packet belongs to ledger {found_ledger}")
         return int(lac)
 
-    def _compare(
-        self, header: bytes, payload: bytes, found: bytes, ledger_id: int, entry_id: int | None
-    ) -> None:
+    def _compare(self, header: bytes, payload: bytes, found: bytes, ledger_id: int, entry_id: int | None) -> None:
         expected = self.digest(header, payload)
         if found != expected:
             raise _mismatch(
@@ -172,9 +166,7 @@ class MacDigest(DigestManager):
         mac.update(payload)
         return mac.digest()
 
-    def _compare(
-        self, header: bytes, payload: bytes, found: bytes, ledger_id: int, entry_id: int | None
-    ) -> None:
+    def _compare(self, header: bytes, payload: bytes, found: bytes, ledger_id: int, entry_id: int | None) -> None:
         # In constant time, and the right MAC of forged bytes never appears in a message.
         if not hmac.compare_digest(found, self.digest(header, payload)):
             raise _mismatch(ledger_id, entry_id, "MAC digest differs: damaged bytes or another password")

@@ -1,9 +1,9 @@
 """Wire codecs: bytes in, messages out, no I/O.
 
 framing        length-prefixed frames
-v2             the binary protocol (versions 0 to 2)
+v2             the binary protocol (versions 0 to 2); v2_layout: its words and structs
 v3             the protobuf protocol (version 3) through generated messages, and telling v3 from v2
-v3_hot         its adds and reads without message objects
+v3_hot         its adds and reads decoded without message objects; v3_encode: encoded so
 varint         base-128 numbers of protobuf
 auth           authentication messages, and what an authentication plug-in implements
 availability   the answer of GET_LIST_OF_ENTRIES_OF_LEDGER

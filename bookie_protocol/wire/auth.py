@@ -185,9 +185,7 @@ class ClientAuthentication:
             self.authenticated = True
             return None
         if self._exchange is None or message.plugin_name != self._plugin_name:
-            raise Unauthorized(
-                f"bookie authenticates by {message.plugin_name!r}, this client by {self._plugin_name!r}"
-            )
+            raise Unauthorized(f"bookie authenticates by {message.plugin_name!r}, this client by {self._plugin_name!r}")
         return self._take(await _guarded(self._exchange, message.payload))
 
     async def tls_established(self, peer: Peer) -> None:

@@ -82,9 +82,7 @@ def new_request(operation: pb.OperationType, txn_id: int, priority: int = 0) -> 
 
 def new_response(request: pb.Request, status: V3Status) -> pb.Response:
     """The answer's envelope; the caller fills in the sub-message and its own, equal, status."""
-    header = pb.BKPacketHeader(
-        version=pb.VERSION_THREE, operation=request.header.operation, txnId=request.header.txnId
-    )
+    header = pb.BKPacketHeader(version=pb.VERSION_THREE, operation=request.header.operation, txnId=request.header.txnId)
     return pb.Response(header=header, status=status_code(status))
 
 

@@ -66,9 +66,7 @@ def add_error(response: bytes, status: V3Status) -> bytes:
     return encode_frame(message)
 
 
-def read_response(
-    txn: bytes, ledger: bytes, entry: bytes, body: bytes, max_lac: int | None = None
-) -> list[bytes]:
+def read_response(txn: bytes, ledger: bytes, entry: bytes, body: bytes, max_lac: int | None = None) -> list[bytes]:
     """The frame of a successful read of the stored entry `body`, in pieces."""
     size = len(body)
     body_length = encode_varint(size)
@@ -100,9 +98,7 @@ def read_error(txn: bytes, ledger: bytes, entry: bytes, status: V3Status) -> byt
     code = encode_varint(status)
     inner = b"".join((b"\x08", code, b"\x10", ledger, b"\x18", entry))
     header = b"\x08\x03\x10\x01\x18" + txn
-    body = b"".join(
-        (b"\x0a", bytes((len(header),)), header, b"\x10", code, b"\xa2\x06", bytes((len(inner),)), inner)
-    )
+    body = b"".join((b"\x0a", bytes((len(header),)), header, b"\x10", code, b"\xa2\x06", bytes((len(inner),)), inner))
     return LENGTH.pack(len(body)) + body
 
 
@@ -129,9 +125,7 @@ def add_request(
     return [head, entry, tail] if tail else [head, entry]
 
 
-def read_request(
-    txn_id: int, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b""
-) -> bytes:
+def read_request(txn_id: int, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b"") -> bytes:
     """The frame of a read. Flags: FENCE (with `master_key`), HIGH_PRIORITY. Long polls go through `v3`."""
     inner = _request_ids(ledger_id, entry_id)
     if flags & FENCE:

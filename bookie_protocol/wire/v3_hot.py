@@ -141,10 +141,7 @@ def _remember_add(size: int, shape: _AddShape) -> None:
 
 def _fits_add(shape: _AddShape, buffer: bytes, start: int, end: int) -> bool:
     mask, expected, head, _, _, body_end, tail, *_ = shape
-    return (
-        int.from_bytes(buffer[start : start + head]) & mask == expected
-        and buffer[start + body_end : end] == tail
-    )
+    return int.from_bytes(buffer[start : start + head]) & mask == expected and buffer[start + body_end : end] == tail
 
 
 class _AddFamily:
@@ -155,9 +152,7 @@ class _AddFamily:
         priority, txn, field, ledger, entry, body, tail = layout
         after_field = b"".join((b"\x08", _free(ledger), b"\x10", _free(entry), _KEY_FIELD))
         header_size = len(_ADD_HEADER) + txn + len(priority)
-        self._before = b"".join(
-            (b"\x0a", bytes((header_size,)), _ADD_HEADER, _free(txn), priority, _ADD_FIELD)
-        )
+        self._before = b"".join((b"\x0a", bytes((header_size,)), _ADD_HEADER, _free(txn), priority, _ADD_FIELD))
         self._middle = after_field + bytes(MASTER_KEY_SIZE) + _BODY_FIELD
         self._field_end = len(self._before) + field
         self._head = self._field_end + len(self._middle) + body
@@ -280,13 +275,9 @@ def _read_shape(priority: bytes, txn: int, ledger: int, entry: int) -> _ReadShap
     entry_bytes = _free(entry)[:-1] + b"\x01" if negative else _free(entry)
     entry_mask = b"\x80" * (entry - 1) + (b"\xff" if negative else b"\x80")
     expected = b"".join((before, bytes((field_size,)), b"\x08", _free(ledger), b"\x10", entry_bytes))
-    mask = b"".join(
-        (_mask(before, txn, 2 + len(_READ_HEADER)), b"\xff" * 2, b"\x80" * ledger, b"\xff", entry_mask)
-    )
+    mask = b"".join((_mask(before, txn, 2 + len(_READ_HEADER)), b"\xff" * 2, b"\x80" * ledger, b"\xff", entry_mask))
     assert len(mask) == len(expected)
-    unpack = struct.Struct(
-        f">{2 + len(_READ_HEADER)}x{txn}s{len(priority) + 2 + 2}x{ledger}sx{entry}s"
-    ).unpack_from
+    unpack = struct.Struct(f">{2 + len(_READ_HEADER)}x{txn}s{len(priority) + 2 + 2}x{ledger}sx{entry}s").unpack_from
     return int.from_bytes(mask), int.from_bytes(expected), unpack, _flags(priority, b"")
 
 
