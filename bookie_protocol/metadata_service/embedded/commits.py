@@ -1,0 +1,105 @@
+"""The thread that owns the store, with group commit.
+
+Invariants
+- Calls run one after the other, in the order they were posted. All calls that wait are run, then synced
+  once, then answered: whoever is answered, reader or writer, sees only what is durable.
+- A failed sync fails every call of its group that got a result.
+- `stop` runs what was posted before it, then closes the store.
+
+Threads: `post` and `stop` from the event loop; the calls run on the thread `metadata-store`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
+
+MAX_GROUP: Final = 256
+
+
+@dataclass(slots=True)
+class _Call:
+    run: Callable[[NodeStore], Any]
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: Exception | None = None
+
+
+class StoreThread:
+    """Runs calls on a store. `on_changes` gets, on the loop, what each group changed, before its answers."""
+
+    def __init__(self, store: NodeStore, on_changes: Callable[[set[tuple[Change, str]]], None]) -> None:
+        self._store = store
+        self._on_changes = on_changes
+        self._loop = asyncio.get_running_loop()
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="metadata-store", daemon=True)
+        self._thread.start()
+
+    def post(self, run: Callable[[NodeStore], Any]) -> asyncio.Future[Any]:
+        """Run a call; the future has its result or its error."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        if self._stopping:
+            future.set_exception(MetadataUnavailable("the embedded metadata store was closed"))
+        else:
+            self._calls.put(_Call(run, future))
+        return future
+
+    async def stop(self) -> None:
+        """Finish, and close the store. Calling it again is fine."""
+        if not self._stopping:
+            self._stopping = True
+            self._calls.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        going_on = True
+        while going_on:
+            group: list[_Call] = []
+            going_on = self._collect(group)
+            if group:
+                self._run_group(group)
+        self._store.close()
+
+    def _collect(self, group: list[_Call]) -> bool:
+        call = self._calls.get()
+        while call is not None:
+            group.append(call)
+            if len(group) >= MAX_GROUP or self._calls.empty():
+                return True
+            call = self._calls.get()
+        return False
+
+    def _run_group(self, group: list[_Call]) -> None:
+        for call in group:
+            try:
+                call.result = call.run(self._store)
+            except Exception as error:  # handed to the caller
+                call.error = error
+        changes, self._store.changes = self._store.changes, set()
+        try:
+            self._store.sync()
+        except MetadataUnavailable as error:
+            for call in group:
+                call.error = call.error or error
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._answer, group, changes)
+
+    def _answer(self, group: list[_Call], changes: set[tuple[Change, str]]) -> None:
+        self._on_changes(changes)
+        for call in group:
+            if call.future.done():
+                continue
+            if call.error is not None:
+                call.future.set_exception(call.error)
+            else:
+                call.future.set_result(call.result)

@@ -1,0 +1,69 @@
+"""An embedded store in this very process.
+
+Threads: event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.uri import DEFAULT_ROOT, MetadataServiceUri
+
+
+class LocalTransport:
+    """Calls the owner directly. `owned`: closing the transport closes the store."""
+
+    def __init__(self, owner: EmbeddedOwner, *, owned: bool) -> None:
+        self._owner = owner
+        self._owned = owned
+
+    @property
+    def target(self) -> str:
+        return "this process"
+
+    async def open_session(self, request: messages.OpenSessionRequest, timeout: float) -> messages.OpenSessionReply:
+        return await self._owner.open_session(request)
+
+    async def heartbeat(self, request: messages.SessionRequest, timeout: float) -> messages.Outcome:
+        return self._owner.heartbeat(request)
+
+    async def close_session(self, request: messages.SessionRequest, timeout: float) -> messages.Outcome:
+        return await self._owner.close_session(request)
+
+    async def execute(self, request: messages.ExecuteRequest, timeout: float) -> messages.ExecuteReply:
+        return await self._owner.execute(request)
+
+    def events(self, request: messages.SessionRequest) -> AsyncIterator[messages.Event]:
+        return self._owner.events(request)
+
+    async def close(self) -> None:
+        if self._owned:
+            await self._owner.close()
+
+
+async def connect_local(
+    owner: EmbeddedOwner, timeout: float, *, root: str = DEFAULT_ROOT, owned: bool = False
+) -> MetadataService:
+    """A session with an owner in this process; `timeout` in seconds."""
+    tree = EmbeddedTree(LocalTransport(owner, owned=owned), timeout)
+    await tree.connect()
+    service = TreeMetadataService(tree, root, None)
+    try:
+        await service.prepare()
+    except BaseException:
+        await service.close()
+        raise
+    return service
+
+
+async def open_owned(uri: MetadataServiceUri, timeout: float) -> MetadataService:
+    """Open the store in the URI's folder, for this process alone; closing the service closes the store."""
+    if uri.folder is None:
+        raise InvalidConfiguration("an owned metadata store needs a folder")
+    return await connect_local(await EmbeddedOwner.open(uri.folder), timeout, root=uri.root, owned=True)

@@ -1,0 +1,96 @@
+"""An embedded store behind gRPC.
+
+Invariant: whatever gRPC itself reports is `ConnectionLost`; what the owner knows stands in its replies. So a
+proxy or a wrong server can never make something look as if it did not exist.
+
+Threads: event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
+from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import EmbeddedMetadataStub
+from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.uri import MetadataServiceUri
+
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+CHANNEL_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+T = TypeVar("T")
+
+
+class GrpcTransport:
+    """A channel to the owner at `target` (host:port)."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._stub: Any = EmbeddedMetadataStub(self._channel)  # type: ignore[no-untyped-call]
+
+    @property
+    def target(self) -> str:
+        return self._target
+
+    async def open_session(self, request: messages.OpenSessionRequest, timeout: float) -> messages.OpenSessionReply:
+        return await self._answer(self._stub.OpenSession(request, timeout=timeout))
+
+    async def heartbeat(self, request: messages.SessionRequest, timeout: float) -> messages.Outcome:
+        return await self._answer(self._stub.Heartbeat(request, timeout=timeout))
+
+    async def close_session(self, request: messages.SessionRequest, timeout: float) -> messages.Outcome:
+        return await self._answer(self._stub.CloseSession(request, timeout=timeout))
+
+    async def execute(self, request: messages.ExecuteRequest, timeout: float) -> messages.ExecuteReply:
+        return await self._answer(self._stub.Execute(request, timeout=timeout))
+
+    async def events(self, request: messages.SessionRequest) -> AsyncIterator[messages.Event]:
+        stream = self._stub.Events(request)
+        try:
+            async for event in stream:
+                yield event
+        except grpc.aio.AioRpcError as error:
+            raise self._lost(error) from error
+        finally:
+            stream.cancel()
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def _answer(self, call: Awaitable[T]) -> T:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: grpc.aio.AioRpcError) -> ConnectionLost:
+        return ConnectionLost(
+            f"no answer from the embedded metadata store at {self._target}: {error.code().name} {error.details()}"
+        )
+
+
+async def open_served(uri: MetadataServiceUri, timeout: float) -> MetadataService:
+    """Connect to a served store. `MetadataUnavailable` if nobody answers within `timeout` seconds."""
+    tree = EmbeddedTree(GrpcTransport(uri.connect_string), timeout)
+    await tree.connect()
+    service = TreeMetadataService(tree, uri.root, None)
+    try:
+        await service.prepare()
+    except BaseException:
+        await service.close()
+        raise
+    return service

@@ -1,0 +1,99 @@
+"""Serving an embedded store to other processes over gRPC.
+
+Plain text and without authentication, like a stand-alone ZooKeeper: for development and single machines. It
+binds to the loopback address unless told otherwise.
+
+Threads: event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import grpc
+
+from bookie_protocol.errors import ServerStartFailed
+from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
+from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import (
+    EmbeddedMetadataServicer,
+    add_EmbeddedMetadataServicer_to_server,
+)
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.remote import MAX_MESSAGE_BYTES
+from bookie_protocol.metadata_service.uri import DEFAULT_ROOT
+
+_STOP_GRACE_SECONDS: Final = 0.5
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.so_reuseport", 0),
+)
+
+
+class EmbeddedMetadataServer:
+    """Serves one owner at host and port (0: any free one). The owner is closed by whoever opened it."""
+
+    def __init__(self, owner: EmbeddedOwner, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._owner = owner
+        self._host = host
+        self._port = port
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    def uri(self, root: str = DEFAULT_ROOT) -> str:
+        """What other processes set as `metadataServiceUri`."""
+        return f"embedded://{self._host}:{self._port}{root}"
+
+    async def start(self) -> None:
+        """Listen. `ServerStartFailed` if the address cannot be bound."""
+        server = grpc.aio.server(options=_OPTIONS)
+        add_EmbeddedMetadataServicer_to_server(_Servicer(self._owner), server)  # type: ignore[no-untyped-call]
+        try:
+            self._port = server.add_insecure_port(f"{self._host}:{self._port}")
+        except RuntimeError as error:
+            raise ServerStartFailed(
+                f"the embedded metadata store cannot listen on {self._host}:{self._port}: {error}; is the port in use?"
+            ) from error
+        await server.start()
+        self._server = server
+
+    async def stop(self) -> None:
+        """Stop listening and break all streams; sessions stand until they expire."""
+        if self._server is not None:
+            await self._server.stop(_STOP_GRACE_SECONDS)
+            self._server = None
+
+
+class _Servicer(EmbeddedMetadataServicer):
+    def __init__(self, owner: EmbeddedOwner) -> None:
+        self._owner = owner
+
+    async def OpenSession(  # noqa: N802
+        self, request: messages.OpenSessionRequest, context: grpc.aio.ServicerContext
+    ) -> messages.OpenSessionReply:
+        return await self._owner.open_session(request)
+
+    async def Heartbeat(  # noqa: N802
+        self, request: messages.SessionRequest, context: grpc.aio.ServicerContext
+    ) -> messages.Outcome:
+        return self._owner.heartbeat(request)
+
+    async def CloseSession(  # noqa: N802
+        self, request: messages.SessionRequest, context: grpc.aio.ServicerContext
+    ) -> messages.Outcome:
+        return await self._owner.close_session(request)
+
+    async def Execute(  # noqa: N802
+        self, request: messages.ExecuteRequest, context: grpc.aio.ServicerContext
+    ) -> messages.ExecuteReply:
+        return await self._owner.execute(request)
+
+    async def Events(  # noqa: N802
+        self, request: messages.SessionRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[messages.Event]:
+        async for event in self._owner.events(request):
+            yield event

@@ -1,0 +1,323 @@
+"""Nodes, sessions and ephemeral ownership in one RocksDB database.
+
+Keys: `n` parent NUL name -> node; `e` owner path -> nothing (an ephemeral node of a session); `s` session ->
+session; `format` -> `FORMAT`. Numbers in keys and records are big-endian 64-bit. A node is a header of six
+numbers (version, child version, creation time in ms, owner, number of children, next sequence number) and
+its bytes; a session is its time-out in ms and its password. All children of a node lie side by side.
+
+Invariants
+- Each call is one atomic write. It is durable once `sync` returned; nobody may be answered before.
+- A sequence number is given out once for each parent, also after deletes.
+- After a failed write or sync the store refuses everything: memory and disk may differ.
+
+Threads: one thread at a time (`commits.StoreThread`).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final, TypeVar
+
+from rocksdict import DBRecoveryMode, Options, Rdict, WriteBatch
+
+from bookie_protocol.errors import (
+    MetadataExists,
+    MetadataNotEmpty,
+    MetadataNotFound,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+)
+from bookie_protocol.metadata_service.interface import ANY_VERSION
+from bookie_protocol.metadata_service.tree.nodes import Children, Node, NodeStat, parent_of
+
+FORMAT: Final = b"podkeeper embedded metadata 1"
+_FORMAT_KEY: Final = b"format"
+_NODE: Final = struct.Struct(">qqqqqq")
+_SESSION: Final = struct.Struct(">q16s")
+_ID: Final = struct.Struct(">q")
+assert (_NODE.size, _SESSION.size, _ID.size) == (48, 24, 8)
+
+T = TypeVar("T")
+
+
+class Change(Enum):
+    """What a watch waits for: the node itself (made, written, deleted), or the set of its children."""
+
+    NODE = "node"
+    CHILDREN = "children"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    session_id: int
+    password: bytes
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    version: int
+    child_version: int
+    ctime_ms: int
+    owner: int
+    children: int
+    sequence: int
+    data: bytes
+
+    def encode(self) -> bytes:
+        header = (self.version, self.child_version, self.ctime_ms, self.owner, self.children, self.sequence)
+        return _NODE.pack(*header) + self.data
+
+    @staticmethod
+    def decode(raw: bytes) -> _Record:
+        version, child_version, ctime_ms, owner, children, sequence = _NODE.unpack_from(raw)
+        return _Record(version, child_version, ctime_ms, owner, children, sequence, raw[_NODE.size :])
+
+    @property
+    def stat(self) -> NodeStat:
+        return NodeStat(self.version, self.child_version, self.ctime_ms, self.owner, self.children)
+
+
+class NodeStore:
+    """Open a folder; `MetadataUnavailable` if another process has it, or if it is no such store."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._broken: str | None = None
+        self.changes: set[tuple[Change, str]] = set()
+        """What was changed since the owner looked last; it takes and clears them."""
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_paranoid_checks(True)
+        options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+        options.set_max_background_jobs(2)
+        options.set_keep_log_file_num(2)
+        try:
+            os.makedirs(folder, exist_ok=True)
+            self._db = Rdict(folder, options)
+        except Exception as error:  # the binding knows no narrower type
+            raise MetadataUnavailable(
+                f"cannot open the embedded metadata store in {folder}: {error}; if another process owns it, "
+                "connect with "
+                "metadataServiceUri=embedded://<host>:<port>/ledgers"
+            ) from error
+        self._check_format()
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def get(self, path: str) -> Node:
+        record = self._require(path)
+        return Node(record.data, record.stat)
+
+    def exists(self, path: str) -> NodeStat | None:
+        record = self._load(path)
+        return None if record is None else record.stat
+
+    def children(self, path: str) -> Children:
+        record = self._require(path)
+        prefix = b"n" + path.encode() + b"\0"
+        names = tuple(key[len(prefix) :].decode() for key in self._keys(prefix))
+        return Children(names, record.child_version)
+
+    def sessions(self) -> list[SessionRecord]:
+        found = []
+        for key in self._keys(b"s"):
+            timeout_ms, password = _SESSION.unpack(self._read(key) or b"")
+            found.append(SessionRecord(_ID.unpack(key[1:])[0], password, timeout_ms))
+        return found
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def create(self, path: str, data: bytes, owner: int, sequential: bool) -> str:
+        """`owner` 0: persistent. Returns the path, with its number if sequential."""
+        staged = _Staged()
+        created = self._stage_create(staged, path, data, owner, sequential)
+        self._commit(staged)
+        return created
+
+    def create_all(self, nodes: Sequence[tuple[str, bytes]]) -> None:
+        staged = _Staged()
+        for path, data in nodes:
+            self._stage_create(staged, path, data, 0, False)
+        self._commit(staged)
+
+    def set(self, path: str, data: bytes, version: int) -> NodeStat:
+        record = self._require(path)
+        _check_version(path, record, version)
+        record = replace(record, version=record.version + 1, data=data)
+        staged = _Staged()
+        staged.records[path] = record
+        staged.changes.add((Change.NODE, path))
+        self._commit(staged)
+        return record.stat
+
+    def delete(self, path: str, version: int) -> None:
+        staged = _Staged()
+        self._stage_delete(staged, path, version)
+        self._commit(staged)
+
+    def open_session(self, timeout_ms: int) -> SessionRecord:
+        session = SessionRecord(secrets.randbits(62) + 1, secrets.token_bytes(16), timeout_ms)
+        batch = WriteBatch(raw_mode=True)
+        batch.put(b"s" + _ID.pack(session.session_id), _SESSION.pack(timeout_ms, session.password))
+        self._write(batch)
+        return session
+
+    def end_session(self, session_id: int) -> None:
+        """Delete the session and its ephemeral nodes."""
+        staged = _Staged()
+        prefix = b"e" + _ID.pack(session_id)
+        for key in self._keys(prefix):
+            self._stage_delete(staged, key[len(prefix) :].decode(), ANY_VERSION)
+        staged.deleted_keys.append(b"s" + _ID.pack(session_id))
+        self._commit(staged)
+
+    def sync(self) -> None:
+        """Make everything written durable."""
+        self._guard(lambda: self._db.flush_wal(True), breaks=True)
+
+    def close(self) -> None:
+        self._db.close()
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    def _stage_create(self, staged: _Staged, path: str, data: bytes, owner: int, sequential: bool) -> str:
+        parent_path = parent_of(path)
+        parent = staged.records.get(parent_path) or self._load(parent_path)
+        if parent is None:
+            raise MetadataNotFound(f"{parent_path} does not exist")
+        if parent.owner:
+            raise MetadataUnavailable(f"{parent_path} is ephemeral and cannot have children")
+        sequence = parent.sequence
+        if sequential:
+            path, sequence = f"{path}{sequence:010d}", sequence + 1
+        _check_path(path)
+        if path in staged.records or self._load(path) is not None:
+            raise MetadataExists(f"{path} exists already")
+        now_ms = time.time_ns() // 1_000_000
+        staged.records[path] = _Record(0, 0, now_ms, owner, 0, 0, data)
+        staged.records[parent_path] = replace(
+            parent, child_version=parent.child_version + 1, children=parent.children + 1, sequence=sequence
+        )
+        if owner:
+            staged.new_keys.append(b"e" + _ID.pack(owner) + path.encode())
+        staged.changes |= {(Change.NODE, path), (Change.CHILDREN, parent_path)}
+        return path
+
+    def _stage_delete(self, staged: _Staged, path: str, version: int) -> None:
+        record = self._require(path)
+        _check_version(path, record, version)
+        if record.children:
+            raise MetadataNotEmpty(f"{path} has children")
+        parent_path = parent_of(path)
+        if parent_path == path:
+            raise MetadataNotEmpty("the root of the tree cannot be deleted")
+        parent = staged.records.get(parent_path) or self._require(parent_path)
+        staged.records[path] = None
+        staged.records[parent_path] = replace(
+            parent, child_version=parent.child_version + 1, children=parent.children - 1
+        )
+        if record.owner:
+            staged.deleted_keys.append(b"e" + _ID.pack(record.owner) + path.encode())
+        staged.changes |= {(Change.NODE, path), (Change.CHILDREN, path), (Change.CHILDREN, parent_path)}
+
+    def _commit(self, staged: _Staged) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for path, record in staged.records.items():
+            if record is None:
+                batch.delete(_node_key(path))
+            else:
+                batch.put(_node_key(path), record.encode())
+        for key in staged.new_keys:
+            batch.put(key, b"")
+        for key in staged.deleted_keys:
+            batch.delete(key)
+        self._write(batch)
+        self.changes |= staged.changes
+
+    def _check_format(self) -> None:
+        found = self._read(_FORMAT_KEY)
+        if found is None and next(self._keys(b""), None) is None:
+            batch = WriteBatch(raw_mode=True)
+            batch.put(_FORMAT_KEY, FORMAT)
+            batch.put(_node_key("/"), _Record(0, 0, time.time_ns() // 1_000_000, 0, 0, 0, b"").encode())
+            self._write(batch)
+            self.sync()
+        elif found != FORMAT:
+            self.close()
+            raise MetadataUnavailable(f"{self._folder} is no embedded metadata store of this release")
+
+    def _require(self, path: str) -> _Record:
+        record = self._load(path)
+        if record is None:
+            raise MetadataNotFound(f"{path} does not exist")
+        return record
+
+    def _load(self, path: str) -> _Record | None:
+        _check_path(path)
+        raw = self._read(_node_key(path))
+        return None if raw is None else _Record.decode(raw)
+
+    def _read(self, key: bytes) -> bytes | None:
+        values = self._guard(lambda: self._db.get([key]), breaks=False)
+        return None if not values or values[0] is None else bytes(values[0])
+
+    def _keys(self, prefix: bytes) -> Iterator[bytes]:
+        rows = self._guard(self._db.iter, breaks=False)
+        self._guard(lambda: rows.seek(prefix), breaks=False)
+        while self._guard(rows.valid, breaks=False):
+            key = bytes(rows.key())
+            if not key.startswith(prefix):
+                return
+            yield key
+            self._guard(rows.next, breaks=False)
+        self._guard(rows.status, breaks=False)
+
+    def _write(self, batch: WriteBatch) -> None:
+        self._guard(lambda: self._db.write(batch), breaks=True)
+
+    def _guard(self, operation: Callable[[], T], *, breaks: bool) -> T:
+        if self._broken is not None:
+            raise MetadataUnavailable(self._broken)
+        try:
+            return operation()
+        except Exception as error:  # the binding knows no narrower type
+            message = f"embedded metadata store in {self._folder} failed: {error}"
+            if breaks:
+                self._broken = f"{message}; restart its owner"
+            raise MetadataUnavailable(message) from error
+
+
+class _Staged:
+    """The writes of one call; a record of None is a delete."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, _Record | None] = {}
+        self.new_keys: list[bytes] = []
+        self.deleted_keys: list[bytes] = []
+        self.changes: set[tuple[Change, str]] = set()
+
+
+def _node_key(path: str) -> bytes:
+    if path == "/":
+        return b"n\0"
+    parent, _, name = path.rpartition("/")
+    return b"n" + (parent or "/").encode() + b"\0" + name.encode()
+
+
+def _check_path(path: str) -> None:
+    if path == "/":
+        return
+    if not path.startswith("/") or path.endswith("/") or "//" in path or "\0" in path:
+        raise MetadataUnavailable(f"{path!r} is no path of a node")
+
+
+def _check_version(path: str, record: _Record, version: int) -> None:
+    if version not in (ANY_VERSION, record.version):
+        raise MetadataVersionConflict(f"{path} has version {record.version}, not {version}")

@@ -1,0 +1,260 @@
+"""`NodeTree` over an embedded store, wherever its owner is: in this process or behind gRPC.
+
+Invariants
+- The session is renewed every third of its time-out. While renewals fail it is SUSPENDED; when the owner
+  says that it ended it is EXPIRED, all watches fire, and a new one is opened.
+- While no session stands, calls wait for one, up to their time-out.
+- When the event stream breaks, fired watches may be lost: then all watches fire.
+
+Threads: event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from bookie_protocol.errors import (
+    MetadataError,
+    MetadataExists,
+    MetadataNotEmpty,
+    MetadataNotFound,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+)
+from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
+from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
+from bookie_protocol.metadata_service.tree.nodes import Children, ConnectionLost, Node, NodeStat, Watch
+from bookie_protocol.metadata_service.tree.session import DriverSession
+
+_LONGEST_PAUSE: Final = 0.5
+
+_ERRORS: Final[dict[int, type[MetadataError]]] = {
+    messages.NOT_FOUND: MetadataNotFound,
+    messages.EXISTS: MetadataExists,
+    messages.VERSION_CONFLICT: MetadataVersionConflict,
+    messages.NOT_EMPTY: MetadataNotEmpty,
+}
+
+
+class Transport(Protocol):
+    """The way to the owner. `timeout` in seconds; `ConnectionLost` if there was no answer."""
+
+    @property
+    def target(self) -> str:
+        """The owner, for messages."""
+        ...
+
+    async def open_session(self, request: messages.OpenSessionRequest, timeout: float) -> messages.OpenSessionReply: ...
+
+    async def heartbeat(self, request: messages.SessionRequest, timeout: float) -> messages.Outcome: ...
+
+    async def close_session(self, request: messages.SessionRequest, timeout: float) -> messages.Outcome: ...
+
+    async def execute(self, request: messages.ExecuteRequest, timeout: float) -> messages.ExecuteReply: ...
+
+    def events(self, request: messages.SessionRequest) -> AsyncIterator[messages.Event]:
+        """Ends, or raises `ConnectionLost`, when the stream breaks."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class EmbeddedTree:
+    """One session with an owner; `timeout` of the session in seconds."""
+
+    def __init__(self, transport: Transport, timeout: float) -> None:
+        self._transport = transport
+        self._session = DriverSession(timeout)
+        self._identity = messages.SessionRequest()
+        self._watches: dict[int, Watch] = {}
+        self._watch_ids = itertools.count(1)
+        self._upkeep: asyncio.Task[None] | None = None
+        self._closing = False
+
+    @property
+    def session(self) -> DriverSession:
+        return self._session
+
+    @property
+    def session_id(self) -> int:
+        return self._identity.session_id
+
+    async def connect(self) -> None:
+        """Open the session.
+
+        `MetadataUnavailable` if the owner does not answer within the session time-out.
+        """
+        timeout = self._session.default_timeout
+        self._upkeep = asyncio.get_running_loop().create_task(self._keep_sessions())
+        try:
+            async with asyncio.timeout(timeout):
+                await self._session.wait_connected()
+        except TimeoutError:
+            await self.close()
+            raise MetadataUnavailable(
+                f"the embedded metadata store at {self._transport.target} did not answer within {timeout:g} "
+                "s: check "
+                "metadataServiceUri and that its owner runs"
+            ) from None
+
+    async def close(self) -> None:
+        if self._closing:
+            return
+        self._closing = True
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.wait([self._upkeep])
+        if self._session.state is SessionState.CONNECTED:
+            with suppress(MetadataUnavailable):  # else it ends by itself
+                await self._transport.close_session(self._identity, self._session.default_timeout)
+        self._session.move(SessionState.CLOSED)
+        await self._transport.close()
+
+    # --- NodeTree -----------------------------------------------------------------------------------------
+
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, sequential: bool = False, timeout: float
+    ) -> str:
+        node = messages.NewNode(path=path, data=data)
+        operation = messages.Create(node=node, ephemeral=ephemeral, sequential=sequential)
+        return (await self._execute(messages.ExecuteRequest(create=operation), timeout)).path
+
+    async def create_all(self, nodes: Sequence[tuple[str, bytes]], *, timeout: float) -> None:
+        operation = messages.CreateAll(nodes=[messages.NewNode(path=path, data=data) for path, data in nodes])
+        await self._execute(messages.ExecuteRequest(create_all=operation), timeout)
+
+    async def get(self, path: str, *, watch: Watch | None = None, timeout: float) -> Node:
+        read = self._read(path, watch)
+        reply = await self._watching(messages.ExecuteRequest(get=read), read.watch, timeout)
+        return Node(reply.data, _stat(reply.stat))
+
+    async def exists(self, path: str, *, watch: Watch | None = None, timeout: float) -> NodeStat | None:
+        read = self._read(path, watch)
+        reply = await self._watching(messages.ExecuteRequest(exists=read), read.watch, timeout)
+        return _stat(reply.stat) if reply.HasField("stat") else None
+
+    async def children(self, path: str, *, watch: Watch | None = None, timeout: float) -> Children:
+        read = self._read(path, watch)
+        reply = await self._watching(messages.ExecuteRequest(children=read), read.watch, timeout)
+        return Children(tuple(reply.names), reply.stat.child_version)
+
+    async def set(self, path: str, data: bytes, version: int, *, timeout: float) -> int:
+        operation = messages.Write(path=path, data=data, version=version)
+        return (await self._execute(messages.ExecuteRequest(set=operation), timeout)).stat.version
+
+    async def delete(self, path: str, version: int = ANY_VERSION, *, timeout: float) -> None:
+        operation = messages.Delete(path=path, version=version)
+        await self._execute(messages.ExecuteRequest(delete=operation), timeout)
+
+    async def sync(self, path: str, *, timeout: float) -> None:
+        await self._execute(messages.ExecuteRequest(sync=messages.Sync()), timeout)
+
+    # --- requests -----------------------------------------------------------------------------------------
+
+    def _read(self, path: str, watch: Watch | None) -> messages.Read:
+        if watch is None:
+            return messages.Read(path=path)
+        number = next(self._watch_ids)
+        self._watches[number] = watch
+        return messages.Read(path=path, watch=number)
+
+    async def _watching(self, request: messages.ExecuteRequest, watch: int, timeout: float) -> messages.ExecuteReply:
+        try:
+            return await self._execute(request, timeout)
+        except BaseException:
+            self._watches.pop(watch, None)
+            raise
+
+    async def _execute(self, request: messages.ExecuteRequest, timeout: float) -> messages.ExecuteReply:
+        if self._closing:
+            raise MetadataUnavailable("the metadata service was closed")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._session.wait_connected()
+                request.session.CopyFrom(self._identity)
+                reply = await self._transport.execute(request, max(0.001, deadline - loop.time()))
+        except TimeoutError:
+            raise MetadataUnavailable(
+                f"no answer from the embedded metadata store at {self._transport.target} within {timeout:g} s"
+            ) from None
+        self._check(reply.outcome)
+        return reply
+
+    def _check(self, outcome: messages.Outcome) -> None:
+        if outcome.code == messages.OK:
+            return
+        if outcome.code == messages.SESSION_EXPIRED:
+            raise ConnectionLost(f"the session with {self._transport.target} has ended")
+        raise _ERRORS.get(outcome.code, MetadataUnavailable)(outcome.message)
+
+    # --- session ------------------------------------------------------------------------------------------
+
+    async def _keep_sessions(self) -> None:
+        """One session after the other, until closed."""
+        timeout_ms = int(self._session.default_timeout * 1000)
+        while True:
+            try:
+                reply = await self._transport.open_session(
+                    messages.OpenSessionRequest(timeout_ms=timeout_ms), self._session.default_timeout
+                )
+                self._check(reply.outcome)
+            except MetadataUnavailable:
+                await asyncio.sleep(self._pause())
+                continue
+            self._identity = reply.session
+            self._session.move(SessionState.CONNECTED)
+            listening = asyncio.get_running_loop().create_task(self._listen())
+            try:
+                await self._renew_until_expired()
+            finally:
+                listening.cancel()
+                await asyncio.wait([listening])
+            self._session.move(SessionState.EXPIRED)
+            self._fire_all()
+
+    async def _renew_until_expired(self) -> None:
+        interval = self._session.default_timeout / 3
+        while True:
+            try:
+                outcome = await self._transport.heartbeat(self._identity, interval)
+            except MetadataUnavailable:
+                self._session.move(SessionState.SUSPENDED)
+                await asyncio.sleep(self._pause())
+                continue
+            if outcome.code != messages.OK:
+                return
+            self._session.move(SessionState.CONNECTED)
+            await asyncio.sleep(interval)
+
+    async def _listen(self) -> None:
+        while True:
+            with suppress(MetadataUnavailable):
+                async for event in self._transport.events(self._identity):
+                    if event.all_watches:
+                        self._fire_all()
+                    for number in event.watches:
+                        self._fire(number)
+            self._fire_all()
+            await asyncio.sleep(self._pause())
+
+    def _pause(self) -> float:
+        return min(self._session.default_timeout / 10, _LONGEST_PAUSE)
+
+    def _fire(self, number: int) -> None:
+        watch = self._watches.pop(number, None)
+        if watch is not None:
+            watch()
+
+    def _fire_all(self) -> None:
+        for number in list(self._watches):
+            self._fire(number)
+
+
+def _stat(stat: messages.Stat) -> NodeStat:
+    return NodeStat(stat.version, stat.child_version, stat.ctime_ms, stat.owner, stat.children)
