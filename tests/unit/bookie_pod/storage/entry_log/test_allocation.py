@@ -1,0 +1,271 @@
+"""Ids, directories, preallocation, and what a full disk does."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from structlog.testing import capture_logs
+
+from bookie_pod.storage.entry_log import DefaultEntryLogger, DiskState, LedgerDirStates
+from bookie_protocol.errors import NoWritableDirectory, StorageFault
+from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger
+from tests.support.memory_files import MemoryFiles
+
+A, B, C = "/a/current", "/b/current", "/c/current"
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    return MemoryFiles()
+
+
+def _touch(files: MemoryFiles, path: str, data: bytes = b"") -> None:
+    file = files.create(path)
+    file.write(data)
+    file.close()
+
+
+def _next_log(logger: DefaultEntryLogger) -> int:
+    logger.rotate()
+    return logger.append_run(7, [0], [entry(7, 0)])[0] >> 32
+
+
+# --- ids ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_id_is_0_and_is_noted_in_every_directory(files: MemoryFiles) -> None:
+    logger = open_logger(files, A, B)
+    assert _next_log(logger) == 0
+    assert files.read_bytes(f"{A}/lastId") == files.read_bytes(f"{B}/lastId") == b"0\n"
+    for _ in range(10):
+        last = _next_log(logger)
+    assert last == 10
+    assert files.read_bytes(f"{A}/lastId") == files.read_bytes(f"{B}/lastId") == b"a\n"
+    logger.close()
+
+
+def test_ids_go_on_after_a_restart_even_if_the_logs_are_gone(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    for _ in range(3):
+        _next_log(logger)
+    logger.close()
+    for log_id in range(3):
+        files.unlink(f"{FOLDER}/{log_id}.log")
+    again = open_logger(files)
+    assert _next_log(again) == 3
+    again.close()
+
+
+def test_ids_go_on_from_the_greatest_of_all_directories(files: MemoryFiles) -> None:
+    make_folders(files, A, B)
+    _touch(files, f"{A}/4.log")
+    _touch(files, f"{B}/7.log")
+    _touch(files, f"{B}/lastId", b"5\n")
+    logger = open_logger(files, A, B)
+    assert _next_log(logger) == 8
+    logger.close()
+
+
+def test_ids_wrap_after_the_last_and_skip_what_exists(files: MemoryFiles) -> None:
+    make_folders(files, A, B)
+    _touch(files, f"{A}/7fffffff.log")
+    _touch(files, f"{A}/0.log", b"old")
+    _touch(files, f"{B}/1.log", b"old")
+    _touch(files, f"{A}/lastId", b"7fffffff\n")
+    logger = open_logger(files, A, B)
+    with capture_logs() as logs:
+        assert _next_log(logger) == 2
+    assert [line["file"] for line in logs if line["log_level"] == "warning"] == ["0.log", "1.log"]
+    assert files.read_bytes(f"{A}/0.log") == files.read_bytes(f"{B}/1.log") == b"old"
+    logger.close()
+
+
+def test_a_log_that_appeared_meanwhile_is_never_overwritten(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    _touch(files, f"{FOLDER}/0.log", b"somebody else's")
+    assert _next_log(logger) == 1
+    assert files.read_bytes(f"{FOLDER}/0.log") == b"somebody else's"
+    logger.close()
+
+
+def test_ids_of_compacted_logs_count_as_used(files: MemoryFiles) -> None:
+    make_folders(files)
+    _touch(files, f"{FOLDER}/2.log")
+    _touch(files, f"{FOLDER}/3.log.2.compacted")
+    logger = open_logger(files)
+    assert _next_log(logger) == 4
+    logger.close()
+
+
+def test_a_last_id_that_cannot_be_written_is_only_logged(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    files.faults.fail("overwrite", path="lastId")
+    with capture_logs() as logs:
+        assert _next_log(logger) == 0
+    assert [line["path"] for line in logs if line["log_level"] == "warning"] == [f"{FOLDER}/lastId"]
+    logger.close()
+
+
+def test_the_same_log_in_two_directories_is_refused(files: MemoryFiles) -> None:
+    make_folders(files, A, B)
+    _touch(files, f"{A}/3.log")
+    _touch(files, f"{B}/3.log")
+    with pytest.raises(StorageFault, match=rf"3\.log is in {A} and in {B}"):
+        open_logger(files, A, B)
+
+
+def test_a_directory_that_cannot_be_listed_is_a_fault(files: MemoryFiles) -> None:
+    make_folders(files, A)
+    with pytest.raises(StorageFault, match="cannot list the entry logs in /missing"):
+        DefaultEntryLogger(files, LedgerDirStates([A, "/missing"]))
+
+
+def test_other_files_are_no_logs(files: MemoryFiles) -> None:
+    make_folders(files)
+    for name in ("lastMark", "VERSION", "1.log.compacting", "x.log"):
+        _touch(files, f"{FOLDER}/{name}")
+    logger = open_logger(files)
+    assert logger.log_ids() == []
+    logger.close()
+
+
+# --- preallocation ------------------------------------------------------------------------------------------------
+
+
+def test_the_next_log_is_made_ahead_as_an_empty_file(files: MemoryFiles) -> None:
+    logger = open_logger(files, preallocate=True)
+    assert _next_log(logger) == 0
+    assert _next_log(logger) == 1
+    logger.force_close()
+    assert files.listdir(FOLDER) == ["0.log", "1.log", "lastId"]
+
+
+def test_a_crash_leaves_the_empty_file_and_its_id_is_not_used_again(files: MemoryFiles) -> None:
+    logger = open_logger(files, preallocate=True)
+    _next_log(logger)
+    logger.sync()
+    logger._allocator._next.result()  # type: ignore[union-attr]
+    after = files.restart()
+    assert after.size(f"{FOLDER}/1.log") == 0
+    again = open_logger(after)
+    assert _next_log(again) == 2
+    assert again.ledgers_map(1).complete
+    assert again.is_flushed(1)
+    assert again.delete(1)
+    again.close()
+    logger.close()
+
+
+def test_closing_removes_the_log_made_ahead(files: MemoryFiles) -> None:
+    logger = open_logger(files, preallocate=True)
+    _next_log(logger)
+    logger.close()
+    assert files.listdir(FOLDER) == ["0.log", "lastId"]
+    assert files.open_files == 0
+
+
+def test_a_failed_preallocation_is_tried_again(files: MemoryFiles) -> None:
+    logger = open_logger(files, preallocate=True)
+    files.faults.fail("create", after=1, times=1)
+    _next_log(logger)
+    assert _next_log(logger) == 2
+    logger.close()
+
+
+def test_a_log_made_ahead_on_a_disk_that_became_full_is_not_used(files: MemoryFiles) -> None:
+    make_folders(files, A, B)
+    dirs = LedgerDirStates([A, B])
+    dirs.report(B, DiskState.FULL)
+    logger = open_logger(files, A, B, dirs=dirs, preallocate=True)
+    _next_log(logger)
+    logger._allocator._next.result()  # type: ignore[union-attr]
+    dirs.report(B, DiskState.WRITABLE)
+    dirs.report(A, DiskState.FULL)
+    assert _next_log(logger) == 2
+    assert files.exists(f"{B}/2.log")
+    assert not files.exists(f"{A}/1.log")
+    logger.close()
+
+
+# --- directories --------------------------------------------------------------------------------------------------
+
+
+def test_new_logs_spread_over_the_writable_directories(files: MemoryFiles) -> None:
+    make_folders(files, A, B, C)
+    dirs = LedgerDirStates([A, B, C])
+    dirs.report(C, DiskState.FULL)
+    logger = open_logger(files, A, B, C, dirs=dirs)
+    for _ in range(40):
+        _next_log(logger)
+    counts = {folder: len([n for n in files.listdir(folder) if n.endswith(".log")]) for folder in (A, B, C)}
+    assert counts[A] > 0
+    assert counts[B] > 0
+    assert counts[C] == 0
+    logger.close()
+
+
+def test_a_directory_that_refuses_is_passed_over(files: MemoryFiles) -> None:
+    logger = open_logger(files, A, B)
+    files.faults.fail("create", path=A, errno=errno.EIO)
+    for _ in range(10):
+        assert files.exists(f"{B}/{_next_log(logger):x}.log")
+    logger.close()
+
+
+@pytest.mark.parametrize("state", [DiskState.ALMOST_FULL, DiskState.FULL])
+def test_a_log_on_a_disk_that_got_worse_is_rotated_at_the_next_append(files: MemoryFiles, state: DiskState) -> None:
+    make_folders(files, A, B)
+    dirs = LedgerDirStates([A, B])
+    dirs.report(B, DiskState.FULL)
+    logger = open_logger(files, A, B, dirs=dirs)
+    _next_log(logger)
+    dirs.report(B, DiskState.WRITABLE)
+    dirs.report(A, state)
+    assert logger.current_log_id() == 0
+    assert logger.append_run(7, [1], [entry(7, 1)])[0] >> 32 == 1
+    assert logger.stats.logs_rotated == 1
+    assert logger.ledgers_map(0).end is None
+    logger.close()
+
+
+def test_repeated_reports_of_the_same_state_do_not_rotate_again(files: MemoryFiles) -> None:
+    dirs = LedgerDirStates([FOLDER])
+    logger = open_logger(files, dirs=dirs)
+    _next_log(logger)
+    for _ in range(5):
+        dirs.report(FOLDER, DiskState.ALMOST_FULL)
+        logger.append_run(7, [1], [entry(7, 1)])
+    assert logger.log_ids() == [0, 1]
+    dirs.report(FOLDER, DiskState.WRITABLE)
+    logger.append_run(7, [1], [entry(7, 1)])
+    assert logger.log_ids() == [0, 1]
+    logger.close()
+
+
+def test_no_writable_directory_and_too_little_space() -> None:
+    files = MemoryFiles(volumes={"/a": 1 << 20})
+    dirs = LedgerDirStates([A])
+    logger = open_logger(files, A, dirs=dirs, log_size_limit=1 << 21)
+    dirs.report(A, DiskState.FULL)
+    with pytest.raises(NoWritableDirectory, match="minUsableSizeForEntryLogCreation"):
+        _next_log(logger)
+    dirs.report(A, DiskState.WRITABLE)
+    assert _next_log(logger) == 0
+    logger.close()
+
+
+def test_no_writable_directory_but_enough_space() -> None:
+    files = MemoryFiles(volumes={"/a": 1 << 20, "/b": 1 << 30})
+    dirs = LedgerDirStates([A, B])
+    logger = open_logger(files, A, B, dirs=dirs, log_size_limit=1 << 21)
+    dirs.report(A, DiskState.FULL)
+    dirs.report(B, DiskState.FULL)
+    for _ in range(5):
+        assert files.exists(f"{B}/{_next_log(logger):x}.log")
+    logger.close()
+
+
+def test_an_unknown_directory_cannot_be_reported() -> None:
+    with pytest.raises(KeyError, match="/x is not a ledger directory"):
+        LedgerDirStates([A]).report("/x", DiskState.FULL)
