@@ -65,7 +65,8 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
                 continue
         trailing = len(stripped) - len(stripped.rstrip("\\"))
         if trailing % 2:
-            parts.append(stripped[:-1])
+            if parts or stripped != "\\":  # as in Java, a line begins anew after a lone backslash
+                parts.append(stripped[:-1])
             continue
         parts.append(stripped)
         yield start, "".join(parts)

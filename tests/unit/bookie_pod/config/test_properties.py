@@ -32,6 +32,7 @@ from bookie_pod.config.properties import MalformedPropertiesError, Property, par
         ("# comment \\\na=1", [("a", "1", 2)]),
         ("a=1\\\n# still the value", [("a", "1# still the value", 1)]),
         ("a=1\\", [("a", "1", 1)]),
+        ("\\\n# a=1\nb=2", [("b", "2", 3)]),
         ("a\\=b=c", [("a=b", "c", 1)]),
         ("a\\ b c", [("a b", "c", 1)]),
         ("a\\:b:c", [("a:b", "c", 1)]),

@@ -1,0 +1,180 @@
+"""The `bookie` command."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from bookie_pod import logs
+from bookie_pod.cli.main import run
+from bookie_pod.config.model import BookieConfig
+from bookie_protocol.errors import ExitCode, JournalDamaged, RegistrationFailed
+
+
+@pytest.fixture(autouse=True)
+def empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BOOKIE_CONF", raising=False)
+    monkeypatch.setattr(logs, "configure", lambda *arguments: None)
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Stands in for the node: remembers the configuration, answers with what a test puts first."""
+    calls: list[Any] = [ExitCode.OK]
+
+    def serve(config: BookieConfig) -> int:
+        calls.append(config)
+        if isinstance(calls[0], Exception):
+            raise calls[0]
+        return int(calls[0])
+
+    module = ModuleType("bookie_pod.node.run")
+    module.serve = serve  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bookie_pod.node.run", module)
+    return calls
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["version"]) == 0
+    assert capsys.readouterr().out == f"podkeeper {version('podkeeper')}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["serve", "--help"], ["config", "--help"], ["config", "check", "-h"]]
+)
+def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 0
+    assert "Usage: bookie" in capsys.readouterr().out
+
+
+def test_serve_hands_the_configuration_to_the_node(served: list[Any], tmp_path: Path) -> None:
+    file = tmp_path / "bk.conf"
+    file.write_text("gcWaitTime=1234\nbookiePort=1111\npasswd=x\n")
+    arguments = ["--port", "4444", "--journal-dir", "/j1", "--journal-dir", "/j2", "--set", "zkTimeout=5"]
+    assert run(["serve", "--config", str(file), *arguments, "--http-port", "9", "--log-level", "error"]) == 0
+    config = served[1]
+    assert config.network.bookie_port == 4444
+    assert config.directories.journal == ("/j1", "/j2")
+    assert (config.gc.wait_time_ms, config.metadata.zk_timeout_ms) == (1234, 5)
+    assert config.http.listener.port == config.http.stats_port == 9
+    assert config.ignored_keys == ("passwd",)
+
+
+def test_serve_returns_the_nodes_exit_code(served: list[Any]) -> None:
+    served[0] = ExitCode.METADATA_SESSION_EXPIRED
+    assert run(["serve"]) == 3
+
+
+def test_configuration_file_from_the_environment(
+    served: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bk.conf").write_text("bookiePort=1111\n")
+    monkeypatch.setenv("BOOKIE_CONF", str(tmp_path / "bk.conf"))
+    monkeypatch.setenv("BK_gcWaitTime", "77")
+    assert run(["serve"]) == 0
+    assert (served[1].network.bookie_port, served[1].gc.wait_time_ms) == (1111, 77)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (JournalDamaged("journal 1.txn:\n  offset 512 is damaged"), 5),
+        (RegistrationFailed("id taken"), 4),
+    ],
+)
+def test_a_startup_error_is_one_line(
+    served: list[Any], error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    served[0] = error
+    assert run(["serve"]) == code
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == f"bookie: {' '.join(str(error).split())}"
+    assert sum(line.startswith("bookie:") for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "bookiePrt=1"], "bookie: --set: unknown configuration key bookiePrt; did you mean bookiePort?"),
+        (["--config", "/nowhere/x"], "bookie: configuration file /nowhere/x: No such file or directory"),
+        (["--set", "permittedStartupUsers=nobody-here"], "bookie: permittedStartupUsers=nobody-here: the bookie was"),
+    ],
+)
+def test_bad_configuration_does_not_reach_the_node(
+    served: list[Any], arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", *arguments]) == ExitCode.INVALID_CONFIGURATION
+    assert len(served) == 1
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("bookie:")]
+    assert line.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "bookiePort"], "must look like key=value"),
+        (["--set", "bookiePort=1", "--port", "2"], "bookiePort is set twice"),
+        (["--set", "a=1", "--set", "a=2"], "a is set twice"),
+        (["--nonsense"], "No such option"),
+    ],
+)
+def test_bad_command_line(
+    served: list[Any], arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["serve", *arguments]) == ExitCode.INVALID_CONFIGURATION
+    assert message in capsys.readouterr().err
+    assert len(served) == 1
+
+
+def test_config_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bk.conf"
+    file.write_text("bookiePrt=1\ngcWaitTime=x\n")
+    assert run(["config", "check", str(file)]) == 1
+    problems = capsys.readouterr().err.splitlines()
+    assert len(problems) == 2
+    file.write_text("passwd=1\n")
+    assert run(["config", "check", str(file)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "passwd: has no meaning here and is ignored",
+        "The configuration is valid.",
+    ]
+
+
+def test_config_print_can_be_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["config", "print", "--set", "bookiePort=7", "--set", "memoryBudgetMb=100"]) == 0
+    printed = capsys.readouterr().out
+    assert "dbStorage_writeCacheMaxSizeMb=25\n" in printed
+    (tmp_path / "bk.conf").write_text("".join(line for line in printed.splitlines(True) if not line.endswith("=\n")))
+    assert run(["config", "print", str(tmp_path / "bk.conf")]) == 0
+    assert capsys.readouterr().out == printed
+    assert run(["config", "print", "--json", "--set-only", "--set", "bookiePort=7"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"bookiePort": "7"}
+
+
+def test_config_docs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["config", "docs"]) == 0
+    page = capsys.readouterr().out
+    assert page.startswith("# Configuration")
+    assert run(["config", "docs", "--write", str(tmp_path / "page.md")]) == 0
+    assert (tmp_path / "page.md").read_text() == page
+
+
+def test_the_start_loads_nothing_heavy() -> None:
+    heavy = ("aiohttp", "grpc", "structlog", "rich", "rocksdict", "kazoo", "asyncio", "bookie_pod.config.model")
+    code = f"import sys, bookie_pod.cli.main; print([m for m in {heavy} if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_the_module_runs() -> None:
+    command = [sys.executable, "-m", "bookie_pod.cli.main", "serve", "--set", "bookiePort=99999"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env={"PATH": ""})
+    assert result.returncode == 1
+    assert result.stderr == "bookie: bookiePort=99999: must be at most 65535 (--set)\n"

@@ -1,0 +1,109 @@
+"""gRPC health and reflection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from bookie_pod.config.sections.service import GrpcConfig
+from bookie_pod.server.grpc.server import GrpcServer
+from bookie_pod.server.grpc.start import start_grpc
+from bookie_protocol.errors import ServerStartFailed
+from tests.unit.bookie_pod.server.nodes import FakeNode
+
+LOCAL = GrpcConfig(server_port=0, server_host="127.0.0.1")
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.fixture
+def node() -> FakeNode:
+    return FakeNode()
+
+
+@pytest.fixture
+async def server(node: FakeNode) -> AsyncIterator[GrpcServer]:
+    started = await start_grpc(LOCAL, node)
+    assert started is not None
+    yield started
+    await started.stop()
+
+
+@pytest.fixture
+async def channel(server: GrpcServer) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as opened:
+        yield opened
+
+
+async def check(channel: grpc.aio.Channel, service: str) -> int:
+    stub = health_pb2_grpc.HealthStub(channel)
+    return int((await stub.Check(health_pb2.HealthCheckRequest(service=service))).status)
+
+
+@pytest.mark.parametrize("service", ["", "bookie"])
+async def test_health_follows_readiness(
+    server: GrpcServer, channel: grpc.aio.Channel, node: FakeNode, service: str
+) -> None:
+    assert await check(channel, service) == SERVING
+    node.unready = "shutting down"
+    await server.refresh()
+    assert await check(channel, service) == NOT_SERVING
+    node.unready = None
+    await server.refresh()
+    assert await check(channel, service) == SERVING
+
+
+async def test_a_watcher_sees_changes_that_nobody_announced(channel: grpc.aio.Channel, node: FakeNode) -> None:
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service="bookie"))
+    assert (await watch.read()).status == SERVING
+    node.unready = "read cache lost"
+    assert (await asyncio.wait_for(watch.read(), 5)).status == NOT_SERVING
+    watch.cancel()
+
+
+async def test_unknown_service(channel: grpc.aio.Channel) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await check(channel, "other")
+    assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_reflection_lists_the_services(channel: grpc.aio.Channel) -> None:
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    call = stub.ServerReflectionInfo()
+    await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+    answer = await call.read()
+    names = {service.name for service in answer.list_services_response.service}
+    assert names == {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+    await call.done_writing()
+
+
+async def test_a_port_in_use_names_port_and_key(server: GrpcServer, node: FakeNode) -> None:
+    with pytest.raises(ServerStartFailed, match=rf"gRPC port {server.port} on 127\.0\.0\.1 .*grpcServerPort"):
+        await start_grpc(GrpcConfig(server_port=server.port, server_host="127.0.0.1"), node)
+
+
+async def test_stopping_says_not_serving_and_may_be_repeated(server: GrpcServer, channel: grpc.aio.Channel) -> None:
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=""))
+    assert (await watch.read()).status == SERVING
+    stopping = asyncio.create_task(server.stop())
+    assert (await asyncio.wait_for(watch.read(), 5)).status == NOT_SERVING
+    watch.cancel()
+    await asyncio.wait_for(stopping, 5)
+    await server.stop()
+
+
+async def test_switched_off(node: FakeNode) -> None:
+    assert await start_grpc(GrpcConfig(server_enabled=False), node) is None
+
+
+def test_grpc_is_not_loaded_before_it_is_needed() -> None:
+    code = "import sys, bookie_pod.server.grpc.start; sys.exit('grpc' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ)).returncode == 0

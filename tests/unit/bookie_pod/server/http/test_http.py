@@ -1,0 +1,218 @@
+"""Probes and metrics over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from bookie_pod.config.sections.service import HttpConfig
+from bookie_pod.metrics.registry import CONTENT_TYPE, Registry
+from bookie_pod.server.http import server as server_module
+from bookie_pod.server.http.server import HttpServer
+from bookie_pod.server.http.start import start_http
+from bookie_pod.server.status import NodeState
+from bookie_protocol.errors import ExitCode, InvalidConfiguration, ServerStartFailed
+from tests.unit.bookie_pod.server.nodes import FakeNode
+
+LOCAL = HttpConfig(server_port=0, server_host="127.0.0.1")
+
+
+@pytest.fixture
+def node() -> FakeNode:
+    return FakeNode()
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry()
+
+
+@pytest.fixture
+async def server(node: FakeNode, registry: Registry) -> AsyncIterator[HttpServer]:
+    started = await start_http(LOCAL, node, registry)
+    assert started is not None
+    yield started
+    await started.stop()
+
+
+async def ask(server: HttpServer, path: str, method: str = "GET") -> tuple[int, str, str]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"http://127.0.0.1:{server.port}{path}") as answer,
+    ):
+        return answer.status, await answer.text(), answer.headers.get("Content-Type", "")
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/api/v1/bookie/is_ready"])
+async def test_readiness_follows_the_node(server: HttpServer, node: FakeNode, path: str) -> None:
+    assert (await ask(server, path))[:2] == (200, "OK")
+    node.unready = "replaying journals: 40 %"
+    assert (await ask(server, path))[:2] == (503, "replaying journals: 40 %")
+
+
+async def test_liveness_is_not_readiness(server: HttpServer, node: FakeNode) -> None:
+    node.unready = "starting"
+    assert (await ask(server, "/healthz"))[:2] == (200, "OK")
+    node.unhealthy = "journal 0 failed: no space"
+    assert (await ask(server, "/healthz"))[:2] == (503, "journal 0 failed: no space")
+    for method in ("GET", "PUT", "POST", "DELETE"):
+        assert (await ask(server, "/heartbeat", method))[:2] == (200, "OK\n")
+
+
+async def test_state_is_laid_out_as_the_reference_does(server: HttpServer, node: FakeNode) -> None:
+    golden = json.loads((Path(__file__).parents[4] / "golden" / "http-admin-api.json").read_text())
+    answers = [call["answer"] for call in golden["calls"] if call["request"] == "GET /api/v1/bookie/state"]
+    states = []
+    for read_only in (False, True):
+        node.flags = NodeState(True, read_only, False, True)
+        states.append((await ask(server, "/api/v1/bookie/state"))[1])
+    assert states == answers[:2]
+
+
+async def test_metrics(server: HttpServer, registry: Registry) -> None:
+    registry.scope("bookie").counter("WRITE_BYTES").add(5)
+    status, text, content_type = await ask(server, "/metrics")
+    assert (status, text, content_type) == (200, registry.render(), CONTENT_TYPE)
+    assert "bookie_WRITE_BYTES 5" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/metrics", 403),
+        ("PUT", "/api/v1/bookie/state", 404),
+        ("DELETE", "/api/v1/bookie/is_ready", 404),
+        ("PUT", "/healthz", 404),
+        ("PATCH", "/heartbeat", 405),
+        ("GET", "/nowhere", 404),
+    ],
+)
+async def test_other_methods_and_paths(server: HttpServer, method: str, path: str, status: int) -> None:
+    assert (await ask(server, path, method))[0] == status
+
+
+async def test_a_port_in_use_names_port_and_key(server: HttpServer, node: FakeNode, registry: Registry) -> None:
+    with pytest.raises(ServerStartFailed) as raised:
+        await start_http(HttpConfig(server_host="127.0.0.1", server_port=server.port), node, registry)
+    assert str(raised.value) == (
+        f"HTTP port {server.port} is in use: stop what uses it or choose another httpServerPort"
+    )
+    assert raised.value.exit_code is ExitCode.SERVER_EXCEPTION
+    stats_only = HttpConfig(server_enabled=False, stats_address="127.0.0.1", stats_port=server.port)
+    with pytest.raises(ServerStartFailed, match="prometheusStatsHttpPort"):
+        await start_http(stats_only, node, registry)
+
+
+async def test_an_address_that_is_not_ours(node: FakeNode, registry: Registry) -> None:
+    with pytest.raises(ServerStartFailed, match=r"cannot listen on 203\.0\.113\.7:0 \(httpServerPort\)"):
+        await start_http(HttpConfig(server_host="203.0.113.7", server_port=0), node, registry)
+
+
+async def test_switched_off(node: FakeNode, registry: Registry) -> None:
+    assert await start_http(HttpConfig(server_enabled=False, stats_enable=False), node, registry) is None
+
+
+async def test_connections_are_bounded(node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 2)
+    server = await start_http(LOCAL, node, registry)
+    assert server is not None
+    held = []
+    for _ in range(2):  # an answered request proves that the connection counts
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /heartbeat HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        held.append(writer)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    assert (await reader.read()).startswith(b"HTTP/1.1 503")
+    for each in (writer, *held):
+        each.close()
+        await each.wait_closed()
+    await server.stop()
+
+
+async def test_stop_closes_and_may_be_repeated(server: HttpServer) -> None:
+    port = server.port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /heartbeat HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.readuntil(b"OK\n")
+    await server.stop()
+    await server.stop()
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def make_certificate(tmp_path: Path) -> tuple[str, str]:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "1",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    store = tmp_path / "store.pem"
+    store.write_bytes(key.read_bytes() + certificate.read_bytes())
+    return str(store), str(certificate)
+
+
+async def test_tls_demands_a_client_certificate(node: FakeNode, registry: Registry, tmp_path: Path) -> None:
+    store, authorities = make_certificate(tmp_path)
+    config = HttpConfig(
+        server_port=0,
+        server_host="127.0.0.1",
+        tls_enable=True,
+        key_store_path=store,
+        trust_store_path=authorities,
+    )
+    server = await start_http(config, node, registry)
+    assert server is not None
+    url = f"https://127.0.0.1:{server.port}/readyz"
+    context = ssl.create_default_context(cafile=authorities)
+    context.load_cert_chain(store)
+    anonymous = ssl.create_default_context(cafile=authorities)
+    async with aiohttp.ClientSession() as session:
+        async with session.get(url, ssl=context) as answer:
+            assert answer.status == 200
+        with pytest.raises(aiohttp.ClientError):
+            await session.get(url, ssl=anonymous)
+    await server.stop()
+
+
+async def test_a_store_that_is_not_pem(node: FakeNode, registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "store.jks").write_bytes(b"\xfe\xed\xfe\xed" * 100)
+    paths = {"key_store_path": str(tmp_path / "store.jks"), "trust_store_path": str(tmp_path / "none")}
+    with pytest.raises(InvalidConfiguration, match=r"httpServerKeyStorePath=.*store\.jks: not a PEM file"):
+        await start_http(HttpConfig(tls_enable=True, **paths), node, registry)
+
+
+def test_aiohttp_is_not_loaded_before_it_is_needed() -> None:
+    code = "import sys, bookie_pod.server.http.start; sys.exit('aiohttp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, env=dict(os.environ)).returncode == 0

@@ -1,0 +1,112 @@
+"""Structured logs."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from bookie_pod import logs
+
+
+@pytest.fixture(autouse=True)
+def restore() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+def events(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_one_json_object_per_event(stream: io.StringIO) -> None:
+    logs.configure("json", "info", stream)
+    logs.logger("journal", index=0).warning("slow sync", ms=1500, path=io)
+    (event,) = events(stream)
+    assert event["event"] == "slow sync"
+    assert (event["part"], event["index"], event["ms"], event["level"]) == ("journal", 0, 1500, "warning")
+    assert event["timestamp"].endswith("Z")
+
+
+def test_an_exception_stays_on_its_line(stream: io.StringIO) -> None:
+    logs.configure("json", "info", stream)
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logs.logger("x").exception("failed")
+    (event,) = events(stream)
+    assert "ValueError: broken" in event["exception"]
+
+
+def test_levels(stream: io.StringIO) -> None:
+    logs.configure("json", "warning", stream)
+    log = logs.logger("x")
+    log.debug("a")
+    log.info("b")
+    log.error("c")
+    assert [event["event"] for event in events(stream)] == ["c"]
+
+
+def test_console(stream: io.StringIO) -> None:
+    logs.configure("console", "info", stream)
+    logs.logger("x").info("started", port=3181)
+    assert "started" in stream.getvalue()
+    assert "port=3181" in stream.getvalue()
+
+
+def test_libraries_end_up_in_the_same_stream(stream: io.StringIO) -> None:
+    logs.configure("json", "info", stream)
+    logging.getLogger("kazoo.client").info("chatter")
+    logging.getLogger("kazoo.client").warning("connection lost to %s", "zk-1")
+    (event,) = events(stream)
+    assert (event["part"], event["event"], event["level"]) == ("kazoo.client", "connection lost to zk-1", "warning")
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_repeated_condition_is_logged_once_per_interval_with_a_count(stream: io.StringIO) -> None:
+    logs.configure("json", "info", stream)
+    clock = Clock()
+    repeated = logs.Repeated(logs.logger("x"), 60, clock)
+    for _ in range(5):
+        repeated.warning("disk full", "/a", path="/a")
+    repeated.warning("disk full", "/b", path="/b")
+    assert [(event["path"], event.get("times")) for event in events(stream)] == [("/a", None), ("/b", None)]
+    clock.now = 60
+    repeated.warning("disk full", "/a", path="/a")
+    assert events(stream)[-1]["times"] == 5
+    repeated.warning("disk full", "/a", path="/a")
+    repeated.over("disk full", "/a")
+    repeated.over("disk full", "/a")
+    assert (events(stream)[-1]["event"], events(stream)[-1]["times"]) == ("disk full: over", 1)
+    assert len(events(stream)) == 4
+
+
+def test_conditions_are_bounded(stream: io.StringIO) -> None:
+    logs.configure("json", "info", stream)
+    repeated = logs.Repeated(logs.logger("x"), 60, Clock())
+    for number in range(1025):
+        repeated.warning("odd", str(number))
+    repeated.warning("odd", "1024")
+    assert len(events(stream)) == 1025
+    repeated.warning("odd", "0")  # forgotten, so it is new
+    assert len(events(stream)) == 1026
