@@ -34,7 +34,7 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:
     states = context.operations.ledgers.states
     cold_state = context.cold_state
     max_length = context.options.max_frame_bytes - 4
-    admit_hot = conn.authenticated and conn.parked is None and context.admission.hot
+    admit_hot = conn.authenticated and not conn.parked and context.admission.hot
     lanes = conn.lanes
     unpack, pack_length = _HOT_ADD.unpack_from, _LENGTH.pack
     end = len(data)
@@ -82,7 +82,7 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:
             pos = after
             if conn.stalled or conn.closed:
                 return pos
-            admit_hot = conn.authenticated and conn.parked is None and context.admission.hot
+            admit_hot = conn.authenticated and not conn.parked and context.admission.hot
         return _ingest_tail(conn, data, pos, end)
     finally:
         if run_count:

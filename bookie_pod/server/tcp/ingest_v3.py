@@ -38,7 +38,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
     last_state = cold_state
     run_bytes = run_count = 0
     entry_length, prefix = -1, b""
-    admit_hot = conn.authenticated and conn.parked is None and context.admission.hot
+    admit_hot = conn.authenticated and not conn.parked and context.admission.hot
     try:
         while end - pos >= 4:
             length: int = unpack_length(data, pos)[0]
@@ -89,7 +89,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
             pos = after
             if conn.stalled or conn.closed:
                 return pos
-            admit_hot = conn.authenticated and conn.parked is None and context.admission.hot
+            admit_hot = conn.authenticated and not conn.parked and context.admission.hot
         return pos
     finally:
         if run_count:
