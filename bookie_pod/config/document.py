@@ -44,7 +44,8 @@ separated by commas. Sources in rising priority:
 
 An unknown key is refused, with the nearest known name. Keys of Apache BookKeeper that mean nothing here (Netty's
 allocators, other metrics providers, stream storage) are accepted and named in one log line. A key that is set twice
-in a file to different values is refused. `${...}` is not expanded.
+in a file to different values is refused. A number, a switch or a name that is set to nothing counts as not set; an
+empty list is an empty list. `${...}` is not expanded.
 
 `bookie config check FILE` lists every problem, one line each; `bookie config print FILE` shows the effective values.
 

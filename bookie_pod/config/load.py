@@ -35,6 +35,8 @@ from bookie_protocol.errors import InvalidConfiguration
 
 FILE, ENVIRONMENT, FLAGS = 1, 2, 3
 _ENV_PREFIX: Final = "BK_"
+_NEVER_EMPTY: Final = frozenset({"int", "float", "bool", "str"})
+"""Types for which an empty text is no value: Pulsar's configuration file sets such keys to nothing."""
 _MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -155,6 +157,8 @@ def _build(settings: Iterable[Setting], problems: list[str]) -> BookieConfig:
     for setting in settings:
         if setting.name in known:
             declared = known[setting.name][3]
+            if known[setting.name][2] in _NEVER_EMPTY and not setting.text.strip():
+                continue
             current = chosen.get(declared.name)
             if current is None or _wins(setting, current, declared):
                 chosen[declared.name] = setting

@@ -2,7 +2,8 @@
 
 Invariants
 - At most `MAX_CONNECTIONS` connections are open; one more is answered 503 and closed before it is read.
-- A request body is at most `MAX_BODY_BYTES`; an idle connection is closed after `KEEPALIVE_S`.
+- A request body is at most `MAX_BODY_BYTES`; an idle connection is closed after `KEEPALIVE_S`, one whose first request
+  is not complete after `FIRST_REQUEST_S` too, so that silent peers cannot keep the probes out.
 - `stop` ends within `SHUTDOWN_S`, whatever clients do.
 
 Event loop only.
@@ -18,7 +19,7 @@ from aiohttp import web
 
 from bookie_pod.config.sections.service import HttpConfig, HttpListener
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.server.http.routes import Routes
+from bookie_pod.server.http.routes import Handler, Routes
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.status import NodeStatus
 from bookie_protocol.errors import ServerStartFailed
@@ -26,6 +27,7 @@ from bookie_protocol.errors import ServerStartFailed
 MAX_CONNECTIONS: Final = 256
 MAX_BODY_BYTES: Final = 1024 * 1024
 KEEPALIVE_S: Final = 30.0
+FIRST_REQUEST_S: Final = 10.0
 SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 128
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -37,7 +39,9 @@ class HttpServer:
     def __init__(self, listener: HttpListener, config: HttpConfig, status: NodeStatus, registry: Registry) -> None:
         self._listener = listener
         self._context = server_context(config)
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        self._silent: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+        """Connections without a request so far, each with the timer that will close it."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._note_request])
         Routes(status, registry).add_to(app)
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, keepalive_timeout=KEEPALIVE_S, shutdown_timeout=SHUTDOWN_S
@@ -57,7 +61,12 @@ class HttpServer:
         host, port = self._listener.host, self._listener.port
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._protocol, host, port, ssl=self._context, backlog=_BACKLOG
+                self._protocol,
+                host,
+                port,
+                ssl=self._context,
+                ssl_handshake_timeout=FIRST_REQUEST_S if self._context else None,
+                backlog=_BACKLOG,
             )
         except OSError as error:
             await self._runner.cleanup()
@@ -73,13 +82,30 @@ class HttpServer:
         if self._server is not None:
             self._server.close()
         await self._runner.cleanup()
+        for timer in self._silent.values():
+            timer.cancel()
+        self._silent.clear()
+
+    @web.middleware
+    async def _note_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        timer = self._silent.pop(request.protocol, None)
+        if timer is not None:
+            timer.cancel()
+        return await handler(request)
+
+    def _give_up(self, connection: web.RequestHandler) -> None:
+        del self._silent[connection]
+        connection.force_close()
 
     def _protocol(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None, "the runner was set up"
         if len(server.connections) >= MAX_CONNECTIONS:
             return _Busy()
-        return server()
+        connection = server()
+        loop = asyncio.get_running_loop()
+        self._silent[connection] = loop.call_later(FIRST_REQUEST_S, self._give_up, connection)
+        return connection
 
 
 class _Busy(asyncio.Protocol):

@@ -96,6 +96,18 @@ def test_environment_of_the_container_image() -> None:
     assert own.directories.journal == ("/fast",)
 
 
+def test_a_number_set_to_nothing_is_not_set(tmp_path: Path) -> None:
+    path = tmp_path / "bk.conf"
+    path.write_text("dbStorage_writeCacheMaxSizeMb=\ngcWaitTime=5000\nmemoryBudgetMb=80\nledgerStorageClass= \n")
+    config = load_config(str(path), {"BK_gcWaitTime": ""})
+    assert (config.db_storage.write_cache_max_size_mb, config.gc.wait_time_ms) == (20, 5000)
+    assert "dbStorage_writeCacheMaxSizeMb" not in config.set_keys
+
+
+def test_directories_set_to_nothing_do_not_become_temporary_ones(tmp_path: Path) -> None:
+    assert problems("journalDirectories=", tmp_path) == ["journalDirectories=: at least one directory is needed"]
+
+
 def test_names_that_kubernetes_injects_are_left_alone() -> None:
     environ = {"BK_PORT": "tcp://10.0.0.1:3181", "BK_SERVICE_HOST": "10.0.0.1", "BK_HOME": "/opt", "BK_": "x"}
     assert load_config(environ=environ).set_keys == {}

@@ -140,6 +140,22 @@ async def test_connections_are_bounded(node: FakeNode, registry: Registry, monke
     await server.stop()
 
 
+@pytest.mark.parametrize("sent", [b"", b"GET /readyz HTTP/1.1\r\nHo"])
+async def test_silent_connections_are_closed(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(server_module, "FIRST_REQUEST_S", 0.05)
+    server = await start_http(LOCAL, node, registry)
+    assert server is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(sent)
+    assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    await writer.wait_closed()
+    assert (await ask(server, "/readyz"))[0] == 200
+    await server.stop()
+
+
 async def test_stop_closes_and_may_be_repeated(server: HttpServer) -> None:
     port = server.port
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
