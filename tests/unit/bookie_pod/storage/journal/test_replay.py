@@ -1,0 +1,385 @@
+"""Replay: what is handed out, what is refused, and how a torn tail is told from damage."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from bookie_pod.storage.journal import JournalBatch, LogMark, read_records
+from bookie_pod.storage.journal import format as fmt
+from bookie_pod.storage.journal.format import RecordKind
+from bookie_pod.storage.journal.reader import CHUNK
+from bookie_pod.storage.journal.replay import replay_journal
+from bookie_protocol.errors import JournalDamaged, JournalMissing, StorageFault
+from tests.support.journal_rig import DIRECTORY, JournalRig, Replayed, an_add, an_entry, replayed, small_options
+from tests.support.memory_files import MemoryFiles
+
+SIZE = 16_384
+
+
+def path_of(journal_id: int) -> str:
+    return f"{DIRECTORY}/{journal_id:x}.txn"
+
+
+def files_with(*contents: tuple[int, bytes], size: int = SIZE) -> MemoryFiles:
+    files = MemoryFiles()
+    files.makedirs(DIRECTORY)
+    for journal_id, data in contents:
+        files.write_bytes_synced(path_of(journal_id), data.ljust(size, b"\0"))
+    return files
+
+
+def record(ledger_id: int, entry_id: int, payload: bytes = b"p" * 30) -> bytes:
+    return b"".join(fmt.entry_record(an_entry(ledger_id, entry_id, payload)))
+
+
+def plain_file(*groups: bytes, version: int = 6) -> bytes:
+    """A file as the reference writes it."""
+    data = fmt.header_bytes(version, group_checks=False) if version >= 4 else old_header(version)
+    for group in groups:
+        data += group
+        if version >= 5:
+            data += fmt.padding(len(data), 512)
+    return data
+
+
+def old_header(version: int) -> bytes:
+    return b"" if version == 1 else b"BKLG" + version.to_bytes(4, "big")
+
+
+def checked_file(journal_id: int, *groups: bytes, synced: int | None = None) -> bytes:
+    """A file with group checks in which every group was synced before the next one (or only up to `synced`)."""
+    data = fmt.header_bytes(6, group_checks=True)
+    for group in groups:
+        start = len(data)
+        data += group
+        check = fmt.GroupCheck(start, start if synced is None else min(start, synced), fmt.crc32c(group))
+        data += check.padding(journal_id, len(data), 512)
+    return data
+
+
+def entries(files: MemoryFiles, mark: LogMark | None = None, *, skip: bool = False) -> list[tuple[int, int]]:
+    return replayed(files, mark, skip=skip)[0].entries()
+
+
+def zeroed(data: bytes, offset: int, length: int) -> bytes:
+    return data[:offset] + bytes(length) + data[offset + length :]
+
+
+# --- what is handed out ------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_record_reaches_the_sink_in_order() -> None:
+    with JournalRig() as rig:
+        rig.add(
+            JournalBatch.of(
+                fmt.key_record(7, b"k" * 20),
+                fmt.entry_record(an_entry(7, 0)),
+                fmt.fence_record(7),
+                fmt.explicit_lac_record(7, b"packet"),
+                [fmt.LENGTH.pack(16), fmt.IDS.pack(7, -3)],
+                [fmt.LENGTH.pack(16), fmt.IDS.pack(7, fmt.FORCE_ENTRY_ID)],
+                fmt.entry_record(an_entry(7, 1)),
+            )
+        )
+    assert replayed(rig.files)[0].events == [
+        ("key", 7, 0, b"k" * 20),
+        ("entry", 7, 0, an_entry(7, 0)),
+        ("fence", 7, 0, b""),
+        ("lac", 7, 0, b"packet"),
+        ("entry", 7, 1, an_entry(7, 1)),
+    ]
+
+
+def test_replay_starts_at_the_mark_and_ends_in_the_next_one() -> None:
+    with JournalRig(options=small_options(max_file_bytes=4096)) as rig:
+        marks = []
+        for i in range(30):
+            rig.add(an_add(7, i, bytes(400)))
+            marks.append(rig.journal.last_mark())
+    for i in (0, 5, 17, 29):
+        assert entries(rig.files, marks[i]) == [(7, n) for n in range(i + 1, 30)]
+    end = replayed(rig.files)[1]
+    assert end >= marks[-1]
+    assert replayed(rig.files, end) == (Replayed(), end)
+
+
+def test_files_below_the_mark_are_not_read() -> None:
+    files = files_with((1, b"garbage"), (2, checked_file(2, record(7, 0))), (3, checked_file(3, record(7, 1))))
+    assert entries(files, LogMark(2, 0)) == [(7, 0), (7, 1)]
+    assert entries(files, LogMark(2, 512)) == [(7, 0), (7, 1)]
+    assert entries(files, LogMark(2, 1024)) == [(7, 1)]
+    assert entries(files, LogMark(2, 1 << 40)) == [(7, 1)]
+
+
+def test_the_file_of_the_mark_must_be_there() -> None:
+    files = files_with((3, checked_file(3, record(7, 1))))
+    with pytest.raises(JournalMissing, match=r"/journal/current/2\.txn is missing"):
+        replayed(files, LogMark(2, 512))
+    with pytest.raises(JournalMissing):
+        replayed(files_with(), LogMark(2, 512))
+    assert replayed(files_with())[1] == LogMark()
+
+
+def test_progress_is_told_in_bytes() -> None:
+    with JournalRig(options=small_options(preallocate_bytes=1 << 25)) as rig:
+        for i in range(20):
+            rig.add(an_add(7, i, b"x" * (1 << 20)))
+    told: list[tuple[int, int]] = []
+    replay_journal(DIRECTORY, LogMark(), rig.files, Replayed(), progress=lambda done, total: told.append((done, total)))
+    assert len(told) >= 3
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1] > 20 << 20
+
+
+def test_an_entry_longer_than_a_chunk() -> None:
+    payload = bytes(range(256)) * (CHUNK // 256 * 2 + 7)
+    with JournalRig() as rig:
+        rig.add(an_add(7, 0), an_add(7, 1, payload), an_add(7, 2))
+    events = replayed(rig.files)[0].events
+    assert [entry for _, _, entry, _ in events] == [0, 1, 2]
+    assert events[1][3] == an_entry(7, 1, payload)
+
+
+def test_replay_reads_in_chunks() -> None:
+    with JournalRig(options=small_options(preallocate_bytes=1 << 24)) as rig:
+        for i in range(8):
+            rig.add(an_add(7, i, b"x" * (1 << 19)))
+    longest: list[int] = []
+    pread_sizes(rig.files, longest)
+    replayed(rig.files)
+    assert max(longest) <= CHUNK + 4
+
+
+def pread_sizes(files: object, into: list[int]) -> None:
+    def rule(operation: object) -> None:
+        if operation.name == "pread":  # type: ignore[attr-defined]
+            into.append(operation.nbytes)  # type: ignore[attr-defined]
+
+    files.faults._rules.append(rule)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
+def test_all_versions_are_read(version: int) -> None:
+    files = files_with((9, plain_file(record(7, 0) + record(8, 0), record(7, 1), version=version)))
+    assert entries(files) == [(7, 0), (8, 0), (7, 1)]
+
+
+@pytest.mark.parametrize(("kind", "first"), [("key", 3), ("fence", 4), ("lac", 6)])
+def test_special_records_need_their_version(kind: str, first: int) -> None:
+    special = {
+        "key": fmt.key_record(7, b"k"),
+        "fence": fmt.fence_record(7),
+        "lac": fmt.explicit_lac_record(7, b"p"),
+    }[kind]
+    known = files_with((9, plain_file(b"".join(special), version=first)))
+    assert [event[0] for event in replayed(known)[0].events] == [kind]
+    unknown = files_with((9, plain_file(record(7, 0), b"".join(special), record(7, 1), version=first - 1)))
+    with pytest.raises(JournalDamaged, match=f"which version {first - 1} does not know"):
+        replayed(unknown)
+    assert entries(unknown, skip=True) == [(7, 0)]
+
+
+def test_a_version_that_nobody_knows() -> None:
+    files = files_with((9, b"BKLG\0\0\0\7".ljust(512, b"\0") + record(7, 0)))
+    with pytest.raises(JournalDamaged, match=r"9\.txn is damaged at offset 0: its version is 7"):
+        replayed(files)
+
+
+@pytest.mark.parametrize("data", [b"", b"B", b"BKLG", b"BKLG\0\0\0\6", b"BKLG\0\0\0\6PKGC", bytes(100)])
+@pytest.mark.parametrize("size", [0, SIZE])
+def test_a_file_that_never_got_its_header_holds_nothing(data: bytes, size: int) -> None:
+    files = files_with((8, checked_file(8, record(7, 0))))
+    files.write_bytes_synced(path_of(9), data.ljust(size, b"\0"))
+    found, end = replayed(files)
+    assert found.entries() == [(7, 0)]
+    assert end.journal_id == 8
+
+
+def test_a_damaged_header_is_no_empty_file() -> None:
+    data = b"\0" + checked_file(9, record(7, 0))[1:]
+    with pytest.raises(JournalDamaged, match=r"9\.txn is damaged at offset 0"):
+        replayed(files_with((9, b"X" + data[1:])))
+
+
+# --- files with group checks ----------------------------------------------------------------------------------------
+
+THREE = (record(7, 0) * 9, record(7, 1) * 9, record(7, 2) * 9)
+
+
+def test_a_sound_file() -> None:
+    assert len(entries(files_with((9, checked_file(9, *THREE))))) == 27
+
+
+@pytest.mark.parametrize("where", [512, 530, 1023, 1024, 1040])
+def test_zeros_in_a_group_that_had_been_synced_are_damage(where: int) -> None:
+    data = zeroed(checked_file(9, *THREE), where, 30)
+    with pytest.raises(JournalDamaged, match=r"9\.txn is damaged at offset 512: its group does not match"):
+        replayed(files_with((9, data)))
+
+
+@pytest.mark.parametrize("where", range(512, 1024, 37))
+def test_a_changed_byte_in_the_last_group_is_damage(where: int) -> None:
+    data = bytearray(checked_file(9, record(7, 0, b"x" * 500)))
+    data[where] ^= 0x55
+    with pytest.raises(JournalDamaged, match="no part of it is missing"):
+        replayed(files_with((9, bytes(data))))
+
+
+def test_a_torn_last_group_is_a_torn_tail_and_none_of_it_is_handed_out() -> None:
+    whole = checked_file(9, *THREE)
+    begin = len(checked_file(9, *THREE[:2]))
+    for length in range(1, len(whole.rstrip(b"\0")) - begin, 29):
+        found, end = replayed(files_with((9, whole[: begin + length])))
+        assert found.entries() == [(7, 0)] * 9 + [(7, 1)] * 9
+        assert end == LogMark(9, SIZE)
+
+
+def test_a_hole_before_a_later_group_that_had_not_been_synced_either_is_a_torn_tail() -> None:
+    data = checked_file(9, *THREE, synced=512)
+    first = checked_file(9, THREE[0])
+    torn = zeroed(data, len(first), 512)
+    found, end = replayed(files_with((9, torn)))
+    assert found.entries() == [(7, 0)] * 9
+    assert end == LogMark(9, SIZE)
+    assert entries(files_with((9, torn)), end) == []
+
+
+def test_a_copy_of_a_journal_inside_an_entry_proves_nothing() -> None:
+    inner = checked_file(9, *THREE)
+    whole = checked_file(9, record(7, 0, inner), synced=512)
+    assert entries(files_with((9, whole))) == [(7, 0)]
+    torn = zeroed(whole, 512, 512)
+    assert entries(files_with((9, torn))) == []
+
+
+def test_an_impossible_record_in_a_sound_group_is_damage() -> None:
+    data = checked_file(9, record(7, 0), struct.pack(">i", -5) + bytes(20), synced=512)
+    with pytest.raises(JournalDamaged, match="holds an impossible record"):
+        replayed(files_with((9, data)))
+
+
+def test_the_closing_group_proves_that_the_last_one_was_synced() -> None:
+    with JournalRig() as rig:
+        rig.add(an_add(7, 0, bytes(2000)))
+    (name,) = rig.journals()
+    rig.files.corrupt(f"{DIRECTORY}/{name}", 1536, b"\1")  # type: ignore[attr-defined]
+    with pytest.raises(JournalDamaged, match="had been synced"):
+        replayed(rig.files)
+
+
+def test_a_mark_into_the_middle_of_a_checked_file() -> None:
+    data = checked_file(9, *THREE)
+    files = files_with((9, data))
+    assert entries(files, LogMark(9, len(checked_file(9, THREE[0])))) == [(7, 1)] * 9 + [(7, 2)] * 9
+
+
+# --- files of the reference ---------------------------------------------------------------------------------------
+
+
+def test_a_plain_file_with_a_torn_last_record() -> None:
+    whole = plain_file(record(7, 0), record(7, 1, b"x" * 600))
+    for length in range(1, 600, 31):
+        found = entries(files_with((9, whole[: 1024 + length])))
+        assert found in ([(7, 0)], [(7, 0), (7, 1)])
+        cut = MemoryFiles()
+        cut.makedirs(DIRECTORY)
+        cut.write_bytes(path_of(9), whole[: 1024 + length])
+        assert entries(cut) == [(7, 0)]
+
+
+@pytest.mark.parametrize(
+    ("offset", "change", "message"),
+    [
+        (1024, bytes(512), "a whole group of records follows at offset 1536"),
+        (1024, struct.pack(">i", -5), "a record has length -5"),
+        (1024, struct.pack(">i", -2147483648), "a record has length -2147483648"),
+        (1024, struct.pack(">i", 2147483647), "record longer than the rest of the file, yet a whole group"),
+        (1024, struct.pack(">i", 15), "a record has length 15, at least 16 are needed"),
+        (1024, struct.pack(">ii", -0x100, -1), "a record has length -1"),
+        (1024, struct.pack(">ii", -0x100, 1 << 30), "yet a whole group of records follows"),
+    ],
+)
+def test_damage_in_the_middle_of_a_plain_file(offset: int, change: bytes, message: str) -> None:
+    data = plain_file(record(7, 0), record(7, 1), record(7, 2))
+    data = data[:offset] + change + data[offset + len(change) :]
+    files = files_with((9, data))
+    with pytest.raises(JournalDamaged, match=rf"9\.txn is damaged at offset {offset}: .*{message}"):
+        replayed(files)
+    assert entries(files, skip=True) == [(7, 0)]
+
+
+@pytest.mark.parametrize("marker", [b"\xff", b"\xff\xff", b"\xff\xff\xff"])
+def test_a_padding_marker_cut_short_is_a_torn_tail(marker: bytes) -> None:
+    data = plain_file(record(7, 0))
+    files = files_with((9, data + marker))
+    assert entries(files) == [(7, 0)]
+
+
+def test_a_record_of_zeros_is_not_handed_out() -> None:
+    data = plain_file(record(7, 0)) + fmt.LENGTH.pack(100)
+    assert entries(files_with((9, data))) == [(7, 0)]
+
+
+# --- several files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [lambda i, *groups: plain_file(*groups), checked_file])
+def test_a_torn_tail_before_a_file_with_records_is_refused(make: object) -> None:
+    whole = make(8, record(7, 0), record(7, 1, b"x" * 600))  # type: ignore[operator]
+    torn = whole[:1500]
+    with_records = files_with((8, torn), (9, make(9, record(7, 2))))  # type: ignore[operator]
+    if make is checked_file:
+        with pytest.raises(JournalDamaged, match=r"8\.txn is damaged at offset 1024: its tail is torn"):
+            replayed(with_records)
+        assert entries(with_records, skip=True) == [(7, 0), (7, 2)]
+    blank = files_with((8, torn), (9, make(9)))  # type: ignore[operator]
+    found, end = replayed(blank)
+    assert found.entries()[0] == (7, 0)
+    assert end.journal_id == 8
+
+
+def test_a_cut_plain_file_before_a_file_with_records_is_refused() -> None:
+    files = files_with((9, plain_file(record(7, 2))))
+    files.write_bytes_synced(path_of(8), plain_file(record(7, 0), record(7, 1))[:1050])
+    with pytest.raises(JournalDamaged, match=r"8\.txn is damaged at offset 1024: its tail is torn"):
+        replayed(files)
+
+
+def test_nothing_is_handed_out_if_any_file_is_damaged() -> None:
+    data = plain_file(record(7, 1), struct.pack(">i", -5), record(7, 2))
+    files = files_with((8, plain_file(record(7, 0))), (9, data))
+    sink = Replayed()
+    with pytest.raises(JournalDamaged):
+        replay_journal(DIRECTORY, LogMark(), files, sink)
+    assert sink.events == []
+
+
+def test_skipping_gives_up_the_rest_of_the_file_only() -> None:
+    damaged = plain_file(record(7, 1), struct.pack(">i", -5), record(7, 2))
+    files = files_with((8, damaged), (9, plain_file(record(7, 3))))
+    assert entries(files, skip=True) == [(7, 1), (7, 3)]
+
+
+def test_a_file_that_cannot_be_read_is_an_error_of_another_type() -> None:
+    files = files_with((9, plain_file(record(7, 0))))
+    files.faults.fail("pread")
+    with pytest.raises(StorageFault, match=r"cannot read journal .*9\.txn"):
+        replayed(files)
+
+
+# --- for tools ------------------------------------------------------------------------------------------------------
+
+
+def test_reading_records_one_by_one() -> None:
+    data = plain_file(record(7, 0) + b"".join(fmt.fence_record(7)), struct.pack(">i", -5), record(7, 2))
+    file = files_with((9, data)).open(path_of(9))
+    found = []
+    with pytest.raises(JournalDamaged, match="offset 1024"):
+        for one in read_records(file, 9):
+            found.append((one.offset, one.kind, one.ledger_id, len(one.body)))  # noqa: PERF401
+    assert found == [(512, RecordKind.ENTRY, 7, 54), (570, RecordKind.FENCE, 7, 16)]
+    assert len(list(read_records(file, 9, skip_invalid=True))) == 2
+    assert [one.kind for one in read_records(file, 9, 570, skip_invalid=True)] == [RecordKind.FENCE]
+    file.close()
