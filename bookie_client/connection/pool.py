@@ -69,11 +69,17 @@ class Channel:
 
     def send_add(self, frame: bytes, key: bytes, request: Request) -> None:
         """Send an add, with the time-out of adds."""
-        self._send(frame, key, request, self._pool.add_ticks)
+        if self._connection is not None:
+            self._connection.send(frame, key, request, self._pool.add_ticks)
+        else:
+            self._send_later(frame, key, request, self._pool.add_ticks)
 
     def send_read(self, frame: bytes, key: bytes, request: Request) -> None:
         """Send a read, with the time-out of reads."""
-        self._send(frame, key, request, self._pool.read_ticks)
+        if self._connection is not None:
+            self._connection.send(frame, key, request, self._pool.read_ticks)
+        else:
+            self._send_later(frame, key, request, self._pool.read_ticks)
 
     async def connect(self) -> None:
         """Have a connection, whatever the back-off says. Raises `BookieUnavailable`."""
@@ -86,10 +92,8 @@ class Channel:
         if self._connection is None:
             raise self._error or self._pool.closed_error(self.bookie_id)
 
-    def _send(self, frame: bytes, key: bytes, request: Request, ticks: int) -> None:
-        if self._connection is not None:
-            self._connection.send(frame, key, request, ticks)
-        elif self._pool.is_closed:
+    def _send_later(self, frame: bytes, key: bytes, request: Request, ticks: int) -> None:
+        if self._pool.is_closed:
             self._loop.call_soon(request.failed, self._pool.closed_error(self.bookie_id))
         elif self._attempt is not None:
             self._waiting.append((frame, key, request, ticks))

@@ -15,6 +15,7 @@ from bookie_protocol.errors import (
     Unauthorized,
 )
 from bookie_protocol.ledger_metadata.model import LedgerState
+from tests.support.until import until
 
 
 def payloads(count, size=100):
@@ -77,8 +78,7 @@ async def test_answers_in_any_order_are_acknowledged_in_order(three, version):
         futures = [await ledger.submit(p) for p in payloads(50)]
         for future in futures:
             future.add_done_callback(lambda f: order.append(f.result()))
-        while sum(server.held for server in three.servers.values()) < 150:
-            await asyncio.sleep(0.001)
+        await until(lambda: sum(server.held for server in three.servers.values()) == 150)
         for server in three.servers.values():
             server.release()
         await ledger.flush()
@@ -91,8 +91,7 @@ async def test_the_window_bounds_what_is_pending(three):
         server.hold = True
     async with three.client(write_window_entries=10) as client, client.create() as ledger:
         blocked = asyncio.create_task(ledger.append_many(payloads(100)))
-        while sum(server.held for server in three.servers.values()) < 20:
-            await asyncio.sleep(0.001)
+        await until(lambda: sum(server.held for server in three.servers.values()) == 20)
         assert ledger.pending == 10
         assert not blocked.done()
         for server in three.servers.values():

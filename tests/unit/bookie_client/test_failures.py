@@ -16,6 +16,7 @@ from bookie_protocol.errors import (
     Unauthorized,
 )
 from bookie_protocol.ledger_metadata.model import LedgerState
+from tests.support.until import until
 
 
 def payloads(count):
@@ -41,9 +42,7 @@ async def test_a_killed_bookie_is_replaced_by_a_spare(three, version):
             await ledger.append_many(written[100:])
             assert ledger.ensemble_changes == 1
             spare = next(b for b in three.servers if b not in first)
-            async with asyncio.timeout(5):
-                while 299 not in three.held_at(spare, 0):
-                    await asyncio.sleep(0.001)
+            await until(lambda: 299 in three.held_at(spare, 0))
         stored = three.stored(ledger.ledger_id)
         starts = list(stored.ensembles)
         assert len(starts) == 2
@@ -76,9 +75,7 @@ async def test_a_spare_that_appears_later_takes_the_degraded_position(three):
         await ledger.append(b"two")
         assert ledger.degraded == {2: victim}
         await three.add_bookie("b4")
-        async with asyncio.timeout(5):
-            while ledger.degraded:
-                await asyncio.sleep(0.01)
+        await until(lambda: not ledger.degraded)
         await ledger.append(b"three")
         assert ledger.metadata.last_ensemble[2] == "b4"
         assert list(ledger.metadata.ensembles) == [0, 2]
@@ -95,9 +92,7 @@ async def test_a_bookie_that_returns_gets_entries_again(three):
         await ledger.append(b"two")
         assert ledger.degraded
         await server.start()
-        async with asyncio.timeout(5):
-            while ledger.degraded:
-                await asyncio.sleep(0.01)
+        await until(lambda: not ledger.degraded)
         for _ in range(10):
             await ledger.append(b"more")
         await asyncio.sleep(0.05)
@@ -125,8 +120,7 @@ async def test_two_bookies_lost_without_spares_fail_every_pending_append_once_an
         for i, future in enumerate(futures):
             future.add_done_callback(lambda f, i=i: order.append((i, type(f.exception()))))
         a, b, _ = ledger.metadata.last_ensemble
-        while sum(server.held for server in three.servers.values()) < 60:
-            await asyncio.sleep(0.001)
+        await until(lambda: sum(server.held for server in three.servers.values()) == 60)
         await three.servers[a].stop()
         await three.servers[b].stop()
         with pytest.raises(QuorumLost) as raised:

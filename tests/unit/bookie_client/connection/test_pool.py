@@ -1,0 +1,225 @@
+"""Connections and the pool over real sockets: pipelining, time-outs, back-off, close."""
+
+import asyncio
+
+import pytest
+
+from bookie_client.connection.pool import ChannelPool
+from bookie_client.connection.request import Request
+from bookie_client.options import ClientOptions
+from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    MetadataNotFound,
+    MetadataUnavailable,
+    NoSuchLedger,
+    ProtocolViolation,
+)
+from tests.support.model_bookie import ModelBookie, ModelBookieServer
+from tests.support.until import until
+
+FAST = {"add_timeout": 0.2, "read_timeout": 0.2, "reconnect_delay": 0.05, "connect_timeout": 1.0}
+
+
+class Probe(Request):
+    """Counts how often it ended."""
+
+    def __init__(self):
+        self.ended = asyncio.get_running_loop().create_future()
+        self.times = 0
+
+    def answered(self, entry, max_lac):
+        self._end(entry)
+
+    def failed(self, error):
+        self._end(error)
+
+    def _end(self, outcome):
+        self.times += 1
+        if not self.ended.done():
+            self.ended.set_result(outcome)
+
+    def describe(self):
+        return "the probe"
+
+
+class Rig:
+    def __init__(self, **options):
+        self.server = ModelBookieServer(ModelBookie("b"))
+        self.resolved = 0
+        self.error = None
+        self.pool = ChannelPool(self.resolve, ClientOptions(**{**FAST, **options}))
+        self.digest = digest_manager(DigestType.CRC32C, b"")
+        self.transactions = 0
+
+    async def resolve(self, bookie_id):
+        self.resolved += 1
+        if self.error is not None:
+            raise self.error
+        return "127.0.0.1", self.server.port
+
+    def add(self, entry_id=0):
+        self.transactions += 1
+        entry = self.digest.encode(1, entry_id, -1, 5, b"hello")
+        key, frame = self.pool.dialect.add_encoder(1, bytes(20))(self.transactions, entry_id, entry)
+        probe = Probe()
+        self.pool.channel("b").send_add(frame, key, probe)
+        return probe
+
+    def read(self, entry_id=0, ledger_id=1):
+        self.transactions += 1
+        key, frame = self.pool.dialect.read(self.transactions, ledger_id, entry_id)
+        probe = Probe()
+        self.pool.channel("b").send_read(frame, key, probe)
+        return probe
+
+
+@pytest.fixture(params=[3, 2], ids=["v3", "v2"])
+async def rig(request):
+    rig = Rig(protocol_version=request.param)
+    await rig.server.start()
+    yield rig
+    await rig.pool.close()
+    await rig.server.stop()
+
+
+async def test_requests_share_one_connection_and_none_is_answered_inside_its_send(rig):
+    probes = [rig.add(i) for i in range(100)]
+    assert all(probe.times == 0 for probe in probes)
+    assert [await probe.ended for probe in probes] == [b""] * 100
+    assert rig.server.accepted == 1
+    assert rig.digest.verify(await rig.read(42).ended, 1, 42) == b"hello"
+
+
+async def test_answers_find_their_requests_in_any_order(rig):
+    rig.server.shuffle_answers = True
+    for i in range(20):
+        rig.add(i)
+    reads = [rig.read(i) for i in range(20)]
+    for i, read in enumerate(reads):
+        assert rig.digest.verify(await read.ended, 1, i) == b"hello"
+
+
+async def test_several_requests_for_one_entry_each_get_an_answer(rig):
+    await rig.add(0).ended
+    reads = [rig.read(0) for _ in range(5)]
+    assert len({await read.ended for read in reads}) == 1
+
+
+async def test_a_refusal_names_bookie_code_and_request(rig):
+    error = await rig.read(0, ledger_id=9).ended
+    assert isinstance(error, NoSuchLedger)
+    assert str(error) == "bookie b answered ENOLEDGER to the probe"
+
+
+async def test_a_request_without_an_answer_ends_by_time_out_and_its_late_answer_is_dropped(rig):
+    rig.server.hold = True
+    probe = rig.add(0)
+    error = await probe.ended
+    assert isinstance(error, BookieUnavailable)
+    assert "did not answer the probe in time" in str(error)
+    rig.server.release()
+    assert await rig.add(1).ended == b""
+    assert probe.times == 1
+
+
+async def test_a_lost_connection_fails_what_is_under_way_and_the_next_request_connects_again(rig):
+    rig.server.hold = True
+    probes = [rig.add(i) for i in range(10)]
+    await until(lambda: rig.server.held == 10)
+    await rig.server.stop()
+    for probe in probes:
+        assert isinstance(await probe.ended, BookieUnavailable)
+    rig.server.hold = False
+    await rig.server.start()
+    await asyncio.sleep(FAST["reconnect_delay"])
+    assert await rig.add(0).ended == b""
+    assert all(probe.times == 1 for probe in probes)
+
+
+async def test_a_dead_bookie_is_tried_once_per_delay(rig):
+    await rig.server.stop()
+    first = rig.add(0)
+    error = await first.ended
+    assert "cannot connect" in str(error)
+    assert rig.pool.down() == {"b"}
+    for _ in range(50):
+        assert isinstance(await rig.add(0).ended, BookieUnavailable)
+    assert rig.resolved == 1
+
+
+async def test_an_unregistered_bookie_is_down(rig):
+    rig.error = MetadataNotFound("bookie b")
+    assert "not registered" in str(await rig.add(0).ended)
+
+
+async def test_the_last_known_address_serves_while_the_metadata_service_is_silent(rig):
+    await rig.add(0).ended
+    for connection in list(rig.server.connections):
+        connection.abort()
+    rig.error = MetadataUnavailable("no answer")
+    await asyncio.sleep(0.01)
+    await rig.pool.channel("b").connect()
+    assert await rig.add(1).ended == b""
+
+
+async def test_a_bookie_that_is_not_ready_hangs_up_and_counts_as_unavailable(rig):
+    async def hang_up(reader, writer):
+        writer.close()
+
+    await rig.server.stop()
+    server = await asyncio.start_server(hang_up, "127.0.0.1", rig.server.port)
+    try:
+        assert isinstance(await rig.add(0).ended, BookieUnavailable)
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize("noise", [b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x05hello"])
+async def test_bytes_that_are_no_answer_close_the_connection(rig, noise):
+    async def babble(reader, writer):
+        await reader.read(1)
+        writer.write(noise)
+        await reader.read()
+        writer.close()
+
+    await rig.server.stop()
+    server = await asyncio.start_server(babble, "127.0.0.1", rig.server.port)
+    try:
+        error = await rig.add(0).ended
+        assert isinstance(error, ProtocolViolation)
+        assert "bookie b" in str(error)
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def test_answers_cut_into_any_pieces(rig):
+    await asyncio.gather(*(rig.add(i).ended for i in range(3)))
+    (connection,) = rig.server.connections
+    whole = []
+    connection._transport, transport = (
+        type("Cut", (), {"write": lambda self, data: whole.append(data)})(),
+        connection._transport,
+    )
+    reads = [rig.read(i) for i in range(3)]
+    await until(lambda: len(b"".join(whole)) > 150)
+    data = b"".join(whole)
+    for start in range(0, len(data), 7):
+        transport.write(data[start : start + 7])
+        await asyncio.sleep(0)
+    for i, read in enumerate(reads):
+        assert rig.digest.verify(await read.ended, 1, i) == b"hello"
+    connection._transport = transport
+
+
+async def test_close_sends_what_is_buffered_and_fails_what_is_open(rig):
+    await rig.pool.channel("b").connect()
+    probe = rig.add(0)
+    await rig.pool.close()
+    assert isinstance(await probe.ended, BookieUnavailable)
+    assert probe.times == 1
+    late = rig.add(1)
+    assert "client is closed" in str(await late.ended)
+    await until(lambda: 0 in rig.server.bookie.ledgers[1].entries)

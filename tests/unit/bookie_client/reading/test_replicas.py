@@ -1,0 +1,46 @@
+"""Order of replicas, and which of several errors counts."""
+
+import pytest
+
+from bookie_client.reading.replicas import outcome_of, read_failure, read_order
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    DigestMismatch,
+    NoSuchEntry,
+    NoSuchLedger,
+    StorageFault,
+    TooManyRequests,
+)
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+LEDGER = LedgerMetadata(1, 3, 3, 2, {0: ("A", "B", "C"), 10: ("A", "B", "D")})
+
+
+def test_the_write_set_is_asked_in_order_and_failed_bookies_last():
+    assert read_order(LEDGER, 1, ()) == ["B", "C", "A"]
+    assert read_order(LEDGER, 1, {"B"}) == ["C", "A", "B"]
+    assert read_order(LEDGER, 11, {"B", "D"}) == ["A", "D", "B"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "counts"),
+    [
+        ([NoSuchEntry, NoSuchEntry], NoSuchEntry),
+        ([NoSuchEntry, StorageFault], StorageFault),
+        ([NoSuchEntry, BookieUnavailable], BookieUnavailable),
+        ([BookieUnavailable, NoSuchEntry], BookieUnavailable),
+        ([BookieUnavailable, DigestMismatch], DigestMismatch),
+        ([BookieUnavailable, NoSuchLedger, TooManyRequests], TooManyRequests),
+        ([DigestMismatch, NoSuchEntry, BookieUnavailable], DigestMismatch),
+    ],
+)
+def test_no_such_entry_needs_everybody_to_say_so(errors, counts):
+    said = {f"b{i}": error("x") for i, error in enumerate(errors)}
+    assert type(outcome_of(said)) is counts
+
+
+def test_the_failure_names_entry_and_replicas():
+    failure = read_failure(3, 4, {"A": BookieUnavailable("refused"), "B": DigestMismatch("bits")})
+    assert isinstance(failure, DigestMismatch)
+    assert "entry 4 of ledger 3" in str(failure)
+    assert "A: refused; B: bits" in str(failure)

@@ -1,0 +1,66 @@
+"""Back-pressure: limits, order, cancellation."""
+
+import asyncio
+
+from bookie_client.writing.window import Window
+
+
+async def waiting(window, *sizes):
+    tasks = [asyncio.create_task(window.acquire(size)) for size in sizes]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_entries_and_bytes_are_limited():
+    window = Window(2, 100, 1000)
+    assert window.try_acquire(60)
+    assert not window.try_acquire(60)
+    assert window.try_acquire(40)
+    assert not window.try_acquire(0)
+    window.release(60, lingers=False)
+    assert window.try_acquire(60)
+    assert (window.entries, window.nbytes) == (2, 100)
+
+
+async def test_an_add_larger_than_the_window_passes_alone():
+    window = Window(2, 100, 1000)
+    assert window.try_acquire(500)
+    assert not window.try_acquire(1)
+    window.release(500, lingers=False)
+    assert window.try_acquire(1)
+    assert not window.try_acquire(500)
+
+
+async def test_room_is_given_in_order_and_nobody_overtakes():
+    window = Window(10, 100, 1000)
+    window.try_acquire(100)
+    large, small = await waiting(window, 90, 5)
+    window.release(100, lingers=False)
+    assert not window.try_acquire(80)
+    await asyncio.gather(large, small)
+    assert window.nbytes == 95
+
+
+async def test_adds_without_all_answers_have_a_limit_of_their_own():
+    window = Window(10, 100, 150)
+    for _ in range(2):
+        window.try_acquire(100)
+        window.release(100, lingers=True)
+    assert (window.nbytes, window.lingering) == (0, 200)
+    (task,) = await waiting(window, 1)
+    assert not task.done()
+    window.release_lingering(100)
+    await task
+
+
+async def test_who_gives_up_waiting_gives_his_place_to_the_next():
+    window = Window(10, 100, 1000)
+    window.try_acquire(100)
+    first, second, third = await waiting(window, 90, 50, 60)
+    first.cancel()
+    await asyncio.wait([first])
+    window.release(100, lingers=False)
+    second.cancel()  # has been given room and does not know it yet
+    await asyncio.wait([second])
+    await third
+    assert (window.entries, window.nbytes) == (1, 60)
