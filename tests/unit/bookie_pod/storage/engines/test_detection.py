@@ -1,0 +1,174 @@
+"""A disk is opened only by the engine that wrote it, and never with its index gone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.storage.engines.detection import find_log_with_entries
+from bookie_pod.storage.engines.interface import LedgerStorage
+from bookie_pod.storage.engines.names import DB_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
+from bookie_pod.storage.engines.options import DbStorageOptions, check_memory, share
+from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
+from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index.rocksdb_store import RocksStore
+from bookie_protocol.errors import InvalidConfiguration, WrongStorageEngine
+from tests.support.storage_engine import call_directly, entry, put, small_options
+
+GOLDEN = Path(__file__).parents[4] / "golden"
+
+
+def _open(ledgers: Path, index: Path | None = None, engine: str = DB_LEDGER_STORAGE) -> LedgerStorage:
+    settings = StorageSettings([str(ledgers)], [str(index)] if index else [], engine, small_options())
+    return open_storage(settings, StorageParts(PosixFiles(), call_directly))
+
+
+def _written(ledgers: Path, index: Path | None = None) -> None:
+    storage = _open(ledgers, index)
+    put(storage, entry(1, 0))
+    storage.flush()
+    storage.close()
+
+
+def _copy(name: str, target: Path) -> Path:
+    shutil.copytree(GOLDEN / name, target)
+    return target
+
+
+@pytest.mark.parametrize("disk", ["disk-interleaved", "disk-sorted"])
+def test_a29_a_disk_of_the_reference_s_default_engine_is_refused_with_the_key_to_set(disk: str, tmp_path: Path) -> None:
+    current = _copy(disk, tmp_path / "current")
+    before = sorted(path.name for path in current.rglob("*"))
+    with pytest.raises(WrongStorageEngine) as caught:
+        _open(current)
+    line = str(caught.value)
+    assert str(current) in line
+    assert ".idx" in line
+    assert f"ledgerStorageClass={SORTED_LEDGER_STORAGE}" in line
+    assert "\n" not in line
+    assert sorted(path.name for path in current.rglob("*")) == before
+
+
+def test_a_disk_of_ours_is_refused_under_another_engine_s_name(tmp_path: Path) -> None:
+    _written(tmp_path / "current")
+    with pytest.raises(WrongStorageEngine, match=f"ledgerStorageClass={DB_LEDGER_STORAGE}"):
+        _open(tmp_path / "current", engine=SORTED_LEDGER_STORAGE)
+    with pytest.raises(InvalidConfiguration, match="InterleavedLedgerStorage"):
+        _open(tmp_path / "new", engine=INTERLEAVED_LEDGER_STORAGE)
+
+
+def test_an_unknown_engine_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"no\.such\.Storage.*DbLedgerStorage"):
+        _open(tmp_path, engine="no.such.Storage")
+
+
+@pytest.mark.parametrize("lost", [("ledgers",), ("locations",), ("ledgers", "locations")])
+def test_entry_logs_without_their_index_are_refused(lost: tuple[str, ...], tmp_path: Path) -> None:
+    ledgers, index = tmp_path / "ledgers", tmp_path / "index"
+    _written(ledgers, index)
+    for name in lost:
+        shutil.rmtree(index / name)
+    with pytest.raises(WrongStorageEngine, match=r"0\.log holds entries"):
+        _open(ledgers, index)
+    assert not any((index / name).exists() for name in lost)
+
+
+@pytest.mark.parametrize("name", ["ledgers", "locations"])
+def test_an_index_replaced_by_an_empty_one_is_refused(name: str, tmp_path: Path) -> None:
+    _written(tmp_path / "current")
+    shutil.rmtree(tmp_path / "current" / name)
+    RocksStore(str(tmp_path / "current" / name)).close()
+    with pytest.raises(WrongStorageEngine, match="index was lost"):
+        _open(tmp_path / "current")
+
+
+def test_a_golden_disk_of_the_reference_without_its_index_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WrongStorageEngine, match="lacks"):
+        _open(_copy("disk-db", tmp_path / "current"))
+
+
+def test_an_index_whose_ledgers_were_all_deleted_is_opened(tmp_path: Path) -> None:
+    _written(tmp_path / "current")
+    storage = _open(tmp_path / "current")
+    storage.delete_ledger(1)
+    storage.flush()
+    storage.close()
+    for _ in range(2):
+        storage = _open(tmp_path / "current")
+        assert storage.ledger_ids() == []
+        storage.close()
+
+
+def test_a_start_that_died_before_the_first_entry_is_repeated(tmp_path: Path) -> None:
+    current = tmp_path / "current"
+    current.mkdir()
+    RocksStore(str(current / "ledgers")).close()
+    (current / "0.log").write_bytes(b"")
+    (current / "1.log").write_bytes(b"BKLO" + bytes(5000))
+    _open(current).close()
+    _open(current).close()
+
+
+def test_what_counts_as_an_entry_in_a_log(tmp_path: Path) -> None:
+    files, log = PosixFiles(), tmp_path / "0.log"
+    ledgers_map = (36).to_bytes(4, "big") + b"\xff" * 16 + bytes(20)
+    record = (40).to_bytes(4, "big") + entry(1, 0)
+    for body, found in [
+        (b"", False),
+        (bytes(100), False),
+        (ledgers_map, False),
+        (ledgers_map + record, True),
+        (record, True),
+        (b"\xf0" * (4096 - 1024) + record, True),
+        (record[:10], False),
+    ]:
+        log.write_bytes(b"BKLO".ljust(1024, b"\0") + body)
+        assert (find_log_with_entries(files, str(tmp_path)) is not None) is found, body[:30]
+    assert find_log_with_entries(files, str(tmp_path / "missing")) is None
+
+
+def test_counts_of_directories_must_match(tmp_path: Path) -> None:
+    settings = StorageSettings([str(tmp_path / "a"), str(tmp_path / "b")], [str(tmp_path / "i")])
+    with pytest.raises(InvalidConfiguration, match="indexDirectories has 1 and ledgerDirectories 2"):
+        open_storage(settings, StorageParts(PosixFiles(), call_directly))
+    with pytest.raises(InvalidConfiguration, match="ledgerDirectories is empty"):
+        open_storage(StorageSettings([]), StorageParts(PosixFiles(), call_directly))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_when_one_directory_fails_the_others_are_closed_again(tmp_path: Path) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    holder = RocksStore(_made(paths[1]) + "/locations")
+    settings = StorageSettings([str(path) for path in paths], db=small_options(directories=2))
+    with pytest.raises(Exception, match="open failed"):
+        open_storage(settings, StorageParts(PosixFiles(), call_directly))
+    holder.close()
+    open_storage(settings, StorageParts(PosixFiles(), call_directly)).close()
+
+
+def _made(path: Path) -> str:
+    path.mkdir()
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"write_cache_bytes": 0},
+        {"read_cache_bytes": -1},
+        {"read_ahead_entries": -1},
+        {"max_rows_per_batch": 0},
+    ],
+)
+def test_options_out_of_range_are_refused_by_their_key(wrong: dict[str, int]) -> None:
+    with pytest.raises(InvalidConfiguration, match=r"dbStorage_|maxOperationNumbersInSingleRocksdbWriteBatch"):
+        DbStorageOptions(**wrong)  # type: ignore[arg-type]
+
+
+def test_both_caches_must_fit_into_the_memory_budget() -> None:
+    check_memory(DbStorageOptions(), 512 << 20)
+    with pytest.raises(InvalidConfiguration, match="memory budget of 511 MB"):
+        check_memory(DbStorageOptions(), 511 << 20)
+    assert share(1 << 30) == 256 << 20
