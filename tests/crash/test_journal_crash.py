@@ -1,0 +1,223 @@
+"""Die at every file operation of a journal's work, cut the power, and replay.
+
+Checked at each place of death and for several crash states of it
+- every acknowledged batch is replayed, and so is what was acknowledged before in other processes;
+- what is replayed is a prefix of what was appended, in order, above the mark;
+- replay of a state that only a crash made never raises, also not the second time;
+- the next process can go on in the same directory.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+
+from bookie_pod.storage.journal import JournalBatch, JournalOptions, LogMark, MarkFiles
+from bookie_pod.storage.journal import format as fmt
+from bookie_protocol.errors import StorageFault
+from tests.support.journal_rig import DIRECTORY, JournalRig, an_entry, replayed, small_options
+from tests.support.memory_faults import quiet_death
+from tests.support.memory_files import Died, MemoryFiles
+
+LEDGER_DIRECTORIES = ["/l0/current", "/l1/current"]
+SEEDS = range(6)
+Event = tuple[str, int, int, bytes]
+
+
+@dataclass
+class History:
+    """What was appended, in order, what of it was acknowledged, and the last mark that was asked for."""
+
+    appended: list[Event] = field(default_factory=list)
+    acknowledged: int = 0
+    batches: int = 0
+    positions: dict[LogMark, int] = field(default_factory=lambda: {LogMark(): 0})
+
+
+def batches(rng: random.Random, count: int, first: int) -> list[tuple[JournalBatch, list[Event]]]:
+    """Adds of several ledgers, keys, fences, explicit LACs and force markers, one to five records in a batch."""
+    made = []
+    for number in range(first, first + count):
+        records, events = [], []
+        for part in range(rng.randint(0, 5)):
+            ledger, kind = rng.randrange(4), rng.random()
+            if kind < 0.75:
+                entry = an_entry(ledger, number * 10 + part, rng.randbytes(rng.choice([0, 60, 700, 1500])))
+                records.append(fmt.entry_record(entry))
+                events.append(("entry", ledger, number * 10 + part, entry))
+            elif kind < 0.85:
+                records.append(fmt.key_record(ledger, b"%020d" % number))
+                events.append(("key", ledger, 0, b"%020d" % number))
+            elif kind < 0.92:
+                records.append(fmt.fence_record(ledger))
+                events.append(("fence", ledger, 0, b""))
+            else:
+                records.append(fmt.explicit_lac_record(ledger, b"lac%d" % number))
+                events.append(("lac", ledger, 0, b"lac%d" % number))
+        made.append((JournalBatch.of(*records), events))
+    return made
+
+
+def live(files: MemoryFiles, history: History, rng: random.Random, options: JournalOptions) -> None:
+    """One process: start, add in bursts, checkpoint now and then (mark and trim), stop. Raises `Died`."""
+    rig = JournalRig(files, options)
+    marks = MarkFiles(files, LEDGER_DIRECTORIES, 0, 1)
+    marks.read()
+    journal = rig.journal
+    journal.start()
+    done = threading.Condition()
+    counted = 0
+    appended_with: dict[JournalBatch, int] = {}
+
+    def deliver(batch_list: list[JournalBatch], error: BaseException | None) -> None:
+        nonlocal counted
+        with done:
+            for batch in batch_list:
+                history.acknowledged = max(history.acknowledged, appended_with[batch])
+            counted += len(batch_list)
+            done.notify_all()
+
+    journal._deliver = journal._sync._deliver = deliver  # type: ignore[assignment]
+    try:
+        for burst in range(8):
+            work = batches(rng, rng.randint(1, 4), history.batches)
+            history.batches += len(work)
+            for batch, events in work:
+                history.appended.extend(events)
+                appended_with[batch] = len(history.appended)
+                journal.append(batch)
+            with done:
+                while counted < len(appended_with):
+                    if files.faults.dead:
+                        raise Died
+                    done.wait(0.002)
+            if burst % 3 == 2:
+                mark = journal.last_mark()
+                history.positions[mark] = len(history.appended)
+                marks.write(mark, LEDGER_DIRECTORIES)
+                journal.remove_below(mark)
+        journal.stop()
+    except StorageFault:
+        assert files.faults.dead
+        raise Died from None
+    finally:
+        journal._stopping = True
+        journal._wake.set()
+        journal._writer_thread.join()
+        journal._sync_thread.join()
+
+
+def check(files: MemoryFiles, history: History) -> LogMark:
+    """Replay twice, hold it against the history; gives the mark to go on from."""
+    mark = MarkFiles(files, LEDGER_DIRECTORIES, 0, 1).read()
+    found, end = replayed(files, mark)
+    begin = history.positions[mark]
+    expected = history.appended[begin:]
+    assert found.events == expected[: len(found.events)]
+    assert begin + len(found.events) >= history.acknowledged
+    again, same = replayed(files, mark)
+    assert (again.events, same) == (found.events, end)
+    assert replayed(files, end)[0].events == []
+    return end
+
+
+def fresh(strict: bool) -> MemoryFiles:
+    files = MemoryFiles(strict_names=strict)
+    for directory in [DIRECTORY, *LEDGER_DIRECTORIES]:
+        files.makedirs(directory)
+    return files
+
+
+def died(files: MemoryFiles, history: History, rng: random.Random, options: JournalOptions, at: int) -> bool:
+    files.faults.die_at(files.operations + at)
+    try:
+        live(files, history, rng, options)
+    except Died:
+        return True
+    return False
+
+
+OPTIONS = {
+    "small files": small_options(max_file_bytes=6000, max_backups=1),
+    "one file": small_options(),
+    "no waiting": small_options(max_file_bytes=9000, flush_when_queue_empty=True, max_backups=0),
+    "wide alignment": small_options(alignment=4096, max_file_bytes=30_000),
+    "tiny writes": small_options(write_buffer_bytes=700, max_file_bytes=6000),
+}
+
+
+@pytest.mark.parametrize("strict", [False, True], ids=["ordered names", "strict names"])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_dying_at_every_operation(options: JournalOptions, strict: bool) -> None:
+    deaths = 0
+    with quiet_death():
+        while True:
+            files, history = fresh(strict), History()
+            if not died(files, history, random.Random(7), options, deaths):
+                break
+            deaths += 1
+            for seed in SEEDS:
+                check(files.crash(random.Random(seed)), history)
+            check(files.restart(), history)
+    assert deaths > 40
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_one_crash_after_another(seed: int) -> None:
+    """Processes that follow each other in one directory, each dying somewhere, power lost or not."""
+    rng = random.Random(seed)
+    options = rng.choice(list(OPTIONS.values()))
+    files, history = fresh(rng.random() < 0.5), History()
+    with quiet_death():
+        for _ in range(6):
+            died(files, history, rng, options, rng.randrange(10, 90))
+            files = files.crash(rng) if rng.random() < 0.7 else files.restart()
+            end = check(files, history)
+            found = replayed(files, MarkFiles(files, LEDGER_DIRECTORIES, 0, 1).read())[0].events
+            history = after_replay(files, history, end, found)
+
+
+def after_replay(files: MemoryFiles, history: History, end: LogMark, found: list[Event]) -> History:
+    """What a bookie does after replay: flush its storage, write the mark. Gives the history of the next process."""
+    marks = MarkFiles(files, LEDGER_DIRECTORIES, 0, 1)
+    before = marks.read()
+    marks.write(end, LEDGER_DIRECTORIES)
+    survived = history.positions[before] + len(found)
+    return History(
+        appended=history.appended[:survived],
+        acknowledged=history.acknowledged,
+        batches=history.batches,
+        positions={**{mark: n for mark, n in history.positions.items() if n <= survived}, end: survived},
+    )
+
+
+@pytest.mark.parametrize("sync_data", [True, False])
+def test_deferred_sync_survives_the_end_of_the_process(sync_data: bool) -> None:
+    """What was acknowledged after the write to the OS is lost with the machine at most, not with the process."""
+    options = small_options(sync_data=sync_data, page_cache_flush_interval_ms=1e9, max_file_bytes=4000)
+    files = fresh(strict=False)
+    with quiet_death():
+        rig = JournalRig(files, options)
+        rig.journal.start()
+        rig.add(*[JournalBatch.of(fmt.entry_record(an_entry(7, i, bytes(500))), sync=False) for i in range(30)])
+        files.faults.die_now()
+        rig.journal._stopping = True
+        rig.journal._wake.set()
+        rig.journal._writer_thread.join()
+        rig.journal._sync_thread.join()
+    assert replayed(files.restart())[0].entries() == [(7, i) for i in range(30)]
+    for seed in range(30):
+        survived = replayed(files.crash(random.Random(seed)))[0].entries()
+        assert survived == [(7, i) for i in range(len(survived))]
+
+
+def test_the_directory_of_the_journal_exists_after_every_crash() -> None:
+    files = fresh(strict=True)
+    with JournalRig(files) as rig:
+        rig.add(JournalBatch.of(fmt.fence_record(7)))
+        for seed in range(20):
+            crashed = files.crash(random.Random(seed))
+            assert crashed.listdir(DIRECTORY) == rig.journals()
