@@ -11,7 +11,7 @@ from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataService
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import DEFAULT_ROOT, MetadataServiceUri
 
@@ -48,12 +48,17 @@ class LocalTransport:
 
 
 async def connect_local(
-    owner: EmbeddedOwner, timeout: float, *, root: str = DEFAULT_ROOT, owned: bool = False
+    owner: EmbeddedOwner,
+    timeout: float,
+    *,
+    root: str = DEFAULT_ROOT,
+    layout: LedgerLayout | None = None,
+    owned: bool = False,
 ) -> MetadataService:
     """A session with an owner in this process; `timeout` in seconds."""
     tree = EmbeddedTree(LocalTransport(owner, owned=owned), timeout)
     await tree.connect()
-    service = TreeMetadataService(tree, root, None)
+    service = TreeMetadataService(tree, root, layout)
     try:
         await service.prepare()
     except BaseException:

@@ -1,0 +1,222 @@
+"""What every metadata driver has to do when sessions end, connections break and processes die."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import pytest
+
+from bookie_pod.node.registration import RegistrationManager, ServerStatus
+from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable, RegistrationFailed
+from bookie_protocol.metadata_service.interface import BookieGroup, Session, SessionState
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from tests.contract.test_metadata_service import INFO, R, W, ledger
+from tests.support.metadata_drivers import MetadataDriverUnderTest
+from tests.support.metadata_fixtures import WIRED, driver
+
+__all__ = ["driver"]
+
+wired = pytest.mark.parametrize("driver", WIRED, indirect=True)
+
+PREVIOUS_PROCESS = """
+import asyncio, os, signal, sys
+from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
+from bookie_protocol.metadata_service.uri import open_metadata_service
+
+async def main():
+    service = await open_metadata_service(sys.argv[1], timeout=2)
+    info = BookieServiceInfo((Endpoint("bookie", "old", 1, "bookie-rpc"),))
+    await service.bookies.register("b:1", BookieGroup.WRITABLE, info)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def record(session: Session) -> tuple[list[SessionState], asyncio.Event]:
+    """The states of a session from now on, and an event for each new CONNECTED."""
+    states: list[SessionState] = []
+    connected = asyncio.Event()
+
+    def listen(state: SessionState) -> None:
+        states.append(state)
+        if state is SessionState.CONNECTED:
+            connected.set()
+
+    session.add_listener(listen)
+    return states, connected
+
+
+async def until_registered(service: TreeMetadataService, bookie_id: str, group: BookieGroup) -> None:
+    async with asyncio.timeout(10), service.bookies.watch(group) as changes:
+        async for found in changes:
+            if bookie_id in found.bookies:
+                return
+
+
+class TestExpiry:
+    async def test_expiry_takes_the_registrations_and_opens_a_new_session(
+        self, driver: MetadataDriverUnderTest
+    ) -> None:
+        service, reader = await driver.open(), await driver.open()
+        await service.cluster.initialize()
+        await service.bookies.register("b:1", W, INFO)
+        states, connected = record(service.session)
+        old = service.tree.session_id
+        async with reader.bookies.watch(W) as changes:
+            assert (await anext(changes)).bookies == {"b:1"}
+            await driver.expire(service)
+            assert (await anext(changes)).bookies == frozenset()
+        async with asyncio.timeout(10):
+            await connected.wait()
+            while SessionState.EXPIRED not in states:
+                connected.clear()
+                await connected.wait()
+        assert states.index(SessionState.EXPIRED) < len(states) - 1
+        assert states[-1] is SessionState.CONNECTED
+        assert service.tree.session_id != old
+        await service.bookies.register("b:1", W, INFO)
+        assert await reader.bookies.is_registered("b:1", W)
+
+    async def test_watchers_see_on_after_their_own_session_expired(self, driver: MetadataDriverUnderTest) -> None:
+        service, writer = await driver.open(), await driver.open()
+        await writer.cluster.initialize()
+        created = await writer.ledgers.create(ledger(1))
+        async with service.bookies.watch(W) as bookies, service.ledgers.watch(1) as changes:
+            assert (await anext(bookies)).bookies == frozenset()
+            first = await anext(changes)
+            assert first is not None
+            assert first.version == 0
+            await driver.expire(service)
+            await writer.bookies.register("b:1", W, INFO)
+            await writer.ledgers.write(created.value.in_recovery(), 0)
+            async with asyncio.timeout(10):
+                assert (await anext(bookies)).bookies == {"b:1"}
+                second = await anext(changes)
+            assert second is not None
+            assert second.version == 1
+
+    async def test_the_registration_manager_registers_again(self, driver: MetadataDriverUnderTest) -> None:
+        service, reader = await driver.open(), await driver.open()
+        await service.cluster.initialize()
+        failures: list[RegistrationFailed] = []
+        manager = RegistrationManager(service, "b:1", INFO, failures.append, retry_seconds=0.05)
+        await manager.register()
+        await manager.to_read_only()
+        first_owner = (await reader.tree.get(f"{driver.root}/available/readonly/b:1")).stat.owner
+        gone = asyncio.Event()
+        await reader.tree.exists(f"{driver.root}/available/readonly/b:1", watch=gone.set)
+        await driver.expire(service)
+        async with asyncio.timeout(10):
+            await gone.wait()
+        await until_registered(reader, "b:1", R)
+        node = await reader.tree.get(f"{driver.root}/available/readonly/b:1")
+        assert node.stat.owner == service.tree.session_id != first_owner
+        assert not await reader.bookies.is_registered("b:1", W)
+        await manager.to_writable()
+        assert manager.status is ServerStatus.WRITABLE
+        assert failures == []
+        await manager.deregister()
+        assert not await reader.bookies.is_registered("b:1", W)
+
+    async def test_another_process_took_the_id_meanwhile(self, driver: MetadataDriverUnderTest) -> None:
+        service, thief = await driver.open(timeout=1.0), await driver.open()
+        await service.cluster.initialize()
+        failed = asyncio.get_running_loop().create_future()
+        manager = RegistrationManager(service, "b:1", INFO, failed.set_result, retry_seconds=0.05)
+        await manager.register()
+        stealing = asyncio.create_task(thief.bookies.register("b:1", W, INFO))
+        await service.bookies.unregister("b:1", W)
+        await stealing
+        await driver.expire(service)
+        async with asyncio.timeout(15):
+            failure = await failed
+        assert isinstance(failure, RegistrationFailed)
+        assert "another session still holds" in str(failure)
+        assert manager.status is ServerStatus.UNREGISTERED
+        await manager.deregister()
+        assert await thief.bookies.is_registered("b:1", W)
+
+
+class TestPreviousProcess:
+    @wired
+    async def test_its_registration_is_waited_out(self, driver: MetadataDriverUnderTest) -> None:
+        service = await driver.open(timeout=4.0)
+        await service.cluster.initialize()
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", PREVIOUS_PROCESS, driver.uri)
+        assert await process.wait() == -signal.SIGKILL
+        assert (await service.bookies.service_info("b:1")).endpoints[0].host == "old"
+        await service.bookies.register("b:1", W, INFO)
+        assert await service.bookies.service_info("b:1") == INFO
+
+
+class TestInterruption:
+    @wired
+    async def test_nobody_answers_is_not_nobody_there(self, driver: MetadataDriverUnderTest) -> None:
+        service = await driver.open(timeout=4.0)
+        await service.cluster.initialize()
+        await driver.interrupt()
+        loop = asyncio.get_running_loop()
+        try:
+            started = loop.time()
+            for call in (
+                service.ledgers.read(1, timeout=0.3),
+                service.cookies.read("b:1", timeout=0.3),
+                service.cookies.create("b:2", b"x", timeout=0.3),
+                service.bookies.list(W, timeout=0.3),
+                service.cluster.instance_id(timeout=0.3),
+            ):
+                with pytest.raises(MetadataUnavailable):
+                    await call
+            assert loop.time() - started < 4
+        finally:
+            await driver.restore()
+        with pytest.raises(MetadataNotFound):
+            await service.ledgers.read(1, timeout=15)
+
+    @wired
+    async def test_a_short_interruption_is_ridden_out(self, driver: MetadataDriverUnderTest) -> None:
+        service = await driver.open(timeout=8.0)
+        await service.cluster.initialize()
+        await driver.interrupt()
+        try:
+            create = asyncio.create_task(service.ledgers.create(ledger(1)))
+            cookie = asyncio.create_task(service.cookies.create("b:1", b"x"))
+            await asyncio.sleep(0.3)
+        finally:
+            await driver.restore()
+        assert (await create).version == 0
+        assert await cookie == 0
+        assert (await service.ledgers.read(1)).version == 0
+
+    @wired
+    async def test_a_long_interruption_suspends_and_only_the_server_expires(self, driver: MetadataDriverUnderTest) -> None:
+        """The owner alone decides: the client stays suspended until it hears that its session ended."""
+        service = await driver.open(timeout=1.0)
+        await service.cluster.initialize()
+        await service.bookies.register("b:1", W, INFO)
+        states, _ = record(service.session)
+        expired, suspended = asyncio.Event(), asyncio.Event()
+
+        def listen(state: SessionState) -> None:
+            if state is SessionState.EXPIRED:
+                expired.set()
+            if state is SessionState.SUSPENDED:
+                suspended.set()
+
+        service.session.add_listener(listen)
+        await driver.interrupt()
+        try:
+            async with asyncio.timeout(10):
+                await suspended.wait()
+            assert not expired.is_set()
+            await asyncio.sleep(1.5)  # longer than the session: its server lets it go
+        finally:
+            await driver.restore()
+        await service.bookies.list(W, timeout=15)
+        assert states[0] is SessionState.SUSPENDED
+        registered = await service.bookies.is_registered("b:1", W)
+        assert registered is not expired.is_set()

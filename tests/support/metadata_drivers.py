@@ -1,0 +1,167 @@
+"""The metadata service's drivers behind one face, for the contract suite.
+
+Each gives tests a cluster root of their own, further sessions, an end to a session against its will, and
+(where there is a wire) an interruption.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+
+from bookie_protocol.metadata_service.embedded.local import connect_local
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.remote import GrpcTransport
+from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
+from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
+from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataService
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
+from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
+from tests.support.zookeeper import ZooKeeperServer
+
+_numbers = itertools.count()
+
+
+class MetadataDriverUnderTest(ABC):
+    """`open` gives a new session on one cluster root; `close` ends all of them."""
+
+    has_wire = True
+
+    def __init__(self) -> None:
+        self.root = f"/contract-{next(_numbers)}/ledgers"
+        self._opened: list[MetadataService] = []
+
+    async def open(self, *, timeout: float = 4.0, layout: LedgerLayout | None = None) -> TreeMetadataService:
+        service = await self._open(timeout, layout)
+        self._opened.append(service)
+        await service.prepare()
+        return service
+
+    async def close(self) -> None:
+        for service in self._opened:
+            await service.close()
+
+    @abstractmethod
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService: ...
+    @abstractmethod
+    async def expire(self, service: TreeMetadataService) -> None:
+        """End this session at the server."""
+
+    @abstractmethod
+    async def interrupt(self) -> None:
+        """From now on nobody answers."""
+
+    @abstractmethod
+    async def restore(self) -> None: ...
+    @property
+    @abstractmethod
+    def uri(self) -> str:
+        """For another process."""
+
+
+class ZooKeeperUnderTest(MetadataDriverUnderTest):
+    def __init__(self, server: ZooKeeperServer) -> None:
+        super().__init__()
+        self._server = server
+        self._trees: dict[int, ZooKeeperTree] = {}
+
+    @property
+    def uri(self) -> str:
+        return self._server.uri(self.root)
+
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+        tree = ZooKeeperTree(self._server.hosts, timeout)
+        await tree.connect()
+        service = TreeMetadataService(tree, self.root, layout)
+        self._trees[id(service)] = tree
+        return service
+
+    async def expire(self, service: TreeMetadataService) -> None:
+        identity = self._trees[id(service)].client_id
+        assert identity is not None
+        self._server.expire(*identity)
+
+    async def interrupt(self) -> None:
+        self._server.pause()
+
+    async def restore(self) -> None:
+        self._server.resume()
+
+
+class EmbeddedUnderTest(MetadataDriverUnderTest):
+    """The owner in this process, sessions without a wire."""
+
+    has_wire = False
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self._folder = folder
+        self.owner: EmbeddedOwner | None = None
+
+    @property
+    def uri(self) -> str:
+        raise AssertionError("another process cannot reach a store that is not served")
+
+    async def _open(self, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+        if self.owner is None:
+            self.owner = await EmbeddedOwner.open(self._folder)
+        return await self._connect(self.owner, timeout, layout)
+
+    async def _connect(self, owner: EmbeddedOwner, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+        service = await connect_local(owner, timeout, root=self.root, layout=layout)
+        assert isinstance(service, TreeMetadataService)
+        return service
+
+    async def expire(self, service: TreeMetadataService) -> None:
+        assert self.owner is not None
+        await self.owner.expire(service.tree.session_id)
+
+    async def interrupt(self) -> None:
+        raise AssertionError("there is no wire to interrupt")
+
+    async def restore(self) -> None:
+        raise AssertionError("there is no wire to restore")
+
+    async def close(self) -> None:
+        await super().close()
+        if self.owner is not None:
+            await self.owner.close()
+
+
+class ServedUnderTest(EmbeddedUnderTest):
+    """The same owner behind gRPC."""
+
+    has_wire = True
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self._server: EmbeddedMetadataServer | None = None
+
+    @property
+    def uri(self) -> str:
+        assert self._server is not None
+        return self._server.uri(self.root)
+
+    async def _connect(self, owner: EmbeddedOwner, timeout: float, layout: LedgerLayout | None) -> TreeMetadataService:
+        if self._server is None:
+            self._server = EmbeddedMetadataServer(owner)
+            await self._server.start()
+        tree = EmbeddedTree(GrpcTransport(parse_metadata_service_uri(self.uri).connect_string), timeout)
+        await tree.connect()
+        return TreeMetadataService(tree, self.root, layout)
+
+    async def interrupt(self) -> None:
+        assert self._server is not None
+        await self._server.stop()
+
+    async def restore(self) -> None:
+        assert self._server is not None
+        await self._server.start()
+
+    async def close(self) -> None:
+        await MetadataDriverUnderTest.close(self)
+        if self._server is not None:
+            await self._server.stop()
+        if self.owner is not None:
+            await self.owner.close()
