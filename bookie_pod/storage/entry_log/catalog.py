@@ -130,8 +130,8 @@ class LogCatalog:
             self._unflushed.pop(log_id, None)
             return self._directory.pop(log_id, None)
 
-    def restore(self, log_id: int, directory: str) -> None:
-        """Undo `forget` of a flushed log whose file could not be removed."""
+    def add_flushed(self, log_id: int, directory: str) -> None:
+        """Enter a log that is complete and durable: one whose removal failed, or the result of a compaction."""
         with self._lock:
             self._directory[log_id] = directory
 

@@ -82,7 +82,7 @@ class DirectWriterFactory:
             return make_writer(files, log_id, directory, options)
         path = posixpath.join(directory, log_file_name(log_id))
         try:
-            file = files.create_direct(path, _whole_blocks(options.log_size_limit))
+            file = _create(files, path, _whole_blocks(options.log_size_limit))
         except OSError as error:
             if error.errno not in _REFUSALS:
                 raise
@@ -95,6 +95,16 @@ class DirectWriterFactory:
             )
             return make_writer(files, log_id, directory, options)
         return DirectLogWriter(log_id, directory, file, options.direct_write_buffer_bytes)
+
+
+def _create(files: Files, path: str, reserve: int) -> File:
+    """The file with its space reserved, or without where the disk has less than that left."""
+    try:
+        return files.create_direct(path, reserve)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        return files.create_direct(path, 0)
 
 
 def _whole_blocks(nbytes: int) -> int:

@@ -105,6 +105,37 @@ class EntryLogStats:
     """Reads that failed because the bytes were not the entry asked for."""
 
 
+class CompactionLog(Protocol):
+    """The new log of a transactional compaction. Steps in this order, each repeatable after a crash:
+
+    `append_run` (live entries), `mark_compacted`, `make_available`, index update by the caller, `finish`, then
+    `EntryLogger.delete` of the source. `abort` instead of `mark_compacted` gives up.
+    """
+
+    log_id: int
+    source_id: int
+
+    def append_run(self, ledger_id: int, entries: Sequence[bytes]) -> list[int]:
+        """Append; the locations that the entries will have. `StorageFault`."""
+        ...
+
+    def mark_compacted(self) -> None:
+        """Close the log with its map and make it durable under the name `<log>.log.<source>.compacted`."""
+        ...
+
+    def make_available(self) -> None:
+        """Give it its final name, durably: from now on its locations can be read."""
+        ...
+
+    def finish(self) -> None:
+        """The index is updated and durable: remove the second name."""
+        ...
+
+    def abort(self) -> None:
+        """Remove the incomplete file."""
+        ...
+
+
 class EntryLogger(Protocol):
     """Entry logs of one or more ledger directories with one space of log ids."""
 
@@ -221,6 +252,18 @@ class EntryLogger(Protocol):
         """
         ...
 
+    def begin_compaction(self, source_id: int) -> CompactionLog:
+        """A separate log for transactional compaction of log `source_id`. Used by one thread."""
+        ...
+
+    def recover_compactions(self) -> Sequence[CompactionLog]:
+        """Compactions that a crash left complete but perhaps not indexed; incomplete ones are removed.
+
+        Call it when no compaction is running. For each: `make_available`, scan the log and update the index,
+        `finish`, delete the source.
+        """
+        ...
+
     def add_listener(self, listener: RotationListener) -> None: ...
     def close(self) -> None:
         """Rotate and sync what is open, stop background work, close every file.
@@ -235,6 +278,7 @@ class EntryLogger(Protocol):
 
 
 __all__ = [
+    "CompactionLog",
     "EntryLogStats",
     "EntryLogger",
     "LedgersMap",

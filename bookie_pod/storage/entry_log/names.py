@@ -14,7 +14,7 @@ LAST_ID_FILE = "lastId"
 """In every ledger directory: the last allocated id, lower-case hex and a newline."""
 
 _LOG = re.compile(r"([0-9a-f]+)\.log")
-_COMPACTED = re.compile(r"([0-9a-f]+)\.log\.[0-9a-f]+\.compacted")
+_COMPACTED = re.compile(r"([0-9a-f]+)\.log\.([0-9a-f]+)\.compacted")
 
 
 def log_file_name(log_id: int) -> str:
@@ -29,6 +29,23 @@ def parse_log_name(name: str) -> int | None:
 def parse_compacted_name(name: str) -> int | None:
     """The id of the new log in `<hex>.log.<hex>.compacted`; None for every other name."""
     return _canonical_id(_COMPACTED.fullmatch(name))
+
+
+def compacting_name(log_id: int) -> str:
+    """The file that transactional compaction writes before it is complete."""
+    return f"{log_id:x}.log.compacting"
+
+
+def compacted_name(log_id: int, source_id: int) -> str:
+    """The complete file of a transactional compaction whose index update may be missing."""
+    return f"{log_id:x}.log.{source_id:x}.compacted"
+
+
+def parse_compaction(name: str) -> tuple[int, int] | None:
+    """(new log id, source log id) of a `.compacted` name; None for every other name."""
+    match = _COMPACTED.fullmatch(name)
+    log_id = _canonical_id(match)
+    return None if match is None or log_id is None else (log_id, int(match[2], 16))
 
 
 def _canonical_id(match: re.Match[str] | None) -> int | None:

@@ -34,8 +34,8 @@ from bookie_protocol.errors import EntryDamaged, StorageFault
 
 logger = structlog.get_logger(__name__)
 
-GUESS_LIMIT = 16 << 10
-"""Most bytes that the first read of an entry of unknown size fetches."""
+GUESS_LIMIT = 68 << 10
+"""Most bytes that the first read of an entry of unknown size fetches: a little more than 64 KiB."""
 
 CHUNK_LIMIT = 1 << 20
 """Most bytes of one read-ahead read, unless one entry is larger."""
@@ -100,7 +100,7 @@ class EntryReader:
         self._guess = min(max(size + SIZE_BYTES, self._options.read_buffer_bytes), GUESS_LIMIT)
         end = SIZE_BYTES + size
         if end > len(data):
-            data += self._fetch_rest(handle, start + len(data), end - len(data))
+            data = b"".join((data, self._fetch_rest(handle, start + len(data), end - len(data))))
         if end > len(data):
             raise StorageFault(
                 f"{handle.file.path} ends within entry {entry_id} of ledger {ledger_id} at {position}: "

@@ -155,7 +155,11 @@ class LogWriter:
         return b"".join(pieces)[position - written : position - written + length]
 
     def close(self) -> None:
-        self.file.close()
+        """Close the file. What had to be durable was synced before, so a failure is only logged."""
+        try:
+            self.file.close()
+        except OSError as error:
+            logger.warning("cannot close an entry log", path=self.file.path, error=str(error))
 
 
 def _frame(head: bytes, batch: Sequence[bytes], sizes: list[int]) -> bytes:

@@ -125,7 +125,16 @@ def test_a_file_system_without_direct_io_is_named_once(files: MemoryFiles, refus
     logger.close()
 
 
-def test_no_space_to_reserve_is_no_refusal(files: MemoryFiles) -> None:
+def test_without_space_to_reserve_the_log_grows_as_it_is_written(files: MemoryFiles) -> None:
+    files.faults.fail("create_direct", errno=errno.ENOSPC, times=1)
+    logger = open_logger(files, **DIRECT)
+    assert split_location(logger.append_run(7, [0], [entry(7, 0)])[0]) == (0, 4100)
+    logger.sync()
+    assert files.size(LOG) == 8192
+    logger.close()
+
+
+def test_a_full_disk_is_no_refusal(files: MemoryFiles) -> None:
     files.faults.fail("create_direct", errno=errno.ENOSPC)
     logger = open_logger(files, **DIRECT)
     with pytest.raises(StorageFault, match="No space left"):

@@ -244,6 +244,17 @@ def test_closing_with_a_failing_disk_reports_and_closes_every_file(files: Memory
     assert files.open_files == 0
 
 
+def test_a_failing_close_of_a_synced_file_is_only_logged(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    locations = logger.append_run(7, [0], [entry(7, 0)])
+    logger.rotate()
+    files.faults.fail("close", times=1)
+    logger.sync()
+    assert logger.is_flushed(0)
+    assert logger.read(locations[0], 7, 0) == entry(7, 0)
+    logger.close()
+
+
 def test_force_close_writes_nothing(files: MemoryFiles) -> None:
     logger = open_logger(files, preallocate=True)
     logger.append_run(7, [0], [entry(7, 0)])

@@ -1,0 +1,304 @@
+"""The appending half of an entry logger: active logs, rotation, durability.
+
+Two locks, always taken in this order:
+
+- `_sync_lock`: one `sync` or `checkpoint` at a time.
+- `_append_lock`: active logs, rotated logs, fault. Held over writes, never over the sync of a checkpoint.
+
+Reference disk formats, 4.4 and 13; reference behaviour, 5 and 13.1. Threads: see `interface`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from bookie_pod.storage.entry_log.active import ActiveLogs
+from bookie_pod.storage.entry_log.allocator import LogAllocator
+from bookie_pod.storage.entry_log.catalog import LogCatalog
+from bookie_pod.storage.entry_log.directories import DiskState
+from bookie_pod.storage.entry_log.interface import EntryLogStats, RotationListener
+from bookie_pod.storage.entry_log.options import HARD_LOG_SIZE, EntryLogOptions
+from bookie_pod.storage.entry_log.writer import LogWriter
+from bookie_pod.storage.files import Files
+from bookie_protocol.errors import StorageFault
+
+logger = structlog.get_logger(__name__)
+
+
+class LogAppender:
+    """Implements the appending calls of `EntryLogger`, which documents them.
+
+    `writers` is filled with the logs that have a buffer, for readers; nobody else changes it.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        catalog: LogCatalog,
+        allocator: LogAllocator,
+        active: ActiveLogs,
+        writers: dict[int, LogWriter],
+        options: EntryLogOptions,
+        stats: EntryLogStats,
+        clock: Callable[[], float],
+    ) -> None:
+        self._files = files
+        self._catalog = catalog
+        self._allocator = allocator
+        self._active = active
+        self._writers = writers
+        self._options = options
+        self._stats = stats
+        self._clock = clock
+        self._rotated: list[LogWriter] = []
+        self._listeners: list[RotationListener] = []
+        self._disk_states: dict[str, DiskState] = {}
+        self._fault: StorageFault | None = None
+        self._closed = False
+        self._log_before_memtable_flush: int | None = None
+        self._append_lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+
+    # --- appending ------------------------------------------------------------------------------------------
+
+    def append_run(
+        self, ledger_id: int, entry_ids: Sequence[int], entries: Sequence[bytes], *, roll: bool = True
+    ) -> list[int]:
+        if len(entry_ids) != len(entries):
+            raise ValueError(f"{len(entry_ids)} entry ids for {len(entries)} entries of ledger {ledger_id}")
+        limit = self._options.log_size_limit if roll else HARD_LOG_SIZE
+        locations: list[int] = []
+        with self._append_lock:
+            self._check_usable()
+            done = 0
+            while done < len(entries):
+                done += self._append_slice(ledger_id, entries, done, limit, locations)
+        return locations
+
+    def _append_slice(
+        self, ledger_id: int, entries: Sequence[bytes], start: int, limit: int, locations: list[int]
+    ) -> int:
+        log = self._active.get(ledger_id)
+        if log is None or self._must_leave(log):
+            log = self._begin(ledger_id)
+        before = log.ledgers.get(ledger_id, 0)
+        try:
+            count = log.append(ledger_id, entries, start, limit, locations)
+            if count == 0:
+                log = self._begin(ledger_id) if not log.is_empty else log
+                before = log.ledgers.get(ledger_id, 0)
+                count = log.append(ledger_id, entries, start, limit, locations) or log.append(
+                    ledger_id, entries[start : start + 1], 0, HARD_LOG_SIZE, locations
+                )
+        except OSError as error:
+            raise _write_fault(log, error) from error
+        if count == 0:
+            raise StorageFault(
+                f"entry of {len(entries[start])} bytes of ledger {ledger_id} fits in no entry log: "
+                f"a log has at most {HARD_LOG_SIZE} bytes"
+            )
+        self._stats.entries_appended += count
+        self._stats.bytes_appended += log.ledgers[ledger_id] - before
+        self._force_if_due(log)
+        return count
+
+    def _must_leave(self, log: LogWriter) -> bool:
+        """Whether the disk of a log got worse since the log was begun there."""
+        if log.is_empty or not self._disk_states:
+            return False
+        return self._disk_states.get(log.directory, DiskState.WRITABLE) > log.disk_state
+
+    def _force_if_due(self, log: LogWriter) -> None:
+        interval = self._options.flush_interval_bytes
+        if interval and log.position - log.synced_to >= interval:
+            try:
+                log.flush()
+            except OSError as error:
+                raise _write_fault(log, error) from error
+            self._sync_log(log)
+
+    def _begin(self, ledger_id: int) -> LogWriter:
+        """Open a new log for this ledger and rotate the one it replaces. Nothing changes if that fails."""
+        old = self._active.get(ledger_id)
+        if old is not None:
+            try:
+                old.flush()
+            except OSError as error:
+                raise _write_fault(old, error) from error
+        new = self._allocator.create()
+        new.disk_state = self._disk_states.get(new.directory, DiskState.WRITABLE)
+        self._writers[new.log_id] = new
+        self._active.put(ledger_id, new)
+        self._stats.logs_created += 1
+        if old is not None:
+            self._retire(old)
+        for surplus in self._active.surplus():
+            self._rotate_log(surplus)
+        return new
+
+    # --- rotation -------------------------------------------------------------------------------------------
+
+    def rotate(self) -> None:
+        with self._append_lock:
+            self._check_usable()
+            self._rotate_all()
+
+    def _rotate_all(self) -> None:
+        for log in self._active.all():
+            if not log.is_empty:
+                self._rotate_log(log)
+
+    def _rotate_log(self, log: LogWriter) -> None:
+        try:
+            log.flush()
+        except OSError as error:
+            raise _write_fault(log, error) from error
+        self._active.remove(log)
+        self._retire(log)
+
+    def _retire(self, log: LogWriter) -> None:
+        """Close the contents of a flushed log that is active no more. Cannot fail: the map may be missing."""
+        end = log.position
+        try:
+            log.write_map()
+        except OSError as error:
+            logger.warning("entry log closed without its ledgers map", log_id=log.log_id, error=str(error))
+            log.cut(end)
+        self._writers.pop(log.log_id, None)
+        self._rotated.append(log)
+        self._stats.logs_rotated += 1
+        for listener in self._listeners:
+            listener(log.log_id)
+
+    def add_listener(self, listener: RotationListener) -> None:
+        self._listeners.append(listener)
+
+    def disk_state(self, directory: str, state: DiskState) -> None:
+        """A disk's state was reported: a log on a disk that got worse is rotated at the next append."""
+        self._disk_states[directory] = state
+
+    def prepare_memtable_flush(self) -> None:
+        self._log_before_memtable_flush = self.current_log_id()
+
+    def commit_memtable_flush(self) -> bool:
+        with self._append_lock:
+            self._check_usable()
+            due = [log for log in self._active.all() if log.position >= self._options.log_size_limit]
+            if not due and not self._active.checkpoint_all:
+                due = [log for log in self._active.all() if log.log_id != self._log_before_memtable_flush]
+            for log in due:
+                self._rotate_log(log)
+            return bool(due) and not self._active.checkpoint_all
+
+    # --- durability -----------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        with self._append_lock:
+            self._check_usable()
+            self._flush_active()
+
+    def _flush_active(self) -> list[LogWriter]:
+        for log in self._active.surplus():
+            self._rotate_log(log)
+        active = [log for log in self._active.all() if not log.is_empty]
+        for log in active:
+            try:
+                log.flush()
+            except OSError as error:
+                raise _write_fault(log, error) from error
+        return active
+
+    def sync(self) -> None:
+        self._sync(include_active=True)
+
+    def checkpoint(self) -> None:
+        self._sync(include_active=self._active.checkpoint_all)
+
+    def _sync(self, *, include_active: bool) -> None:
+        with self._sync_lock:
+            with self._append_lock:
+                self._check_usable()
+                active = self._flush_active() if include_active else []
+                rotated = list(self._rotated)
+            for log in rotated:
+                self._sync_log(log)
+            for log in active:
+                if log.synced_to < log.written_to:
+                    self._sync_log(log)
+            with self._append_lock:
+                self._settle(rotated)
+
+    def _sync_log(self, log: LogWriter) -> None:
+        begin = self._clock()
+        try:
+            log.sync(self._files)
+        except OSError as error:
+            self._fault = StorageFault(
+                f"cannot sync entry log {log.file.path}: {error}; what was appended since the last "
+                "checkpoint may be lost and must be appended again (restart the bookie to replay the journal)"
+            )
+            raise self._fault from error
+        self._stats.syncs += 1
+        self._stats.sync_seconds += self._clock() - begin
+
+    def _settle(self, logs: Sequence[LogWriter]) -> None:
+        """These rotated logs are done: close them; the garbage collector may have them."""
+        for log in logs:
+            if log in self._rotated:
+                self._rotated.remove(log)
+                self._catalog.mark_flushed(log.log_id)
+                log.close()
+
+    def abandon_unsynced(self) -> None:
+        with self._sync_lock, self._append_lock:
+            for log in self._active.all():
+                self._active.remove(log)
+                self._writers.pop(log.log_id, None)
+                self._rotated.append(log)
+            self._settle(list(self._rotated))
+            self._fault = None
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StorageFault("the entry logger is closed")
+        if self._fault is not None:
+            raise StorageFault(str(self._fault)) from self._fault
+
+    def current_log_id(self, ledger_id: int = 0) -> int | None:
+        with self._append_lock:
+            log = self._active.get(ledger_id)
+            return None if log is None else log.log_id
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        try:
+            if self._fault is None and not self._closed:
+                with self._append_lock:
+                    self._rotate_all()
+                self._sync(include_active=False)
+        finally:
+            self.force_close()
+
+    def force_close(self) -> None:
+        """Close every file and stop background work without writing anything."""
+        with self._sync_lock, self._append_lock:
+            for log in self._active.all():
+                self._active.remove(log)
+                self._writers.pop(log.log_id, None)
+                if log.is_empty:
+                    self._allocator.discard(log)
+                else:
+                    log.close()
+            for log in self._rotated:
+                log.close()
+            self._rotated.clear()
+            self._closed = True
+            self._allocator.close()
+
+
+def _write_fault(log: LogWriter, error: OSError) -> StorageFault:
+    return StorageFault(f"cannot write entry log {log.file.path} at {log.written_to}: {error}")

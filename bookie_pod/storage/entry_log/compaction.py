@@ -1,0 +1,180 @@
+"""Logs of transactional compaction, beside the normal ones (reference disk formats, section 5).
+
+What lies on disk tells how far a compaction of log S into log D came::
+
+    D.log.compacting          live entries are being copied; worthless after a crash
+    D.log.S.compacted         complete and durable; the index may know nothing of it
+    D.log                     second name of the same file; readable
+    only D.log                the index points to it, S can go
+
+Invariants
+- Each step is durable (data and names) before it returns, so a later step never survives an earlier one.
+- Until `make_available` no reader sees D; until `finish` a crash leaves the `.compacted` name, and recovery repeats
+  the index update.
+
+Threads: one compaction at a time, on the garbage collection thread; recovery on the same thread.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+
+import structlog
+
+from bookie_pod.storage.entry_log.catalog import LogCatalog
+from bookie_pod.storage.entry_log.directories import LedgerDirs, candidate_directories
+from bookie_pod.storage.entry_log.names import (
+    compacted_name,
+    compacting_name,
+    log_file_name,
+    parse_compaction,
+)
+from bookie_pod.storage.entry_log.options import HARD_LOG_SIZE, EntryLogOptions
+from bookie_pod.storage.entry_log.writer import LogWriter
+from bookie_pod.storage.files import Files
+from bookie_protocol.errors import StorageFault
+
+logger = structlog.get_logger(__name__)
+
+
+class CompactionLog:
+    """One compaction; `writer` is None if it was found complete at recovery."""
+
+    def __init__(
+        self,
+        files: Files,
+        catalog: LogCatalog,
+        directory: str,
+        log_id: int,
+        source_id: int,
+        writer: LogWriter | None,
+    ) -> None:
+        self.log_id = log_id
+        self.source_id = source_id
+        self._files = files
+        self._catalog = catalog
+        self._directory = directory
+        self._writer = writer
+        self._compacting = posixpath.join(directory, compacting_name(log_id))
+        self._compacted = posixpath.join(directory, compacted_name(log_id, source_id))
+        self._final = posixpath.join(directory, log_file_name(log_id))
+
+    def append_run(self, ledger_id: int, entries: Sequence[bytes]) -> list[int]:
+        """See `interface.CompactionLog.append_run`."""
+        writer = self._open_writer()
+        locations: list[int] = []
+        done = 0
+        while done < len(entries):
+            try:
+                count = writer.append(ledger_id, entries, done, HARD_LOG_SIZE, locations)
+            except OSError as error:
+                raise StorageFault(f"cannot write compaction log {self._compacting}: {error}") from error
+            if count == 0:
+                raise StorageFault(f"compaction log {self._compacting} would exceed {HARD_LOG_SIZE} bytes")
+            done += count
+        return locations
+
+    def _open_writer(self) -> LogWriter:
+        if self._writer is None:
+            raise StorageFault(f"compaction log {self._final} is complete and takes no more entries")
+        return self._writer
+
+    def mark_compacted(self) -> None:
+        """See `interface.CompactionLog.mark_compacted`."""
+        writer = self._open_writer()
+        try:
+            writer.write_map()
+            writer.sync(self._files)
+            self._link(self._compacting, self._compacted)
+            self._remove(self._compacting)
+            self._files.sync_directory(self._directory)
+            writer.close()
+        except OSError as error:
+            raise StorageFault(f"cannot complete compaction log {self._compacting}: {error}") from error
+        self._writer = None
+
+    def make_available(self) -> None:
+        """See `interface.CompactionLog.make_available`."""
+        try:
+            self._link(self._compacted, self._final)
+            self._files.sync_directory(self._directory)
+        except OSError as error:
+            raise StorageFault(f"cannot make compaction log {self._final} available: {error}") from error
+        self._catalog.add_flushed(self.log_id, self._directory)
+
+    def finish(self) -> None:
+        """See `interface.CompactionLog.finish`."""
+        try:
+            self._remove(self._compacted)
+            self._files.sync_directory(self._directory)
+        except OSError as error:
+            raise StorageFault(f"cannot remove {self._compacted}: {error}") from error
+
+    def abort(self) -> None:
+        """See `interface.CompactionLog.abort`. A file that cannot be removed now is removed at recovery."""
+        writer, self._writer = self._writer, None
+        try:
+            if writer is not None:
+                writer.close()
+            self._remove(self._compacting)
+        except OSError as error:
+            logger.warning("cannot remove an incomplete compaction log", path=self._compacting, error=str(error))
+
+    def _link(self, source: str, target: str) -> None:
+        try:
+            self._files.link(source, target)
+        except FileExistsError:
+            pass  # done before a crash
+
+    def _remove(self, path: str) -> None:
+        try:
+            self._files.unlink(path)
+        except FileNotFoundError:
+            pass
+
+
+class Compactions:
+    """Begins and recovers compactions in the directories of one logger."""
+
+    def __init__(self, files: Files, dirs: LedgerDirs, catalog: LogCatalog, options: EntryLogOptions) -> None:
+        self._files = files
+        self._dirs = dirs
+        self._catalog = catalog
+        self._options = options
+
+    def begin(self, source_id: int) -> CompactionLog:
+        """A new, empty compaction log. `NoWritableDirectory`, `StorageFault`."""
+        usable = self._options.usable_bytes_for_new_log
+        directory = candidate_directories(self._files, self._dirs, usable)[0]
+        log_id = self._catalog.allocate()
+        path = posixpath.join(directory, compacting_name(log_id))
+        try:
+            file = self._files.create(path)
+        except OSError as error:
+            raise StorageFault(f"cannot create compaction log {path}: {error}") from error
+        writer = LogWriter(log_id, directory, file, self._options.write_buffer_bytes)
+        return CompactionLog(self._files, self._catalog, directory, log_id, source_id, writer)
+
+    def recover(self) -> list[CompactionLog]:
+        """Remove what is incomplete or misnamed; what is complete, in the order of directories and names."""
+        found: list[CompactionLog] = []
+        for directory in self._dirs.all():
+            try:
+                names = self._files.listdir(directory)
+            except OSError as error:
+                raise StorageFault(f"cannot list {directory}: {error}") from error
+            for name in names:
+                pair = parse_compaction(name)
+                if pair is not None:
+                    found.append(CompactionLog(self._files, self._catalog, directory, *pair, None))
+                elif name.endswith((".log.compacting", ".compacted")):
+                    self._remove(posixpath.join(directory, name))
+        return found
+
+    def _remove(self, path: str) -> None:
+        logger.info("removing an incomplete compaction log", path=path)
+        try:
+            self._files.unlink(path)
+        except OSError as error:
+            logger.warning("cannot remove an incomplete compaction log", path=path, error=str(error))
