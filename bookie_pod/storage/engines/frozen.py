@@ -25,7 +25,7 @@ from bookie_pod.storage.cache.write_cache import WriteCacheHalf
 from bookie_pod.storage.engines.metrics import FlushStage, StorageMetrics
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.ledgers import LedgerIndex
-from bookie_pod.storage.index.locations import LocationIndex, LocationRun
+from bookie_pod.storage.index.locations import YIELD_SECONDS, LocationIndex, LocationRun
 from bookie_protocol.errors import NoWritableDirectory
 
 SLICE_ENTRIES: Final = 1024
@@ -113,7 +113,7 @@ class FrozenWork:
             self._current = None
             if pending >= SLICE_ENTRIES:
                 pending = 0
-                time.sleep(0)  # let the event loop have the interpreter
+                time.sleep(YIELD_SECONDS)
 
     def _append(self, logs: EntryLogger, piece: _Slice) -> int:
         """Append one slice; how much of a slice's time it took, in entries."""

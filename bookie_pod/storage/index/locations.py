@@ -36,6 +36,9 @@ assert VALUE.size == 8
 MAX_ENTRY_ID: Final = (1 << 63) - 1
 ROWS_PER_BATCH: Final = 4096
 """Rows that one write of the binding takes at most: about 1 ms under the interpreter lock."""
+YIELD_SECONDS: Final = 0.00005
+"""Pause after each slice of background work. It has to be longer than nothing: a thread that merely lets go of the
+interpreter lock takes it back before a waiting one wakes up."""
 SHORT_RUN: Final = 12
 """Rows below which packing one by one is faster than an array."""
 
@@ -158,7 +161,7 @@ class LocationIndex:
         if len(batch) < self._rows_per_batch:
             return batch
         batch.commit(sync=False)
-        time.sleep(0)  # let the event loop have the interpreter
+        time.sleep(YIELD_SECONDS)
         return self._store.batch()
 
     def compact(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -172,3 +174,25 @@ def test_both_caches_must_fit_into_the_memory_budget() -> None:
     with pytest.raises(InvalidConfiguration, match="memory budget of 511 MB"):
         check_memory(DbStorageOptions(), 511 << 20)
     assert share(1 << 30) == 256 << 20
+
+
+def test_a_disk_of_the_reference_s_db_engine_reads_whole(tmp_path: Path) -> None:
+    current = _copy("disk-db", tmp_path / "current")
+    golden = json.loads((GOLDEN / "disk-db/rocksdb.json").read_text())
+    for name, rows in ((name, database["rows"]) for name, database in golden.items()):
+        store = RocksStore(str(current / name))
+        batch = store.batch()
+        for row in rows:
+            batch.put(bytes.fromhex(row["key"]), bytes.fromhex(row["value"]))
+        batch.commit()
+        store.close()
+    storage = _open(current)
+    places = [struct.unpack(">qq", bytes.fromhex(row["key"])) for row in golden["locations"]["rows"]]
+    assert len(places) > 60
+    for ledger_id, entry_id in places:
+        assert struct.unpack_from(">qq", storage.read(ledger_id, entry_id)) == (ledger_id, entry_id)
+        assert storage.ledger(ledger_id) is not None
+    put(storage, entry(0, 1000))
+    storage.flush()
+    assert storage.last_entry_id(0) == 1000
+    storage.close()

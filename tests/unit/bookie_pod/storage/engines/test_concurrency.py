@@ -1,0 +1,100 @@
+"""Readers, a putting event loop, flushes and deletions at the same time, on RocksDB and real files."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.files_posix import PosixFiles
+from tests.support.storage_engine import CountingMetrics, entry, open_engine, put, small_options
+
+
+class LoopRunner:
+    """`OnLoop` as the node makes it: hop to the loop and wait."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.thread = threading.get_ident()
+
+    def __call__(self, action: Callable[[], None]) -> None:
+        done: Future[None] = Future()
+
+        def run() -> None:
+            assert threading.get_ident() == self.thread
+            try:
+                action()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self.loop.call_soon_threadsafe(run)
+        done.result(30)
+
+
+def _read(
+    storage: DbLedgerStorage, acknowledged: dict[int, int], stop: threading.Event, failures: list[str], seed: int
+) -> None:
+    """Read what was put, and the last entry, until told to stop."""
+    rng = random.Random(seed)
+    while not stop.is_set():
+        ledger_id = rng.randrange(4)
+        last = acknowledged[ledger_id]
+        if last < 0:
+            continue
+        try:
+            entry_id = rng.randint(0, last)
+            if storage.read(ledger_id, entry_id) != entry(ledger_id, entry_id, 150):
+                failures.append(f"wrong bytes {ledger_id} {entry_id}")
+            if storage.last_entry_id(ledger_id) < last:
+                failures.append(f"last entry of {ledger_id} below {last}")
+        except Exception as error:
+            failures.append(repr(error))
+
+
+async def _write(storage: DbLedgerStorage, acknowledged: dict[int, int]) -> None:
+    """Put 3000 entries into each of 4 ledgers, wait where a cache is full, delete every twentieth of 3000 small
+    ledgers."""
+    for entry_id in range(3000):
+        for ledger_id in range(4):
+            put(storage, entry(ledger_id, entry_id, 150))
+            acknowledged[ledger_id] = entry_id
+        doomed = 100 + entry_id
+        put(storage, entry(doomed, 0, 100))
+        if entry_id % 20 == 0:
+            await asyncio.to_thread(storage.delete_ledger, doomed)
+        for ledger_id in range(2):
+            while storage.is_full(ledger_id):
+                storage.request_flush(ledger_id)
+                await asyncio.sleep(0.001)
+    await asyncio.to_thread(storage.flush)
+
+
+async def test_every_entry_is_readable_at_every_moment(tmp_path: Path) -> None:
+    metrics = CountingMetrics()
+    directories = [str(tmp_path / name / "current") for name in ("a", "b")]
+    options = small_options(half_bytes=60_000, directories=2, read_cache_bytes=20_000, log_size=100_000)
+    storage: DbLedgerStorage = open_engine(PosixFiles(), directories, options, on_loop=LoopRunner(), metrics=metrics)
+    acknowledged = dict.fromkeys(range(4), -1)
+    stop = threading.Event()
+    failures: list[str] = []
+    readers = [threading.Thread(target=_read, args=(storage, acknowledged, stop, failures, n)) for n in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        await _write(storage, acknowledged)
+    finally:
+        stop.set()
+        for reader in readers:
+            await asyncio.to_thread(reader.join)
+    assert failures == []
+    assert len(metrics.sizes) > 10
+    for ledger_id in range(4):
+        assert list(storage.entry_ids(ledger_id)) == list(range(3000))
+    assert len(storage.ledger_ids()) == 4 + 3000 - 150
+    await asyncio.to_thread(storage.close)
