@@ -1,6 +1,7 @@
 """Starts a ZooKeeper and one bookie, and keeps them until interrupted.
 
-`python -m benchmarks.bookie_under_test java`. Where they are is written to a state file, which `benchmarks.measure` reads.
+`python -m benchmarks.bookie_under_test java`. Where they are is written to a state file, which
+`benchmarks.measure` reads.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from benchmarks.zookeeper import ZooKeeper
 from tests.support.bookie_process import BookieProcess, free_port, loopback_configuration, podkeeper_bookie
 from tests.support.java import BOOKKEEPER_OPTIONS, MavenProject, find_java
 from tests.support.java_bookie import initialise_cluster, java_bookie
+from tests.support.zookeeper import ZooKeeperServer
 
 PROJECT = MavenProject(Path(__file__).parent / "java")
 KINDS = ("ours", "java")
@@ -77,14 +77,14 @@ class Environment:
         if parent is not None:
             parent.mkdir(parents=True, exist_ok=True)
         self.directory = Path(tempfile.mkdtemp(prefix="podkeeper-bench-", dir=parent))
-        self._zookeeper = ZooKeeper(self.class_path, self.directory / "zookeeper")
+        self._zookeeper = ZooKeeperServer(str(self.directory / "zookeeper"))
         self.metadata_uri = ""
         self._bookies: list[BookieProcess] = []
 
     def __enter__(self) -> Environment:
         try:
             self._zookeeper.start()
-            self.metadata_uri = f"zk+hierarchical://{self._zookeeper.address}/ledgers"
+            self.metadata_uri = self._zookeeper.uri(layout="hierarchical")
             initialise_cluster(self.class_path, self.metadata_uri, self.directory)
         except BaseException:
             self.close()
@@ -105,11 +105,9 @@ class Environment:
             **SHARED,
             **(settings or {}),
         }
-        address = self._zookeeper.address
+        address = self._zookeeper.hosts
         if kind == "java":
-            bookie = java_bookie(
-                self.class_path, configuration, work, address, heap_mb=HEAP_MB, direct_mb=DIRECT_MB
-            )
+            bookie = java_bookie(self.class_path, configuration, work, address, heap_mb=HEAP_MB, direct_mb=DIRECT_MB)
         elif kind == "ours":
             bookie = podkeeper_bookie(configuration, work, address)
         else:
@@ -119,9 +117,7 @@ class Environment:
 
     def drive(self, bookie: BookieProcess, *arguments: str) -> dict[str, Any]:
         """Runs the driver against this cluster and reports the CPU time and memory of `bookie`."""
-        return drive(
-            self.class_path, *arguments, "--metadata", self.metadata_uri, "--bookie-pid", str(bookie.pid)
-        )
+        return drive(self.class_path, *arguments, "--metadata", self.metadata_uri, "--bookie-pid", str(bookie.pid))
 
     def discard(self, bookie: BookieProcess) -> None:
         """Ends the bookie and removes its files, its cookie aside: its address is not used again."""

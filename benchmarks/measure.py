@@ -43,9 +43,7 @@ def main(state: Path, metadata: str | None, pid: int | None, as_json: bool, driv
     """
     if metadata is None:
         if not state.exists():
-            raise click.ClickException(
-                f"no {state}: start benchmarks.bookie_under_test, or give --metadata and --pid"
-            )
+            raise click.ClickException(f"no {state}: start benchmarks.bookie_under_test, or give --metadata and --pid")
         known = json.loads(state.read_text())
         metadata, pid = known["metadata"], pid or known["pid"]
     arguments = [*driver, "--metadata", metadata]

@@ -52,6 +52,7 @@ def loopback_configuration(directory: Path, metadata_uri: str, port: int) -> dic
         "ledgerStorageClass": DB_STORAGE,
         "httpServerEnabled": "false",
         "prometheusStatsHttpEnable": "false",
+        "grpcServerEnabled": "false",
         "diskUsageThreshold": "0.99",
         "diskUsageWarnThreshold": "0.98",
         "diskUsageLwmThreshold": "0.99",

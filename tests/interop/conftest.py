@@ -1,0 +1,75 @@
+"""One ZooKeeper and one cluster for the whole ring; `--bookie` says what kind of bookie is tested."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.interop.cluster import KINDS, Cluster
+from tests.interop.java_programs import PROJECT
+
+_OPTION = "--bookie"
+_VARIABLE = "PODKEEPER_BOOKIE"
+_SECONDS = 180
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        _OPTION, choices=KINDS, default=None, help=f"kind of bookie under test (or ${_VARIABLE}); default ours"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "interop" in item.path.parts:
+            item.add_marker(pytest.mark.interop)
+            item.add_marker(pytest.mark.timeout(_SECONDS))
+
+
+def kind_under_test(config: pytest.Config) -> str:
+    # The option exists only if pytest was given this directory; the variable works everywhere.
+    kind = config.getoption(_OPTION, None) or os.environ.get(_VARIABLE, "ours")
+    if kind not in KINDS:
+        raise pytest.UsageError(f"{_VARIABLE}={kind}; known: {', '.join(KINDS)}")
+    return kind
+
+
+@pytest.fixture(scope="session")
+def bookie_kind(pytestconfig: pytest.Config) -> str:
+    return kind_under_test(pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def class_path() -> str:
+    return PROJECT.class_path()
+
+
+@pytest.fixture(scope="session")
+def make_cluster(class_path, zookeeper, tmp_path_factory) -> Iterator:
+    clusters: list[Cluster] = []
+
+    def make() -> Cluster:
+        cluster = Cluster(class_path, zookeeper.hosts, tmp_path_factory.mktemp("cluster"))
+        clusters.append(cluster)
+        return cluster
+
+    yield make
+    for cluster in clusters:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(make_cluster, bookie_kind) -> Cluster:
+    """Three bookies, shared by all classes."""
+    made = make_cluster()
+    for _ in range(3):
+        made.bookie(bookie_kind).start()
+    return made
+
+
+@pytest.fixture(scope="session")
+def solo(make_cluster) -> Cluster:
+    """A cluster in which each test runs one bookie of its own, and discards it."""
+    return make_cluster()

@@ -1,0 +1,7 @@
+package dev.podkeeper.interop;
+
+/** The two protocols that the stock client speaks. */
+enum Protocol {
+    V2,
+    V3
+}
