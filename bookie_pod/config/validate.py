@@ -149,8 +149,11 @@ def _security(config: BookieConfig) -> Iterator[str]:
     if metadata.zk_enable_security:
         yield "zkEnableSecurity=true: access lists of znodes are not supported; remove the key"
     uri = metadata.service_uri
-    if uri is not None and "://" not in uri:
-        yield f"metadataServiceUri={uri}: must look like zk+hierarchical://host:2181/ledgers"
+    if uri is not None and "://" not in uri and not uri.startswith("/"):
+        yield (
+            f"metadataServiceUri={uri}: must look like zk+hierarchical://host:2181/ledgers, or be the absolute path"
+            " of an embedded store's folder"
+        )
     factory = metadata.ledger_manager_factory_class
     if factory is not None and factory not in KNOWN_FACTORIES:
         yield f"ledgerManagerFactoryClass={factory}: must be one of {', '.join(KNOWN_FACTORIES)}"
