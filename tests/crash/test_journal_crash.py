@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -61,8 +62,15 @@ def batches(rng: random.Random, count: int, first: int) -> list[tuple[JournalBat
     return made
 
 
-def live(files: MemoryFiles, history: History, rng: random.Random, options: JournalOptions) -> None:
-    """One process: start, add in bursts, checkpoint now and then (mark and trim), stop. Raises `Died`."""
+def live(
+    files: MemoryFiles, history: History, rng: random.Random, options: JournalOptions, *, ahead: bool = False
+) -> None:
+    """One process: start, add in bursts, checkpoint now and then (mark and trim), stop. Raises `Died`.
+
+    `ahead`: syncs are slow and bursts do not wait for them, so that several groups are written and not synced.
+    """
+    if ahead:
+        files.faults.delay(0.002, "datasync")
     rig = JournalRig(files, options)
     marks = MarkFiles(files, LEDGER_DIRECTORIES, 0, 1)
     marks.read()
@@ -82,21 +90,23 @@ def live(files: MemoryFiles, history: History, rng: random.Random, options: Jour
 
     journal._deliver = journal._sync._deliver = deliver  # type: ignore[assignment]
     try:
-        for burst in range(8):
+        for burst in range(30 if ahead else 8):
             work = batches(rng, rng.randint(1, 4), history.batches)
             history.batches += len(work)
             for batch, events in work:
                 history.appended.extend(events)
                 appended_with[batch] = len(history.appended)
                 journal.append(batch)
+            if ahead:
+                time.sleep(0.0003)
             with done:
-                while counted < len(appended_with):
+                while counted < len(appended_with) and not ahead:
                     if files.faults.dead:
                         raise Died
                     done.wait(0.002)
-            if burst % 3 == 2:
+            if burst % 3 == 2 and not ahead:
                 mark = journal.last_mark()
-                history.positions[mark] = len(history.appended)
+                history.positions[mark] = history.acknowledged
                 marks.write(mark, LEDGER_DIRECTORIES)
                 journal.remove_below(mark)
         journal.stop()
@@ -131,10 +141,18 @@ def fresh(strict: bool) -> MemoryFiles:
     return files
 
 
-def died(files: MemoryFiles, history: History, rng: random.Random, options: JournalOptions, at: int) -> bool:
+def died(
+    files: MemoryFiles,
+    history: History,
+    rng: random.Random,
+    options: JournalOptions,
+    at: int,
+    *,
+    ahead: bool = False,
+) -> bool:
     files.faults.die_at(files.operations + at)
     try:
-        live(files, history, rng, options)
+        live(files, history, rng, options, ahead=ahead)
     except Died:
         return True
     return False
@@ -163,6 +181,16 @@ def test_dying_at_every_operation(options: JournalOptions, strict: bool) -> None
                 check(files.crash(random.Random(seed)), history)
             check(files.restart(), history)
     assert deaths > 40
+
+
+@pytest.mark.parametrize("name", ["small files", "no waiting", "tiny writes"])
+def test_dying_while_groups_wait_for_their_sync(name: str) -> None:
+    with quiet_death():
+        for at in range(0, 60, 2):
+            files, history = fresh(strict=False), History()
+            died(files, history, random.Random(at), OPTIONS[name], at, ahead=True)
+            for seed in range(12):
+                check(files.crash(random.Random(seed)), history)
 
 
 @pytest.mark.parametrize("seed", range(25))
