@@ -98,11 +98,10 @@ class WriteCacheHalf:
             return []
         return list(entries)
 
-    def drop_ledger(self, ledger_id: int) -> None:
-        """Forget a deleted ledger's entries at once. Event loop, active half only.
+    def drop_ledger(self, ledger_id: int) -> bool:
+        """Forget a deleted ledger's entries at once; whether it had a dict here. Event loop, active half only.
 
-        The caller must take back every dict it handed out for this ledger. The bytes stay counted until the
-        swap.
+        If so, the caller must take that dict back from everybody. The bytes stay counted until the swap.
         """
-        self.ledgers.pop(ledger_id, None)
         self._highest.pop(ledger_id, None)
+        return self.ledgers.pop(ledger_id, None) is not None

@@ -15,8 +15,11 @@ Source: reference on-disk formats, section 1 (signSafeMod), sections 8 and 13.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
 
 import structlog
 
@@ -26,6 +29,9 @@ from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 
 _log = structlog.get_logger(__name__)
+
+RETRY_SECONDS: Final = 1.0
+"""Pause before a failed flush of a full half is repeated. Each try may leave orphans in the entry logs."""
 
 
 class DbLedgerStorage:
@@ -42,6 +48,7 @@ class DbLedgerStorage:
             ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"storage-{index}") for index in range(self._count)
         ]
         self._failure_callbacks: list[Callable[[BaseException], None]] = []
+        self._retries: dict[int, threading.Timer] = {}
         self._closed = False
 
     def directory_of(self, ledger_id: int) -> SingleDirectoryStorage:
@@ -74,19 +81,32 @@ class DbLedgerStorage:
         if directory.flush_wanted or self._closed:
             return
         directory.flush_wanted = True
-        self._threads[index].submit(self._requested_flush, directory)
+        self._submit(index)
 
-    def _requested_flush(self, directory: SingleDirectoryStorage) -> None:
+    def _submit(self, index: int) -> None:
+        with contextlib.suppress(RuntimeError):  # closed meanwhile
+            self._threads[index].submit(self._requested_flush, index)
+
+    def _requested_flush(self, index: int) -> None:
         """Runs on the directory's storage thread."""
+        directory = self.directories[index]
         if not directory.flush_wanted:
             return  # a checkpoint has swapped since
         try:
             directory.flush()
         except BaseException as error:
             _log.error("flush of a full write cache failed, will be repeated", error=str(error))
-            directory.flush_wanted = False
+            self._retry_later(index)
             for callback in self._failure_callbacks:
                 callback(error)
+
+    def _retry_later(self, index: int) -> None:
+        """Repeat a flush that did not get as far as the swap; until then further requests count as made."""
+        if self._closed or not self.directories[index].flush_wanted:
+            return
+        timer = self._retries[index] = threading.Timer(RETRY_SECONDS, self._submit, (index,))
+        timer.daemon = True
+        timer.start()
 
     def on_swap(self, callback: Callable[[], None]) -> None:
         for directory in self.directories:
@@ -148,7 +168,10 @@ class DbLedgerStorage:
             return
         self._closed = True
         for thread in self._threads:
-            thread.shutdown(wait=True)
+            thread.shutdown(wait=True, cancel_futures=True)
+        for timer in self._retries.values():
+            timer.cancel()
+            timer.join()
         errors: list[Exception] = []
         for directory in self.directories:
             try:

@@ -138,12 +138,13 @@ class SingleDirectoryStorage:
         self.ledgers.delete(ledger_id)
         self.locations.delete_ledger(ledger_id)
         active, frozen = self._halves
-        active.drop_ledger(ledger_id)
+        handed_out = active.drop_ledger(ledger_id)
         if frozen is not None:
             frozen.deleted.add(ledger_id)
         self.read_cache.forget_ledger(ledger_id)
-        for callback in self._swap_callbacks:
-            callback()
+        if handed_out:
+            for callback in self._swap_callbacks:
+                callback()
         for deleted in self._deletion_callbacks:
             deleted(ledger_id)
 

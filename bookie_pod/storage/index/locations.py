@@ -11,7 +11,7 @@ Invariants
   it writes; a crash between two of them leaves rows that the journal covers too.
 - From `delete_ledger` until a `write` has applied that deletion, the ledger's rows are not seen.
 
-Threads: look-ups and `delete_ledger` from any; `write` from one at a time.
+Threads: any. Writes take turns on a lock, which look-ups do not need.
 
 Source: reference on-disk formats, section 8.2.
 """
@@ -19,6 +19,7 @@ Source: reference on-disk formats, section 8.2.
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -51,6 +52,17 @@ class LocationRun(NamedTuple):
     locations: Sequence[int]
 
 
+class EntryMove(NamedTuple):
+    """One entry that compaction copied."""
+
+    ledger_id: int
+    entry_id: int
+    old: int
+    """Location that compaction read it from."""
+    new: int
+    """Location of the synced copy."""
+
+
 class LocationIndex:
     """Where each entry of a ledger directory lies."""
 
@@ -60,6 +72,7 @@ class LocationIndex:
         self._rows_per_batch = max(1, min(max_batch, ROWS_PER_BATCH))
         self._deleted: dict[int, int] = {}
         self._deletions = 0
+        self._write_lock = threading.Lock()
 
     @property
     def path(self) -> str:
@@ -134,18 +147,37 @@ class LocationIndex:
     def write(self, runs: Iterable[LocationRun], deletions: Mapping[int, int] | None = None) -> None:
         """Apply `deletions`, then put the rows of all runs; durable on return. `StorageFault` if the store
         fails."""
-        batch = self._store.batch()
-        for ledger_id in sorted(deletions or ()):
-            batch.delete_range(KEY.pack(ledger_id, 0), KEY.pack(ledger_id, MAX_ENTRY_ID))
-            batch.delete(KEY.pack(ledger_id, MAX_ENTRY_ID))
-            batch = self._roll(batch)
-        for run in runs:
-            batch = self._put_run(batch, run)
-        batch.commit(sync=False)
-        self._store.sync()
-        for ledger_id, number in (deletions or {}).items():
-            if self._deleted.get(ledger_id) == number:  # else it was deleted once more meanwhile
-                del self._deleted[ledger_id]
+        with self._write_lock:
+            batch = self._store.batch()
+            for ledger_id in sorted(deletions or ()):
+                batch.delete_range(KEY.pack(ledger_id, 0), KEY.pack(ledger_id, MAX_ENTRY_ID))
+                batch.delete(KEY.pack(ledger_id, MAX_ENTRY_ID))
+                batch = self._roll(batch)
+            for run in runs:
+                batch = self._put_run(batch, run)
+            batch.commit(sync=False)
+            self._store.sync()
+            for ledger_id, number in (deletions or {}).items():
+                if self._deleted.get(ledger_id) == number:  # else it was deleted once more meanwhile
+                    del self._deleted[ledger_id]
+
+    def move(self, moves: Iterable[EntryMove]) -> int:
+        """Let rows point to copies that compaction made and synced; durable on return. How many did move.
+
+        A row that does not point to the old place any more stays as it is: the entry was written again, or its ledger
+        was deleted, since compaction looked.
+        """
+        moved = 0
+        with self._write_lock:
+            batch = self._store.batch()
+            for ledger_id, entry_id, old, new in moves:
+                if self.get(ledger_id, entry_id) == old:
+                    batch.put(KEY.pack(ledger_id, entry_id), VALUE.pack(new))
+                    batch = self._roll(batch)
+                    moved += 1
+            batch.commit(sync=False)
+            self._store.sync()
+        return moved
 
     def _put_run(self, batch: StoreBatch, run: LocationRun) -> StoreBatch:
         total, done = len(run.entry_ids), 0

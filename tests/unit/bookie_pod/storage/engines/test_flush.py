@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from bookie_pod.storage.engines import db
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.frozen import SLICE_ENTRIES
 from bookie_pod.storage.engines.metrics import FlushStage, ReadLevel
@@ -267,4 +268,59 @@ def test_rolled_logs_hold_what_the_index_says() -> None:
     logs = {split_location(storage.directories[0].locations.get(*place))[0] for place in wanted}
     assert len(logs) > 5
     assert {place: storage.read(*place) for place in wanted} == wanted
+    storage.close()
+
+
+def test_a_requested_flush_that_failed_is_repeated_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(db, "RETRY_SECONDS", 0.01)
+    bookie = MemoryBookie(options=small_options(half_bytes=4096))
+    storage = bookie.open()
+    failed, space = threading.Semaphore(0), threading.Event()
+    storage.on_flush_failure(lambda error: failed.release())
+    bookie.faults.fail("sync", path="/locations")
+    put(storage, entry(1, 0, 5000))
+    storage.request_flush(1)  # swaps, then fails
+    assert failed.acquire(timeout=10)
+    storage.on_space(space.set)
+    put(storage, entry(1, 1, 5000))
+    storage.request_flush(1)  # cannot swap: the first half is still frozen
+    for _ in range(3):
+        assert failed.acquire(timeout=10)
+    assert storage.is_full(1)
+    assert not space.is_set()
+    bookie.faults.clear()
+    assert space.wait(10)
+    storage.flush()
+    assert [storage.read(1, n) for n in range(2)] == [entry(1, n, 5000) for n in range(2)]
+    storage.close()
+
+
+def test_closing_ends_the_repetition() -> None:
+    bookie = MemoryBookie(options=small_options(half_bytes=4096))
+    storage = bookie.open()
+    failed = threading.Semaphore(0)
+    storage.on_flush_failure(lambda error: failed.release())
+    bookie.faults.fail("create", path=".log")
+    put(storage, entry(1, 0, 5000))
+    with pytest.raises(StorageFault):
+        storage.flush()
+    put(storage, entry(1, 1, 5000))
+    storage.request_flush(1)
+    assert failed.acquire(timeout=10)
+    storage.close()
+    assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
+    assert bookie.metrics.failures == 2
+
+
+def test_a_deletion_takes_dicts_back_only_if_one_was_handed_out() -> None:
+    storage = MemoryBookie().open()
+    put(storage, entry(1, 0), entry(2, 0))
+    storage.flush()
+    swaps: list[int] = []
+    storage.on_swap(lambda: swaps.append(1))
+    storage.delete_ledger(1)
+    assert swaps == []
+    put(storage, entry(2, 1))
+    storage.delete_ledger(2)
+    assert swaps == [1]
     storage.close()

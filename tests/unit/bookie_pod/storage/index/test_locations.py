@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.storage.index import locations as module
-from bookie_pod.storage.index.locations import MAX_ENTRY_ID, LocationIndex, LocationRun, encode_rows
+from bookie_pod.storage.index.locations import MAX_ENTRY_ID, EntryMove, LocationIndex, LocationRun, encode_rows
 from bookie_pod.storage.index.rocksdb_store import RocksStore
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
@@ -143,3 +143,15 @@ def test_rows_of_another_shape_are_damage(key: bytes, value: bytes) -> None:
     batch.commit()
     with pytest.raises(StorageFault, match="location index"):
         list(LocationIndex(store).rows(0)) or LocationIndex(store).last_entry_id(0)
+
+
+def test_a_move_spares_what_was_written_again_or_deleted_meanwhile() -> None:
+    index = LocationIndex(_memory(), max_batch=2)
+    index.write([LocationRun(1, range(6), [10, 11, 12, 13, 14, 15]), LocationRun(2, [0], [20])])
+    index.write([LocationRun(1, [2], [99])])
+    index.delete_ledger(2)
+    moves = [EntryMove(1, n, 10 + n, 100 + n) for n in range(6)] + [EntryMove(2, 0, 20, 200), EntryMove(3, 0, 30, 300)]
+    assert index.move(moves) == 5
+    assert [location for _, location in index.rows(1)] == [100, 101, 99, 103, 104, 105]
+    index.write([], index.pending_deletions())
+    assert list(index.rows(2)) == list(index.rows(3)) == []
