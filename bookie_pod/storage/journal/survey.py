@@ -122,6 +122,8 @@ class _Surveyor:
         self._window = FileWindow(file, file.size())
 
     def survey(self, mark_offset: int) -> JournalSurvey:
+        if 0 < mark_offset >= self._window.size:
+            return self._found(JournalHeader(1, group_checks=False), mark_offset, mark_offset)
         first = self._window.read(0, SHORT_HEADER_LENGTH + len(CHECKS_MAGIC))
         try:
             header = parse_header(first)

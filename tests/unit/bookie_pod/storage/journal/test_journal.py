@@ -137,6 +137,33 @@ def test_the_mark_is_the_end_of_what_was_written_before_the_sync() -> None:
     assert [mark.offset for mark in marks] == [1024, 1536]
 
 
+def test_a_group_check_claims_no_more_than_was_synced() -> None:
+    files = MemoryFiles()
+    gate = files.faults.hold("datasync")
+    with JournalRig(files, small_options(flush_when_queue_empty=True)) as rig:
+        rig.journal.append(an_add(7, 0))
+        gate.reached()
+        rig.journal.append(an_add(7, 1))
+        while rig.journal.force_write_queue_size < 1:
+            time.sleep(0.0005)
+        files.faults.clear()
+        following = files.faults.hold("datasync")
+        gate.open()
+        following.reached()
+        rig.journal.append(an_add(7, 2))
+        while rig.journal.force_write_queue_size < 1:
+            time.sleep(0.0005)
+        data = files.read_bytes(f"{DIRECTORY}/{rig.journals()[0]}")
+        following.open()
+    checks = []
+    for start in (512, 1024, 1536):
+        padding = start + 4 + len(an_entry(7, 0))
+        check = fmt.parse_group_check(data[padding + 8 :], int(rig.journals()[0].split(".")[0], 16), padding)
+        assert check is not None
+        checks.append((check.start, check.synced))
+    assert checks == [(512, 512), (1024, 512), (1536, 1024)]
+
+
 # --- triggers, at the journal itself -----------------------------------------------------------------------
 
 
