@@ -13,8 +13,10 @@ from collections.abc import Sequence
 
 import click
 
+from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.config import config
 from bookie_pod.cli.serve import serve
+from bookie_pod.cli.trial import trial
 from bookie_protocol.errors import ExitCode, StartupError
 
 
@@ -36,6 +38,8 @@ def version() -> None:
 
 cli.add_command(serve)
 cli.add_command(config)
+cli.add_command(cluster)
+cli.add_command(trial)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,108 @@
+"""Embedded clusters: bookies as processes of their own, ready when started, gone when stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from bookie_client import Client
+from bookie_pod.node.standalone import StandaloneCluster
+from bookie_protocol.errors import ServerStartFailed
+from bookie_protocol.metadata_service.uri import open_metadata_service
+
+
+def alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_a_cluster_serves_when_it_is_ready_and_leaves_nothing_behind(tmp_path):
+    async with StandaloneCluster(tmp_path) as cluster:
+        pids = [bookie.pid for bookie in cluster.bookies.values()]
+        assert len(set(pids)) == 3
+        # As another process would: through the URI.
+        service = await open_metadata_service(cluster.metadata_service_uri)
+        try:
+            async with Client(service) as client:
+                assert await client.writable_bookies() == {"bookie-1", "bookie-2", "bookie-3"}
+                async with client.create(write_quorum=3, ack_quorum=3) as ledger:
+                    assert await ledger.append(b"at once") == 0
+        finally:
+            await service.close()
+    assert [bookie.process.returncode for bookie in cluster.bookies.values()] == [0, 0, 0]
+    assert not any(map(alive, pids))
+
+
+async def test_data_survives_a_kill_of_every_bookie_and_a_restart_of_everything(tmp_path):
+    written = [f"entry {i}".encode() for i in range(100)]
+    async with StandaloneCluster(tmp_path) as cluster, Client(cluster.metadata) as client:
+        async with client.create(write_quorum=3, ack_quorum=3) as ledger:
+            await ledger.append_many(written)
+        await asyncio.gather(*(bookie.kill() for bookie in cluster.bookies.values()))
+    async with StandaloneCluster(tmp_path) as cluster, Client(cluster.metadata) as client:
+        async with client.open(ledger.ledger_id) as reader:
+            assert [entry.payload async for entry in reader.entries()] == written
+
+
+async def test_a_killed_bookie_comes_back_under_its_name(tmp_path):
+    async with StandaloneCluster(tmp_path) as cluster, Client(cluster.metadata) as client:
+        async with client.create(write_quorum=3, ack_quorum=2) as ledger:
+            await ledger.append(b"before")
+            first = cluster.bookies["bookie-2"]
+            await first.kill()
+            await ledger.append(b"without")
+            second = await cluster.start_bookie("bookie-2")
+            assert (second.pid != first.pid, second.is_running) == (True, True)
+            await ledger.append(b"after")
+        async with client.open(ledger.ledger_id) as reader:
+            assert [e.payload async for e in reader.entries()] == [b"before", b"without", b"after"]
+
+
+async def test_a_bookie_that_cannot_start_is_told_with_its_own_words(tmp_path):
+    cluster = StandaloneCluster(tmp_path, keys={"journalMaxGroupWaitMSec": "soon"})
+    with pytest.raises(ServerStartFailed, match=r"ended with exit code 1 at start: .*journalMaxGroupWaitMSec"):
+        await cluster.start()
+    assert not any(bookie.is_running for bookie in cluster.bookies.values())
+
+
+ORPHANS = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from bookie_pod.node.standalone import StandaloneCluster
+
+async def main():
+    async with StandaloneCluster(Path(sys.argv[1]), 2) as cluster:
+        Path(sys.argv[2]).write_text(" ".join(str(b.pid) for b in cluster.bookies.values()))
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
+def test_bookies_end_with_the_process_that_started_them(tmp_path):
+    pids = tmp_path / "pids"
+    with (tmp_path / "output").open("wb") as output:
+        run = subprocess.run(
+            [sys.executable, "-c", ORPHANS, str(tmp_path / "cluster"), str(pids)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            timeout=60,
+            check=False,
+        )
+    assert run.returncode == -signal.SIGKILL, (tmp_path / "output").read_text()
+    children = [psutil.Process(int(pid)) for pid in pids.read_text().split() if alive(int(pid))]
+    _, left = psutil.wait_procs(children, timeout=30)
+    left = [process for process in left if alive(process.pid)]
+    for process in left:
+        os.kill(process.pid, signal.SIGKILL)
+    assert not left
