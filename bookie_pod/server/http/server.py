@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import web
 
@@ -112,6 +112,6 @@ class _Busy(asyncio.Protocol):
     """Turns one connection away."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(_BUSY)
-        transport.close()
+        writable = cast("asyncio.WriteTransport", transport)  # uvloop's transports do not derive from it
+        writable.write(_BUSY)
+        writable.close()
