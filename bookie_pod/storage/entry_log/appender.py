@@ -58,6 +58,7 @@ class LogAppender:
         self._disk_states: dict[str, DiskState] = {}
         self._fault: StorageFault | None = None
         self._closed = False
+        self.generation = 0
         self._log_before_memtable_flush: int | None = None
         self._append_lock = threading.Lock()
         self._sync_lock = threading.Lock()
@@ -254,12 +255,16 @@ class LogAppender:
 
     def abandon_unsynced(self) -> None:
         with self._sync_lock, self._append_lock:
-            for log in self._active.all():
+            failed = [log for log in (*self._active.all(), *self._rotated) if log.failed]
+            for log in failed:
                 self._active.remove(log)
                 self._writers.pop(log.log_id, None)
-                self._rotated.append(log)
-            self._settle(list(self._rotated))
+                log.cut(log.written_to)
+                if log not in self._rotated:
+                    self._rotated.append(log)
+            self._settle(failed)
             self._fault = None
+            self.generation += bool(failed)
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -170,9 +170,19 @@ class EntryLogger(Protocol):
         ...
 
     def abandon_unsynced(self) -> None:
-        """After a failed `sync`: leave the logs concerned as they are and go on in new ones.
+        """After a failed append or `sync`: leave the logs that failed as they are and go on in new ones.
 
-        The caller must throw away every location it got since the last successful `sync` and append again.
+        The caller must throw away every location it got since the last successful `sync` and append again. One
+        owner only (the flush of the write cache) calls this; others look at `generation`.
+        """
+        ...
+
+    @property
+    def generation(self) -> int:
+        """Grows when `abandon_unsynced` gave up a log.
+
+        Whoever appends beside the owner (compaction) reads it before its first append and again after its
+        `sync` returned: if it differs, its locations may be void, although that `sync` succeeded.
         """
         ...
 

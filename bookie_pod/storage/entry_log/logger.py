@@ -83,6 +83,10 @@ class DefaultEntryLogger:
     def abandon_unsynced(self) -> None:
         self._appender.abandon_unsynced()
 
+    @property
+    def generation(self) -> int:
+        return self._appender.generation
+
     def prepare_memtable_flush(self) -> None:
         self._appender.prepare_memtable_flush()
 

@@ -53,6 +53,8 @@ class LogWriter:
         self.ledgers: dict[int, int] = {}
         self.disk_state = DiskState.WRITABLE
         self.synced_to = 0
+        self._write_failed = False
+        self._sync_failed = False
         self._name_durable = False
         self._base = make_location(log_id, SIZE_BYTES)
         self._capacity = write_buffer_bytes
@@ -70,6 +72,11 @@ class LogWriter:
     def written_to(self) -> int:
         """Bytes handed to the operating system."""
         return self.tail[0]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last write failed, or any sync."""
+        return self._write_failed or self._sync_failed
 
     def append(self, ledger_id: int, entries: Sequence[bytes], start: int, limit: int, out: list[int]) -> int:
         """Append entries from index `start` on, as many as fit below `limit` bytes and into one slice.
@@ -104,7 +111,9 @@ class LogWriter:
     def _write(self, data: bytes) -> None:
         """Write `data`, which holds everything buffered and perhaps more, behind what the file has."""
         written = self.tail[0]
+        self._write_failed = True
         self._write_bytes(data, written)
+        self._write_failed = False
         self.position = written + len(data)
         self._buffered = 0
         self.tail = (self.position, [])
@@ -128,24 +137,27 @@ class LogWriter:
         self.file.pwrite(MAP_POINTER.pack(offset, len(self.ledgers)), MAP_POINTER_OFFSET)
 
     def cut(self, end: int) -> None:
-        """Remove what a failed `write_map` left behind `end`. Best effort: a scan steps over it or reports
+        """Remove what a failed write left behind `end`. Best effort: a scan steps over it or reports
         it.
         """
         try:
             self.file.truncate(end)
         except OSError as error:
-            logger.warning("cannot cut a broken ledgers map", path=self.file.path, error=str(error))
+            logger.warning("cannot cut the broken end of an entry log", path=self.file.path, error=str(error))
         self.position = end
         self.tail = (end, [])
+        self._write_failed = False
 
     def sync(self, files: Files) -> None:
         """Make what was handed over durable, and the file's name the first time. `OSError`."""
         target = self.written_to
+        self._sync_failed, failed_before = True, self._sync_failed
         self.file.datasync()
         if not self._name_durable:
             files.sync_directory(self.directory)
             self._name_durable = True
         self.synced_to = max(self.synced_to, target)
+        self._sync_failed = failed_before
 
     def buffered(self, position: int, length: int) -> bytes | None:
         """Up to `length` bytes at `position` if they are still in the buffer, None if the file has them."""

@@ -169,6 +169,63 @@ def test_after_a_failed_sync_nothing_goes_on_until_it_is_abandoned(files: Memory
     assert files.open_files == 0
 
 
+def test_others_see_that_locations_became_void(files: MemoryFiles) -> None:
+    """Compaction appends; the flush fails, gives the log up and succeeds later; so does compaction's sync."""
+    logger = open_logger(files)
+    generation = logger.generation
+    compacted = logger.append_run(7, [0], [entry(7, 0)])
+    files.faults.fail("datasync", times=1)
+    with pytest.raises(StorageFault):
+        logger.sync()
+    logger.abandon_unsynced()
+    logger.append_run(8, [0], [entry(8, 0)])
+    logger.sync()
+    assert logger.generation != generation
+    assert compacted[0] >> 32 != logger.current_log_id()
+    logger.close()
+
+
+def test_abandoning_without_a_failure_gives_nothing_up(files: MemoryFiles) -> None:
+    logger = open_logger(files)
+    locations = logger.append_run(7, [0], [entry(7, 0)])
+    logger.abandon_unsynced()
+    assert logger.generation == 0
+    logger.sync()
+    for after in _surviving(files):
+        again = open_logger(after)
+        assert again.read(locations[0], 7, 0) == entry(7, 0)
+        again.close()
+    logger.close()
+
+
+def test_abandoning_after_a_failed_write_leaves_a_log_that_scans_clean(files: MemoryFiles) -> None:
+    logger = open_logger(files, write_buffer_bytes=1)
+    kept = logger.append_run(7, [0], [entry(7, 0)])
+    logger.sync()
+    files.faults.fail("pwrite", errno=errno.ENOSPC, times=1)
+    with pytest.raises(StorageFault):
+        logger.append_run(7, [1], [entry(7, 1)])
+    logger.abandon_unsynced()
+    assert logger.generation == 1
+    assert logger.append_run(7, [1], [entry(7, 1)])[0] >> 32 == 1
+    assert logger.read(kept[0], 7, 0) == entry(7, 0)
+    found = logger.ledgers_map(0)
+    assert found.complete
+    assert found.ledgers == {7: 104}
+    logger.close()
+
+
+def test_a_write_that_succeeded_when_repeated_is_no_failure(files: MemoryFiles) -> None:
+    logger = open_logger(files, write_buffer_bytes=1)
+    files.faults.fail("pwrite", errno=errno.ENOSPC, times=1)
+    with pytest.raises(StorageFault):
+        logger.append_run(7, [0], [entry(7, 0)])
+    logger.append_run(7, [0], [entry(7, 0)])
+    logger.abandon_unsynced()
+    assert (logger.generation, logger.current_log_id()) == (0, 0)
+    logger.close()
+
+
 def test_a_full_disk_at_rotation_costs_the_map_not_the_entries(files: MemoryFiles) -> None:
     logger = open_logger(files)
     locations = logger.append_run(7, [0], [entry(7, 0)])
