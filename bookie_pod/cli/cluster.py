@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 
 from bookie_protocol.errors import ExitCode, MetadataExists, MetadataUnavailable, ServerStartFailed
@@ -22,6 +20,8 @@ def init(uri: str, timeout: float) -> int:
 
     Writes the layout and a fresh instance id. A cluster that exists already is left as it is, with exit code 1.
     """
+    import asyncio
+
     try:
         instance_id = asyncio.run(_init(uri, timeout))
     except MetadataExists:
