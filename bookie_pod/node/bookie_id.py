@@ -98,9 +98,7 @@ def derive_host(options: BookieAddressOptions, network: HostNetwork | None = Non
     return _host_name(address, options.use_short_host_name, network)
 
 
-def candidate_bookie_ids(
-    options: BookieAddressOptions, network: HostNetwork | None = None
-) -> tuple[str, ...]:
+def candidate_bookie_ids(options: BookieAddressOptions, network: HostNetwork | None = None) -> tuple[str, ...]:
     """Every id under which this bookie may have stamped a cookie before; its present one comes last."""
     present = derive_bookie_id(options, network)
     if options.bookie_id:

@@ -121,8 +121,7 @@ def _compare_directories(key: str, old: str, new: str, source: str, allow_storag
     else:
         return
     raise InvalidCookie(
-        f"cookie in {source} was made for {key} {','.join(was)!r}, but configured are {','.join(now)!r}; "
-        f"{remedy}"
+        f"cookie in {source} was made for {key} {','.join(was)!r}, but configured are {','.join(now)!r}; {remedy}"
     )
 
 
@@ -138,9 +137,7 @@ def decide(
         compare(item.cookie, expected, item.source, allow_storage_expansion=allow_storage_expansion)
     for directory in directories:
         if directory.cookie is not None:
-            compare(
-                directory.cookie, expected, directory.path, allow_storage_expansion=allow_storage_expansion
-            )
+            compare(directory.cookie, expected, directory.path, allow_storage_expansion=allow_storage_expansion)
     missing = [directory for directory in directories if directory.cookie is None]
     if not stored:
         _check_new_environment(expected, directories, missing)
@@ -231,9 +228,7 @@ def read_directory(files: Files, path: str) -> DirectoryState:
         names = files.listdir(path) if files.is_dir(path) else []
         cookie = parse_cookie(files.read_bytes(source), source) if COOKIE_FILE in names else None
     except OSError as error:
-        raise InvalidCookie(
-            f"cannot read {source}: {error.strerror or error}; check disk and permissions"
-        ) from error
+        raise InvalidCookie(f"cannot read {source}: {error.strerror or error}; check disk and permissions") from error
     return DirectoryState(path, cookie, any(name not in _OWN_FILES for name in names))
 
 
@@ -246,8 +241,7 @@ def stamp_directories(files: Files, paths: Sequence[str], cookie: Cookie) -> Non
             files.write_bytes_atomic(os.path.join(path, COOKIE_FILE), data)
         except OSError as error:
             raise InvalidCookie(
-                f"cannot write {os.path.join(path, COOKIE_FILE)}: {error.strerror or error}; check disk and "
-                "permissions"
+                f"cannot write {os.path.join(path, COOKIE_FILE)}: {error.strerror or error}; check disk and permissions"
             ) from error
 
 

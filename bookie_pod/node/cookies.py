@@ -92,9 +92,7 @@ def decode_directories(text: str, source: str) -> tuple[str, ...]:
     """The directories of such a string; `InvalidCookie` if the count is wrong."""
     count, *directories = text.split("\t")
     if count != str(len(directories)):
-        raise InvalidCookie(
-            f"cookie in {source} is damaged: directory list {text[:200]!r} does not fit its count"
-        )
+        raise InvalidCookie(f"cookie in {source} is damaged: directory list {text[:200]!r} does not fit its count")
     return tuple(directories)
 
 
@@ -128,11 +126,7 @@ def parse_cookie(data: bytes, source: str) -> Cookie:
             "release first, which upgrades it"
         )
     try:
-        return (
-            _parse_lines(rest, source)
-            if version == _OLDEST_LAYOUT_VERSION
-            else _parse_text(version, rest, source)
-        )
+        return _parse_lines(rest, source) if version == _OLDEST_LAYOUT_VERSION else _parse_text(version, rest, source)
     except (MetadataDamaged, UnicodeDecodeError) as error:
         raise InvalidCookie(
             f"cookie in {source} is damaged ({error}); restore the file from another directory of this bookie"

@@ -137,13 +137,10 @@ def _check_sizes(metadata: LedgerMetadata) -> None:
             f"quorum of at least 1, not {sizes[0]}, {sizes[1]}, {sizes[2]}"
         )
     if metadata.format_version not in (1, 2, 3):
-        raise ValueError(
-            f"ledger {metadata.ledger_id}: metadata format {metadata.format_version} is not 1, 2 or 3"
-        )
+        raise ValueError(f"ledger {metadata.ledger_id}: metadata format {metadata.format_version} is not 1, 2 or 3")
     if metadata.last_entry_id < INVALID_ENTRY_ID or metadata.length < 0:
         raise ValueError(
-            f"ledger {metadata.ledger_id}: last entry {metadata.last_entry_id} or length {metadata.length} "
-            "is negative"
+            f"ledger {metadata.ledger_id}: last entry {metadata.last_entry_id} or length {metadata.length} is negative"
         )
 
 
@@ -153,6 +150,5 @@ def _check_ensembles(ledger_id: int, size: int, ensembles: Mapping[int, Ensemble
     for first, ensemble in ensembles.items():
         if len(ensemble) != size:
             raise ValueError(
-                f"ledger {ledger_id}: the ensemble at entry {first} has {len(ensemble)} bookies "
-                f"instead of {size}"
+                f"ledger {ledger_id}: the ensemble at entry {first} has {len(ensemble)} bookies instead of {size}"
             )

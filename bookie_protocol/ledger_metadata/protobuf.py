@@ -20,7 +20,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.metadata_formats_pb2 import LedgerMetadataFormat
 from bookie_protocol.ledger_metadata.model import INVALID_ENTRY_ID, Ensemble, LedgerMetadata, LedgerState
-from bookie_protocol.ledger_metadata.protobuf_text import format_text, parse_text
+from bookie_protocol.ledger_metadata.protobuf_text import checked_string, format_text, parse_text
 
 _DIGEST_TYPE_FIELD = LedgerMetadataFormat.DIGESTTYPE_FIELD_NUMBER
 _MAX_VARINT32 = 5
@@ -56,9 +56,7 @@ def decode_binary_body(ledger_id: int, body: bytes, node_ctime_ms: int | None) -
     except DecodeError as error:
         raise MetadataDamaged(f"{subject} is not valid protobuf: {error}") from error
     if not message.IsInitialized():
-        raise MetadataDamaged(
-            f"{subject} lacks a required field, or has a ledger state unknown to this release"
-        )
+        raise MetadataDamaged(f"{subject} lacks a required field, or has a ledger state unknown to this release")
     if _DIGEST_TYPE_FIELD in _unknown_fields(message):
         raise MetadataDamaged(f"{subject} names a digest type unknown to this release")
     return _from_message(ledger_id, message, node_ctime_ms, 3)
@@ -89,11 +87,13 @@ def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
 def _from_message(
     ledger_id: int, message: LedgerMetadataFormat, node_ctime_ms: int | None, format_version: int
 ) -> LedgerMetadata:
+    subject = f"metadata of ledger {ledger_id}"
     ensembles: dict[int, Ensemble] = {}
     for segment in message.segment:
         if segment.firstEntryId in ensembles:
             raise ValueError(f"two ensembles start at entry {segment.firstEntryId}")
-        ensembles[segment.firstEntryId] = tuple(segment.ensembleMember)
+        members = (checked_string(member, subject) for member in segment.ensembleMember)
+        ensembles[segment.firstEntryId] = tuple(members)
     state = LedgerState(LedgerMetadataFormat.State.Name(message.state))
     closed = state is LedgerState.CLOSED
     # no type beside a password is the wire default of the field, CRC32
@@ -111,7 +111,7 @@ def _from_message(
         password=message.password if message.HasField("password") else None,
         ctime=message.ctime if message.HasField("ctime") else node_ctime_ms,
         store_ctime=message.HasField("ctime"),
-        custom_metadata={item.key: item.value for item in message.customMetadata},
+        custom_metadata={checked_string(item.key, subject): item.value for item in message.customMetadata},
         creation_token=message.cToken,
         format_version=format_version,
     )

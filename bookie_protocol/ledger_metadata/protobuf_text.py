@@ -30,6 +30,13 @@ def format_text(message: Message) -> bytes:
     return text_format.MessageToString(message, as_utf8=False).encode("ascii")
 
 
+def checked_string(value: object, subject: str) -> str:
+    """A string field of a binary message; the library hands out bytes that are no UTF-8 as they are."""
+    if not isinstance(value, str):
+        raise MetadataDamaged(f"{subject} holds a string that is not UTF-8")
+    return value
+
+
 def parse_text(data: bytes, message: MessageT, subject: str) -> MessageT:
     """Fill `message` from its text form and return it; `MetadataDamaged` names `subject`."""
     if len(data) > _MAX_TEXT:

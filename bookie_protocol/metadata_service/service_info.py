@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.metadata_formats_pb2 import BookieServiceInfoFormat
+from bookie_protocol.ledger_metadata.protobuf_text import checked_string
 
 BOOKIE_RPC: Final = "bookie-rpc"
 READ_ONLY_NODE: Final = "readonly"
@@ -97,12 +98,17 @@ def decode_service_info(bookie_id: str, data: bytes) -> BookieServiceInfo:
         message = BookieServiceInfoFormat.FromString(data)
         if not message.IsInitialized():
             raise MetadataDamaged(f"registration of bookie {bookie_id} lacks a required field")
-        endpoints = tuple(
-            Endpoint(e.id, e.host, e.port, e.protocol, tuple(e.auth), tuple(e.extensions)) for e in message.endpoints
-        )
+        endpoints = tuple(_endpoint(item, f"registration of bookie {bookie_id}") for item in message.endpoints)
         return BookieServiceInfo(endpoints, dict(message.properties))
     except (DecodeError, UnicodeDecodeError) as error:
         raise MetadataDamaged(f"registration of bookie {bookie_id} cannot be read: {error}") from error
+
+
+def _endpoint(item: BookieServiceInfoFormat.Endpoint, subject: str) -> Endpoint:
+    name, host, protocol = (checked_string(text, subject) for text in (item.id, item.host, item.protocol))
+    auth = tuple(checked_string(text, subject) for text in item.auth)
+    extensions = tuple(checked_string(text, subject) for text in item.extensions)
+    return Endpoint(name, host, item.port, protocol, auth, extensions)
 
 
 def _legacy_service_info(bookie_id: str) -> BookieServiceInfo:

@@ -193,7 +193,7 @@ class TestInterruption:
         assert (await service.ledgers.read(1)).version == 0
 
     @wired
-    async def test_a_long_interruption_suspends_and_only_the_server_expires(self, driver: MetadataDriverUnderTest) -> None:
+    async def test_a_long_interruption_suspends_and_the_server_expires(self, driver: MetadataDriverUnderTest) -> None:
         """The owner alone decides: the client stays suspended until it hears that its session ended."""
         service = await driver.open(timeout=1.0)
         await service.cluster.initialize()

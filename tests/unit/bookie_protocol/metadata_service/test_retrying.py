@@ -1,0 +1,192 @@
+"""Answers that get lost: the write happened, or it did not, and nobody may be told something wrong."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import (
+    LedgerIdsExhausted,
+    MetadataExists,
+    MetadataNotFound,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+)
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.embedded.local import LocalTransport
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
+from bookie_protocol.metadata_service.interface import LedgerLayout
+from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+
+ROOT = "/ledgers"
+
+
+class LossyTree:
+    """Passes calls on; while `lose` is set, the next write's answer is lost (after, or before, it happened)."""
+
+    def __init__(self, tree: EmbeddedTree) -> None:
+        self._tree = tree
+        self.lose: str | None = None
+        self.meanwhile: Callable[[], Any] | None = None
+        self.number: int | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tree, name)
+
+    async def _lossy(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        lose, self.lose = self.lose, None
+        if lose == "before":
+            raise ConnectionLost("lost before")
+        result = await getattr(self._tree, name)(*args, **kwargs)
+        if lose == "after":
+            if self.meanwhile is not None:
+                await self.meanwhile()
+            raise ConnectionLost("lost after")
+        return result
+
+    async def create(self, *args: Any, **kwargs: Any) -> Any:
+        path = await self._lossy("create", *args, **kwargs)
+        if kwargs.get("sequential") and self.number is not None:
+            number, self.number = self.number, None
+            return f"{args[0]}{number:010d}"
+        return path
+
+    async def create_all(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._lossy("create_all", *args, **kwargs)
+
+    async def set(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._lossy("set", *args, **kwargs)
+
+    async def delete(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._lossy("delete", *args, **kwargs)
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[tuple[TreeMetadataService, LossyTree]]:
+    owner = await EmbeddedOwner.open(str(tmp_path))
+    tree = EmbeddedTree(LocalTransport(owner, owned=True), 5.0)
+    await tree.connect()
+    lossy = LossyTree(tree)
+    service = TreeMetadataService(lossy, ROOT, None)  # type: ignore[arg-type]
+    await service.cluster.initialize()
+    await service.ledgers.create(ledger(0))  # its directories, and the parent of the cookies, stand from here on
+    await service.cookies.create("b:0", b"")
+    yield service, lossy
+    await service.close()
+
+
+Rig = tuple[TreeMetadataService, LossyTree]
+
+
+def ledger(ledger_id: int, version: int = 3) -> LedgerMetadata:
+    return LedgerMetadata(
+        ledger_id, 1, 1, 1, {0: ("a:1",)}, digest_type=DigestType.CRC32, password=b"", format_version=version
+    )
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_each_write_happens_once(rig: Rig, when: str) -> None:
+    service, lossy = rig
+    lossy.lose = when
+    assert (await service.ledgers.create(ledger(1))).version == 0
+    found = await service.ledgers.read(1)
+    lossy.lose = when
+    assert (await service.ledgers.write(found.value.in_recovery(), 0)).version == 1
+    lossy.lose = when
+    assert await service.cookies.create("b:1", b"x") == 0
+    lossy.lose = when
+    assert await service.cookies.update("b:1", b"y", 0) == 1
+    lossy.lose = when
+    await service.cookies.delete("b:1")
+    lossy.lose = when
+    await service.ledgers.delete(1)
+    with pytest.raises(MetadataNotFound):
+        await service.ledgers.read(1)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_initialize_with_a_lost_answer(tmp_path: Path, when: str) -> None:
+    owner = await EmbeddedOwner.open(str(tmp_path))
+    tree = EmbeddedTree(LocalTransport(owner, owned=True), 5.0)
+    await tree.connect()
+    lossy = LossyTree(tree)
+    service = TreeMetadataService(lossy, ROOT, None)  # type: ignore[arg-type]
+    lossy.lose = when
+    instance = await service.cluster.initialize()
+    assert await service.cluster.instance_id() == instance
+    await service.close()
+
+
+async def test_somebody_else_created_the_ledger_while_our_answer_was_lost(rig: Rig) -> None:
+    service, lossy = rig
+    await service.ledgers.create(ledger(1))
+    lossy.lose = "before"
+    with pytest.raises(MetadataExists):
+        await service.ledgers.create(ledger(1))
+
+
+async def test_formats_without_a_token_cannot_claim_a_ledger(rig: Rig) -> None:
+    service, lossy = rig
+    lossy.lose = "after"
+    with pytest.raises(MetadataExists):
+        await service.ledgers.create(ledger(2, version=2))
+
+
+async def test_a_lost_write_that_was_overwritten_is_a_conflict(rig: Rig) -> None:
+    service, lossy = rig
+    metadata = (await service.ledgers.create(ledger(1))).value
+
+    async def overwrite() -> None:
+        lossy.meanwhile = None
+        await service.ledgers.write(metadata.closed(5, 5), 1)
+
+    lossy.lose, lossy.meanwhile = "after", overwrite
+    with pytest.raises(MetadataVersionConflict):
+        await service.ledgers.write(metadata.in_recovery(), 0)
+
+
+async def test_a_lost_registration_is_recognised_by_its_session(rig: Rig) -> None:
+    service, lossy = rig
+    lossy.lose = "after"
+    await service.tree.create(f"{ROOT}/available/b:1", b"info", ephemeral=True)
+    lossy.lose = "before"
+    with pytest.raises(MetadataExists):
+        await service.tree.create(f"{ROOT}/INSTANCEID", b"mine")
+
+
+async def test_the_deadline_ends_the_retries(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, lossy = rig
+
+    async def always_lost(*_: Any, **__: Any) -> Any:
+        raise ConnectionLost("gone")
+
+    monkeypatch.setattr(lossy, "delete", always_lost)
+    with pytest.raises(MetadataUnavailable, match=r"could not delete /x within 0\.2 s: gone"):
+        await service.tree.delete("/x", timeout=0.2)
+
+
+async def test_31_bits_overflow_into_63_bits_and_a_full_directory_into_the_next(rig: Rig) -> None:
+    service, lossy = rig
+    lossy.number = 2**31 - 2
+    assert await service.ledgers.generate_id() == 2**31 - 2
+    lossy.number = 2**31 - 1
+    assert await service.ledgers.generate_id() == 1 << 32
+    assert await service.ledgers.generate_id() == (1 << 32) + 1
+    lossy.number = -(2**31)
+    assert await service.ledgers.generate_id() == 2 << 32
+
+
+async def test_a_layout_of_31_bits_runs_out(rig: Rig) -> None:
+    service, lossy = rig
+    await service.tree.set(f"{ROOT}/LAYOUT", b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1", -1)
+    flat = TreeMetadataService(lossy, ROOT, LedgerLayout.FLAT)  # type: ignore[arg-type]
+    lossy.number = 2**31 - 1
+    with pytest.raises(LedgerIdsExhausted, match="flat layout"):
+        await flat.ledgers.generate_id()
+    await flat.ledgers.close()

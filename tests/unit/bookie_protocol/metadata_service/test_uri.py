@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
+from bookie_protocol.metadata_service.interface import LedgerLayout
+from bookie_protocol.metadata_service.uri import (
+    MetadataDriver,
+    open_metadata_service,
+    parse_metadata_service_uri,
+    uri_from_legacy_keys,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "layout"),
+    [
+        ("zk://h1:2181;h2:2182/prod/bk/ledgers", None),
+        ("zk+null://h1:2181;h2:2182/prod/bk/ledgers", None),
+        ("ZK+Hierarchical://h1:2181;h2:2182/prod/bk/ledgers/", LedgerLayout.HIERARCHICAL),
+        ("zk+longhierarchical://h1;h2:2182/prod/bk/ledgers", LedgerLayout.LONG_HIERARCHICAL),
+        ("zk+flat://h1:2181,h2:2182/prod/bk/ledgers", LedgerLayout.FLAT),
+    ],
+)
+def test_zookeeper(text: str, layout: LedgerLayout | None) -> None:
+    uri = parse_metadata_service_uri(text)
+    assert uri.driver is MetadataDriver.ZOOKEEPER
+    assert uri.connect_string == "h1:2181,h2:2182"
+    assert (uri.root, uri.layout) == ("/prod/bk/ledgers", layout)
+
+
+def test_embedded() -> None:
+    served = parse_metadata_service_uri("embedded://127.0.0.1:3183/ledgers")
+    assert (served.driver, served.hosts, served.root) == (
+        MetadataDriver.SERVED,
+        (("127.0.0.1", 3183),),
+        "/ledgers",
+    )
+    for text in ("/var/lib/metadata", "file:///var/lib/metadata"):
+        owned = parse_metadata_service_uri(text)
+        assert (owned.driver, owned.folder, owned.root) == (
+            MetadataDriver.OWNED,
+            "/var/lib/metadata",
+            "/ledgers",
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no scheme"),
+        ("ledgers", "no scheme"),
+        ("zk:///ledgers", "names no host"),
+        ("zk://;/ledgers", "names no host"),
+        ("zk://h:2181", "no path"),
+        ("zk://h:2181/", "no path"),
+        ("zk://h:2181/a//b", "no path of a node"),
+        ("zk://h:2181/a/../b", "no path of a node"),
+        ("zk://h:0/ledgers", "is not host:port"),
+        ("zk://h:x/ledgers", "is not host:port"),
+        ("zk://:2181/ledgers", "is not host:port"),
+        ("zk+ms://h:2181/ledgers", "unknown ledger layout 'ms'"),
+        ("zk+legacyhierarchical://h:2181/ledgers", "use one of null, flat, hierarchical, longhierarchical"),
+        ("etcd://h:2379/scope", "no driver for etcd"),
+        ("metadata-store:zk:h:2181/x", "no scheme"),
+        ("embedded://h/ledgers", "lacks a port"),
+        ("embedded://h:1;i:2/ledgers", "served by one host"),
+        ("file://host/x", "write file:///"),
+    ],
+)
+def test_refusals_name_the_key_and_the_remedy(text: str, message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message) as caught:
+        parse_metadata_service_uri(text)
+    assert str(caught.value).startswith(f"metadataServiceUri={text} is refused: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_legacy_keys() -> None:
+    uri = uri_from_legacy_keys("h1:2181,h2:2181", "/ledgers", None)
+    assert uri == "zk+null://h1:2181;h2:2181/ledgers"
+    factory = "org.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory"
+    assert uri_from_legacy_keys("h:1", "/l", factory) == "zk+longhierarchical://h:1/l"
+    with pytest.raises(InvalidConfiguration, match="ledgerManagerFactoryClass"):
+        uri_from_legacy_keys("h:1", "/l", "com.example.Other")
+
+
+@pytest.mark.parametrize("scheme", ["zk+null", "embedded"])
+async def test_nobody_listens(scheme: str) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(MetadataUnavailable, match=rf"127\.0\.0\.1:{port}.*0\.5 s: check metadataServiceUri"):
+        await open_metadata_service(f"{scheme}://127.0.0.1:{port}/ledgers", timeout=0.5)
