@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.instruments import OpStats
 from bookie_pod.metrics.registry import Registry
 
@@ -41,7 +42,9 @@ _STAGES: Final = (
 class RequestMetrics:
     """Instruments of the TCP server. Any thread may observe; adds once per batch."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, bookie: BookieMetrics | None = None) -> None:
+        """`bookie` also hears of bytes written and read."""
+        self._bookie = bookie
         scope = registry.scope(_PREFIX)
         self._scope = scope
         self._adds = (
@@ -67,6 +70,21 @@ class RequestMetrics:
         """A batch of adds was answered."""
         for stats in self._adds:
             stats.observe_ms(elapsed_ms, entries, success)
+
+    def adds_admitted(self, entries: int, nbytes: int, elapsed_ms: float) -> None:
+        """A batch of adds was handed to the journal."""
+        if self._bookie is not None:
+            self._bookie.added(entries, nbytes, elapsed_ms)
+
+    def entries_read(self, entries: int, nbytes: int, elapsed_ms: float) -> None:
+        """Entries were handed out."""
+        if self._bookie is not None:
+            self._bookie.was_read(entries, nbytes, elapsed_ms)
+
+    def forced(self) -> None:
+        """A force request came in."""
+        if self._bookie is not None:
+            self._bookie.force_ledger.add()
 
     def add_refused(self, elapsed_ms: float) -> None:
         """One add was answered with an error before it reached the journal."""

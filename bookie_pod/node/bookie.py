@@ -48,7 +48,7 @@ from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_pod.server.tcp.listener import TcpListener
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
-from bookie_pod.storage.disks import DiskMonitor
+from bookie_pod.storage.disks import DiskMonitor, current
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.marks import MarkFiles
@@ -81,6 +81,10 @@ class Bookie:
         self.loop = asyncio.get_running_loop()
         self.failed: asyncio.Future[PodkeeperError] = self.loop.create_future()
         self.registry = Registry(config.metrics.latency_rollover_seconds)
+        self._metrics = BookieMetrics(self.registry)
+        self._metrics.bind_status(lambda: self._status().value)
+        self._metrics.bind_journals(len(config.directories.journal), config.journal.queue_size)
+        self.registry.add_collector(ProcessCollector())
         self.phase = "starting"
         self._files = PosixFiles()
         self._bridge = LoopBridge(self.loop)
@@ -214,7 +218,14 @@ class Bookie:
 
     def _make_server(self, journaled_keys: set[int]) -> None:
         self._server = make_server(
-            self.config, self._files, self._storage.storage, self._journals, self.loop, self.registry, journaled_keys
+            self.config,
+            self._files,
+            self._storage.storage,
+            self._journals,
+            self.loop,
+            self.registry,
+            journaled_keys,
+            self._metrics,
         )
         self._undo.push_async_callback(asyncio.to_thread, self._server.stop_lanes)
         self._mode = BookieMode(options.mode_options(self.config), self._server.admission, self._later, self.fail)
@@ -241,10 +252,11 @@ class Bookie:
         self._mode_of().on_disks(verdict)
         monitor.start()
         self._undo.push_async_callback(asyncio.to_thread, monitor.stop)
-        metrics = BookieMetrics(self.registry)
-        metrics.bind_status(lambda: self._status().value)
-        metrics.bind_journals(len(self._journals), self.config.journal.queue_size)
-        self.registry.add_collector(ProcessCollector())
+        self._metrics.bind_directories(
+            "ledger",
+            lambda: len(self._storage.writable()),
+            {directory: _usage_percent(monitor, directory) for directory in self.config.directories.ledger},
+        )
 
     async def _register(self) -> None:
         address = options.address_options(self.config, self.port)
@@ -388,3 +400,9 @@ async def _stop_server(starting: asyncio.Task[object]) -> None:
         server = await starting
         if server is not None:
             await server.stop()  # type: ignore[attr-defined]
+
+
+def _usage_percent(monitor: DiskMonitor, directory: str) -> Callable[[], float]:
+    """Reads how full a configured directory was at the last check."""
+    folder = current(directory)
+    return lambda: monitor.usage.get(folder, 0.0) * 100

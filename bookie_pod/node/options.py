@@ -60,6 +60,8 @@ def journal_options(config: BookieConfig) -> JournalOptions:
         page_cache_flush_interval_ms=journal.page_cache_flush_interval_ms,
         queue_entries=journal.queue_size,
         queue_bytes=journal.max_memory_bytes // count,
+        group_checks=journal.group_checks,
+        slow_sync_ms=journal.slow_sync_ms,
     )
 
 
@@ -83,7 +85,9 @@ def storage_settings(config: BookieConfig) -> StorageSettings:
                 flush_interval_bytes=common.flush_entry_log_bytes,
                 preallocate=common.entry_log_preallocation,
                 min_usable_bytes=config.disks.min_usable_for_entry_log_bytes,
-                max_entry_bytes=config.network.max_frame_size_bytes - 500,
+                # Clients leave 500 bytes of a frame to its head, but the binary protocol needs 28 only, and every
+                # entry that was acknowledged has to be readable.
+                max_entry_bytes=config.network.max_frame_size_bytes,
                 per_ledger=common.entry_log_per_ledger,
                 max_active_logs=common.max_active_entry_logs,
                 active_log_idle_seconds=common.entry_log_map_expiry_seconds,

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import Ledgers
-from bookie_pod.metrics.db_storage import DbStorageMetrics
+from bookie_pod.metrics.bookie import BookieMetrics
+from bookie_pod.metrics.db_storage import DbStorageMetrics, export_limits
 from bookie_pod.metrics.journal import JournalInstruments
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
@@ -25,9 +26,11 @@ from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.tls import tls_context
 from bookie_pod.storage.disks import disk_space
+from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
 from bookie_pod.storage.engines.metrics import StorageMetrics
 from bookie_pod.storage.engines.registry import StorageParts, open_storage
+from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log.directories import LedgerDirStates
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.batch import JournalBatch
@@ -53,11 +56,34 @@ def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, regis
     """Open the configured engine on its directories. Raises StartupError or StorageFault."""
     dirs = {folder: LedgerDirStates([folder]) for folder in options.current_folders(config.directories.ledger)}
 
-    def metrics(ledger_folder: str, index_folder: str) -> StorageMetrics:
-        return DbStorageMetrics(registry, ledger_folder.removesuffix("/current"), index_folder.removesuffix("/current"))
+    instruments: list[DbStorageMetrics] = []
 
+    def metrics(ledger_folder: str, index_folder: str) -> StorageMetrics:
+        instruments.append(
+            DbStorageMetrics(registry, ledger_folder.removesuffix("/current"), index_folder.removesuffix("/current"))
+        )
+        return instruments[-1]
+
+    settings = options.storage_settings(config)
     parts = StorageParts(files=files, on_loop=on_loop, ledger_dirs=dirs.__getitem__, metrics=metrics)
-    return StorageSide(open_storage(options.storage_settings(config), parts), dirs)
+    storage = open_storage(settings, parts)
+    if isinstance(storage, DbLedgerStorage):
+        for directory, instrument in zip(storage.directories, instruments, strict=True):
+            _bind_directory(instrument, directory)
+        half_bytes = settings.db.write_cache_bytes // len(storage.directories)
+        export_limits(registry, half_bytes, settings.db.read_ahead_entries)
+    return StorageSide(storage, dirs)
+
+
+def _bind_directory(instruments: DbStorageMetrics, directory: SingleDirectoryStorage) -> None:
+    instruments.bind_gauges(
+        write_cache_size=lambda: directory.write_cache_usage()[0],
+        write_cache_count=lambda: directory.write_cache_usage()[1],
+        read_cache_size=lambda: directory.read_cache.nbytes,
+        read_cache_count=lambda: directory.read_cache.count,
+        entries_count=directory.locations.estimated_count,
+        ledgers_count=lambda: len(directory.ledgers),
+    )
 
 
 def make_journals(
@@ -100,6 +126,7 @@ def make_server(
     loop: asyncio.AbstractEventLoop,
     registry: Registry,
     journaled_keys: set[int],
+    bookie_metrics: BookieMetrics | None = None,
 ) -> ServerSide:
     """Everything between the sockets and the storage. Raises InvalidConfiguration for TLS and authentication."""
     if config.auth.provider_class is not None:
@@ -112,7 +139,7 @@ def make_server(
     tcp_options = options.tcp_options(config)
     admission = WriteAdmission(storage, journals, adds_in_progress_max=tcp_options.max_adds_in_progress)
     operations.on_full = admission.filled
-    metrics = RequestMetrics(registry)
+    metrics = RequestMetrics(registry, bookie_metrics)
     context = ServerContext(loop, operations, admission, tcp_options, tls=tls_context(config.tls), metrics=metrics)
     threads, pending = config.threads, config.threads.max_pending_reads_per_thread
     lanes = ReadLanes("read", max(1, threads.read_workers), pending, loop)

@@ -84,6 +84,8 @@ class DiskMonitor:
         self._report = report
         self._on_verdict = on_verdict
         self._on_failure = on_failure
+        self.usage: dict[str, float] = {}
+        """Share in use by directory, as found last."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -118,6 +120,7 @@ class DiskMonitor:
         verdict = DiskVerdict(
             len(self._states) - full, full, room, {path: _share(usage) for path, usage in usages.items()}
         )
+        self.usage = verdict.usage
         self._on_verdict(verdict)
         return verdict
 
