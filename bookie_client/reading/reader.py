@@ -26,7 +26,7 @@ from bookie_client.reading.replicas import read_order
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import ENTRY_HEADER
 from bookie_protocol.errors import BadRequest, DigestMismatch, PodkeeperError
-from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
 
 FIRST_WINDOW: Final = 16
 """Entries under way before any size is known."""
@@ -124,10 +124,16 @@ class _RangeRead:
         metadata = reader.metadata()
         failed_lately = context.pool.down()
         read = context.pool.dialect.read
+        orders: dict[tuple[Ensemble, int], list[str]] = {}
         for entry_id in range(self._issued, end):
+            # Entries of one segment with the same place in the striping are asked in the same order.
+            place = metadata.ensemble_for(entry_id), entry_id % metadata.ensemble_size
+            order = orders.get(place)
+            if order is None:
+                order = orders[place] = read_order(metadata, entry_id, failed_lately)
             EntryRead(
                 (self._ledger_id, entry_id),
-                read_order(metadata, entry_id, failed_lately),
+                order,
                 read(next(context.transactions), self._ledger_id, entry_id),
                 context.pool,
                 reader.digest,
