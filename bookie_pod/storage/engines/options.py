@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bookie_pod.storage.entry_log.options import EntryLogOptions
-from bookie_pod.storage.index.rocksdb_store import LEDGERS_DB, RocksOptions
+from bookie_pod.storage.index.rocksdb_options import LEDGERS_DB, RocksOptions
 from bookie_protocol.errors import InvalidConfiguration
 
 MIB: Final = 1 << 20

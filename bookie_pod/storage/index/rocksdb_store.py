@@ -18,115 +18,31 @@ Source: reference on-disk formats, sections 8.1 and 8.4.
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from enum import Enum
+from functools import partial
 from typing import TypeVar
 
 from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    ChecksumType,
-    DBCompressionType,
-    DBRecoveryMode,
-    Options,
     Rdict,
-    RdictIter,
     WriteBatch,
     WriteOptions,
 )
 
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.rocksdb_options import LEDGERS_DB, RocksOptions, build_options
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
 
-MIB = 1 << 20
-KIB = 1 << 10
+SCAN_CHUNK = 1024
+"""Rows that a scan takes at once. An iterator lives no longer than that: it would keep the database from reopening."""
+REOPEN_TRIES, REOPEN_PAUSE = 100, 0.02
+"""How often, and after how many seconds each time, a reopening tries to get the lock of the closed database."""
 
 _T = TypeVar("_T")
-
-
-class Compression(Enum):
-    """Block compression of a database."""
-
-    NONE = "none"
-    SNAPPY = "snappy"
-    LZ4 = "lz4"
-
-
-@dataclass(frozen=True, slots=True)
-class RocksOptions:
-    """What matters of RocksDB's options; the defaults are those of the `locations` database."""
-
-    block_size: int = 64 * KIB
-    """Bytes of an uncompressed data block (`dbStorage_rocksDB_blockSize`)."""
-    block_cache_size: int = 32 * MIB
-    """Bytes of the block cache, index and filter blocks included (`dbStorage_rocksDB_blockCacheSize`)."""
-    bloom_bits_per_key: int = 10
-    """0 for no filter (`dbStorage_rocksDB_bloomFilterBitsPerKey`)."""
-    compression: Compression = Compression.LZ4
-    """`dbStorage_rocksDB_lz4CompressionEnabled`."""
-    write_buffer_size: int = 64 * MIB
-    """Bytes of one memtable (`dbStorage_rocksDB_writeBufferSizeMB`)."""
-    write_buffers: int = 4
-    """Memtables at most."""
-    sst_size: int = 64 * MIB
-    """Target bytes of a table file (`dbStorage_rocksDB_sstSizeInMB`)."""
-    level0_files: int = 4
-    """Table files in level 0 that start a compaction (`dbStorage_rocksDB_numFilesInLevel0`)."""
-    level1_size: int = 256 * MIB
-    """Bytes of level 1 (`dbStorage_rocksDB_maxSizeInLevel1MB`)."""
-    max_wal_size: int = 512 * MIB
-    """Bytes of write-ahead log that force a memtable flush."""
-    background_jobs: int = 4
-    """Flushes and compactions at a time. The reference uses 32; a pod has few cores."""
-
-
-LEDGERS_DB = RocksOptions(
-    block_size=4 * KIB,
-    block_cache_size=8 * MIB,
-    bloom_bits_per_key=0,
-    compression=Compression.SNAPPY,
-    write_buffers=2,
-    background_jobs=2,
-)
-"""Options of the `ledgers` database."""
-
-_COMPRESSION: dict[Compression, Callable[[], DBCompressionType]] = {
-    Compression.NONE: DBCompressionType.none,
-    Compression.SNAPPY: DBCompressionType.snappy,
-    Compression.LZ4: DBCompressionType.lz4,
-}
-
-
-def _build(options: RocksOptions) -> Options:
-    table = BlockBasedOptions()
-    table.set_format_version(5)
-    table.set_checksum_type(ChecksumType.xxhash())
-    table.set_block_size(options.block_size)
-    table.set_block_cache(Cache(options.block_cache_size))
-    table.set_cache_index_and_filter_blocks(True)
-    if options.bloom_bits_per_key > 0:
-        table.set_bloom_filter(options.bloom_bits_per_key, False)
-    built = Options(raw_mode=True)
-    built.create_if_missing(True)
-    built.set_paranoid_checks(True)
-    built.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    built.set_block_based_table_factory(table)
-    built.set_compression_type(_COMPRESSION[options.compression]())
-    built.set_write_buffer_size(options.write_buffer_size)
-    built.set_max_write_buffer_number(options.write_buffers)
-    built.set_target_file_size_base(options.sst_size)
-    built.set_level_zero_file_num_compaction_trigger(options.level0_files)
-    built.set_max_bytes_for_level_base(options.level1_size)
-    built.set_level_compaction_dynamic_level_bytes(True)
-    built.set_max_total_wal_size(options.max_wal_size)
-    built.set_max_background_jobs(options.background_jobs)
-    built.set_max_open_files(-1)
-    built.set_keep_log_file_num(30)
-    built.set_log_file_time_to_roll(24 * 60 * 60)
-    return built
 
 
 class RocksBatch:
@@ -158,32 +74,67 @@ class RocksBatch:
 
 
 class RocksStore:
-    """One RocksDB database. See `OrderedStore` for what each method promises."""
+    """One RocksDB database. See `OrderedStore` for what each method promises.
 
-    def __init__(self, path: str, options: RocksOptions | None = None) -> None:
+    After a failed write RocksDB refuses every later one, also when the disk has room again. So the next write closes
+    the database and opens it anew, once the disk has enough room for what opening writes; look-ups that meet the gap
+    wait for it and are repeated.
+    """
+
+    def __init__(
+        self, path: str, options: RocksOptions | None = None, usable: Callable[[], int] = lambda: 1 << 62
+    ) -> None:
+        """`usable` gives the bytes that may still be written to the disk of `path`."""
         self._path = path
-        self._db = self._call("open", lambda: Rdict(path, _build(options or RocksOptions())))
+        self._options = options or RocksOptions()
+        self._usable = usable
+        self._db: Rdict | None = self._open()
         self._unsynced = WriteOptions()
+        self._write_failed = False
+        self._reopening = threading.Lock()
         self._closed = False
 
     @property
     def path(self) -> str:
         return self._path
 
-    def _call(self, what: str, operation: Callable[[], _T]) -> _T:
+    def _open(self) -> Rdict:
         try:
-            return operation()
+            return Rdict(self._path, build_options(self._options))
         except Exception as error:  # the binding raises bare Exception for every RocksDB status
-            raise StorageFault(f"RocksDB in {self._path}: {what} failed: {error}") from error
+            raise self._fault("open", error) from error
+
+    def _fault(self, what: str, error: Exception | str) -> StorageFault:
+        return StorageFault(f"RocksDB in {self._path}: {what} failed: {error}")
+
+    def _call(self, what: str, operation: Callable[[Rdict], _T]) -> _T:
+        """Run an operation that changes nothing; again, if the database was reopened under it."""
+        db = self._db
+        try:
+            if db is not None:
+                return operation(db)
+            error: Exception | str = "the database is closed after an earlier failure"
+        except Exception as caught:
+            error = caught
+        with self._reopening:
+            again = self._db
+        if again is None or again is db:
+            raise self._fault(what, error) from (error if isinstance(error, Exception) else None)
+        try:
+            return operation(again)
+        except Exception as second:
+            raise self._fault(what, second) from second
+
+    # --- look-ups -------------------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
-        values = self._call("get", lambda: self._db.get([key]))
+        values = self._call("get", lambda db: db.get([key]))
         value = values[0] if values is not None else None
         return bytes(value) if value is not None else None
 
     def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
-        def seek() -> tuple[bytes, bytes] | None:
-            rows = self._db.iter()
+        def seek(db: Rdict) -> tuple[bytes, bytes] | None:
+            rows = db.iter()
             rows.seek_for_prev(key)
             if rows.valid():
                 return bytes(rows.key()), bytes(rows.value())
@@ -193,53 +144,107 @@ class RocksStore:
         return self._call("seek", seek)
 
     def scan(self, begin: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        rows = self._call("iterate", self._db.iter)
-        self._call("seek", lambda: rows.seek(begin))
-        return self._walk(rows, end)
+        while True:
+            rows = self._call("iteration", partial(_read_chunk, begin=begin, end=end))
+            yield from rows
+            if len(rows) < SCAN_CHUNK:
+                return
+            begin = rows[-1][0] + b"\0"
 
-    def _walk(self, rows: RdictIter, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        # Compared here: an upper bound in the binding's ReadOptions cut rows off (its memory does not live long
-        # enough).
-        valid, key_of, value_of, advance = rows.valid, rows.key, rows.value, rows.next
-        try:
-            while valid():
-                key = key_of()
-                if end is not None and key >= end:
-                    return
-                yield key, value_of()
-                advance()
-            rows.status()  # raises if it was a fault that ended the walk
-        except Exception as error:
-            raise StorageFault(f"RocksDB in {self._path}: iteration failed: {error}") from error
+    def was_written(self) -> bool:
+        return self._call("sequence number", lambda db: db.latest_sequence_number()) > 0
+
+    def estimated_count(self) -> int:
+        return self._call("property", lambda db: db.property_int_value("rocksdb.estimate-num-keys")) or 0
+
+    # --- writing --------------------------------------------------------------------------------------------
 
     def batch(self) -> RocksBatch:
         return RocksBatch(self)
 
     def write(self, batch: WriteBatch, *, sync: bool) -> None:
-        """Apply a batch of the binding. The wait for the disk, if any, is in `sync`, which frees the
-        interpreter."""
+        """Apply a batch of the binding. The wait for the disk, if any, is in `sync`, which frees the interpreter."""
         if not batch.is_empty():
-            self._call("write", lambda: self._db.write(batch, self._unsynced))
+            self._change("write", lambda db: db.write(batch, self._unsynced))
         if sync:
             self.sync()
 
     def sync(self) -> None:
-        self._call("sync of the write-ahead log", lambda: self._db.flush_wal(True))
+        self._change("sync of the write-ahead log", lambda db: db.flush_wal(True))
 
-    def was_written(self) -> bool:
-        return self._call("sequence number", self._db.latest_sequence_number) > 0
+    def _change(self, what: str, operation: Callable[[Rdict], None]) -> None:
+        if self._write_failed or self._db is None:
+            self._reopen(what)
+        assert self._db is not None
+        try:
+            operation(self._db)
+        except Exception as error:
+            self._write_failed = True
+            raise self._fault(what, error) from error
 
-    def estimated_count(self) -> int:
-        count = self._call("property", lambda: self._db.property_int_value("rocksdb.estimate-num-keys"))
-        return count or 0
+    def _reopen(self, what: str) -> None:
+        """Open the database anew after a failed write. Whoever made that write repeats it, so nothing is missed."""
+        if self._closed:
+            raise self._fault(what, "the database is closed")
+        try:
+            usable = self._usable()
+        except OSError as error:
+            raise self._fault(what, error) from error
+        if usable < 2 * self._options.write_buffer_size:
+            raise self._fault(what, "an earlier write failed, and the disk has no room to recover; free some")
+        with self._reopening:
+            db, self._db = self._db, None
+            if db is not None:
+                with contextlib.suppress(Exception):  # it repeats the error of the failed write
+                    db.close()
+                del db
+            self._db = self._open_when_free()
+            self._write_failed = False
+
+    def _open_when_free(self) -> Rdict:
+        """Open as soon as look-ups on other threads have let go of the closed database, or fail after a while."""
+        for _ in range(REOPEN_TRIES):
+            try:
+                return self._open()
+            except StorageFault as fault:
+                if "lock hold by current process" not in str(fault):
+                    raise
+                time.sleep(REOPEN_PAUSE)
+        return self._open()
 
     def compact(self) -> None:
-        self._call("compaction", lambda: self._db.compact_range(None, None))
+        self._call("compaction", lambda db: db.compact_range(None, None))
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._call("close", self._db.close)
+        if self._closed:
+            return
+        self._closed = True
+        db = self._db
+        if db is None:
+            return
+        try:
+            db.close()
+        except Exception as error:
+            if not self._write_failed:  # else it was told when it happened
+                raise self._fault("close", error) from error
+
+
+def _read_chunk(db: Rdict, begin: bytes, end: bytes | None) -> list[tuple[bytes, bytes]]:
+    # The end is compared here: with an upper bound in the binding's ReadOptions rows were missing.
+    iterator = db.iter()
+    iterator.seek(begin)
+    valid, key_of, value_of, advance = iterator.valid, iterator.key, iterator.value, iterator.next
+    rows: list[tuple[bytes, bytes]] = []
+    while valid():
+        key = key_of()
+        if end is not None and key >= end:
+            return rows
+        rows.append((key, value_of()))
+        if len(rows) == SCAN_CHUNK:
+            return rows
+        advance()
+    iterator.status()  # raises if it was a fault that ended the walk
+    return rows
 
 
 class RocksStores:
@@ -253,4 +258,5 @@ class RocksStores:
         return self._files.exists(f"{path}/CURRENT")
 
     def open(self, path: str, kind: StoreKind) -> OrderedStore:
-        return RocksStore(path, self._options[kind])
+        parent = path.rpartition("/")[0]
+        return RocksStore(path, self._options[kind], lambda: self._files.usage(parent).usable)

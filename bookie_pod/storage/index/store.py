@@ -4,7 +4,8 @@ Invariants
 - `commit` applies a batch atomically. With `sync=True`, and after `sync()`, that batch and every batch before
   it survive a crash; without, a crash keeps some prefix of the batches committed since.
 - "The key is absent" is an answer (None, or the end of a scan). Every fault raises `StorageFault`.
-- A scan sees the store as it was when the scan began.
+- A scan gives every row that is there all the while it runs, once and in order; rows that come or go meanwhile may be
+  given or not.
 
 Threads: any; commits come from one thread at a time per store.
 """

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.storage.files_posix import PosixFiles
-from bookie_pod.storage.index.rocksdb_store import RocksOptions, RocksStore, RocksStores
+from bookie_pod.storage.index.rocksdb_options import RocksOptions
+from bookie_pod.storage.index.rocksdb_store import SCAN_CHUNK, RocksStore, RocksStores
 from bookie_pod.storage.index.store import StoreKind
 from bookie_protocol.errors import StorageFault
 
@@ -48,12 +49,16 @@ def test_rows_come_back_in_order(tmp_path: Path) -> None:
     _fill(store, range(10, 20))
     assert store.get(_key(12)) == b"v12"
     assert store.get(_key(9)) is None
+    assert store.estimated_count() == 10
     assert store.floor(_key(15)) == (_key(15), b"v15")
     assert store.floor(_key(99)) == (_key(19), b"v19")
     assert store.floor(_key(9)) is None
     assert [key for key, _ in store.scan(_key(12), _key(15))] == [_key(n) for n in (12, 13, 14)]
     assert len(list(store.scan())) == 10
-    assert store.estimated_count() == 10
+    _fill(store, range(100, 100 + 2 * SCAN_CHUNK))
+    assert [key for key, _ in store.scan(_key(100))] == [_key(n) for n in range(100, 100 + 2 * SCAN_CHUNK)]
+    assert len(list(store.scan(_key(100), _key(100 + SCAN_CHUNK)))) == SCAN_CHUNK
+    assert len(list(store.scan(_key(100), _key(101 + SCAN_CHUNK)))) == SCAN_CHUNK + 1
     store.close()
 
 
@@ -187,6 +192,73 @@ def test_a_sync_lets_other_threads_run(tmp_path: Path) -> None:
         stop.set()
         thread.join()
         store.close()
+
+
+class _FullDisk:
+    """A database whose writes fail from now on, as RocksDB's do after its first failed write."""
+
+    def __init__(self, db: object) -> None:
+        self._db = db
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("write", "flush_wal"):
+            raise OSError("IO error: No space left on device")
+        return getattr(self._db, name)
+
+
+def test_after_a_full_disk_the_store_recovers_once_there_is_room(tmp_path: Path) -> None:
+    usable = 0
+    store = RocksStore(str(tmp_path / "db"), RocksOptions(write_buffer_size=1 << 20), lambda: usable)
+    _fill(store, range(3))
+    store._db = _FullDisk(store._db)  # type: ignore[assignment]
+    with pytest.raises(StorageFault, match="No space left"):
+        _fill(store, range(3, 6))
+    with pytest.raises(StorageFault, match="free some"):
+        _fill(store, range(3, 6))
+    assert store.get(_key(1)) == b"v1"  # what was there stays readable
+    before = store.scan()
+    assert next(before) == (_key(0), b"v0")
+    usable = 2 << 20
+    _fill(store, range(3, 6))
+    assert [key for key, _ in store.scan()] == [_key(n) for n in range(6)]
+    assert [key for key, _ in before] == [_key(n) for n in range(1, 3)]
+    store.close()
+
+
+def test_readers_wait_while_the_store_is_opened_anew(tmp_path: Path) -> None:
+    store = RocksStore(str(tmp_path / "db"))
+    _fill(store, range(100))
+    stop = threading.Event()
+    failures: list[Exception] = []
+    reads = [0, 0]
+
+    def look(reader: int) -> None:
+        while not stop.is_set():
+            try:
+                assert store.get(_key(50)) == b"v50"
+                assert store.floor(_key(200)) == (_key(99), b"v99")
+                reads[reader] += 1
+            except Exception as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=look, args=(reader,)) for reader in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(5):
+            store._write_failed = True
+            _fill(store, range(1))
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert min(reads) > 0
+    store.close()
+    with pytest.raises(StorageFault):
+        store.get(_key(1))
+    with pytest.raises(StorageFault):
+        _fill(store, range(1))
 
 
 def test_the_files_carry_what_the_reference_reads(tmp_path: Path) -> None:
