@@ -34,7 +34,7 @@ class RocksOptions:
     bloom_bits_per_key: int = 10
     """0 for no filter (`dbStorage_rocksDB_bloomFilterBitsPerKey`)."""
     compression: Compression = Compression.LZ4
-    """`dbStorage_rocksDB_lz4CompressionEnabled`."""
+    """`dbStorage_rocksDB_lz4CompressionEnabled`; false stands for RocksDB's own default, SNAPPY."""
     write_buffer_size: int = 64 * MIB
     """Bytes of one memtable (`dbStorage_rocksDB_writeBufferSizeMB`)."""
     write_buffers: int = 4
@@ -47,6 +47,14 @@ class RocksOptions:
     """Bytes of level 1 (`dbStorage_rocksDB_maxSizeInLevel1MB`)."""
     max_wal_size: int = 512 * MIB
     """Bytes of write-ahead log that force a memtable flush."""
+    num_levels: int = -1
+    """-1 for RocksDB's default (`dbStorage_rocksDB_numLevels`)."""
+    format_version: int = 5
+    """Of table files, 2 to 5 (`dbStorage_rocksDB_format_version`)."""
+    checksum: str = "kxxHash"
+    """Of blocks, one of `CHECKSUMS` (`dbStorage_rocksDB_checksum_type`)."""
+    log_directory: str | None = None
+    """Where RocksDB's own log goes; None: beside the data (`dbStorage_rocksDB_logPath`)."""
     background_jobs: int = 4
     """Flushes and compactions at a time. The reference uses 32; a pod has few cores."""
 
@@ -61,6 +69,13 @@ LEDGERS_DB = RocksOptions(
 )
 """Options of the `ledgers` database."""
 
+CHECKSUMS: dict[str, Callable[[], ChecksumType]] = {
+    "kNoChecksum": ChecksumType.no_checksum,
+    "kCRC32c": ChecksumType.crc32c,
+    "kxxHash": ChecksumType.xxhash,
+    "kxxHash64": ChecksumType.xxhash64,
+    "kXXH3": ChecksumType.xxh3,
+}
 _COMPRESSION: dict[Compression, Callable[[], DBCompressionType]] = {
     Compression.NONE: DBCompressionType.none,
     Compression.SNAPPY: DBCompressionType.snappy,
@@ -71,11 +86,14 @@ _COMPRESSION: dict[Compression, Callable[[], DBCompressionType]] = {
 def build_options(options: RocksOptions) -> Options:
     """The binding's options: ours, and what never changes because the reference reads the files."""
     table = BlockBasedOptions()
-    table.set_format_version(5)
-    table.set_checksum_type(ChecksumType.xxhash())
+    table.set_format_version(options.format_version)
+    table.set_checksum_type(CHECKSUMS[options.checksum]())
     table.set_block_size(options.block_size)
-    table.set_block_cache(Cache(options.block_cache_size))
-    table.set_cache_index_and_filter_blocks(True)
+    if options.block_cache_size > 0:
+        table.set_block_cache(Cache(options.block_cache_size))
+        table.set_cache_index_and_filter_blocks(True)
+    else:
+        table.disable_cache()
     if options.bloom_bits_per_key > 0:
         table.set_bloom_filter(options.bloom_bits_per_key, False)
     built = Options(raw_mode=True)
@@ -93,6 +111,10 @@ def build_options(options: RocksOptions) -> Options:
     built.set_max_total_wal_size(options.max_wal_size)
     built.set_max_background_jobs(options.background_jobs)
     built.set_max_open_files(-1)
+    if options.num_levels > 0:
+        built.set_num_levels(options.num_levels)
+    if options.log_directory is not None:
+        built.set_db_log_dir(options.log_directory)
     built.set_keep_log_file_num(30)
     built.set_log_file_time_to_roll(24 * 60 * 60)
     return built

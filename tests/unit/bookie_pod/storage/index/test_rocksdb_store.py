@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bookie_pod.storage.files_posix import PosixFiles
-from bookie_pod.storage.index.rocksdb_options import RocksOptions
+from bookie_pod.storage.index.rocksdb_options import CHECKSUMS, Compression, RocksOptions
 from bookie_pod.storage.index.rocksdb_store import SCAN_CHUNK, RocksStore, RocksStores
 from bookie_pod.storage.index.store import StoreKind
 from bookie_protocol.errors import StorageFault
@@ -280,3 +281,26 @@ def test_the_files_carry_what_the_reference_reads(tmp_path: Path) -> None:
         "comparator=leveldb.BytewiseComparator",
     ):
         assert setting in text, setting
+
+
+@pytest.mark.parametrize("checksum", sorted(CHECKSUMS))
+@pytest.mark.parametrize("compression", Compression)
+def test_other_options_open_the_same_data(checksum: str, compression: Compression, tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    unusual = RocksOptions(
+        block_cache_size=0,
+        bloom_bits_per_key=0,
+        checksum=checksum,
+        compression=compression,
+        format_version=4,
+        num_levels=5,
+        log_directory=str(tmp_path / "log"),
+    )
+    store = RocksStore(path, unusual)
+    _fill(store, range(100))
+    store.compact()
+    store.close()
+    assert list((tmp_path / "log").iterdir())
+    store = RocksStore(path, replace(unusual, checksum="kxxHash", compression=Compression.LZ4, format_version=5))
+    assert len(list(store.scan())) == 100
+    store.close()
