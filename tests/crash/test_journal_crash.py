@@ -115,7 +115,7 @@ def live(
         raise Died from None
     finally:
         journal._stopping = True
-        journal._wake.set()
+        journal._queue.wake()
         journal._writer_thread.join()
         journal._sync_thread.join()
 
@@ -164,6 +164,7 @@ OPTIONS = {
     "no waiting": small_options(max_file_bytes=9000, flush_when_queue_empty=True, max_backups=0),
     "wide alignment": small_options(alignment=4096, max_file_bytes=30_000),
     "tiny writes": small_options(write_buffer_bytes=700, max_file_bytes=6000),
+    "past the page cache": small_options(direct_io=True, max_file_bytes=6000, max_backups=1),
 }
 
 
@@ -183,7 +184,7 @@ def test_dying_at_every_operation(options: JournalOptions, strict: bool) -> None
     assert deaths > 40
 
 
-@pytest.mark.parametrize("name", ["small files", "no waiting", "tiny writes"])
+@pytest.mark.parametrize("name", ["small files", "no waiting", "tiny writes", "past the page cache"])
 def test_dying_while_groups_wait_for_their_sync(name: str) -> None:
     with quiet_death():
         for at in range(0, 60, 2):
@@ -233,7 +234,7 @@ def test_deferred_sync_survives_the_end_of_the_process(sync_data: bool) -> None:
         rig.add(*[JournalBatch.of(fmt.entry_record(an_entry(7, i, bytes(500))), sync=False) for i in range(30)])
         files.faults.die_now()
         rig.journal._stopping = True
-        rig.journal._wake.set()
+        rig.journal._queue.wake()
         rig.journal._writer_thread.join()
         rig.journal._sync_thread.join()
     assert replayed(files.restart())[0].entries() == [(7, i) for i in range(30)]

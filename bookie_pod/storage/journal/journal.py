@@ -1,16 +1,17 @@
 """`Journal`: the write-ahead log of one journal directory.
 
 Invariants
-- A batch is acknowledged only when every byte of it is synced (deferred-sync batches and `sync_data=False`: when
-  it is written to the OS), in the order of `append`.
-- Nothing is written to a file before everything in the file before it is synced. Only the newest file with records
-  can therefore have a torn tail.
-- After the first error nothing more is acknowledged: what was not answered is in doubt, and only a replay settles it.
+- A batch is acknowledged only when every byte of it is synced (deferred-sync batches and `sync_data=False`:
+  when it is written to the OS), in the order of `append`.
+- Nothing is written to a file before everything in the file before it is synced. Only the newest file with
+  records can therefore have a torn tail.
+- After the first error nothing more is acknowledged: what was not answered is in doubt, and only a replay
+  settles it.
 - `last_mark` is the end of a synced group.
 
-Threads: `append` on one thread (the event loop); it never blocks and takes no lock unless the journal thread
-sleeps. `journal-<index>` writes, `journal-<index>-sync` syncs, and each calls `deliver`. All counters have one
-writing thread each. `remove_below` belongs to the checkpoint thread, `start` and `stop` to whoever owns the journal.
+Threads: `append` on one thread (the event loop); it never blocks. `journal-<index>` writes,
+`journal-<index>-sync` syncs, and each calls `deliver`. All counters have one writing thread each.
+`remove_below` belongs to the checkpoint thread, `start` and `stop` to whoever owns the journal.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 import structlog
 
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.batch import Deliver, JournalBatch
+from bookie_pod.storage.journal.batch_queue import BatchQueue
 from bookie_pod.storage.journal.directory import remove_journals_below
 from bookie_pod.storage.journal.file_supply import JournalFileSupply
 from bookie_pod.storage.journal.format import FIRST_VERSION_WITH_EXPLICIT_LAC, without_explicit_lacs
-from bookie_pod.storage.journal.group_commit import FlushReason, flush_reason, over_threshold
+from bookie_pod.storage.journal.group_commit import FlushReason
 from bookie_pod.storage.journal.journal_file import JournalFile
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.journal.metrics import JournalMetrics
@@ -59,17 +60,11 @@ class Journal:
         self._deliver = deliver
         self._on_failure = on_failure
         self._metrics = metrics or JournalMetrics()
-        self._queue: deque[JournalBatch] = deque()
-        self._wake = threading.Event()
-        self._sleeping = False
+        self._queue = BatchQueue(options, self._metrics)
         self._stopping = False
         self._broken = False
         self._error: StorageFault | None = None
         self._fail_lock = threading.Lock()
-        self._appended_entries = 0
-        self._appended_bytes = 0
-        self._taken_entries = 0
-        self._taken_bytes = 0
         self._acknowledged_entries = 0
         self._acknowledged_bytes = 0
         self._unsynced_since: float | None = None
@@ -97,7 +92,7 @@ class Journal:
     def stop(self) -> None:
         """Write, sync and acknowledge all that is queued, then close the file. Returns when the threads ended."""
         self._stopping = True
-        self._wake.set()
+        self._queue.wake()
         for thread in (self._writer_thread, self._sync_thread):
             if thread.ident is not None:
                 thread.join()
@@ -123,12 +118,7 @@ class Journal:
         """Queue a batch. Never blocks. Raises `StorageFault` once the journal has failed or was stopped."""
         if self._error is not None or self._stopping:
             raise self._error or StorageFault(f"journal {self.index} in {self.directory} is stopped")
-        batch.queued_at = time.monotonic()
-        self._appended_entries += batch.entries
-        self._appended_bytes += batch.nbytes
         self._queue.append(batch)
-        if self._sleeping or over_threshold(self.options, self.queue_size, self._waiting_bytes):
-            self._wake.set()
 
     def has_room(self) -> bool:
         """Whether the limits on unacknowledged records and bytes allow more; the caller stops reading else."""
@@ -144,17 +134,17 @@ class Journal:
     @property
     def queued_entries(self) -> int:
         """Records not yet acknowledged."""
-        return self._appended_entries - self._acknowledged_entries - self._sync.acknowledged_entries
+        return self._queue.appended_entries - self._acknowledged_entries - self._sync.acknowledged_entries
 
     @property
     def queued_bytes(self) -> int:
         """Bytes not yet acknowledged (`JOURNAL_MEMORY_USED`)."""
-        return self._appended_bytes - self._acknowledged_bytes - self._sync.acknowledged_bytes
+        return self._queue.appended_bytes - self._acknowledged_bytes - self._sync.acknowledged_bytes
 
     @property
     def queue_size(self) -> int:
         """Records that the journal thread has not taken yet (`JOURNAL_QUEUE_SIZE`)."""
-        return self._appended_entries - self._taken_entries
+        return self._queue.entries
 
     @property
     def force_write_queue_size(self) -> int:
@@ -170,19 +160,14 @@ class Journal:
         """Why the journal failed; None while it works."""
         return self._error
 
-    @property
-    def _waiting_bytes(self) -> int:
-        return self._appended_bytes - self._taken_bytes
-
     # --- journal thread -------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         finished = False
         try:
-            while reason := self._wait_for_group():
-                began = time.monotonic()
-                self._write_group(self._take_group(began), reason)
-                self._metrics.process_time.observe_ms((time.monotonic() - began) * 1000)
+            while not self._broken and (self._queue or not self._stopping):
+                self._run_once()
+            self._check_sync_thread()
             self._finish()
             finished = True
         except Exception as error:
@@ -191,52 +176,19 @@ class Journal:
             self._broken = self._broken or not finished
             self._sync.close()
 
-    def _wait_for_group(self) -> FlushReason | None:
-        """Sleep until a trigger fires; None once the journal stops and nothing is queued."""
-        while not self._broken:
-            self._wake.clear()
-            if not self._queue:
-                if self._stopping:
-                    return None
-                self._sleep_while_idle()
-                continue
-            if self._stopping:
-                return FlushReason.EMPTY_QUEUE
-            age_ms = (time.monotonic() - self._queue[0].queued_at) * 1000
-            waiting = max(1, self.queue_size)
-            reason = flush_reason(self.options, waiting, self._waiting_bytes, age_ms)
-            if reason is not None:
-                return reason
-            self._wake.wait(max(0.0, self.options.max_group_wait_ms - age_ms) / 1000)
-        self._check_sync_thread()
-        return None
+    def _run_once(self) -> None:
+        reason = self._queue.wait_for_group(self._is_ending, self._seconds_to_sync)
+        if self._broken:
+            return
+        if reason is not None:
+            began = time.monotonic()
+            self._write_group(self._queue.take_group(began), reason)
+            self._metrics.process_time.observe_ms((time.monotonic() - began) * 1000)
+        elif self._seconds_to_sync() <= 0:
+            self._hand_over([])
 
-    def _sleep_while_idle(self) -> None:
-        self._sleeping = True
-        try:
-            if self._queue or self._stopping or self._broken:
-                return
-            rest = self._seconds_to_sync()
-            if rest <= 0:
-                self._hand_over([])
-            else:
-                self._wake.wait(None if rest == math.inf else rest)
-        finally:
-            self._sleeping = False
-
-    def _take_group(self, now: float) -> list[JournalBatch]:
-        """Everything queued, up to the thresholds (but the first batch whatever its size)."""
-        group: list[JournalBatch] = []
-        entries = nbytes = 0
-        while self._queue and not over_threshold(self.options, entries, nbytes):
-            batch = self._queue.popleft()
-            group.append(batch)
-            entries += batch.entries
-            nbytes += batch.nbytes
-            self._metrics.queue_latency.observe_ms((now - batch.queued_at) * 1000, batch.entries)
-        self._taken_entries += entries
-        self._taken_bytes += nbytes
-        return group
+    def _is_ending(self) -> bool:
+        return self._stopping or self._broken
 
     def _write_group(self, group: list[JournalBatch], reason: FlushReason) -> None:
         file = self._current_file()
@@ -262,10 +214,10 @@ class Journal:
         sync_data = self.options.sync_data
         done = [batch for batch in group if not (sync_data and batch.sync)]
         if done:
-            self._deliver(done, None)
             entries, nbytes = observe_acknowledged(self._metrics, done)
             self._acknowledged_entries += entries
             self._acknowledged_bytes += nbytes
+            self._deliver(done, None)  # last, see `SyncThread._acknowledge`
         needs_sync = [batch for batch in group if sync_data and batch.sync]
         position, max_bytes = self._current_file().position, self.options.max_file_bytes
         if position > max_bytes:
@@ -336,7 +288,7 @@ class Journal:
             self._fail(error)
         finally:
             self._broken = self._broken or not finished
-            self._wake.set()
+            self._queue.wake()
             awaited = self._awaited
             if awaited is not None:
                 awaited.set()

@@ -70,6 +70,9 @@ class JournalOptions:
     slow_sync_ms: float = 1000.0
     """Podkeeper's own: a sync that takes longer is counted and logged (at most one line in 10 s). 0: never."""
 
+    direct_io: bool = False
+    """`journalDirectIoEnabled`, default true there: write past the page cache where the file system can."""
+
     def __post_init__(self) -> None:
         if not OLDEST_VERSION_WRITTEN <= self.version <= NEWEST_VERSION:
             raise ValueError(f"journalFormatVersionToWrite is {self.version}, must be 4, 5 or 6")

@@ -11,8 +11,8 @@ Threads: any, one at a time per object.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from bookie_pod.storage.files import File
 from bookie_pod.storage.journal.format import (
@@ -68,40 +68,54 @@ class Stop(Enum):
     NEGATIVE = "negative length"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A record or a padding record. `length` counts the bytes behind the length word, or inside the padding."""
 
     offset: int
+    body_offset: int
     length: int
+    end: int
     ledger_id: int = 0
     entry_id: int = 0
     is_padding: bool = False
 
-    @property
-    def body_offset(self) -> int:
-        return self.offset + (PADDING_HEAD.size if self.is_padding else LENGTH.size)
-
-    @property
-    def end(self) -> int:
-        return self.body_offset + self.length
-
 
 class RecordWalk:
-    """Iterates over the records and paddings of `window` from `start`; afterwards `stop` and `offset` say more."""
+    """Iterates over the records and paddings of `window` from `start`; afterwards `stop` and `offset` say more.
 
-    def __init__(self, window: FileWindow, version: int, start: int) -> None:
+    `skip_entries` leaves entries out as far as they lie in one chunk, for whoever looks at everything else only;
+    records of ledger 0, entry 0 are not left out.
+    """
+
+    def __init__(self, window: FileWindow, version: int, start: int, *, skip_entries: bool = False) -> None:
         self.offset = start
         self.stop = Stop.END_OF_FILE
         self.stop_length = 0
         """The length word that ended the walk, if one did."""
         self._window = window
         self._has_padding = version >= FIRST_VERSION_WITH_PADDING
+        self._skip_entries = skip_entries
 
     def __iter__(self) -> Iterator[Step]:
         while (step := self._next()) is not None:
             yield step
             self.offset = step.end
+            if self._skip_entries:
+                self._skip()
+
+    def _skip(self) -> None:
+        """Go to the first record in the chunk that is not a plain entry, or to the end of the chunk."""
+        data, base = self._window.chunk_at(self.offset, RECORD_HEAD.size)
+        unpack = RECORD_HEAD.unpack_from
+        at = self.offset - base
+        last = len(data) - RECORD_HEAD.size
+        size = self._window.size - base - LENGTH.size
+        while at <= last:
+            length, ledger_id, entry_id = unpack(data, at)
+            if length < SMALLEST_RECORD or entry_id < 0 or length > size - at or ledger_id == entry_id == 0:
+                break
+            at += LENGTH.size + length
+        self.offset = base + at
 
     def _next(self) -> Step | None:
         offset = self.offset
@@ -115,7 +129,8 @@ class RecordWalk:
             if length > left - LENGTH.size:
                 return self._stopped(Stop.CUT, length)
             _, ledger_id, entry_id = RECORD_HEAD.unpack_from(data, at)
-            return Step(offset, length, ledger_id, entry_id)
+            body_offset = offset + LENGTH.size
+            return Step(offset, body_offset, length, body_offset + length, ledger_id, entry_id)
         if length == 0:
             return self._stopped(Stop.ZERO)
         if length == PADDING_MARKER and self._has_padding:
@@ -130,15 +145,15 @@ class RecordWalk:
             return self._stopped(Stop.NEGATIVE, length)
         if length > left - PADDING_HEAD.size:
             return self._stopped(Stop.CUT, length)
-        return Step(self.offset, length, is_padding=True)
+        body_offset = self.offset + PADDING_HEAD.size
+        return Step(self.offset, body_offset, length, body_offset + length, is_padding=True)
 
     def _stopped(self, stop: Stop, length: int = 0) -> Step | None:
         self.stop, self.stop_length = stop, length
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class JournalRecord:
+class JournalRecord(NamedTuple):
     """One record. `offset` is that of its length word, `body` starts with ledger id and entry id."""
 
     offset: int

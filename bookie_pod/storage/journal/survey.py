@@ -147,7 +147,7 @@ class _Surveyor:
 
     def _checked(self, header: JournalHeader, start: int) -> JournalSurvey:
         sound = start
-        walk = RecordWalk(self._window, header.version, start)
+        walk = RecordWalk(self._window, header.version, start, skip_entries=True)
         for step in walk:
             if step.is_padding:
                 check = self._check_at(step.offset)
@@ -206,7 +206,7 @@ class _Surveyor:
     # --- without --------------------------------------------------------------------------------------------
 
     def _unchecked(self, header: JournalHeader, start: int) -> JournalSurvey:
-        walk = RecordWalk(self._window, header.version, start)
+        walk = RecordWalk(self._window, header.version, start, skip_entries=True)
         for step in walk:
             if step.is_padding:
                 continue
@@ -258,7 +258,7 @@ class _Surveyor:
         return None
 
     def _is_group(self, offset: int, version: int) -> bool:
-        walk = RecordWalk(FileWindow(self._file, self._window.size), version, offset)
+        walk = RecordWalk(self._window, version, offset)
         for count, step in enumerate(walk):
             if step.is_padding:
                 return count > 0 and step.end % SECTOR == 0

@@ -138,10 +138,11 @@ class SyncThread:
     def _acknowledge(self, batches: list[JournalBatch]) -> None:
         if not batches:
             return
-        self._deliver(batches, None)
         entries, nbytes = observe_acknowledged(self._metrics, batches)
+        # Counted first: whoever is told looks whether there is room for more, and may not be told again.
         self.acknowledged_entries += entries
         self.acknowledged_bytes += nbytes
+        self._deliver(batches, None)
         self._metrics.force_write_batch_entries.observe_ms(entries)
         self._metrics.force_write_batch_bytes.observe_ms(nbytes)
 
