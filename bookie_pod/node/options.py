@@ -62,6 +62,7 @@ def journal_options(config: BookieConfig) -> JournalOptions:
         queue_bytes=journal.max_memory_bytes // count,
         group_checks=journal.group_checks,
         slow_sync_ms=journal.slow_sync_ms,
+        direct_io=journal.direct_io,
     )
 
 

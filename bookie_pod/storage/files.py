@@ -65,6 +65,10 @@ class File(Protocol):
         """Up to `length` bytes; fewer only at the end of the file."""
         ...
 
+    def allocate(self, offset: int, length: int) -> None:
+        """Reserve disk space for this range; the file grows to its end if it is shorter, with zeros."""
+        ...
+
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes, or extend it with zeros; `position` is at most `size` then."""
         ...

@@ -106,6 +106,12 @@ class PosixFile:
         except OSError as error:
             raise _named(error, self._path) from None
 
+    def allocate(self, offset: int, length: int) -> None:
+        try:
+            os.posix_fallocate(self._fd, offset, length)
+        except OSError as error:
+            raise _named(error, self._path) from None
+
     def truncate(self, size: int) -> None:
         try:
             os.ftruncate(self._fd, size)

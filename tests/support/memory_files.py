@@ -86,6 +86,12 @@ class MemoryFile:
             self._check()
             return bytes(self._inode.data[offset : offset + length])
 
+    def allocate(self, offset: int, length: int) -> None:
+        with self._files._operation("allocate", self._path):
+            self._check(writing=True)
+            if len(self._inode.data) < offset + length:
+                self._inode.truncate(offset + length)
+
     def truncate(self, size: int) -> None:
         with self._files._operation("truncate", self._path):
             self._check(writing=True)

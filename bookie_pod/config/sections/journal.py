@@ -86,6 +86,9 @@ class JournalConfig:
     group_checks: bool = key("journalGroupChecksEnabled", True, own=True)
     """Write a checksum of each group where Apache BookKeeper writes zeros and ignores what it reads.
     False: bytes exactly as Apache's, and damage is told from a torn tail by guessing."""
+    direct_io: bool = key("journalDirectIoEnabled", True, own=True)
+    """Write the journal past the page cache, which nobody reads it from: about half the CPU time of a
+    written byte, and shorter syncs. File systems that have no direct I/O are written as usual."""
     slow_sync_ms: int = key("journalSlowSyncMs", 1000, at_least=0, at_most=INT_MAX, own=True)
     """A sync that takes longer than this many ms is counted and logged. 0: never."""
     channel_provider: str | None = key("journalChannelProvider", None)
