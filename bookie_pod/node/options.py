@@ -16,6 +16,7 @@ from bookie_pod.storage.disks import DiskOptions
 from bookie_pod.storage.engines.options import DbStorageOptions
 from bookie_pod.storage.engines.registry import StorageSettings
 from bookie_pod.storage.entry_log.options import EntryLogOptions
+from bookie_pod.storage.index.rocksdb_store import Compression, RocksOptions
 from bookie_pod.storage.journal.options import JournalOptions
 
 _MIB = 1024 * 1024
@@ -79,6 +80,7 @@ def storage_settings(config: BookieConfig) -> StorageSettings:
             read_ahead_bytes=db.read_ahead_batch_bytes,
             max_throttle_ms=db.max_throttle_time_ms,
             max_rows_per_batch=db.max_operations_per_write_batch,
+            locations_db=_locations_db(config),
             entry_log=EntryLogOptions(
                 log_size_limit=common.log_size_limit_bytes,
                 write_buffer_bytes=common.write_buffer_size_bytes,
@@ -95,6 +97,20 @@ def storage_settings(config: BookieConfig) -> StorageSettings:
                 direct_io=db.direct_io_entry_logger,
             ),
         ),
+    )
+
+
+def _locations_db(config: BookieConfig) -> RocksOptions:
+    rocksdb = config.rocksdb
+    return RocksOptions(
+        block_size=rocksdb.block_size_bytes,
+        block_cache_size=rocksdb.block_cache_size_bytes,
+        bloom_bits_per_key=rocksdb.bloom_filter_bits_per_key,
+        compression=Compression.LZ4 if rocksdb.lz4_compression else Compression.NONE,
+        write_buffer_size=rocksdb.write_buffer_size_mb * _MIB,
+        sst_size=rocksdb.sst_size_mb * _MIB,
+        level0_files=rocksdb.files_in_level0,
+        level1_size=rocksdb.max_size_in_level1_mb * _MIB,
     )
 
 
