@@ -16,7 +16,7 @@ from bookie_pod.storage.disks import DiskOptions
 from bookie_pod.storage.engines.options import DbStorageOptions
 from bookie_pod.storage.engines.registry import StorageSettings
 from bookie_pod.storage.entry_log.options import EntryLogOptions
-from bookie_pod.storage.index.rocksdb_store import Compression, RocksOptions
+from bookie_pod.storage.index.rocksdb_options import Compression, RocksOptions
 from bookie_pod.storage.journal.options import JournalOptions
 
 _MIB = 1024 * 1024
