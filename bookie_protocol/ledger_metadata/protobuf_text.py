@@ -22,12 +22,23 @@ from bookie_protocol.errors import MetadataDamaged
 MessageT = TypeVar("MessageT", bound=Message)
 
 _MAX_TEXT: int = 64 * 1024 * 1024
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPE = re.compile(r"\\([0-7]{1,3}|.)", re.DOTALL)
+_KNOWN_ESCAPES = frozenset("abfnrtv\\'\"xXuU")
 
 
 def format_text(message: Message) -> bytes:
     """The text form, ending in a newline."""
     return text_format.MessageToString(message, as_utf8=False).encode("ascii")
+
+
+def _escape(match: re.Match[str]) -> str:
+    """The library knows every escape but \\?, and lets unknown ones and octal ones above 255 pass with a warning."""
+    what = match[1]
+    if what == "?":
+        return what
+    if what in _KNOWN_ESCAPES or (what.isdigit() and what.isascii() and int(what, 8) < 256):
+        return match[0]
+    raise ValueError(f"unknown escape {match[0]}")
 
 
 def checked_string(value: object, subject: str) -> str:
@@ -42,8 +53,7 @@ def parse_text(data: bytes, message: MessageT, subject: str) -> MessageT:
     if len(data) > _MAX_TEXT:
         raise MetadataDamaged(f"{subject} is {len(data)} bytes long, more than any valid text")
     try:
-        # the library knows every escape but \? (which C++ writers may use)
-        text = _ESCAPE.sub(lambda match: "?" if match[1] == "?" else match[0], data.decode("utf-8"))
+        text = _ESCAPE.sub(_escape, data.decode("utf-8"))
         text_format.Parse(text, message, allow_unknown_field=True)
     except (text_format.ParseError, ValueError, RecursionError) as error:
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
