@@ -90,6 +90,7 @@ class NodeStore:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._broken: str | None = None
+        self._closed = False
         self.changes: set[tuple[Change, str]] = set()
         """What was changed since the owner looked last; it takes and clears them."""
         options = Options(raw_mode=True)
@@ -183,11 +184,14 @@ class NodeStore:
         self._guard(lambda: self._db.flush_wal(True), breaks=True)
 
     def close(self) -> None:
-        self._db.close()
+        if not self._closed:
+            self._closed = True
+            self._db.close()
 
     # --- inside -------------------------------------------------------------------------------------------
 
     def _stage_create(self, staged: _Staged, path: str, data: bytes, owner: int, sequential: bool) -> str:
+        _check_path(f"{path}0" if sequential else path)
         parent_path = parent_of(path)
         parent = staged.records.get(parent_path) or self._load(parent_path)
         if parent is None:
@@ -197,7 +201,6 @@ class NodeStore:
         sequence = parent.sequence
         if sequential:
             path, sequence = f"{path}{sequence:010d}", sequence + 1
-        _check_path(path)
         if path in staged.records or self._load(path) is not None:
             raise MetadataExists(f"{path} exists already")
         now_ms = time.time_ns() // 1_000_000

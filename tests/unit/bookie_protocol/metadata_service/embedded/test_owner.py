@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bookie_protocol.errors import MetadataUnavailable, ServerStartFailed
+from bookie_protocol.ledger_metadata.generate import generate
+from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
+from bookie_protocol.metadata_service.embedded import watches as watches_module
+from bookie_protocol.metadata_service.embedded.local import connect_local
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
+from bookie_protocol.metadata_service.embedded.store import Change
+from bookie_protocol.metadata_service.embedded.watches import SessionWatches, Watches
+from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
+from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
+from bookie_protocol.metadata_service.uri import open_metadata_service
+
+REPOSITORY = Path(__file__).parents[5]
+INFO = BookieServiceInfo((Endpoint("bookie", "h", 3181, "bookie-rpc"),))
+
+
+def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
+    written = generate(str(REPOSITORY), str(tmp_path))
+    assert len(written) == 5
+    for path in written:
+        assert (tmp_path / path).read_bytes() == (REPOSITORY / path).read_bytes(), f"{path}: run generate"
+
+
+def test_drivers_are_imported_when_needed() -> None:
+    program = (
+        "import sys, bookie_protocol.metadata_service.uri, bookie_protocol.metadata_service.embedded.local;"
+        "print(sorted({'grpc', 'kazoo'} & set(sys.modules)))"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert out.stdout.strip() == "[]"
+
+
+async def test_a_lease_ends_unless_it_is_renewed(tmp_path: Path) -> None:
+    owner = await EmbeddedOwner.open(str(tmp_path))
+    opened = await owner.open_session(messages.OpenSessionRequest(timeout_ms=200))
+    session = opened.session
+    create = messages.Create(node=messages.NewNode(path="/b", data=b""), ephemeral=True)
+    made = await owner.execute(messages.ExecuteRequest(session=session, create=create))
+    assert made.outcome.code == messages.OK
+    wrong = messages.SessionRequest(session_id=session.session_id, password=b"guess")
+    assert owner.heartbeat(wrong).code == messages.SESSION_EXPIRED
+    refused = await owner.execute(messages.ExecuteRequest(session=wrong, sync=messages.Sync()))
+    assert refused.outcome.code == messages.SESSION_EXPIRED
+    async with asyncio.timeout(5):
+        assert [event async for event in owner.events(session)] == [messages.Event()]
+    assert owner.heartbeat(session).code == messages.SESSION_EXPIRED
+    assert (await owner.close_session(session)).code == messages.SESSION_EXPIRED
+    other = (await owner.open_session(messages.OpenSessionRequest(timeout_ms=60_000))).session
+    left = await owner.execute(messages.ExecuteRequest(session=other, exists=messages.Read(path="/b")))
+    assert not left.HasField("stat")
+    empty = await owner.execute(messages.ExecuteRequest(session=other))
+    assert empty.outcome.code == messages.INVALID
+    await owner.close()
+
+
+async def test_registrations_outlive_the_owner_until_they_expire(tmp_path: Path) -> None:
+    owner = await EmbeddedOwner.open(str(tmp_path))
+    service = await connect_local(owner, 1.0)
+    await service.cluster.initialize()
+    await service.bookies.register("b:1", BookieGroup.WRITABLE, INFO)
+    await owner.close()  # as if the process had died: nobody closed the session
+    again = await EmbeddedOwner.open(str(tmp_path))
+    reader = await connect_local(again, 10.0)
+    assert (await reader.bookies.list(BookieGroup.WRITABLE)).bookies == {"b:1"}
+    async with asyncio.timeout(10), reader.bookies.watch(BookieGroup.WRITABLE) as changes:
+        while (await anext(changes)).bookies:
+            pass
+    await service.close()
+    await reader.close()
+    await again.close()
+
+
+async def test_a_folder_as_uri(tmp_path: Path) -> None:
+    service = await open_metadata_service(str(tmp_path / "m"), timeout=5)
+    instance = await service.cluster.initialize()
+    with pytest.raises(MetadataUnavailable, match="embedded://"):
+        await open_metadata_service(str(tmp_path / "m"), timeout=5)
+    await service.close()
+    again = await open_metadata_service(f"file://{tmp_path}/m", timeout=5)
+    assert await again.cluster.instance_id() == instance
+    await again.close()
+
+
+async def test_served_uri_and_an_occupied_port(tmp_path: Path) -> None:
+    owner = await EmbeddedOwner.open(str(tmp_path))
+    server = EmbeddedMetadataServer(owner)
+    await server.start()
+    service = await open_metadata_service(server.uri(), timeout=5)
+    assert service.session.state is SessionState.CONNECTED
+    assert not await service.cluster.exists()
+    with pytest.raises(ServerStartFailed, match="is the port in use"):
+        await EmbeddedMetadataServer(owner, port=server.port).start()
+    await service.close()
+    await server.stop()
+    await owner.close()
+
+
+async def test_fired_watches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches_module, "MAX_FIRED", 3)
+    monkeypatch.setattr(watches_module, "MAX_WATCHES", 5)
+    every, mine = Watches(), SessionWatches()
+    for number in range(1, 6):
+        every.add(7, mine, number, (Change.NODE, f"/{number}"))
+    every.add(7, mine, 6, (Change.NODE, "/6"))  # cannot be kept: fires at once
+    assert await mine.take() == ((6,), False)
+    every.remove(7, mine, 5)
+    every.fire({(Change.NODE, f"/{number}") for number in range(1, 6)})
+    fired, overflowed = await mine.take()
+    assert overflowed
+    assert len(fired) <= 3
+    assert mine.set == {}
+    every.add(7, mine, 9, (Change.CHILDREN, "/a"))
+    every.fire({(Change.NODE, "/a")})
+    every.remove_all(7, mine)
+    every.fire({(Change.CHILDREN, "/a")})
+    assert not mine.signal.is_set()

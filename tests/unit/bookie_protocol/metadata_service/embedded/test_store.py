@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bookie_protocol.errors import (
+    MetadataExists,
+    MetadataNotEmpty,
+    MetadataNotFound,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+)
+from bookie_protocol.metadata_service.embedded.commits import StoreThread
+from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[NodeStore]:
+    opened = NodeStore(str(tmp_path / "store"))
+    yield opened
+    opened.close()
+
+
+def test_nodes(store: NodeStore) -> None:
+    assert store.create("/a", b"1", 0, False) == "/a"
+    store.create("/a/b", b"", 0, False)
+    store.create("/a/c", b"", 0, False)
+    store.create("/ab", b"", 0, False)
+    assert store.get("/a").data == b"1"
+    assert sorted(store.children("/a").names) == ["b", "c"]
+    assert sorted(store.children("/").names) == ["a", "ab"]
+    assert store.children("/a/b").names == ()
+    stat = store.exists("/a")
+    assert stat is not None
+    assert (stat.version, stat.child_version, stat.children, stat.owner) == (0, 2, 2, 0)
+    assert store.set("/a", b"2", 0).version == 1
+    with pytest.raises(MetadataVersionConflict, match="version 1, not 0"):
+        store.set("/a", b"3", 0)
+    assert store.set("/a", b"3", -1).version == 2
+    with pytest.raises(MetadataNotEmpty):
+        store.delete("/a", -1)
+    store.delete("/a/b", 0)
+    store.delete("/a/c", -1)
+    assert store.children("/a").child_version == 4
+    store.delete("/a", 2)
+    assert store.exists("/a") is None
+    for call in (
+        lambda: store.get("/a"),
+        lambda: store.children("/a"),
+        lambda: store.set("/a", b"", -1),
+        lambda: store.delete("/a", -1),
+        lambda: store.create("/a/b", b"", 0, False),
+    ):
+        with pytest.raises(MetadataNotFound):
+            call()
+
+
+def test_numbers_are_given_out_once(store: NodeStore) -> None:
+    store.create("/q", b"", 0, False)
+    names = []
+    for _ in range(5):
+        names.append(store.create("/q/ID-", b"", 0, True))
+        store.delete(names[-1], -1)
+    assert names == [f"/q/ID-{i:010d}" for i in range(5)]
+
+
+def test_all_or_none(store: NodeStore) -> None:
+    store.create("/there", b"", 0, False)
+    with pytest.raises(MetadataExists):
+        store.create_all([("/a", b""), ("/a/b", b""), ("/there", b"")])
+    assert store.exists("/a") is None
+    store.create_all([("/a", b""), ("/a/b", b"x"), ("/c", b"")])
+    assert store.get("/a/b").data == b"x"
+    root = store.exists("/")
+    assert root is not None
+    assert root.children == 3
+
+
+def test_a_session_takes_its_nodes_along(store: NodeStore) -> None:
+    store.create("/a", b"", 0, False)
+    one, two = store.open_session(1000), store.open_session(2000)
+    for i in range(3):
+        store.create(f"/a/one-{i}", b"", one.session_id, False)
+    store.create("/a/two", b"", two.session_id, False)
+    with pytest.raises(MetadataUnavailable, match="ephemeral"):
+        store.create("/a/two/below", b"", 0, False)
+    store.changes.clear()
+    store.end_session(one.session_id)
+    assert store.children("/a").names == ("two",)
+    assert store.changes >= {(Change.CHILDREN, "/a"), (Change.NODE, "/a/one-0")}
+    parent = store.exists("/a")
+    assert parent is not None
+    assert (parent.children, parent.child_version) == (1, 7)
+    assert [session.session_id for session in store.sessions()] == [two.session_id]
+    store.end_session(one.session_id)  # again is fine
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    first = NodeStore(str(tmp_path))
+    session = first.open_session(1234)
+    first.create("/a", b"x", 0, False)
+    first.create("/a/ID-", b"", session.session_id, True)
+    first.sync()
+    first.close()
+    second = NodeStore(str(tmp_path))
+    assert second.sessions() == [session]
+    assert second.children("/a").names == ("ID-0000000000",)
+    second.end_session(session.session_id)
+    assert second.create("/a/ID-", b"", 0, True) == "/a/ID-0000000001"
+    second.close()
+
+
+def test_a_second_owner_is_told_where_to_go(tmp_path: Path) -> None:
+    first = NodeStore(str(tmp_path))
+    with pytest.raises(MetadataUnavailable, match="embedded://"):
+        NodeStore(str(tmp_path))
+    first.close()
+
+
+@pytest.mark.parametrize("path", ["a", "/a/", "/a//b", "/\0", ""])
+def test_paths_are_checked(store: NodeStore, path: str) -> None:
+    with pytest.raises(MetadataUnavailable, match="no path of a node"):
+        store.create(path, b"", 0, False)
+    with pytest.raises(MetadataNotEmpty):
+        store.delete("/", -1)
+
+
+async def test_waiting_calls_share_one_sync(store: NodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs = []
+    sync, gate = store.sync, threading.Event()
+    monkeypatch.setattr(store, "sync", lambda: (syncs.append(1), sync()))
+    changes: list[set[tuple[Change, str]]] = []
+    thread = StoreThread(store, changes.append)
+    blocked = thread.post(lambda _: gate.wait(10))
+    calls = [thread.post(lambda s, i=i: s.create(f"/n{i}", b"", 0, False)) for i in range(20)]  # type: ignore[misc]
+    failing = thread.post(lambda s: s.get("/nowhere"))
+    gate.set()
+    assert await asyncio.gather(*calls) == [f"/n{i}" for i in range(20)]
+    await blocked
+    with pytest.raises(MetadataNotFound):
+        await failing
+    assert len(syncs) <= 3
+    assert (Change.NODE, "/n7") in set().union(*changes)
+    await thread.stop()
+    await thread.stop()
+    with pytest.raises(MetadataUnavailable, match="was closed"):
+        await thread.post(lambda s: s.get("/"))
+
+
+async def test_nothing_is_answered_after_a_failed_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = NodeStore(str(tmp_path))
+
+    class BrokenDisk:
+        def __getattr__(self, name: str) -> object:
+            return getattr(database, name)
+
+        def flush_wal(self, sync: bool) -> None:
+            raise RuntimeError("No space left on device")
+
+    database = store._db
+    monkeypatch.setattr(store, "_db", BrokenDisk())
+    thread = StoreThread(store, lambda _: None)
+    for _ in range(2):
+        with pytest.raises(MetadataUnavailable, match="No space left on device"):
+            await thread.post(lambda s: s.create("/a", b"", 0, False))
+    with pytest.raises(MetadataUnavailable, match="restart its owner"):
+        await thread.post(lambda s: s.exists("/a"))
+    await thread.stop()
