@@ -11,6 +11,7 @@ One thread at a time may use one `BookieProcess`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -129,9 +130,10 @@ class BookieProcess:
         self.process = None
 
     def kill(self) -> None:
-        """Ends the process as a crash would (SIGKILL), and any children with it."""
+        """Ends the process as a crash would (SIGKILL), and any children with it; it may have ended by itself."""
         process = self._running()
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         self.process = None
 
@@ -159,9 +161,7 @@ class BookieProcess:
     def _accepts(self) -> bool:
         """True if a connection is accepted and kept: one made before start-up is over is closed at once."""
         try:
-            with socket.create_connection(
-                ("127.0.0.1", int(self.configuration["bookiePort"])), timeout=1
-            ) as probe:
+            with socket.create_connection(("127.0.0.1", int(self.configuration["bookiePort"])), timeout=1) as probe:
                 probe.settimeout(0.02)
                 try:
                     return probe.recv(1) != b""

@@ -1,0 +1,176 @@
+"""The measurements of a comparison, each on a fresh bookie of one kind.
+
+Invariants
+- A stage that fails leaves a line in `Samples.failures` and ends its bookie; the other stages still run.
+- Both kinds get the same arguments in the same order.
+
+One thread runs them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.environment import DriverError, Environment
+from benchmarks.plan import Plan, Point
+from benchmarks.samples import Samples
+from tests.support.bookie_process import BookieProcess
+
+NEVER_FLUSH = {"flushInterval": "3600000"}
+_HALF = 0.5
+
+Log = Callable[[str], None]
+
+
+def throughput_name(point: Point) -> str:
+    """The metric that the rate of the latency stage is taken from."""
+    return f"add {point.name}"
+
+
+class Stages:
+    """Runs the stages of one plan in one environment."""
+
+    def __init__(self, environment: Environment, plan: Plan, samples: Samples, log: Log) -> None:
+        self._environment = environment
+        self._plan = plan
+        self._samples = samples
+        self._log = log
+
+    def throughput_and_reads(self, kind: str) -> None:
+        """Peak rates, CPU, memory, reads from caches and from disk."""
+        self._with_bookie(kind, "throughput", {}, self._throughput_and_reads)
+
+    def latency(self, kind: str) -> None:
+        """Latency at half of the slower kind's peak. After `throughput_and_reads` of both kinds."""
+        self._with_bookie(kind, "latency", {}, self._latency)
+
+    def replay(self, kind: str) -> None:
+        """Start after a crash, with everything in the journal only."""
+        self._with_bookie(kind, "replay", NEVER_FLUSH, self._replay)
+
+    # --- stages ---------------------------------------------------------------------------------------------
+
+    def _throughput_and_reads(self, kind: str, bookie: BookieProcess) -> None:
+        self._samples.add(kind, "start, empty", "s", "less", bookie.start())
+        self._warm_up(bookie)
+        for point in self._plan.throughput:
+            result = self._add(bookie, point, self._plan.duration)
+            name = throughput_name(point)
+            self._samples.add(kind, name, "entries/s", "more", result["entries_per_second"])
+            self._samples.add(
+                kind, f"{name}, bookie CPU", "s per million entries", "less", result["bookie_cpu_us_per_entry"]
+            )
+            self._samples.add(kind, f"{name}, p99 at peak", "ms", "less", result["p99_ms"])
+        self._samples.add(kind, "resident memory, peak", "MB", "less", result["bookie_peak_rss_mb"])
+        self._reads_from_memory(kind, bookie)
+        self._reads_from_disk(kind, bookie)
+
+    def _reads_from_memory(self, kind: str, bookie: BookieProcess) -> None:
+        file = self._prefill(bookie, "cached", self._plan.cached_entries)
+        for what in ("single", "batch"):
+            result = self._read(bookie, file, what, ["--order", "random", "--duration", str(self._plan.duration)])
+            self._read_samples(kind, f"read {what}, cached", result)
+        self._samples.add(kind, "resident memory, after", "MB", "less", result["bookie_rss_mb"])
+
+    def _reads_from_disk(self, kind: str, bookie: BookieProcess) -> None:
+        files = {what: self._prefill(bookie, what, self._plan.cold_entries) for what in ("single", "batch")}
+        bookie.stop()
+        _drop_from_page_cache(bookie.work)
+        self._samples.add(kind, "start, after clean stop", "s", "less", bookie.start())
+        for what, file in files.items():
+            result = self._read(bookie, file, what, ["--passes", "1", "--warmup", "0", "--duration", "60"])
+            self._read_samples(kind, f"read {what}, cold", result)
+
+    def _latency(self, kind: str, bookie: BookieProcess) -> None:
+        bookie.start()
+        self._warm_up(bookie)
+        for point in self._plan.latency:
+            peaks = [self._samples.median(each, throughput_name(point)) for each in ("ours", "java")]
+            known = [peak for peak in peaks if peak is not None]
+            if len(known) < len(peaks):
+                raise DriverError(f"no peak of both kinds for {point.name}, so no rate for the latency")
+            rate = int(min(known) * _HALF)
+            result = self._add(bookie, point, self._plan.duration * 2, "--rate", str(rate), "--window", "50000")
+            for name, key in (("p50", "p50_ms"), ("p99", "p99_ms"), ("p99.9", "p999_ms")):
+                self._samples.add(kind, f"add {point.name} at half peak, {name}", "ms", "less", result[key])
+
+    def _replay(self, kind: str, bookie: BookieProcess) -> None:
+        bookie.start()
+        self._prefill(bookie, "replay", self._plan.replay_entries)
+        bookie.kill()
+        megabytes = self._plan.replay_entries * self._plan.read_size // 1_000_000
+        self._samples.add(kind, f"start after SIGKILL, {megabytes} MB to replay", "s", "less", bookie.start())
+
+    # --- parts ----------------------------------------------------------------------------------------------
+
+    def _with_bookie(
+        self, kind: str, what: str, settings: dict[str, str], stage: Callable[[str, BookieProcess], None]
+    ) -> None:
+        self._log(f"{what}: {kind}")
+        bookie = self._environment.bookie(kind, settings)
+        try:
+            stage(kind, bookie)
+        except (DriverError, RuntimeError, TimeoutError) as error:
+            self._samples.failures.append(f"{what} of {kind}: {str(error)[-1500:]}")
+            self._log(f"{what}: {kind} failed: {str(error)[-300:]}")
+        finally:
+            self._environment.discard(bookie)
+
+    def _warm_up(self, bookie: BookieProcess) -> None:
+        for protocol in ("v2", "v3"):
+            self._environment.drive(
+                bookie,
+                *("add", "--protocol", protocol, "--size", "1024", "--warmup", "0"),
+                *("--duration", str(max(1, self._plan.bookie_warmup // 2))),
+            )
+
+    def _add(self, bookie: BookieProcess, point: Point, duration: int, *more: str) -> dict[str, Any]:
+        window = () if "--window" in more else ("--window", str(self._plan.window))
+        result = self._environment.drive(
+            bookie,
+            *("add", "--protocol", point.protocol, "--size", str(point.size)),
+            *("--warmup", str(self._plan.warmup), "--duration", str(duration), *window, *more),
+        )
+        self._log(f"  add {point.name}: {result['entries_per_second']:,.0f}/s, p99 {result['p99_ms']:.1f} ms")
+        return result
+
+    def _prefill(self, bookie: BookieProcess, name: str, entries: int) -> Path:
+        file = bookie.work / f"{name}.ledgers"
+        self._environment.drive(
+            bookie,
+            *("add", "--protocol", "v2", "--size", str(self._plan.read_size), "--ledgers", "4"),
+            *("--entries", str(entries), "--ledger-file", str(file)),
+        )
+        return file
+
+    def _read(self, bookie: BookieProcess, file: Path, what: str, more: list[str]) -> dict[str, Any]:
+        window = self._plan.batch_window if what == "batch" else self._plan.read_window
+        warmup = [] if "--warmup" in more else ["--warmup", str(self._plan.warmup)]
+        return self._environment.drive(
+            bookie,
+            *("read", "--protocol", "v2", "--ledger-file", str(file), "--read-kind", what),
+            *("--window", str(window), "--batch", str(self._plan.batch), *warmup, *more),
+        )
+
+    def _read_samples(self, kind: str, name: str, result: dict[str, Any]) -> None:
+        self._log(f"  {name}: {result['entries_per_second']:,.0f}/s, p99 {result['p99_ms']:.1f} ms")
+        self._samples.add(kind, name, "entries/s", "more", result["entries_per_second"])
+        self._samples.add(kind, f"{name}, p99", "ms", "less", result["p99_ms"])
+        self._samples.add(
+            kind, f"{name}, bookie CPU", "s per million entries", "less", result["bookie_cpu_us_per_entry"]
+        )
+
+
+def _drop_from_page_cache(directory: Path) -> None:
+    """Writes back and drops the files below `directory`, so that the next reads come from the disk."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
