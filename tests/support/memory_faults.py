@@ -11,7 +11,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-_CONTENT = {"create", "create_direct", "overwrite", "write", "writev", "pwrite", "truncate", "allocate", "datasync", "sync"}
+_CONTENT = {
+    "create",
+    "create_direct",
+    "overwrite",
+    "write",
+    "writev",
+    "pwrite",
+    "truncate",
+    "allocate",
+    "datasync",
+    "sync",
+}
 _NAMES = {"makedirs", "rmdir", "rename", "link", "unlink", "sync_directory"}
 MUTATING = frozenset(_CONTENT | _NAMES)
 
