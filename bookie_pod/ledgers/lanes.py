@@ -12,7 +12,7 @@ from __future__ import annotations
 class WriteLane:
     """Records for one journal, and the answers to send when they are durable."""
 
-    __slots__ = ("answers", "data", "journal", "specials")
+    __slots__ = ("answers", "counted", "data", "journal", "specials")
 
     def __init__(self, journal: int) -> None:
         self.journal = journal
@@ -22,7 +22,10 @@ class WriteLane:
         """Data records: length prefix, entry, ... They stay out of the journal if `journalWriteData` is off."""
         self.answers: list[bytes] = []
         """Pieces of the answers, in the order of the adds."""
+        self.counted = 0
+        """Adds of this batch that count as in progress already, because they were admitted one by one."""
 
     def clear(self) -> None:
         """Start the next batch; the lists handed over before are never touched again."""
         self.specials, self.data, self.answers = [], [], []
+        self.counted = 0

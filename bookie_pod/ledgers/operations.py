@@ -71,8 +71,9 @@ class LedgerOperations:
     ) -> WriteLane:
         """Admit one entry: into the write cache now, into its lane for the journal.
 
-        Returns the lane, to which the caller adds its answer. Raises LedgerFenced, Unauthorized or BadRequest; then
-        nothing happened.
+        Returns the lane, to which the caller adds its answer, and which it submits before this ledger's next fence,
+        explicit LAC or force: the lane may hold the ledger's key record. Raises LedgerFenced, Unauthorized or
+        BadRequest; then nothing happened.
         """
         if entry_id < 0:
             # Negative ids are the journal's own record kinds: storing one would change the meaning of the journal.
@@ -89,13 +90,17 @@ class LedgerOperations:
         if self.storage.account(ledger_id, len(entry), 1):
             self.on_full(ledger_id)
         lane.data += (_LENGTH.pack(len(entry)), entry)
+        if not recovery:
+            # A writer's LAC never goes back, so this one covers all that is stored; a recovery's does not.
+            state.lac_known = True
         state.raise_lac(lac)
         self.ledgers.heat(state)
         return lane
 
     def submit(self, lane: WriteLane, entries: int, done: Done, *, sync: bool = True) -> None:
-        """Hand a lane to its journal; `done` follows when its records are as durable as configured."""
+        """Hand a lane to its journal and empty it; `done` follows when its records are as durable as configured."""
         pieces = lane.specials + lane.data if self.write_data else lane.specials
+        lane.clear()  # first: `done` may come at once, and admit adds that waited into this same lane
         if pieces or self.write_data:
             on_done = done if self.write_data else _nothing
             batch = JournalBatch(pieces, entries, sum(map(len, pieces)), sync, on_done)
@@ -124,7 +129,11 @@ class LedgerOperations:
         state.release_waiters()
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         state.fence_durable = durable
-        self._journal_special(state, fence_record(ledger_id), 1, lambda error: _resolve(durable, error))
+        try:
+            self._journal_special(state, fence_record(ledger_id), 1, lambda error: _resolve(durable, error))
+        except StorageFault as error:
+            # The journal has failed: whoever waits for this fence is told, the ledger stays fenced.
+            _resolve(durable, error)
         return state, durable
 
     def write_lac(self, ledger_id: int, key: bytes, packet: bytes, done: Done) -> None:
@@ -157,7 +166,8 @@ class LedgerOperations:
         self._journals[state.journal].append(JournalBatch(pieces, entries, sum(map(len, pieces)), True, done))
 
     def _journal_key(self, state: LedgerState, pieces: list[bytes]) -> None:
-        if not state.key_journaled and not is_unknown_key(state.key):
+        # An unknown key is journaled as well: without a key record, replay would take the ledger for deleted.
+        if not state.key_journaled:
             pieces += key_record(state.ledger_id, state.key)
             state.key_journaled = True
 

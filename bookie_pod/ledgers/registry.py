@@ -3,7 +3,9 @@
 Invariants
 - One `LedgerState` per ledger. A state that has waiters, a fence on its way to the disk, or adds in the active half
   of the write cache is never evicted; any other may be, because storage and journal can rebuild it.
-- The first key presented for a ledger whose key is unknown becomes its key; from then on every key must be equal.
+- The first key presented for a ledger whose key is unknown becomes its key; from then on every key must be equal,
+  an empty or all-zero one too.
+- No ledger with a negative id is made: such ids mean something else in entry logs and in the ledger index.
 - Deleting a fenced ledger is remembered for seven days, so that a late writer cannot create it anew.
 
 Threads: event loop only.
@@ -22,7 +24,7 @@ from bookie_pod.ledgers.state import LAC_NONE, LedgerState, is_unknown_key
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.entry import read_lac_packet
-from bookie_protocol.errors import LedgerFenced, NoSuchLedger, Unauthorized
+from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, Unauthorized
 
 STATES_MAX: Final = 500_000
 FENCED_AND_DELETED_MAX: Final = 100_000
@@ -69,7 +71,8 @@ class Ledgers:
     def for_write(self, ledger_id: int, key: bytes, *, deleted: type[Exception] = NoSuchLedger) -> LedgerState:
         """The state of a ledger, made if missing, after checking the master key.
 
-        Raises Unauthorized for another key, and `deleted` if the ledger was fenced and then deleted lately.
+        Raises Unauthorized for another key, BadRequest for a negative id, and `deleted` if the ledger was fenced
+        and then deleted lately.
         """
         state = self.states.get(ledger_id)
         if state is None:
@@ -107,12 +110,15 @@ class Ledgers:
         state.release_waiters()
         if state.fenced:
             self._fenced_and_deleted[ledger_id] = self._clock() + FENCED_AND_DELETED_S
+            self._fenced_and_deleted.move_to_end(ledger_id)
             while len(self._fenced_and_deleted) > FENCED_AND_DELETED_MAX:
                 self._fenced_and_deleted.popitem(last=False)
 
     def _create(self, ledger_id: int, key: bytes) -> LedgerState:
+        if ledger_id < 0:
+            raise BadRequest(f"ledger id {ledger_id} is negative")
         state = self._remember(LedgerState(ledger_id, key, self.journal_of(ledger_id)))
-        state.lac = LAC_NONE
+        state.lac, state.lac_known = LAC_NONE, True
         self.record(state)
         return state
 
@@ -126,10 +132,10 @@ class Ledgers:
         return state
 
     def _learn_key(self, state: LedgerState, key: bytes) -> None:
-        if is_unknown_key(key):
-            return
         if not is_unknown_key(state.key):
             raise Unauthorized(f"ledger {state.ledger_id}: the master key is not the one it was created with")
+        if is_unknown_key(key):
+            return
         state.key = key
         state.key_journaled = False
         self.record(state)
@@ -143,6 +149,7 @@ class Ledgers:
             del self._fenced_and_deleted[ledger_id]
             return
         self._fenced_and_deleted[ledger_id] = now + FENCED_AND_DELETED_S
+        self._fenced_and_deleted.move_to_end(ledger_id)
         raise error(f"ledger {ledger_id} was fenced and then deleted on this bookie")
 
     def _remember(self, state: LedgerState) -> LedgerState:

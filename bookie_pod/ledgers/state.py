@@ -8,6 +8,8 @@ Invariants
   other case it is None. Whatever breaks one of these conditions must call `cool_down()`; only the add path's slow
   branch heats a state again. That one comparison is the whole admission check of a hot add.
 - `lac` only grows. It is the highest last-add-confirmed that the bookie has *seen*; the bookie never computes it.
+  While `lac_known` is False the last stored entry may carry a higher one: the ledger was loaded and no ordinary add
+  came since.
 
 Threads: event loop only.
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     import asyncio
 
 LAC_UNKNOWN: Final = -2
-"""Nothing has been seen of this ledger since it was loaded; its last stored entry may know more."""
+"""Nothing has been seen of this ledger since it was loaded."""
 
 LAC_NONE: Final = -1
 """The ledger is known to have no confirmed entry."""
@@ -54,6 +56,7 @@ class LedgerState:
         "key",
         "key_journaled",
         "lac",
+        "lac_known",
         "ledger_id",
         "limbo",
         "waiters",
@@ -69,6 +72,8 @@ class LedgerState:
         self.entries: dict[int, bytes] = {}
         """This ledger's dict in the active write-cache half; valid only while `hot_key` is set."""
         self.lac = LAC_UNKNOWN
+        self.lac_known = False
+        """False: look at the last stored entry before telling anybody how far this ledger is confirmed."""
         self.explicit_lac = b""
         self.fenced = False
         self.limbo = False
@@ -90,6 +95,11 @@ class LedgerState:
             self.lac = lac
         if self.waiters:
             self._wake(newer=True)
+
+    def learn_lac(self, lac: int) -> None:
+        """The last stored entry carries `lac`, or there is none (`LAC_NONE`): now everything is known."""
+        self.lac_known = True
+        self.raise_lac(lac)
 
     def release_waiters(self) -> None:
         """Wake everybody: the ledger was fenced, deleted, or its LAC was written explicitly."""

@@ -11,8 +11,9 @@ Start (a failure ends it there, with everything that was started stopped again):
  8. registration
  9. `DIRTY` written; requests are served; gRPC health
 
-Stop: no more requests, answer what is under way, deregister, flush, marks, journals, files, `DIRTY` removed.
+Stop: deregister, no more requests, answer what is under way, flush, marks, journals, files, `DIRTY` removed.
 After a failure (`abort`) nothing is flushed: the journals hold what was acknowledged.
+A stop during the start waits for the blocking step that runs (a replay ends early): nothing is closed under its feet.
 
 Threads: event loop; blocking steps run on threads of their own.
 
@@ -23,9 +24,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
@@ -34,7 +36,13 @@ from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
-from bookie_pod.node.bookie_id import bookie_service_info, candidate_bookie_ids, derive_bookie_id, derive_host
+from bookie_pod.node.bookie_id import (
+    BookieAddressOptions,
+    bookie_service_info,
+    candidate_bookie_ids,
+    derive_bookie_id,
+    derive_host,
+)
 from bookie_pod.node.cookie_check import verify_cookies
 from bookie_pod.node.cookies import Cookie
 from bookie_pod.node.dirty import DirtyMarker
@@ -54,6 +62,7 @@ from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.marks import MarkFiles
 from bookie_protocol.errors import (
     InvalidCookie,
+    MetadataError,
     MetadataNotFound,
     MetadataUnavailable,
     PodkeeperError,
@@ -66,6 +75,7 @@ if TYPE_CHECKING:
     from bookie_protocol.metadata_service.interface import MetadataService
 
 _log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
 
 DRAIN_S: Final = 5.0
 """How long a stop waits for requests under way, in seconds."""
@@ -102,6 +112,7 @@ class Bookie:
         self._registration: RegistrationManager | None = None
         self._mode: BookieMode | None = None
         self._tasks: set[asyncio.Future[None]] = set()
+        self._start_cancelled = threading.Event()
 
     # --- start ----------------------------------------------------------------------------------------------
 
@@ -111,16 +122,25 @@ class Bookie:
         try:
             await self._start()
         except MetadataUnavailable as error:
-            raise ServerStartFailed(f"the metadata service does not answer: {error}") from error
+            uri = self.config.metadata.service_uri
+            raise ServerStartFailed(
+                f"the metadata service does not answer: {error}; check that it runs, and metadataServiceUri={uri}"
+            ) from error
+        except MetadataError as error:
+            raise ServerStartFailed(f"the metadata service cannot be used: {error}") from error
         except StorageFault as error:
             raise InvalidStart(str(error)) from error
+        except OSError as error:
+            raise InvalidStart(
+                f"cannot use {error.filename or 'a file'}: {error.strerror or error}; check disk and permissions"
+            ) from error
         _log.info("bookie serves", bookie_id=self.bookie_id, port=self.port, seconds=round(self.loop.time() - began, 3))
 
     async def _start(self) -> None:
         config = self.config
+        await self._bind()
         http = asyncio.create_task(start_http(config.http, self, self.registry))
         self._undo.push_async_callback(_stop_server, http)
-        address = options.address_options(config, config.network.bookie_port)
         self._phase("connecting to the metadata service")
         self._metadata = await open_metadata_service(
             _required_uri(config),
@@ -128,25 +148,23 @@ class Bookie:
             secure=config.metadata.zk_enable_security,
         )
         self._undo.push_async_callback(self._metadata.close)
-        self.bookie_id = await asyncio.to_thread(derive_bookie_id, address)
+        self.bookie_id = await asyncio.to_thread(derive_bookie_id, self._address())
         self._phase("checking cookies")
         await self._check_cookies()
         self._phase("opening the storage")
-        self._storage = await asyncio.to_thread(open_storage_side, config, self._files, self._bridge.run, self.registry)
-        self._undo.push_async_callback(asyncio.to_thread, self._storage.storage.close)
+        await self._open_storage()
         self._phase("replaying journals")
         marks, journaled_keys = await self._replay()
         self._phase("starting")
         self._start_journals(marks)
         self._make_server(journaled_keys)
-        await self._bind()
         self._start_disks()
+        await http
         await self._register()
         await asyncio.to_thread(self._dirty.write)
         self._server.context.accepting = True
         self._running = True
         self._phase("serving")
-        await http
         grpc = asyncio.create_task(start_grpc(config.grpc, self))
         self._undo.push_async_callback(_stop_server, grpc)
         self._watch(grpc)
@@ -156,7 +174,6 @@ class Bookie:
 
     async def _check_cookies(self) -> None:
         config = self.config
-        address = options.address_options(config, config.network.bookie_port)
         directories = options.bookie_directories(config)
         try:
             instance_id = await self._metadata.cluster.instance_id()
@@ -166,7 +183,7 @@ class Bookie:
                 f" `bookie cluster init {config.metadata.service_uri}`"
             ) from error
         expected = Cookie.expected(self.bookie_id, directories, instance_id)
-        candidates = await asyncio.to_thread(candidate_bookie_ids, address)
+        candidates = await asyncio.to_thread(candidate_bookie_ids, self._address())
         await verify_cookies(
             self._metadata.cookies,
             self._files,
@@ -176,15 +193,41 @@ class Bookie:
             allow_storage_expansion=config.directories.allow_storage_expansion,
         )
 
+    async def _open_storage(self) -> None:
+        def close() -> None:
+            if hasattr(self, "_storage"):
+                self._storage.storage.close()
+
+        def open_it() -> None:
+            self._storage = open_storage_side(self.config, self._files, self._bridge.run, self.registry)
+
+        self._undo.push_async_callback(asyncio.to_thread, close)
+        await self._blocking(open_it)
+
     async def _replay(self) -> tuple[list[MarkFiles], set[int]]:
-        return await asyncio.to_thread(
-            replay_journals,
-            self._files,
-            self._storage.storage,
-            journal_folders=options.current_folders(self.config.directories.journal),
-            ledger_folders=options.current_folders(self.config.directories.ledger),
-            skip_invalid_records=self.config.journal.skip_invalid_record,
-        )
+        def replay() -> tuple[list[MarkFiles], set[int]]:
+            return replay_journals(
+                self._files,
+                self._storage.storage,
+                journal_folders=options.current_folders(self.config.directories.journal),
+                ledger_folders=options.current_folders(self.config.directories.ledger),
+                skip_invalid_records=self.config.journal.skip_invalid_record,
+                cancelled=self._start_cancelled.is_set,
+            )
+
+        return await self._blocking(replay)
+
+    async def _blocking(self, work: Callable[[], _T]) -> _T:
+        """Run a step on a thread. A cancelled start ends only after the step has: it uses what will be closed."""
+        running = self.loop.run_in_executor(None, work)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self._start_cancelled.set()
+            await asyncio.wait([running])
+            if not running.cancelled() and (error := running.exception()) is not None:
+                _log.info("start cancelled", phase=self.phase, reason=str(error))
+            raise
 
     def _start_journals(self, marks: list[MarkFiles]) -> None:
         config = self.config
@@ -228,6 +271,9 @@ class Bookie:
             self._metrics,
         )
         self._undo.push_async_callback(asyncio.to_thread, self._server.stop_lanes)
+        assert self._listener is not None
+        self._listener.serve(self._server.context)
+        self._undo.push_async_callback(self._listener.stop, DRAIN_S)
         self._mode = BookieMode(options.mode_options(self.config), self._server.admission, self._later, self.fail)
 
     async def _bind(self) -> None:
@@ -235,18 +281,25 @@ class Bookie:
         host = None
         if network.listening_interface:
             host = await asyncio.to_thread(derive_host, options.address_options(self.config, network.bookie_port))
-        self._listener = TcpListener(self._server.context, host, network.bookie_port)
+        self._listener = TcpListener(self.loop, host, network.bookie_port)
         await self._listener.bind()
-        self._undo.push_async_callback(self._listener.stop, DRAIN_S)
+        self._undo.push_async_callback(self._listener.stop, 0)
+
+    def _address(self) -> BookieAddressOptions:
+        return options.address_options(self.config, self.port)
 
     def _start_disks(self) -> None:
+        directories = self.config.directories
         monitor = DiskMonitor(
             self._files,
-            options.current_folders(self.config.directories.ledger),
+            options.current_folders(directories.ledger),
             options.disk_options(self.config),
             report=lambda folder, state: self._storage.dirs[folder].report(folder, state),
             on_verdict=self._on_loop(self._mode_of().on_disks),
             on_failure=self._on_loop(self.fail),
+            index_directories=options.current_folders(
+                tuple(path for path in directories.index if path not in directories.ledger)
+            ),
         )
         verdict = monitor.check()
         self._mode_of().on_disks(verdict)
@@ -259,8 +312,7 @@ class Bookie:
         )
 
     async def _register(self) -> None:
-        address = options.address_options(self.config, self.port)
-        host = await asyncio.to_thread(derive_host, address)
+        host = await asyncio.to_thread(derive_host, self._address())
         listener = self.config.http.listener
         info = bookie_service_info(
             host,
@@ -270,9 +322,11 @@ class Bookie:
             http_host=listener.host if listener is not None else None,
         )
         self._registration = RegistrationManager(self._metadata, self.bookie_id, info, self.fail)
-        await self._registration.register(read_only=self._mode_of().read_only)
+        read_only = self._mode_of().read_only
+        await self._registration.register(read_only=read_only)
         self._undo.push_async_callback(self._registration.deregister)
-        self._mode_of().attach(self._registration)
+        self._mode_of().attach(self._registration, announced_read_only=read_only)
+        self._undo.callback(self._mode_of().detach)
 
     # --- stop -----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Whether the bookie takes writes: by itself, by an operator's word, or never.
 
 Invariants
-- A read-only state that an operator set is left by an operator only; going read-only again does not change who set it.
+- A read-only state that an operator set is left by an operator only, whatever the disks say; and an operator cannot
+  make a bookie writable whose disks are full.
 - A bookie whose configuration forbids read-only mode stops instead (`readOnlyModeEnabled=false`).
 - The admission gate changes first and the registration follows, so a client that still finds the bookie in the
   writable list is refused, never half served.
@@ -66,6 +67,7 @@ class BookieMode:
         self._on_fatal = on_fatal
         self._registrar: Registrar | None = None
         self._room = True
+        self._full = False
         self.read_only = options.forced
         self.manual = False
         self._apply()
@@ -75,16 +77,22 @@ class BookieMode:
         """Whether recovery adds pass a read-only bookie: its disks have room for them."""
         return self._room and not self._options.forced
 
-    def attach(self, registrar: Registrar) -> None:
-        """From now on changes are announced in the metadata service."""
+    def attach(self, registrar: Registrar, *, announced_read_only: bool) -> None:
+        """From now on changes are announced in the metadata service, which knows `announced_read_only` so far."""
         self._registrar = registrar
+        if self.read_only != announced_read_only:
+            self._run(self._announce(registrar, self.read_only))
+
+    def detach(self) -> None:
+        """The bookie stops: its registration goes, changes concern nobody any more."""
+        self._registrar = None
 
     def on_disks(self, verdict: DiskVerdict) -> None:
         """The disk monitor looked at all directories."""
         self._room = verdict.high_priority_room
-        full = verdict.writable == 0 or (self._options.on_any_disk_full and verdict.full > 0)
+        self._full = full = verdict.writable == 0 or (self._options.on_any_disk_full and verdict.full > 0)
         if full and not self.read_only:
-            self._change(True, f"{verdict.full} of {verdict.full + verdict.writable} ledger directories are full")
+            self._change(True, f"full: {', '.join(verdict.full_directories)}")
         elif not full and self.read_only and not self.manual and not self._options.forced:
             self._change(False, "the ledger directories have room again")
         else:
@@ -98,12 +106,20 @@ class BookieMode:
     def set_by_operator(self, read_only: bool) -> None:
         """An operator asked for it; sticks until an operator takes it back."""
         self.manual = read_only
-        if read_only != self.read_only and not (self._options.forced and not read_only):
-            self._change(read_only, "set by an operator")
+        if read_only == self.read_only:
+            return
+        if not read_only and (self._options.forced or self._full):
+            _log.warning("bookie stays read-only", forced=self._options.forced, disks_full=self._full)
+            return
+        self._change(read_only, "set by an operator")
 
     def _change(self, read_only: bool, reason: str) -> None:
         if read_only and not self._options.allowed:
-            self._on_fatal(StorageFault(f"{reason}, and readOnlyModeEnabled=false: the bookie stops"))
+            self._on_fatal(
+                StorageFault(
+                    f"{reason}, and readOnlyModeEnabled=false: the bookie stops; free space or allow that mode"
+                )
+            )
             return
         self.read_only = read_only
         _log.warning("bookie mode", read_only=read_only, reason=reason)

@@ -1,7 +1,7 @@
 """The start-up step between opening the storage and serving: replay every journal, flush, move the marks.
 
-Invariant: the marks move only after the storage is flushed; a flush that fails here leaves them, and the next start
-replays the same records again.
+Invariant: the marks move only after the storage is flushed. If the disks are full the bookie serves what it holds, the
+marks stay, and the next start replays the same records again; any other failure ends the start.
 
 Threads: the start-up thread.
 
@@ -11,7 +11,7 @@ Source: reference on-disk formats, sections 2.7 and 14.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -34,14 +34,15 @@ def replay_journals(
     journal_folders: Sequence[str],
     ledger_folders: Sequence[str],
     skip_invalid_records: bool,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[list[MarkFiles], set[int]]:
     """Replay all journals; the mark files to go on with, and the ledgers whose keys were seen.
 
-    Raises JournalDamaged, JournalMissing or StorageFault.
+    Raises JournalDamaged, JournalMissing or StorageFault; ReplayCancelled soon after `cancelled()` has become true.
     """
     count = len(journal_folders)
     marks = [MarkFiles(files, ledger_folders, index, count) for index in range(count)]
-    sink = ReplayIntoStorage(storage)
+    sink = ReplayIntoStorage(storage, cancelled)
     ends: list[LogMark] = []
     for index, folder in enumerate(journal_folders):
         progress = _Progress(index)
@@ -56,8 +57,8 @@ def replay_journals(
             )
         )
     sink.log_summary(count)
-    storage.flush()
     try:
+        storage.flush()
         for mark_files, end in zip(marks, ends, strict=True):
             mark_files.write(end, ledger_folders)
     except NoWritableDirectory as error:

@@ -13,20 +13,30 @@ Source: reference on-disk formats, section 2.7.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Final
 
 import structlog
 
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_protocol.errors import JournalDamaged, Unauthorized
+from bookie_protocol.errors import JournalDamaged, StorageFault, Unauthorized
 
 _log = structlog.get_logger(__name__)
+
+CANCEL_CHECK_ENTRIES: Final = 256
+"""Between two looks at whether the start was cancelled."""
+
+
+class ReplayCancelled(StorageFault):
+    """The bookie was told to stop while it replayed; nothing is lost, the marks have not moved."""
 
 
 class ReplayIntoStorage:
     """The replay's sink."""
 
-    def __init__(self, storage: LedgerStorage) -> None:
+    def __init__(self, storage: LedgerStorage, cancelled: Callable[[], bool] = lambda: False) -> None:
         self._storage = storage
+        self._cancelled = cancelled
         self.journaled_keys: set[int] = set()
         """Ledgers whose key record was seen: their keys are journaled already."""
         self.entries = 0
@@ -66,6 +76,8 @@ class ReplayIntoStorage:
             return
         self._storage.active_entries(ledger_id)[entry_id] = entry
         self.entries += 1
+        if not self.entries % CANCEL_CHECK_ENTRIES and self._cancelled():
+            raise ReplayCancelled("replay was interrupted")
         if self._storage.account(ledger_id, len(entry), 1):
             self._storage.flush()
 

@@ -52,20 +52,24 @@ async def _serve(config: BookieConfig) -> int:
         if not starting.done():
             starting.cancel()
             await asyncio.wait({starting})
+        if starting.cancelled():
             await bookie.stop()
             return ExitCode.OK
         starting.result()
         ends: set[asyncio.Future[Any]] = {stopping, bookie.failed}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    except BaseException:
+    except BaseException as error:
         await bookie.abort()
+        if isinstance(error, Exception) and not isinstance(error, StartupError):
+            _log.critical("unexpected fault", exc_info=error)
+            raise UnexpectedError(f"unexpected fault, this is a bug: {error!r}") from error
         raise
     finally:
         stopping.cancel()
     if bookie.failed.done():
-        error = bookie.failed.result()
+        failure = bookie.failed.result()
         await bookie.abort()
-        return _exit_code(error)
+        return _exit_code(failure)
     await bookie.stop()
     return ExitCode.OK
 
@@ -82,3 +86,7 @@ def _exit_code(error: PodkeeperError) -> int:
     code = error.exit_code if isinstance(error, StartupError) else ExitCode.BOOKIE_EXCEPTION
     print("bookie: " + " ".join(str(error).split()), file=sys.stderr)
     return code
+
+
+class UnexpectedError(StartupError):
+    """What no check foresaw; the log has the traceback."""

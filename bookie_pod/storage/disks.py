@@ -5,14 +5,16 @@ States of one directory, by the usage of its file system (1 - usable/total):
     WRITABLE --usage > warn--> ALMOST_FULL --usage > threshold--> FULL
     FULL --usage <= threshold--> ALMOST_FULL or WRITABLE
 
-If no directory is writable, a full one comes back only when the usage over all directories together is below the
-low-water mark, so that a bookie at the limit does not flap.
+If no directory of a kind (ledgers; indexes, if they have directories of their own) is writable, a full one comes back
+only when the usage over all of that kind is below the low-water mark, so that a bookie at the limit does not flap.
 
 Invariants
 - `DiskMonitor.check` is the only writer of the states; listeners hear every state at every check.
-- A directory that is gone, or not readable and writable, raises `StorageFault`: the bookie stops.
+- A directory that is gone, or cannot be read and written (a file system that was mounted again read-only), raises
+  `StorageFault`: the bookie stops.
 
-Threads: `check` runs on the monitor's thread (`disk-monitor`), or wherever a test calls it; `on_verdict` is called there.
+Threads: `check` runs on the monitor's thread (`disk-monitor`), or wherever a test calls it; `on_verdict` is called
+there.
 
 Source: reference bookie behaviour, sections 1.9 and 5.
 """
@@ -28,7 +30,7 @@ import structlog
 
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import DiskUsage, Files
-from bookie_protocol.errors import PodkeeperError, StorageFault
+from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -54,11 +56,14 @@ class DiskVerdict:
     """What one check found over all directories."""
 
     writable: int
+    """Directories that are not full; of the kind that has fewest of them."""
     full: int
+    """Full directories of every kind."""
     high_priority_room: bool
     """Some directory has room for recovery adds."""
     usage: dict[str, float]
     """Share in use, by directory."""
+    full_directories: tuple[str, ...] = ()
 
 
 class DiskMonitor:
@@ -77,10 +82,14 @@ class DiskMonitor:
         report: Callable[[str, DiskState], None],
         on_verdict: Callable[[DiskVerdict], None],
         on_failure: Callable[[BaseException], None],
+        index_directories: Sequence[str] = (),
     ) -> None:
+        """`directories` hold ledgers; `index_directories` are those that are not among them."""
         self._files = files
         self._options = options
-        self._states = dict.fromkeys(directories, DiskState.WRITABLE)
+        self._kinds = [tuple(kind) for kind in (directories, index_directories) if kind]
+        self._ledger_directories = frozenset(directories)
+        self._states = dict.fromkeys((*directories, *index_directories), DiskState.WRITABLE)
         self._report = report
         self._on_verdict = on_verdict
         self._on_failure = on_failure
@@ -106,7 +115,25 @@ class DiskMonitor:
     def check(self) -> DiskVerdict:
         """Look at every directory once. Raises StorageFault for one that cannot be used."""
         usages = {directory: self._usage(directory) for directory in self._states}
-        none_writable = all(state is DiskState.FULL for state in self._states.values())
+        for kind in self._kinds:
+            self._check_kind({directory: usages[directory] for directory in kind})
+        full = tuple(directory for directory, state in self._states.items() if state is DiskState.FULL)
+        verdict = DiskVerdict(
+            writable=min(sum(directory not in full for directory in kind) for kind in self._kinds),
+            full=len(full),
+            high_priority_room=all(
+                any(usages[directory].usable > self._options.high_priority_bytes for directory in kind)
+                for kind in self._kinds
+            ),
+            usage={path: _share(usage) for path, usage in usages.items()},
+            full_directories=full,
+        )
+        self.usage = verdict.usage
+        self._on_verdict(verdict)
+        return verdict
+
+    def _check_kind(self, usages: dict[str, DiskUsage]) -> None:
+        none_writable = all(self._states[directory] is DiskState.FULL for directory in usages)
         may_return = not none_writable or self._total(usages) < self._options.low_water
         for directory, usage in usages.items():
             old = self._states[directory]
@@ -114,21 +141,15 @@ class DiskMonitor:
             self._states[directory] = new
             if new is not old:
                 _log.warning("disk state", directory=directory, state=new.name, usage=round(_share(usage), 4))
-            self._report(directory, new)
-        full = sum(state is DiskState.FULL for state in self._states.values())
-        room = any(usage.usable > self._options.high_priority_bytes for usage in usages.values())
-        verdict = DiskVerdict(
-            len(self._states) - full, full, room, {path: _share(usage) for path, usage in usages.items()}
-        )
-        self.usage = verdict.usage
-        self._on_verdict(verdict)
-        return verdict
+            if directory in self._ledger_directories:
+                self._report(directory, new)
 
     def _run(self) -> None:
         while not self._stop.wait(self._options.interval_s):
             try:
                 self.check()
-            except PodkeeperError as error:
+            except Exception as error:
+                # Whatever it is: disks that nobody watches any more are no state to serve in.
                 self._on_failure(error)
                 return
 
@@ -142,6 +163,11 @@ class DiskMonitor:
         try:
             if not self._files.is_dir(directory):
                 raise StorageFault(f"directory {directory} is gone; mount it again and restart the bookie")
+            if not self._files.is_accessible(directory):
+                raise StorageFault(
+                    f"directory {directory} cannot be read and written; mount it writable, check its permissions, and"
+                    " restart the bookie"
+                )
             return self._files.usage(directory)
         except OSError as error:
             raise StorageFault(f"directory {directory} cannot be used: {error.strerror or error}") from error

@@ -223,6 +223,9 @@ class PosixFiles(WholeFiles):
     def is_dir(self, path: str) -> bool:
         return os.path.isdir(path)
 
+    def is_accessible(self, path: str) -> bool:
+        return os.access(path, os.R_OK | os.W_OK | os.X_OK)
+
     def size(self, path: str) -> int:
         return os.stat(path).st_size
 

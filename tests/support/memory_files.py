@@ -256,6 +256,10 @@ class MemoryFiles(WholeFiles):
         with self._operation("is_dir", path) as target:
             return target in self._folders
 
+    def is_accessible(self, path: str) -> bool:
+        with self._operation("is_accessible", path) as target:
+            return target in self._folders
+
     def size(self, path: str) -> int:
         with self._operation("size", path) as target:
             return len(self._inode(target, path).data)

@@ -89,8 +89,9 @@ class ServedBookie:
         )
         self.checkpoints.start()
         self.server = make_server(config, self.files, self.side.storage, self.journals, loop, self.registry, keys)
-        self._listener = TcpListener(self.server.context, "127.0.0.1", 0)
+        self._listener = TcpListener(loop, "127.0.0.1", 0)
         await self._listener.bind()
+        self._listener.serve(self.server.context)
         self.server.context.accepting = True
 
     async def checkpoint(self) -> None:

@@ -3,7 +3,11 @@
 Invariants
 - `hot` is False whenever any reason exists to look at an add before admitting it: read-only mode, a full half of a
   write cache, a journal whose queue is at its limit, too many adds in progress.
-- Nothing waits here: connections park their adds and register; `refresh` tells them when there may be room.
+- Nothing waits here: connections park their adds and register; `refresh` tells them when there may be room, and only
+  when something has changed for them: a directory that is full must not make every acknowledgement of the others
+  walk through all that waits for it.
+- `adds_in_progress` counts cold adds when they are admitted and hot adds when their socket read is submitted: the limit
+  on adds in progress may be passed by what one socket read holds.
 
 Threads: event loop only; the storage and the journals hop to it before they call.
 
@@ -44,12 +48,14 @@ class WriteAdmission:
         self._full: set[int] = set()
         """A ledger of each directory whose active half is full, or more than one."""
         self._waiting: dict[Callable[[], None], None] = {}
+        self._changed = False
+        """Something that somebody may wait for has changed, or changes with the next acknowledgement."""
         self.adds_in_progress = 0
         self.parked_adds = 0
         """Adds that wait in connections, over all of them."""
         self.parked_bytes = 0
         self.hot = True
-        storage.on_space(self.refresh)
+        storage.on_space(self._on_space)
 
     # --- read-only mode -------------------------------------------------------------------------------------
 
@@ -57,6 +63,7 @@ class WriteAdmission:
         """The bookie changed its mode. High-priority adds may still pass a read-only bookie that has disk headroom."""
         self._read_only = read_only
         self._high_priority_writes = high_priority_writes
+        self._changed = True
         self.refresh()
 
     def refuses(self, *, high_priority: bool) -> bool:
@@ -74,7 +81,14 @@ class WriteAdmission:
         if self._storage.is_full(ledger_id):
             self.filled(ledger_id)
             return False
-        return not self._journals_full() and not self._too_many_in_progress()
+        if self._too_many_in_progress() or not self._journals[ledger_id % len(self._journals)].has_room():
+            self._changed = True  # any acknowledgement may make room
+            return False
+        return True
+
+    def cache_full(self, ledger_id: int) -> bool:
+        """True if it is the write cache that has no room for this ledger: then an add waits for a limited time only."""
+        return self._storage.is_full(ledger_id)
 
     def filled(self, ledger_id: int) -> None:
         """The write cache that this ledger's entries go to is full: flush it, and let the next adds wait."""
@@ -92,10 +106,12 @@ class WriteAdmission:
             self.refresh()
 
     def refresh(self) -> None:
-        """Look again; tell those who wait if something may pass."""
-        self._full = {ledger_id for ledger_id in self._full if self._storage.is_full(ledger_id)}
+        """Look again; tell those who wait if something may pass, or is to be refused."""
+        if self._full:
+            self._full = {ledger_id for ledger_id in self._full if self._storage.is_full(ledger_id)}
         self.hot = not self._read_only and not self._blocked()
-        if self._waiting and not self._journals_full() and not self._too_many_in_progress():
+        if self._waiting and self._changed and (self._read_only or not self._too_many_in_progress()):
+            self._changed = False
             waiting, self._waiting = self._waiting, {}
             for callback in waiting:
                 callback()
@@ -106,6 +122,10 @@ class WriteAdmission:
 
     def stop_waiting(self, callback: Callable[[], None]) -> None:
         self._waiting.pop(callback, None)
+
+    def _on_space(self) -> None:
+        self._changed = True
+        self.refresh()
 
     def _blocked(self) -> bool:
         return bool(self._full) or self._journals_full() or self._too_many_in_progress()

@@ -56,6 +56,7 @@ def _dispatch(conn: Connection, request: v2.AddRequest | v2.ReadRequest | v2.Bat
         handlers.read(conn, read, reply)
     else:
         handlers.read_batch(
+            conn,
             BatchReadRequest(
                 request.ledger_id,
                 request.entry_id,
@@ -134,6 +135,10 @@ class _ReadReply(Reply):
         self._request = request
         self._budget = ReadBudget(conn, "batch" if isinstance(request, v2.BatchReadRequest) else "read")
 
+    @property
+    def gone(self) -> bool:
+        return self._conn.closed
+
     def entry(
         self,
         body: bytes | None,
@@ -156,7 +161,7 @@ class _ReadReply(Reply):
 
     def error(self, error: BaseException) -> None:
         request, code = self._request, code_of(error)
-        self._budget.done(0, success=False)
+        self._budget.done(0, success=False, error=error)
         if isinstance(request, v2.BatchReadRequest):
             self._conn.send(_batch_error(request, code))
         else:

@@ -108,7 +108,7 @@ def _write_lac(conn: Connection, request: pb.Request, reply: Reply) -> None:
     except BadRequest as error:
         reply.error(error)
         return
-    conn.context.handlers.write_lac(ledger_id, write.masterKey, write.body, reply)
+    conn.context.handlers.write_lac(conn, ledger_id, write.masterKey, write.body, reply)
 
 
 def _read_lac(conn: Connection, request: pb.Request, reply: Reply) -> None:
@@ -116,7 +116,7 @@ def _read_lac(conn: Connection, request: pb.Request, reply: Reply) -> None:
 
 
 def _force(conn: Connection, request: pb.Request, reply: Reply) -> None:
-    conn.context.handlers.force(request.forceLedgerRequest.ledgerId, reply)
+    conn.context.handlers.force(conn, request.forceLedgerRequest.ledgerId, reply)
 
 
 def _bookie_info(conn: Connection, request: pb.Request, reply: Reply) -> None:

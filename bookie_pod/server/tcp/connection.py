@@ -5,7 +5,8 @@ Invariants
 - Answers made in one turn of the event loop leave in one write.
 - A connection that has a reason to wait (`Stall`) reads nothing more: what it received already stays in `_rest`, which
   is bounded by the largest frame plus one socket read. The reasons are independent; the last one to go resumes it.
-- Bytes that are no frame close the connection, with one log line.
+- Bytes that are no frame close the connection, with one log line; so does a fault of ours while a frame is served.
+- A closed connection whose client does not take the last answers is cut off after `LINGER_S`.
 
 Threads: event loop only.
 
@@ -17,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
@@ -40,6 +42,8 @@ JOIN_MAX: Final = 64 * 1024
 READS_IN_FLIGHT_MAX: Final = 1024
 READ_BYTES_IN_FLIGHT_MAX: Final = 32 * 1024 * 1024
 _EXPECTED_READ_BYTES: Final = 16 * 1024
+LINGER_S: Final = 10.0
+"""How long a connection that is closed may take to hand over its last answers, in seconds."""
 
 
 class Connection(asyncio.Protocol):
@@ -54,6 +58,8 @@ class Connection(asyncio.Protocol):
         self.closed = False
         self.speaks_v2 = False
         self.parked: ParkedAdds | None = None
+        self.on_lost: dict[Callable[[], None], None] = {}
+        """Called, each once, when the connection is gone."""
         self.transport: asyncio.Transport | None = None
         self._stalls = Stall(0)
         self._rest: list[bytes] = []
@@ -63,6 +69,7 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0
         self._flush_due = False
         self._slow_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
         self._dropping = False
         self._reads = 0
         self._read_bytes = 0
@@ -80,22 +87,38 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         options = self.context.options
-        transport.set_write_buffer_limits(high=options.write_high_water, low=options.write_low_water)
+        self._limit_write_buffer(transport)
         raw: socket.socket | None = transport.get_extra_info("socket")
         if raw is not None:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(options.keepalive))
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, int(options.no_delay))
         self.context.connections.add(self)
 
+    def secured(self, transport: asyncio.Transport) -> None:
+        """From now on everything goes through TLS."""
+        self.transport = transport
+        self._limit_write_buffer(transport)
+
+    def _limit_write_buffer(self, transport: asyncio.Transport) -> None:
+        options = self.context.options
+        transport.set_write_buffer_limits(high=options.write_high_water, low=options.write_low_water)
+
     def connection_lost(self, exc: Exception | None) -> None:
+        if self.closed:
+            return
         self.closed = True
         self.context.connections.discard(self)
         self._rest.clear()
         self._rest_bytes = 0
-        if self._slow_timer is not None:
-            self._slow_timer.cancel()
+        self._out.clear()
+        for timer in (self._slow_timer, self._linger_timer):
+            if timer is not None:
+                timer.cancel()
         if self.parked is not None:
             self.parked.drop_all()
+        lost, self.on_lost = self.on_lost, {}
+        for callback in lost:
+            callback()
         self.security.cancel()
         self.context.reads_in_progress.forget(self)
 
@@ -112,6 +135,7 @@ class Connection(asyncio.Protocol):
             _log.warning("connection closed", peer=self.peer, reason=str(error))
         self._flush()
         self.transport.close()
+        self._linger_timer = self.context.loop.call_later(LINGER_S, self.transport.abort)
 
     # --- in -------------------------------------------------------------------------------------------------
 
@@ -124,13 +148,13 @@ class Connection(asyncio.Protocol):
             data = b"".join(self._rest)
             self._rest.clear()
             self._rest_bytes = 0
-        elif self._stalls:
-            self._keep(data)
-            return
         self._ingest(data)
 
     def _ingest(self, data: bytes) -> None:
         try:
+            if self._stalls:
+                self._keep(data)
+                return
             consumed = 0
             if not self.speaks_v2:
                 consumed = ingest_v3(self, data)
@@ -140,6 +164,9 @@ class Connection(asyncio.Protocol):
                 self._keep(data[consumed:] if consumed else data)
         except ProtocolViolation as error:
             self.close(error)
+        except Exception as error:
+            _log.error("unexpected error while serving a frame", peer=self.peer, error=repr(error), exc_info=error)
+            self.close(ProtocolViolation("a frame could not be served"))
 
     def _keep(self, data: bytes) -> None:
         """Hold back an incomplete frame, or everything while stalled."""
@@ -159,6 +186,11 @@ class Connection(asyncio.Protocol):
                 f"frame length {length} is outside 1 to {self.context.options.max_frame_bytes - 4}"
                 " (nettyMaxFrameSizeBytes counts the length word too)"
             )
+
+    @property
+    def has_unread_bytes(self) -> bool:
+        """True if bytes have come that no frame has been made of yet."""
+        return self._rest_bytes > 0
 
     # --- waiting --------------------------------------------------------------------------------------------
 
@@ -200,11 +232,18 @@ class Connection(asyncio.Protocol):
             self.stall(Stall.READS_IN_FLIGHT)
         return reserved
 
+    def read_paused(self, reserved: int) -> None:
+        """Give a reservation back without an answer; the connection goes on as after an answer."""
+        self._give_back(reserved)
+
     def read_finished(self, reserved: int, size: int) -> None:
+        self._expected_read = max(size, self._expected_read * 7 // 8, 64)
+        self._give_back(reserved)
+
+    def _give_back(self, reserved: int) -> None:
         self._reads -= 1
         self._read_bytes -= reserved
         self.context.reads_in_progress.finished()
-        self._expected_read = max(size, self._expected_read * 7 // 8, 64)
         if self._stalls & Stall.READS_IN_FLIGHT and (
             self._reads <= READS_IN_FLIGHT_MAX // 2 and self._read_bytes <= READ_BYTES_IN_FLIGHT_MAX // 2
         ):

@@ -75,6 +75,8 @@ class ServerContext:
         self.metrics = metrics
         self.handlers: RequestHandlers
         self.reads_in_progress = ReadsInProgress(options.max_reads_in_progress)
+        self.specials_in_progress = 0
+        """Explicit LACs and forces that wait for their journal."""
         self.accepting = False
         """False until the bookie has replayed its journals, and again while it stops."""
         self.connections: set[Connection] = set()
@@ -85,7 +87,7 @@ class ServerContext:
     @property
     def busy(self) -> bool:
         """True while something is under way that will be answered."""
-        return self.admission.adds_in_progress > 0 or self.reads_in_progress.count > 0
+        return self.admission.adds_in_progress > 0 or self.reads_in_progress.count > 0 or self.specials_in_progress > 0
 
     def account(self, ledger_id: int, nbytes: int, count: int) -> None:
         """Tell the storage what was put into its active half."""
@@ -98,9 +100,8 @@ class ServerContext:
             if lane.answers:
                 entries = len(lane.data) // 2
                 acknowledge = _Acknowledge(self, conn, lane.answers, entries)
-                self.admission.started(entries)
+                self.admission.started(entries - lane.counted)
                 self.operations.submit(lane, entries, acknowledge, sync=sync)
-                lane.clear()
 
 
 class ReadsInProgress:
@@ -142,8 +143,9 @@ class _Acknowledge:
 
     def __call__(self, error: BaseException | None) -> None:
         # With an error nothing is answered: the journal has failed, and the bookie is about to stop.
-        self._context.admission.finished(self._entries)
+        # Sent before `finished`, which may admit adds of this connection that waited: answers keep the adds' order.
         if error is None:
             self._conn.send(self._answers)
+        self._context.admission.finished(self._entries)
         elapsed_ms = (time.perf_counter() - self._since) * 1000
         self._context.metrics.adds_done(self._entries, elapsed_ms, error is None)

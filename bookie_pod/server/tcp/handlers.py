@@ -90,6 +90,8 @@ class RequestHandlers:
             self._refuse_add(error, reply)
             return
         lane.answers.append(reply.added())
+        lane.counted += 1
+        self._admission.started(1)
         if deferred:
             self._context.submit_lanes(conn, sync=False)
 
@@ -117,41 +119,54 @@ class RequestHandlers:
             )
         return conn.parked
 
-    def write_lac(self, ledger_id: int, key: bytes, packet: bytes, reply: Reply) -> None:
+    def write_lac(self, conn: Connection, ledger_id: int, key: bytes, packet: bytes, reply: Reply) -> None:
         """Store an explicit LAC; answered when it is durable."""
-
-        def done(error: BaseException | None) -> None:
-            if error is None:
-                reply.lac_written()
-
         try:
             if self._admission.refuses(high_priority=False):
                 raise BookieReadOnly(f"ledger {ledger_id}: this bookie is read-only")
+            done = self._special(conn, reply, reply.lac_written)
             self._operations.write_lac(ledger_id, key, packet, done)
         except PodkeeperError as error:
             reply.error(error)
+        else:
+            self._context.specials_in_progress += 1
 
-    def force(self, ledger_id: int, reply: Reply) -> None:
+    def force(self, conn: Connection, ledger_id: int, reply: Reply) -> None:
         """Answer when everything journaled before is durable."""
-
-        def done(error: BaseException | None) -> None:
-            if error is None:
-                reply.forced()
-
         try:
-            self._operations.force(ledger_id, done)
+            self._operations.force(ledger_id, self._special(conn, reply, reply.forced))
         except PodkeeperError as error:
             reply.error(error)
+        else:
+            self._context.specials_in_progress += 1
+
+    def _special(
+        self, conn: Connection, reply: Reply, answer: Callable[[], None]
+    ) -> Callable[[BaseException | None], None]:
+        """What to do when the journal has a special record. The adds that came before it go into the journal first."""
+        self._context.submit_lanes(conn)
+
+        def done(error: BaseException | None) -> None:
+            self._context.specials_in_progress -= 1
+            if error is None:
+                answer()
+
+        return done
 
     # --- reading --------------------------------------------------------------------------------------------
 
     def read(self, conn: Connection, request: ReadRequest, reply: Reply) -> None:
-        if request.previous_lac is not None and request.fence_key is None:
-            self._polls.poll(request, reply, gone=lambda: conn.closed)
+        if request.fence_key is not None:
+            self._context.submit_lanes(conn)  # the ledger's key record may be among them
+            self._reads.read(request, reply)
+        elif request.previous_lac is not None:
+            self._polls.poll(request, reply, conn)
         else:
             self._reads.read(request, reply)
 
-    def read_batch(self, request: BatchReadRequest, reply: Reply) -> None:
+    def read_batch(self, conn: Connection, request: BatchReadRequest, reply: Reply) -> None:
+        if request.fence_key is not None:
+            self._context.submit_lanes(conn)
         self._reads.read_batch(request, reply)
 
     def read_lac(self, ledger_id: int, reply: Reply) -> None:

@@ -49,7 +49,7 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:
             after = pos + 4 + length
             if after > end:
                 break
-            if word == _HOT_WORD and admit_hot and entry_id >= 0 and length >= 48:
+            if word == _HOT_WORD and admit_hot and entry_id >= 0 and 48 <= length <= max_length:
                 state = states.get(ledger_id, cold_state)
                 if state.hot_key == key:
                     if state is not last_state:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from bookie_pod.ledgers.state import LAC_UNKNOWN
 from bookie_pod.server.tcp.cold_v3 import cold_v3
 from bookie_protocol.wire.v3_encode import read_response
 from bookie_protocol.wire.v3_hot import decode_add_request, decode_read_request
@@ -34,6 +33,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
     cold_state = context.cold_state
     lanes = conn.lanes
     unpack_length, pack_length = _LENGTH.unpack_from, _LENGTH.pack
+    max_length = context.options.max_frame_bytes - 4
     pos, end = 0, len(data)
     last_state = cold_state
     run_bytes = run_count = 0
@@ -44,7 +44,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
             length: int = unpack_length(data, pos)[0]
             start = pos + 4
             after = start + length
-            if after > end or not length:
+            if after > end or not 0 < length <= max_length:
                 conn.check_length(length)
                 break
             if admit_hot:
@@ -82,7 +82,6 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                 context.account(last_state.ledger_id, run_bytes, run_count)
                 run_bytes = run_count = 0
             last_state = cold_state
-            conn.check_length(length)
             if not cold_v3(conn, data[start:after]):
                 conn.speaks_v2 = True
                 return pos
@@ -104,7 +103,7 @@ def _read_from_cache(conn: Connection, data: bytes, start: int, end: int) -> boo
         return False
     txn, raw_ledger, raw_entry, ledger_id, entry_id, _ = read
     state = conn.context.operations.ledgers.states.get(ledger_id)
-    if state is None or state.lac == LAC_UNKNOWN or entry_id < 0:
+    if state is None or not state.lac_known or entry_id < 0:
         return False
     body = conn.context.storage.cached(ledger_id, entry_id)
     if body is None:

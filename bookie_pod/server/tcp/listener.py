@@ -1,4 +1,4 @@
-"""The BookKeeper port: bound early, serving when the bookie is ready, drained when it stops.
+"""The BookKeeper port: taken first thing, serving when the bookie is ready, drained when it stops.
 
 Threads: event loop only.
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from typing import Final
+from typing import Final, cast
 
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import ServerContext
@@ -20,10 +20,11 @@ DRAIN_POLL_S: Final = 0.005
 
 
 class TcpListener:
-    """Accepts connections for one `ServerContext`."""
+    """Accepts connections: drops them until `serve`, then hands them to one `ServerContext`."""
 
-    def __init__(self, context: ServerContext, host: str | None, port: int) -> None:
-        self._context = context
+    def __init__(self, loop: asyncio.AbstractEventLoop, host: str | None, port: int) -> None:
+        self._loop = loop
+        self._context: ServerContext | None = None
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
@@ -35,10 +36,10 @@ class TcpListener:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def bind(self) -> None:
-        """Take the port. Connections are dropped until the context accepts. Raises ServerStartFailed."""
+        """Take the port. Connections are dropped for the time being. Raises ServerStartFailed."""
         try:
-            self._server = await self._context.loop.create_server(
-                lambda: Connection(self._context), self._host, self._port, backlog=BACKLOG, reuse_address=True
+            self._server = await self._loop.create_server(
+                self._new_connection, self._host, self._port, backlog=BACKLOG, reuse_address=True
             )
         except OSError as error:
             where = f"{self._host or '*'}:{self._port}"
@@ -50,16 +51,33 @@ class TcpListener:
                 f"cannot listen on {where} (bookiePort, listeningInterface): {error.strerror}"
             ) from error
 
+    def serve(self, context: ServerContext) -> None:
+        """Hand new connections to `context`, which takes them while `context.accepting`."""
+        self._context = context
+
+    def _new_connection(self) -> asyncio.Protocol:
+        return Connection(self._context) if self._context is not None else _Dropped()
+
     async def stop(self, drain_s: float) -> None:
         """Take no more connections or requests, let what is under way be answered for at most `drain_s` seconds."""
-        self._context.accepting = False
         if self._server is not None:
             self._server.close()
-        connections = list(self._context.connections)
+        context = self._context
+        if context is None:
+            return
+        context.accepting = False
+        connections = list(context.connections)
         for conn in connections:
             conn.stop_reading()
-        deadline = self._context.loop.time() + drain_s
-        while self._context.busy and self._context.loop.time() < deadline:  # noqa: ASYNC110 - once in a life
+        deadline = self._loop.time() + drain_s
+        while context.busy and self._loop.time() < deadline:  # noqa: ASYNC110 - once in a life
             await asyncio.sleep(DRAIN_POLL_S)
         for conn in connections:
             conn.close()
+
+
+class _Dropped(asyncio.Protocol):
+    """A connection that comes before the bookie serves: closed at once, so that the client tries another."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()

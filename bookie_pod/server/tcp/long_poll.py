@@ -1,9 +1,10 @@
 """Long-poll reads: "tell me when the LAC passes this one, or when the time is up".
 
 Invariants
-- Each poll is answered exactly once: by a newer LAC, by a fence or deletion, by its timer, or never if its connection
-  is gone (then its waiter is removed).
-- The number of polls waiting at once is bounded; one more gets TooManyRequests.
+- Each poll is answered exactly once: by a newer LAC, by a fence or deletion, or by its timer. When its connection goes,
+  it is taken away and answered never.
+- The number of polls waiting at once is bounded; one more gets TooManyRequests. A poll that waits counts as no read in
+  progress: nothing is being made for it.
 
 Threads: event loop only.
 
@@ -15,17 +16,24 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from bookie_pod.ledgers.registry import Ledgers
-from bookie_pod.ledgers.state import LAC_UNKNOWN, LacWaiter, LedgerState
+from bookie_pod.ledgers.state import LAC_NONE, LacWaiter, LedgerState
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import LAST_ENTRY, Reads
 from bookie_pod.server.tcp.requests import ReadRequest, Reply
-from bookie_protocol.entry import read_prefix
-from bookie_protocol.errors import BadRequest, NotThere, PodkeeperError, TooManyRequests
+from bookie_protocol.errors import BadRequest, BookieUnavailable, NotThere, PodkeeperError, TooManyRequests
 
 WAITING_MAX: Final = 200_000
+
+
+class Asker(Protocol):
+    """The part of a connection that a poll needs."""
+
+    closed: bool
+    on_lost: dict[Callable[[], None], None]
+    """Called, each once, when the connection is gone."""
 
 
 class LongPolls:
@@ -46,8 +54,8 @@ class LongPolls:
         self._waiting_max = waiting_max
         self.waiting = 0
 
-    def poll(self, request: ReadRequest, reply: Reply, gone: Callable[[], bool]) -> None:
-        """Answer when `lac > previous_lac`. `gone()` tells whether the asking connection is closed."""
+    def poll(self, request: ReadRequest, reply: Reply, asker: Asker) -> None:
+        """Answer when `lac > previous_lac`."""
         assert request.previous_lac is not None
         try:
             if request.piggyback and request.entry_id != LAST_ENTRY:
@@ -55,34 +63,33 @@ class LongPolls:
                     f"ledger {request.ledger_id}: a piggy-back long poll asks for entry -1, not {request.entry_id}"
                 )
             state = self._ledgers.for_read(request.ledger_id)
-            if state.lac == LAC_UNKNOWN:
-                self._learn_lac_first(state, request, reply, gone)
+            if state.lac_known or state.lac > request.previous_lac:
+                self._wait(state, request, reply, asker)
             else:
-                self._wait(state, request, reply, gone)
+                self._learn_lac_first(request, reply, asker)
         except PodkeeperError as error:
             reply.error(error)
 
-    def _learn_lac_first(
-        self, state: LedgerState, request: ReadRequest, reply: Reply, gone: Callable[[], bool]
-    ) -> None:
+    def _learn_lac_first(self, request: ReadRequest, reply: Reply, asker: Asker) -> None:
         """After a restart the last stored entry may carry a newer LAC than the poll's: look before waiting."""
 
-        def work() -> int:
-            return read_prefix(self._reads.on_lane_read(request.ledger_id, LAST_ENTRY))[2]
-
-        def learned(lac: Any, error: BaseException | None) -> None:
-            if error is not None and not isinstance(error, NotThere):
-                reply.error(error)
-                return
-            state.raise_lac(lac if error is None else -1)
+        def learned(lac: int | None, error: BaseException | None) -> None:
             try:
-                self._wait(state, request, reply, gone)
+                if error is not None:
+                    raise error
+                if asker.closed:
+                    raise BookieUnavailable("the connection that asked is closed")
+                # Looked up again: the state may have been evicted, or the ledger deleted, meanwhile.
+                state = self._ledgers.for_read(request.ledger_id)
+                if lac is not None:
+                    state.learn_lac(lac)
+                self._wait(state, request, reply, asker)
             except PodkeeperError as refused:
                 reply.error(refused)
 
-        self._lanes.run(request.ledger_id, work, learned)
+        self._lanes.run(request.ledger_id, lambda: self._reads.on_lane_last_lac(request.ledger_id), learned)
 
-    def _wait(self, state: LedgerState, request: ReadRequest, reply: Reply, gone: Callable[[], bool]) -> None:
+    def _wait(self, state: LedgerState, request: ReadRequest, reply: Reply, asker: Asker) -> None:
         previous = request.previous_lac
         assert previous is not None
         if request.timeout_ms is None or request.timeout_ms <= 0 or state.lac > previous:
@@ -93,16 +100,25 @@ class LongPolls:
 
         def wake(newer: bool) -> None:
             self.waiting -= 1
-            if not gone():
-                self._answer(state, request, reply, by_lac=newer)
+            asker.on_lost.pop(lost, None)
+            reply.go_on()
+            self._answer(state, request, reply, by_lac=newer)
 
         def time_is_up() -> None:
             state.remove_waiter(waiter)
             wake(newer=False)
 
+        def lost() -> None:
+            assert waiter.timer is not None
+            waiter.timer.cancel()
+            state.remove_waiter(waiter)
+            self.waiting -= 1
+
         waiter = LacWaiter(previous, wake)
         waiter.timer = self._loop.call_later(request.timeout_ms / 1000, time_is_up)
         self.waiting += 1
+        asker.on_lost[lost] = None
+        reply.wait()
         state.add_waiter(waiter)
 
     def _answer(self, state: LedgerState, request: ReadRequest, reply: Reply, *, by_lac: bool) -> None:
@@ -112,7 +128,7 @@ class LongPolls:
             plain = ReadRequest(request.ledger_id, request.entry_id, wants_lac=True)
             self._reads.read(plain, reply)
             return
-        lac = state.lac
+        lac = max(state.lac, LAC_NONE)
         if lac <= previous:
             reply.entry(None, max_lac=lac)
             return

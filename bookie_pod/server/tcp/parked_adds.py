@@ -1,9 +1,12 @@
 """Adds of one connection that wait for room.
 
 Invariants
-- Parked adds are admitted in the order in which they came; an add of a ledger that has one parked is parked too.
-- Each has a deadline (`dbStorage_maxThrottleTimeMs` after it came); past it the add gets TooManyRequests. No add is
-  dropped without an answer while its connection lives.
+- Parked adds of a ledger are admitted in the order in which they came; an add of a ledger that has one parked is parked
+  too. A ledger that finds no room does not hold up the others.
+- An add that waits for the write cache has a deadline (`dbStorage_maxThrottleTimeMs` after it came); past it the add
+  gets TooManyRequests. One that waits for the journal, or for the limit on adds in progress, waits as long as it takes.
+  If the bookie turns read-only meanwhile, the add gets BookieReadOnly. No add is dropped without an answer while its
+  connection lives.
 - Bounds: adds over all connections (then TooManyRequests at once), bytes per connection and over all (then the
   connection reads nothing more).
 
@@ -15,13 +18,13 @@ Source: reference wire protocol, section 10.3; bookie behaviour, section 3.1.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.requests import AddRequest, Reply
-from bookie_protocol.errors import TooManyRequests
+from bookie_protocol.errors import BookieReadOnly, TooManyRequests
 
 CONNECTION_BYTES_MAX: Final = 1024 * 1024
 TOTAL_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -30,7 +33,7 @@ _Parked = tuple[float, AddRequest, Reply]
 
 
 class ParkedAdds:
-    """The queue of one connection. `on_change` is told whether the connection should stop reading."""
+    """The adds of one connection, by ledger. `on_change` is told whether the connection should stop reading."""
 
     def __init__(
         self,
@@ -50,94 +53,102 @@ class ParkedAdds:
         self._admit = admit
         self._on_change = on_change
         self._on_admitted = on_admitted
-        self._queue: deque[_Parked] = deque()
-        self._ledgers: Counter[int] = Counter()
+        self._queues: dict[int, deque[_Parked]] = {}
+        self._adds = 0
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return self._adds
 
     def holds(self, ledger_id: int) -> bool:
-        return self._ledgers[ledger_id] > 0
+        return ledger_id in self._queues
 
     def park(self, request: AddRequest, reply: Reply) -> None:
         """Let an add wait. Raises TooManyRequests if too many wait already."""
         if self._admission.parked_adds >= self._adds_max:
             raise TooManyRequests(f"ledger {request.ledger_id}: {self._adds_max} adds are waiting for room already")
-        self._queue.append((self._loop.time() + self._timeout_s, request, reply))
-        self._ledgers[request.ledger_id] += 1
+        deadline = self._loop.time() + self._timeout_s
+        self._queues.setdefault(request.ledger_id, deque()).append((deadline, request, reply))
         self._count(1, len(request.entry))
         self._admission.wait(self._retry)
         if self._timer is None:
-            self._set_timer()
+            self._timer = self._loop.call_at(deadline, self._expire)
         if self._bytes > CONNECTION_BYTES_MAX or self._admission.parked_bytes > TOTAL_BYTES_MAX:
             self._on_change(True)
 
     def drop_all(self) -> None:
         """The connection is gone."""
         self._admission.stop_waiting(self._retry)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        while self._queue:
-            self._pop()
+        self._stop_timer()
+        for ledger_id in tuple(self._queues):
+            while ledger_id in self._queues:
+                self._pop(ledger_id)
 
     def _retry(self) -> None:
-        """Admit from the front what has room now. A ledger of a full directory does not hold up the others."""
-        blocked: set[int] = set()
-        kept: list[_Parked] = []
-        while self._queue:
-            deadline, request, reply = self._pop()
-            if request.ledger_id in blocked or not self._admission.has_room(request.ledger_id):
-                blocked.add(request.ledger_id)
-                kept.append((deadline, request, reply))
-            else:
-                self._admit(request, reply)
-        for parked in kept:
-            self._queue.append(parked)
-            self._ledgers[parked[1].ledger_id] += 1
-            self._count(1, len(parked[1].entry))
+        """Admit what has room now; refuse what a bookie that turned read-only does not take."""
+        for ledger_id in tuple(self._queues):
+            while (queue := self._queues.get(ledger_id)) is not None:
+                if self._admission.refuses(high_priority=queue[0][1].high_priority):
+                    _, request, reply = self._pop(ledger_id)
+                    reply.error(BookieReadOnly(f"ledger {request.ledger_id}: this bookie has turned read-only"))
+                elif self._admission.has_room(ledger_id):
+                    _, request, reply = self._pop(ledger_id)
+                    self._admit(request, reply)
+                else:
+                    break
         self._on_admitted()
         self._after_change()
 
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time()
-        while self._queue and self._queue[0][0] <= now:
-            _, request, reply = self._pop()
-            reply.error(
-                TooManyRequests(
-                    f"ledger {request.ledger_id}: no room for entry {request.entry_id} within"
-                    f" {self._timeout_s:.1f} s (dbStorage_maxThrottleTimeMs)"
+        for ledger_id in tuple(self._queues):
+            while (queue := self._queues.get(ledger_id)) is not None and queue[0][0] <= now:
+                if not self._admission.cache_full(ledger_id):
+                    break
+                _, request, reply = self._pop(ledger_id)
+                reply.error(
+                    TooManyRequests(
+                        f"ledger {request.ledger_id}: no room for entry {request.entry_id} within"
+                        f" {self._timeout_s:.1f} s (dbStorage_maxThrottleTimeMs)"
+                    )
                 )
-            )
         self._after_change()
 
     def _after_change(self) -> None:
-        if self._queue:
+        if not self._queues:
+            self._admission.stop_waiting(self._retry)
+            self._stop_timer()
+        else:
             self._admission.wait(self._retry)
             if self._timer is None:
                 self._set_timer()
-        elif self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if self._bytes <= CONNECTION_BYTES_MAX // 2:
             self._on_change(False)
 
-    def _pop(self) -> _Parked:
-        parked = self._queue.popleft()
-        request = parked[1]
-        self._ledgers[request.ledger_id] -= 1
-        if not self._ledgers[request.ledger_id]:
-            del self._ledgers[request.ledger_id]
-        self._count(-1, -len(request.entry))
+    def _set_timer(self) -> None:
+        """For the earliest deadline; one that is past belongs to an add that waits for a journal: look again later."""
+        now = self._loop.time()
+        deadlines = (queue[0][0] for queue in self._queues.values())
+        due = min(deadline if deadline > now else now + self._timeout_s for deadline in deadlines)
+        self._timer = self._loop.call_at(due, self._expire)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _pop(self, ledger_id: int) -> _Parked:
+        queue = self._queues[ledger_id]
+        parked = queue.popleft()
+        if not queue:
+            del self._queues[ledger_id]
+        self._count(-1, -len(parked[1].entry))
         return parked
 
     def _count(self, adds: int, nbytes: int) -> None:
+        self._adds += adds
         self._bytes += nbytes
         self._admission.parked_adds += adds
         self._admission.parked_bytes += nbytes
-
-    def _set_timer(self) -> None:
-        self._timer = self._loop.call_at(self._queue[0][0], self._expire)

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from bookie_pod.ledgers.operations import LedgerOperations
-from bookie_pod.ledgers.state import LAC_UNKNOWN, LedgerState
+from bookie_pod.ledgers.state import LAC_NONE, LedgerState
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.requests import BatchReadRequest, ReadRequest, Reply
 from bookie_protocol.entry import read_prefix
-from bookie_protocol.errors import NotThere, PodkeeperError, StorageFault
+from bookie_protocol.errors import BookieUnavailable, NotThere, PodkeeperError, StorageFault
 
 BATCH_HEADER_BYTES: Final = 36
 """Header, request id and length word, as the reference counts them against a batch read's size limit."""
@@ -55,21 +55,21 @@ class Reads:
             self._fencing(
                 request.ledger_id,
                 request.fence_key,
-                self._read_work(request),
+                self._read_work(request, reply),
                 self._entry_answer(reply),
                 reply,
             )
             return
         try:
             state = self._ledgers.for_read(request.ledger_id)
-            if request.entry_id >= 0 and not (request.wants_lac and state.lac == LAC_UNKNOWN):
+            if request.entry_id >= 0 and (state.lac_known or not request.wants_lac):
                 body = self._storage.cached(request.ledger_id, request.entry_id)
                 if body is not None:
                     reply.entry(body, max_lac=state.lac)
                     return
             answer = self._entry_answer(reply, state if request.wants_lac else None)
             lanes = self._high_priority_lanes if request.high_priority else self._lanes
-            lanes.run(request.ledger_id, self._read_work(request, state), answer)
+            lanes.run(request.ledger_id, self._read_work(request, reply, state), answer)
         except PodkeeperError as error:
             reply.error(error)
 
@@ -77,6 +77,7 @@ class Reads:
         """Consecutive entries, as many as count and size allow, at least one if it exists."""
 
         def work() -> list[bytes]:
+            _stop_if_gone(reply)
             return self._on_lane_batch(request)
 
         def answer(entries: Any, error: BaseException | None) -> None:
@@ -92,18 +93,28 @@ class Reads:
         except PodkeeperError as error:
             reply.error(error)
 
-    def _read_work(self, request: ReadRequest, state: LedgerState | None = None) -> Callable[[], tuple[bytes, int]]:
-        """What runs on the lane: (entry, LAC of the last entry if the state knows none)."""
+    def _read_work(
+        self, request: ReadRequest, reply: Reply, state: LedgerState | None = None
+    ) -> Callable[[], tuple[bytes, int | None]]:
+        """What runs on the lane: the entry, and the LAC of the last one if it is asked for and not known yet."""
         ledger_id, entry_id = request.ledger_id, request.entry_id
-        wants_lac = request.wants_lac and state is not None and state.lac == LAC_UNKNOWN
+        wants_lac = request.wants_lac and state is not None and not state.lac_known
 
-        def work() -> tuple[bytes, int]:
+        def work() -> tuple[bytes, int | None]:
+            _stop_if_gone(reply)
             body = self.on_lane_read(ledger_id, entry_id)
-            if not wants_lac:
-                return body, LAC_UNKNOWN
-            return body, read_prefix(self.on_lane_read(ledger_id, LAST_ENTRY))[2]
+            return body, self.on_lane_last_lac(ledger_id) if wants_lac else None
 
         return work
+
+    def on_lane_last_lac(self, ledger_id: int) -> int | None:
+        """The LAC that the last stored entry carries; None if that cannot be told now (damage, limbo)."""
+        try:
+            return read_prefix(self.on_lane_read(ledger_id, LAST_ENTRY))[2]
+        except NotThere:
+            return LAC_NONE
+        except PodkeeperError:
+            return None
 
     def _entry_answer(self, reply: Reply, state: LedgerState | None = None) -> Answer:
         def answer(result: Any, error: BaseException | None) -> None:
@@ -114,9 +125,10 @@ class Reads:
             if state is None:
                 reply.entry(body)
                 return
-            if last_lac > state.lac:
-                state.lac = last_lac
-            reply.entry(body, max_lac=state.lac)
+            if last_lac is not None:
+                state.learn_lac(last_lac)
+            # If the last entry cannot be read, this one still says how far the ledger is confirmed at least.
+            reply.entry(body, max_lac=state.lac if state.lac_known else max(state.lac, read_prefix(body)[2]))
 
         return answer
 
@@ -165,6 +177,12 @@ class Reads:
                 break
             entries.append(entry)
         return entries
+
+
+def _stop_if_gone(reply: Reply) -> None:
+    """Drop a read that waited on its lane until its connection was closed."""
+    if reply.gone:
+        raise BookieUnavailable("the connection that asked is closed")
 
 
 def _after_fence(

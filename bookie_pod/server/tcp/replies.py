@@ -37,7 +37,8 @@ def status_of(error: BaseException) -> V3Status:
 
 
 class ReadBudget:
-    """Counts one read against its connection until it is answered."""
+    """Counts one read against its connection until it is answered. A long poll that waits counts nothing: it holds no
+    answer, and a connection may have any number of them."""
 
     __slots__ = ("_conn", "_kind", "_reserved", "_since")
 
@@ -46,6 +47,12 @@ class ReadBudget:
         self._kind = kind
         self._since = time.perf_counter()
         self._reserved = conn.read_started()
+
+    def pause(self) -> None:
+        self._conn.read_paused(self._reserved)
+
+    def go_on(self) -> None:
+        self._reserved = self._conn.read_started()
 
     def done(self, nbytes: int, *, success: bool, error: BaseException | None = None) -> None:
         self._conn.read_finished(self._reserved, nbytes)

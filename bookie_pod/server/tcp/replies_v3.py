@@ -28,6 +28,10 @@ class _Reply(Reply):
         self._conn = conn
         self._request = request
 
+    @property
+    def gone(self) -> bool:
+        return self._conn.closed
+
     def _send(self, response: pb.Response) -> None:
         self._conn.send(encode_frame(response))
 
@@ -59,6 +63,12 @@ class ReadReply(_Reply):
     def __init__(self, conn: Connection, request: pb.Request) -> None:
         super().__init__(conn, request)
         self._budget = ReadBudget(conn, _kind(request.readRequest))
+
+    def wait(self) -> None:
+        self._budget.pause()
+
+    def go_on(self) -> None:
+        self._budget.go_on()
 
     def entry(
         self,

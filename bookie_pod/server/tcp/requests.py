@@ -17,6 +17,17 @@ class Reply:
 
     __slots__ = ()
 
+    @property
+    def gone(self) -> bool:
+        """True if nobody is there any more to be answered: work that has not begun need not be done."""
+        return False
+
+    def wait(self) -> None:
+        """A long poll begins to wait: until `go_on` no answer is being made."""
+
+    def go_on(self) -> None:
+        """The wait is over, the answer follows."""
+
     def error(self, error: BaseException) -> None:
         raise self._foreign()
 

@@ -4,6 +4,8 @@ Invariants
 - While an authentication step or a TLS handshake is under way the connection reads nothing more, so that what
   follows is judged by the outcome.
 - A plug-in that refuses ends the connection; a plug-in name that is not served is answered as the version wants.
+- Nothing that came before the handshake is served after it: whoever can write into a plain connection could else
+  put requests in front of those of an authenticated client.
 
 Threads: event loop only.
 
@@ -106,14 +108,19 @@ class ConnectionSecurity:
         plain = conn.flush_now()
         if plain is None:
             return
+        if conn.has_unread_bytes:
+            raise ProtocolViolation("bytes after START_TLS that are not part of the handshake")
         try:
             secured = await self._context.loop.start_tls(plain, conn, context, server_side=True)
         except (OSError, ssl.SSLError) as error:
             conn.close(ProtocolViolation(f"TLS handshake failed: {error}"))
+            # A transport whose handshake failed does not tell its protocol that it is gone.
+            conn.connection_lost(error)
             return
         if secured is None:
+            conn.connection_lost(None)
             return
-        conn.transport = secured
+        conn.secured(secured)
         shown = secured.get_extra_info("ssl_object")
         certificate = shown.getpeercert(binary_form=True) if shown is not None else None
         try:
@@ -132,8 +139,11 @@ class ConnectionSecurity:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("authentication step failed", peer=self._conn.peer, exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, ProtocolViolation):
+            self._conn.close(error)
+        elif error is not None:
+            _log.error("authentication step failed", peer=self._conn.peer, exc_info=error)
             self._conn.close(ProtocolViolation("authentication step failed"))
         self._conn.authenticated = self.authenticated
         self._conn.unstall(Stall.HANDSHAKE)

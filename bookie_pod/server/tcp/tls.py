@@ -31,6 +31,10 @@ def tls_context(config: TlsConfig) -> ssl.SSLContext | None:
             raise InvalidConfiguration(f"{key}={kind}: only PEM is read; convert the store with keytool and openssl")
     if not config.key_store or not config.certificate_path:
         raise InvalidConfiguration("TLS needs tlsKeyStore (private key) and tlsCertificatePath (certificate chain)")
+    if config.client_authentication and not config.trust_store:
+        raise InvalidConfiguration(
+            "tlsClientAuthentication=true: tlsTrustStore is needed, a PEM file with the certificates to trust"
+        )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_versions(context, config.protocols)
     try:
