@@ -24,7 +24,7 @@ class Bookies:
     def __init__(self, registry: BookieRegistry) -> None:
         self._registry = registry
         self._known: BookieSet | None = None
-        self._following = False
+        self.is_following = False
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -42,7 +42,7 @@ class Bookies:
     async def writable(self) -> frozenset[str]:
         """The writable bookies. Asks the metadata service when the watch has told nothing yet; raises its
         error."""
-        if self._known is None or not self._following:
+        if self._known is None or not self.is_following:
             self._take(await self._registry.list(BookieGroup.WRITABLE))
         assert self._known is not None
         return self._known.bookies
@@ -64,12 +64,14 @@ class Bookies:
 
     async def _follow(self) -> None:
         # Once this ends, `writable` asks the service itself, and its caller sees the error.
-        with suppress(MetadataError):
-            async with self._registry.watch(BookieGroup.WRITABLE) as snapshots:
-                async for snapshot in snapshots:
-                    self._following = True
-                    self._take(snapshot)
-        self._following = False
+        try:
+            with suppress(MetadataError):
+                async with self._registry.watch(BookieGroup.WRITABLE) as snapshots:
+                    async for snapshot in snapshots:
+                        self.is_following = True
+                        self._take(snapshot)
+        finally:
+            self.is_following = False
 
     def _take(self, snapshot: BookieSet) -> None:
         if self._known is None or snapshot.version > self._known.version:

@@ -120,10 +120,14 @@ class Client:
         )
 
     async def close(self) -> None:
-        """Close all connections, and the metadata service if this client opened it. Calling it again is
-        fine."""
+        """Close all connections, and the metadata service if this client opened it. Calling it again is fine.
+
+        Writers that were not closed before fail what is pending; their ledgers stay open.
+        """
         context, self._context = self._context, None
         if context is not None:
+            for end in list(context.open_handles):
+                await end()
             await context.pool.close()
             await context.bookies.close()
         service, self._service = self._service, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -25,5 +25,7 @@ class ClientContext:
     pool: ChannelPool
     placement: PlacementPolicy = field(default_factory=RandomPlacement)
     random: Random = field(default_factory=Random)
+    open_handles: set[Callable[[], Awaitable[None]]] = field(default_factory=set)
+    """How to end each handle that is still open when the client closes."""
     transactions: Iterator[int] = field(default_factory=lambda: count(1))
     """Transaction ids: one sequence for the whole client, so that one frame serves several connections."""

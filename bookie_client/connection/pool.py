@@ -42,6 +42,9 @@ async def tcp_connector(factory: Callable[[], asyncio.BaseProtocol], host: str, 
 SHUT_DOWN_SECONDS: Final = 1.0
 """How long closing waits until a bookie has taken what was sent to it."""
 
+PROBE_SECONDS: Final = 2.0
+"""How long a spare bookie may take to accept a connection before another one is chosen."""
+
 
 class Channel:
     """The way to one bookie."""
@@ -55,6 +58,7 @@ class Channel:
         self._attempt: asyncio.Task[None] | None = None
         self._waiting: list[tuple[bytes, bytes, Request, int]] = []
         self._retry_at = 0.0
+        self._down_until = 0.0
         self._delay = 0.0
         self._error: PodkeeperError | None = None
 
@@ -64,8 +68,9 @@ class Channel:
 
     @property
     def is_down(self) -> bool:
-        """The last attempt failed, or the connection broke, and no attempt has succeeded since."""
-        return self._error is not None
+        """The last attempt failed, or the connection broke, a short while ago, and none has succeeded
+        since."""
+        return self._error is not None and self._loop.time() < self._down_until
 
     def send_add(self, frame: bytes, key: bytes, request: Request) -> None:
         """Send an add, with the time-out of adds."""
@@ -164,6 +169,7 @@ class Channel:
         self._error = error
         self._delay = min(max(self._delay * 2, options.reconnect_delay), options.max_reconnect_delay)
         self._retry_at = self._loop.time() + self._delay
+        self._down_until = self._loop.time() + options.max_reconnect_delay
 
     def _closed(self, connection: BookieConnection) -> None:
         if self._connection is connection:
@@ -203,8 +209,17 @@ class ChannelPool:
         return channel
 
     def down(self) -> frozenset[str]:
-        """Bookies that could not be reached lately."""
+        """Bookies that could not be reached lately; for `max_reconnect_delay` after the last failure."""
         return frozenset(bookie for bookie, channel in self._channels.items() if channel.is_down)
+
+    async def reachable(self, bookie_id: str) -> bool:
+        """Whether there is a connection, or one can be made within `PROBE_SECONDS`."""
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                await self.channel(bookie_id).connect()
+        except (BookieUnavailable, TimeoutError):
+            return False
+        return True
 
     def closed_error(self, bookie_id: str) -> PodkeeperError:
         return BookieUnavailable(f"bookie {bookie_id}: this client is closed")

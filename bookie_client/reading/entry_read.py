@@ -23,8 +23,6 @@ class ReadObserver(Protocol):
 
     def damaged(self, bookie: str, entry_id: int, error: DigestMismatch) -> None: ...
 
-    def lac_seen(self, lac: int) -> None: ...
-
 
 Done = Callable[[int, bytes | None, bytes, PodkeeperError | None], None]
 """(entry id, payload or None, whole entry, error)."""
@@ -71,8 +69,6 @@ class EntryRead(Request):
             self._observer.damaged(bookie, entry_id, error)
             self.failed(error)
             return
-        if max_lac is not None:
-            self._observer.lac_seen(max_lac)
         self._observer.served(bookie, entry_id)
         self._done(entry_id, payload, entry, None)
 

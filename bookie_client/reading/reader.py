@@ -41,7 +41,6 @@ class EntryReader:
         self.digest = digest
         self.served_by: Counter[str] = Counter()
         self.damaged_at: Counter[str] = Counter()
-        self.highest_lac_seen = -1
 
     def entries(self, first: int, last: int, *, bound: int) -> AsyncIterator[LedgerEntry]:
         """Iterate from `first` to `last`, both included; `last` = `first` - 1 is an empty range.
@@ -66,10 +65,6 @@ class EntryReader:
     def damaged(self, bookie: str, entry_id: int, error: DigestMismatch) -> None:
         """A replica served bytes that are not the entry."""
         self.damaged_at[bookie] += 1
-
-    def lac_seen(self, lac: int) -> None:
-        """A bookie told the highest LAC it knows."""
-        self.highest_lac_seen = max(self.highest_lac_seen, lac)
 
 
 class _RangeRead:

@@ -25,6 +25,7 @@ from bookie_client.context import ClientContext
 from bookie_client.writing.add_request import AddRequest
 from bookie_client.writing.add_state import AddState, Outcome
 from bookie_client.writing.pending_add import PendingAdd
+from bookie_client.writing.spares import find_spares
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import Buffer, DigestManager
 from bookie_protocol.errors import BadRequest, BookieUnavailable, PodkeeperError
@@ -189,6 +190,9 @@ class AddPipeline:
             self._carry_out(self.state.change_failed(error))
         else:
             self._carry_out(self.state.ensemble_changed(ensemble))
+            if self.state.degraded:
+                bookies = sorted(self.state.degraded.values())
+                _log.info("no spare bookie: writing goes on without", ledger=self.ledger_id, bookies=bookies)
 
     # --- degraded positions ---------------------------------------------------------------------------------
 
@@ -207,7 +211,7 @@ class AddPipeline:
             writable = await self._context.bookies.writable()
         except PodkeeperError:
             return  # nobody can tell; the next round asks again
-        if writable.difference(self.state.ensemble, self._context.pool.down()):
+        if await self._spare_exists(writable):
             self._carry_out(self.state.retry_degraded())
             return
         for position, bookie in list(self.state.degraded.items()):
@@ -218,6 +222,11 @@ class AddPipeline:
             except BookieUnavailable:
                 continue
             self.state.restored(position, bookie)
+
+    async def _spare_exists(self, writable: frozenset[str]) -> bool:
+        # Looked for before the change begins, because nothing is acknowledged while one runs.
+        degraded = dict(self.state.degraded)
+        return bool(await find_spares(self._context, self.state.ensemble, degraded, writable))
 
     @property
     def _over(self) -> bool:

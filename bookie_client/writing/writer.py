@@ -31,8 +31,9 @@ from bookie_client.writing.ensemble_change import (
     with_new_ensemble,
 )
 from bookie_client.writing.pipeline import AddPipeline
+from bookie_client.writing.spares import find_spares
 from bookie_protocol.digest import Buffer, DigestManager
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import LedgerClosed, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -69,6 +70,7 @@ class LedgerWriter:
         self._pipeline = AddPipeline(context, self._state, digest, encoder, self._change_ensemble)
         self._reader = EntryReader(context, lambda: self.metadata, digest)
         self._closing: asyncio.Task[None] | None = None
+        context.open_handles.add(self._abandon)
 
     # --- what can be asked ----------------------------------------------------------------------------------
 
@@ -192,6 +194,7 @@ class LedgerWriter:
     async def _close(self) -> None:
         self._state.stop()
         await self._pipeline.idle()
+        self._context.open_handles.discard(self._abandon)
         lac, length = self._state.lac, self._state.confirmed_length
         await self._pipeline.close()
         self._metadata = await update_metadata(
@@ -201,15 +204,22 @@ class LedgerWriter:
             lambda metadata: metadata.closed(lac, length),
         )
 
+    async def _abandon(self) -> None:
+        """The client closes while this handle is open: nothing more can be sent, and the ledger is left as it
+        is."""
+        self._context.open_handles.discard(self._abandon)
+        self._pipeline.abandon(LedgerClosed("the client was closed before this ledger"))
+        await self._pipeline.close()
+
     # --- ensemble change ------------------------------------------------------------------------------------
 
     async def _change_ensemble(self, failed: Mapping[int, str]) -> tuple[str, ...]:
         context = self._context
         lac = self._state.lac
-        writable = (await context.bookies.writable()) - context.pool.down()
+        spares = await find_spares(context, self.metadata.last_ensemble, failed)
 
         def replaced(metadata: LedgerMetadata) -> tuple[str, ...]:
-            return replace_bookies(metadata.last_ensemble, failed, writable, context.placement, context.random)
+            return replace_bookies(metadata.last_ensemble, failed, spares, context.placement, context.random)
 
         def needed(metadata: LedgerMetadata) -> bool:
             return change_needed(metadata, failed) and replaced(metadata) != metadata.last_ensemble
@@ -220,4 +230,4 @@ class LedgerWriter:
             needed,
             lambda metadata: with_new_ensemble(metadata, lac, replaced(metadata)),
         )
-        return self._metadata.value.last_ensemble
+        return self.metadata.last_ensemble

@@ -139,3 +139,20 @@ async def test_list_and_delete(three):
 async def test_a_client_that_is_not_open_says_so(three):
     with pytest.raises(RuntimeError, match="async with"):
         await three.client().create()
+
+
+async def test_closing_the_client_ends_writers_that_were_left_open(three):
+    for server in three.servers.values():
+        server.hold = True
+    before = asyncio.all_tasks()
+    client = three.client()
+    await client.start()
+    ledger = await client.create(write_quorum=3)
+    futures = [await ledger.submit(p) for p in payloads(5)]
+    await client.close()
+    assert [type(future.exception()) for future in futures] == [LedgerClosed] * 5
+    with pytest.raises(LedgerClosed, match="failed before: the client was closed"):
+        await ledger.append(b"more")
+    assert not three.stored(ledger.ledger_id).is_closed
+    assert asyncio.all_tasks() == before
+    await client.close()
