@@ -74,6 +74,7 @@ class EmbeddedTree:
         self._watch_ids = itertools.count(1)
         self._upkeep: asyncio.Task[None] | None = None
         self._closing = False
+        self._in_doubt = asyncio.Event()  # the event stream broke: renew now, the session may have ended
 
     @property
     def session(self) -> DriverSession:
@@ -117,7 +118,14 @@ class EmbeddedTree:
     # --- NodeTree -----------------------------------------------------------------------------------------
 
     async def create(
-        self, path: str, data: bytes, *, ephemeral: bool = False, sequential: bool = False, timeout: float
+        self,
+        path: str,
+        data: bytes,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        open_to_all: bool = False,
+        timeout: float,
     ) -> str:
         node = messages.NewNode(path=path, data=data)
         operation = messages.Create(node=node, ephemeral=ephemeral, sequential=sequential)
@@ -230,7 +238,10 @@ class EmbeddedTree:
             if outcome.code != messages.OK:
                 return
             self._session.move(SessionState.CONNECTED)
-            await asyncio.sleep(interval)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(interval):
+                    await self._in_doubt.wait()
+            self._in_doubt.clear()
 
     async def _listen(self) -> None:
         while True:
@@ -240,6 +251,7 @@ class EmbeddedTree:
                         self._fire_all()
                     for number in event.watches:
                         self._fire(number)
+            self._in_doubt.set()
             self._fire_all()
             await asyncio.sleep(self._pause())
 

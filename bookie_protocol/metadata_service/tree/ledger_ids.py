@@ -59,7 +59,7 @@ class LedgerIdGenerator:
                 raise LedgerIdsExhausted(
                     f"the {layout.name.lower()} layout of {self._root} has no ledger id left below 2^31-1"
                 )
-            await self._tree.ensure(long_root, timeout=timeout)
+            await self._tree.ensure(long_root, open_to_all=True, timeout=timeout)
             self._long_ids = True
         return await self._generate_long(long_root, timeout)
 
@@ -73,7 +73,7 @@ class LedgerIdGenerator:
         while minimum <= _LARGEST_HIGH_ORDER:
             high = max(minimum, await self._newest_directory(long_root, timeout))
             directory = f"{long_root}/{_HIGH_ORDER}{high:010d}"
-            await self._tree.ensure(directory, timeout=timeout)
+            await self._tree.ensure(directory, open_to_all=True, timeout=timeout)
             low = await self._next(directory, timeout)
             if low is not None:
                 return high << 32 | low

@@ -67,9 +67,19 @@ class NodeTree(Protocol):
         ...
 
     async def create(
-        self, path: str, data: bytes, *, ephemeral: bool = False, sequential: bool = False, timeout: float
+        self,
+        path: str,
+        data: bytes,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        open_to_all: bool = False,
+        timeout: float,
     ) -> str:
-        """The path created. `MetadataExists`; `MetadataNotFound`: the parent is missing."""
+        """The path created. `MetadataExists`; `MetadataNotFound`: the parent is missing.
+
+        `open_to_all`: everybody may change it, also where the driver gives other nodes to their creator alone.
+        """
         ...
 
     async def create_all(self, nodes: Sequence[tuple[str, bytes]], *, timeout: float) -> None:

@@ -79,6 +79,7 @@ class RetryingTree:
         *,
         ephemeral: bool = False,
         sequential: bool = False,
+        open_to_all: bool = False,
         recognise: bool = True,
         timeout: float | None = None,
     ) -> str:
@@ -86,7 +87,14 @@ class RetryingTree:
 
         async def attempt(left: float, repeated: bool) -> str:
             try:
-                return await self._tree.create(path, data, ephemeral=ephemeral, sequential=sequential, timeout=left)
+                return await self._tree.create(
+                    path,
+                    data,
+                    ephemeral=ephemeral,
+                    sequential=sequential,
+                    open_to_all=open_to_all,
+                    timeout=left,
+                )
             except MetadataExists:
                 if not (repeated and recognise) or not await self._is_ours(path, data, ephemeral, left):
                     raise
@@ -131,10 +139,10 @@ class RetryingTree:
 
         await self._repeat(f"delete {path}", attempt, timeout)
 
-    async def ensure(self, path: str, *, timeout: float | None = None) -> None:
+    async def ensure(self, path: str, *, open_to_all: bool = False, timeout: float | None = None) -> None:
         """Create an empty persistent node unless it is there. `MetadataNotFound`: its parent is missing."""
         try:
-            await self.create(path, timeout=timeout)
+            await self.create(path, open_to_all=open_to_all, timeout=timeout)
         except MetadataExists:
             return
 

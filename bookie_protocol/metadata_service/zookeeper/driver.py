@@ -40,7 +40,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from bookie_protocol.errors import (
     MetadataExists,
@@ -144,10 +144,18 @@ class ZooKeeperTree:
     # --- NodeTree -----------------------------------------------------------------------------------------
 
     async def create(
-        self, path: str, data: bytes, *, ephemeral: bool = False, sequential: bool = False, timeout: float
+        self,
+        path: str,
+        data: bytes,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+        open_to_all: bool = False,
+        timeout: float,
     ) -> str:
         def request() -> Any:
-            return self._client.create_async(path, data, ephemeral=ephemeral, sequence=sequential)
+            acl = OPEN_ACL_UNSAFE if open_to_all else None
+            return self._client.create_async(path, data, acl=acl, ephemeral=ephemeral, sequence=sequential)
 
         return str(await self._call(path, request, timeout))
 
