@@ -114,6 +114,10 @@ class NoSuchEntry(NotThere):
     v2, v3, client = V2Code.ENOENTRY, V3Status.ENOENTRY, ClientCode.NO_SUCH_ENTRY
 
 
+class NoLedgerIndex(NoSuchLedger):
+    """No index of this ledger exists here: it was never stored, or it was deleted."""
+
+
 # --- the request is refused -------------------------------------------------------------------------------
 
 
@@ -190,6 +194,10 @@ class StorageFault(CouldNotTell):
 
 class EntryDamaged(StorageFault):
     """The bytes found where the index points are not the entry that was asked for."""
+
+
+class StorageFailed(StorageFault):
+    """The storage cannot go on in this process: it must end, and the next start replays the journals."""
 
 
 class NoWritableDirectory(StorageFault):

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection
-from dataclasses import replace
 from typing import Final
 
-from bookie_pod.storage.index.ledger_data import LedgerRecord, decode, encode
+from bookie_pod.storage.index.ledger_data import decode, encode
+from bookie_pod.storage.index.ledger_records import LedgerRecords
 from bookie_pod.storage.index.store import OrderedStore
-from bookie_protocol.errors import StorageFault, Unauthorized
+from bookie_protocol.errors import StorageFault
 
 _ID: Final = struct.Struct(">q")
 assert _ID.size == 8
@@ -34,25 +34,16 @@ _PADDING: Final = bytes(8)
 FLAGS_KEY: Final = _ID.pack(-0xEEFD)
 NEEDS_INTEGRITY_CHECK: Final = 0x1
 _KNOWN_FLAGS: Final = NEEDS_INTEGRITY_CHECK
-_SHARED_RECORDS: Final = 4096
-"""Distinct records that ledgers share; beyond that each ledger has its own."""
 _ROWS_PER_BATCH: Final = 4096
 
 
-def is_unknown_key(key: bytes) -> bool:
-    """True for a key that stands for "nobody has presented one yet": empty or all zero."""
-    return not any(key)
-
-
-class LedgerIndex:
+class LedgerIndex(LedgerRecords):
     """The ledgers of one directory."""
 
     def __init__(self, store: OrderedStore) -> None:
         """Load all ledgers. Raises `StorageFault` if a row cannot be understood."""
+        super().__init__()
         self._store = store
-        self._ledgers: dict[int, LedgerRecord] = {}
-        self._shared: dict[LedgerRecord, LedgerRecord] = {}
-        self._dirty: set[int] = set()
         self._long_keys: set[int] = set()
         self._load()
         self.flags()
@@ -71,68 +62,9 @@ class LedgerIndex:
                 if ledger_id in self._ledgers:
                     continue  # the short row, which sorts first, is the one that is kept up to date
             try:
-                self._ledgers[ledger_id] = self._share(decode(value))
+                self._loaded(ledger_id, decode(value))
             except StorageFault as error:
                 raise StorageFault(f"ledger index {self.path}: ledger {ledger_id}: {error}") from error
-
-    def _share(self, record: LedgerRecord) -> LedgerRecord:
-        """One object for equal records: ledgers of one application differ in nothing but their ids."""
-        if record.explicit_lac is not None:
-            return record
-        known = self._shared.get(record)
-        if known is not None:
-            return known
-        if len(self._shared) < _SHARED_RECORDS:
-            self._shared[record] = record
-        return record
-
-    # --- look-ups -------------------------------------------------------------------------------------------
-
-    def get(self, ledger_id: int) -> LedgerRecord | None:
-        """The ledger's record, or None if this directory does not know it."""
-        return self._ledgers.get(ledger_id)
-
-    def ledger_ids(self) -> list[int]:
-        """Ids of all ledgers, in no order."""
-        return list(self._ledgers)
-
-    def __len__(self) -> int:
-        return len(self._ledgers)
-
-    # --- changes --------------------------------------------------------------------------------------------
-
-    def put(self, ledger_id: int, record: LedgerRecord) -> None:
-        """Replace the record in memory; durable with the next checkpoint."""
-        self._ledgers[ledger_id] = self._share(record)
-        self._dirty.add(ledger_id)
-
-    def set_master_key(self, ledger_id: int, key: bytes) -> LedgerRecord:
-        """Check or take note of the key that somebody presents; makes the ledger if it is unknown.
-
-        An unknown stored key is replaced, an unknown given key changes nothing, and two keys that differ
-        raise `Unauthorized` (the reference's storage reports an I/O error there).
-        """
-        record = self._ledgers.get(ledger_id)
-        if record is None:
-            record = LedgerRecord(key)
-        elif record.key == key or is_unknown_key(key):
-            return record
-        elif is_unknown_key(record.key):
-            record = replace(record, key=key)
-        else:
-            raise Unauthorized(f"ledger {ledger_id}: the master key differs from the ledger's")
-        self.put(ledger_id, record)
-        return record
-
-    def delete(self, ledger_id: int) -> None:
-        """Forget the ledger; its row goes with the next checkpoint."""
-        if self._ledgers.pop(ledger_id, None) is not None:
-            self._dirty.add(ledger_id)
-
-    def take_dirty(self) -> set[int]:
-        """Ids of ledgers changed or deleted since the last call. Event loop."""
-        dirty, self._dirty = self._dirty, set()
-        return dirty
 
     # --- writing --------------------------------------------------------------------------------------------
 

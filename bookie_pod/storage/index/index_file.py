@@ -1,0 +1,142 @@
+"""The index file of one ledger, `<id>.idx`, of InterleavedLedgerStorage and SortedLedgerStorage.
+
+Path below an index directory: `<a>/<b>/<id>.idx`, all in lower-case hex without padding; a = bits 8 to 15 of the id,
+b = bits 0 to 7. `<id>.idx.rloc` is the copy of a move that did not finish.
+
+Header, the first 1024 bytes, written whole and zero-padded (big-endian):
+
+    0     4  "BKLE"
+    4     4  version i32: 0, or 1 = current
+    8     4  length L of the master key, i32, not negative
+    12    L  master key
+    12+L  4  state bits i32: 1 = fenced; 2 = limbo (ours: the reference keeps bits that it does not know)
+    16+L  4  version 1 only: length of the explicit LAC packet i32, 0 = none, else at least 16
+    20+L     version 1 only: the packet
+
+Slots: entry e at 1024 + 8 * e, i64 location, 0 = absent. Pages of slots are written whole, so a file ends at the end of a
+page; what lies behind its end reads as absent.
+
+Invariants
+- A file keeps the version that it has. Version 0 has no room for an explicit LAC.
+- An explicit LAC that does not fit into 1024 bytes is left out: it is only a lower bound of the LAC.
+
+Pure functions; any thread.
+
+Source: reference on-disk formats, section 9.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_protocol.errors import BadRequest, StorageFault
+
+HEADER_BYTES: Final = 1024
+MAGIC: Final = b"BKLE"
+CURRENT_VERSION: Final = 1
+SLOT_BYTES: Final = 8
+MAX_KEY_BYTES: Final = 512
+"""Longest master key that a header takes here (keys are 20 bytes): the fields behind it must fit as well."""
+MAX_ENTRY_ID: Final = (1 << 40) - 1
+"""Entries above it have no slot: their file would be longer than the file systems allow (8 TiB here)."""
+SUFFIX: Final = ".idx"
+MOVING_SUFFIX: Final = ".idx.rloc"
+
+_FENCED: Final = 0x1
+_LIMBO: Final = 0x2
+_MIN_LAC_BYTES: Final = 16
+_HEAD: Final = struct.Struct(">4sii")
+_INT: Final = struct.Struct(">i")
+assert _HEAD.size == 12
+assert _INT.size == 4
+_SECTOR: Final = 512
+_UNSIGNED: Final = (1 << 64) - 1
+
+
+class HeaderMissing(Exception):
+    """The header was never written: the file is empty, too short, or a crash kept its length but not its first bytes."""
+
+
+def encode_header(record: LedgerRecord, version: int = CURRENT_VERSION) -> bytes:
+    """The 1024 bytes of a ledger's header. `StorageFault` if the key does not fit."""
+    check_key(record.key)
+    bits = (_FENCED if record.fenced else 0) | (_LIMBO if record.limbo else 0)
+    data = _HEAD.pack(MAGIC, version, len(record.key)) + record.key + _INT.pack(bits)
+    lac = record.explicit_lac
+    if version > 0 and lac is not None and _MIN_LAC_BYTES <= len(lac) <= HEADER_BYTES - len(data) - _INT.size:
+        data += _INT.pack(len(lac)) + lac
+    return data.ljust(HEADER_BYTES, b"\0")
+
+
+def check_key(key: bytes) -> None:
+    """`BadRequest` for a master key that no header can hold."""
+    if len(key) > MAX_KEY_BYTES:
+        raise BadRequest(f"a master key of {len(key)} bytes: an index file takes at most {MAX_KEY_BYTES}")
+
+
+def decode_header(data: bytes) -> tuple[int, LedgerRecord]:
+    """(version, record) of a header.
+
+    `HeaderMissing` if it was never written, `StorageFault` if it holds something else.
+    """
+    if len(data) < _HEAD.size or not any(data[:_SECTOR]):
+        raise HeaderMissing
+    magic, version, key_length = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        raise StorageFault(f"begins with {magic.hex()}, not with {MAGIC.hex()}")
+    if not 0 <= version <= CURRENT_VERSION:
+        raise StorageFault(f"has version {version}, known are 0 to {CURRENT_VERSION}")
+    if key_length < 0:
+        raise StorageFault(f"has a master key of {key_length} bytes")
+    at = _HEAD.size + key_length
+    if len(data) < at + _INT.size * (1 + version):
+        raise _too_short(data, at)
+    key = data[_HEAD.size : at]
+    (bits,) = _INT.unpack_from(data, at)
+    lac = _decode_lac(data, at + _INT.size) if version else None
+    return version, LedgerRecord(key, bool(bits & _FENCED), bool(bits & _LIMBO), lac)
+
+
+def _decode_lac(data: bytes, at: int) -> bytes | None:
+    (length,) = _INT.unpack_from(data, at)
+    if length == 0:
+        return None
+    if length < _MIN_LAC_BYTES:
+        raise StorageFault(f"has an explicit LAC of {length} bytes, a packet has at least {_MIN_LAC_BYTES}")
+    begin = at + _INT.size
+    if len(data) < begin + length:
+        raise _too_short(data, begin + length)
+    return data[begin : begin + length]
+
+
+def _too_short(data: bytes, needed: int) -> Exception:
+    """A whole header that points beyond itself is damaged; a file that ends within it was never finished."""
+    if len(data) < HEADER_BYTES:
+        return HeaderMissing()
+    return StorageFault(f"has fields up to byte {needed}, but a header has {HEADER_BYTES}")
+
+
+def relative_path(ledger_id: int) -> str:
+    """The file's path below an index directory."""
+    return f"{relative_folder(ledger_id)}/{ledger_id & _UNSIGNED:x}{SUFFIX}"
+
+
+def relative_folder(ledger_id: int) -> str:
+    """The two levels of folders that a ledger's file is in."""
+    return f"{ledger_id >> 8 & 0xFF:x}/{ledger_id & 0xFF:x}"
+
+
+def parse_name(name: str) -> int:
+    """Ledger id of `<id>.idx` or `<id>.idx.rloc`. `ValueError` for any other name."""
+    stem = name.removesuffix(MOVING_SUFFIX).removesuffix(SUFFIX)
+    ledger_id = int(stem, 16)
+    if stem == name or ledger_id != ledger_id & _UNSIGNED or f"{ledger_id:x}" != stem:
+        raise ValueError(f"{name} is no name of an index file")
+    return ledger_id - (1 << 64) if ledger_id >> 63 else ledger_id
+
+
+def slot_offset(entry_id: int) -> int:
+    """Where in the file the location of an entry stands."""
+    return HEADER_BYTES + SLOT_BYTES * entry_id
