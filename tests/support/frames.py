@@ -1,0 +1,132 @@
+"""Frames as clients send them and answers as clients read them, for tests that talk to a bookie."""
+
+from __future__ import annotations
+
+import struct
+
+from bookie_protocol.wire import bookkeeper_pb2 as pb
+from bookie_protocol.wire import v2, v3, v3_encode
+
+KEY = bytes(range(1, 21))
+OTHER_KEY = bytes(range(21, 41))
+NO_KEY = bytes(20)
+LAST = -1
+
+
+def entry(ledger_id: int, entry_id: int, payload: bytes = b"payload", lac: int | None = None) -> bytes:
+    """An entry without a digest; its LAC is the entry before it unless said otherwise."""
+    lac = max(entry_id - 1, -1) if lac is None else lac
+    return struct.pack(">qqqq", ledger_id, entry_id, lac, len(payload)) + payload
+
+
+def lac_packet(ledger_id: int, lac: int) -> bytes:
+    return struct.pack(">qqI", ledger_id, lac, 0xFEEDBEEF)
+
+
+# --- version 2 ----------------------------------------------------------------------------------------------
+
+
+def v2_add(stored: bytes, key: bytes = KEY, flags: int = 0) -> bytes:
+    return b"".join(v2.encode_add_request(key, stored, flags))
+
+
+def v2_read(ledger_id: int, entry_id: int, flags: int = 0) -> bytes:
+    return v2.encode_read_request(ledger_id, entry_id, flags)
+
+
+def v2_fence(ledger_id: int, entry_id: int = LAST, key: bytes = KEY) -> bytes:
+    return v2.encode_read_request(ledger_id, entry_id, v2.Flag.DO_FENCING, key)
+
+
+def v2_batch(ledger_id: int, first: int, count: int = 0, size: int = 1 << 20, request_id: int = 1) -> bytes:
+    return v2.encode_batch_read_request(ledger_id, first, request_id, count, size)
+
+
+def v2_code(frame: bytes) -> int:
+    """The error code of an answer, length word included."""
+    return int(v2.decode_response(frame[4:]).code)  # type: ignore[union-attr]
+
+
+def v2_entry(frame: bytes) -> bytes:
+    """The entry of a successful read's answer."""
+    response = v2.decode_response(frame[4:])
+    assert isinstance(response, v2.Response)
+    assert response.code == 0, response
+    return response.entry
+
+
+def v2_entries(frame: bytes) -> list[bytes]:
+    """The entries of a successful batch read's answer."""
+    response = v2.decode_response(frame[4:])
+    assert isinstance(response, v2.BatchReadResponse)
+    assert response.code == 0, response
+    return list(response.entries)
+
+
+# --- version 3 ----------------------------------------------------------------------------------------------
+
+
+def v3_add(
+    stored: bytes, key: bytes = KEY, *, txn: int = 1, recovery: bool = False, priority: bool = False, sync: bool = True
+) -> bytes:
+    ledger_id, entry_id = struct.unpack_from(">qq", stored)
+    flags = (
+        v3_encode.RECOVERY_ADD * recovery | v3_encode.HIGH_PRIORITY * priority | v3_encode.DEFERRED_SYNC * (not sync)
+    )
+    return b"".join(v3_encode.add_request(txn, ledger_id, entry_id, key, stored, flags))
+
+
+def v3_read(ledger_id: int, entry_id: int, *, txn: int = 1, priority: bool = False) -> bytes:
+    return v3_encode.read_request(txn, ledger_id, entry_id, v3_encode.HIGH_PRIORITY * priority)
+
+
+def v3_fence(ledger_id: int, entry_id: int = LAST, key: bytes = KEY, *, txn: int = 1) -> bytes:
+    return v3_encode.read_request(txn, ledger_id, entry_id, v3_encode.FENCE | v3_encode.HIGH_PRIORITY, key)
+
+
+def v3_poll(
+    ledger_id: int, previous: int, timeout_ms: int | None = 60_000, *, piggyback: bool = True, txn: int = 1
+) -> bytes:
+    """A long poll for the entry after `previous`."""
+    request = v3.new_request(pb.READ_ENTRY, txn)
+    read = request.readRequest
+    read.ledgerId, read.entryId, read.previousLAC = ledger_id, LAST, previous
+    if timeout_ms is not None:
+        read.timeOut = timeout_ms
+    if piggyback:
+        read.flag = pb.ReadRequest.ENTRY_PIGGYBACK
+    return v3.encode_frame(request)
+
+
+def v3_write_lac(ledger_id: int, lac: int, key: bytes = KEY, *, txn: int = 1) -> bytes:
+    request = v3.new_request(pb.WRITE_LAC, txn)
+    write = request.writeLacRequest
+    write.ledgerId, write.lac, write.masterKey, write.body = ledger_id, lac, key, lac_packet(ledger_id, lac)
+    return v3.encode_frame(request)
+
+
+def v3_read_lac(ledger_id: int, *, txn: int = 1) -> bytes:
+    request = v3.new_request(pb.READ_LAC, txn)
+    request.readLacRequest.ledgerId = ledger_id
+    return v3.encode_frame(request)
+
+
+def v3_force(ledger_id: int, *, txn: int = 1) -> bytes:
+    request = v3.new_request(pb.FORCE_LEDGER, txn)
+    request.forceLedgerRequest.ledgerId = ledger_id
+    return v3.encode_frame(request)
+
+
+def v3_start_tls(*, txn: int = 1) -> bytes:
+    request = v3.new_request(pb.START_TLS, txn)
+    request.startTLSRequest.SetInParent()
+    return v3.encode_frame(request)
+
+
+def v3_answer(frame: bytes) -> pb.Response:
+    """An answer, length word included."""
+    return v3.parse_response(frame[4:])
+
+
+def v3_status(frame: bytes) -> int:
+    return int(v3_answer(frame).status)

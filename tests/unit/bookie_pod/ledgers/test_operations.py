@@ -1,0 +1,205 @@
+"""Adds, fences, explicit LACs and forces: what goes into the journal, in which order, and who is told when."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bookie_pod.storage.journal.format import RecordKind
+from bookie_protocol.errors import (
+    BadRequest,
+    LedgerFenced,
+    NoSuchLedger,
+    StorageFault,
+    Unauthorized,
+)
+from tests.support.frames import KEY, NO_KEY, OTHER_KEY, entry, lac_packet
+from tests.support.server_rig import HeldJournal, ServerRig
+
+KEY_RECORD, FENCE, LAC, ENTRY = RecordKind.KEY, RecordKind.FENCE, RecordKind.EXPLICIT_LAC, RecordKind.ENTRY
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[ServerRig]:
+    made = ServerRig(journals=[HeldJournal(), HeldJournal()])
+    yield made
+    made.close()
+
+
+def add(rig: ServerRig, ledger_id: int, entry_id: int, key: bytes = KEY, *, recovery: bool = False) -> list[object]:
+    """One add in a lane of its own, submitted; the list gets what `done` is called with."""
+    done: list[object] = []
+    lanes = rig.operations.lanes()
+    stored = entry(ledger_id, entry_id)
+    lane = rig.operations.add(lanes, ledger_id, entry_id, entry_id - 1, key, stored, recovery=recovery)
+    rig.operations.submit(lane, 1, done.append)
+    return done
+
+
+async def test_an_add_is_in_memory_at_once_and_answered_after_the_journal(rig: ServerRig) -> None:
+    done = add(rig, 2, 0)
+    assert rig.storage.cached(2, 0) == entry(2, 0)
+    assert done == []
+    rig.journal.acknowledge()
+    assert done == [None]
+
+
+async def test_the_key_record_comes_first_and_once(rig: ServerRig) -> None:
+    add(rig, 2, 0)
+    add(rig, 2, 1)
+    add(rig, 3, 0)
+    assert rig.journals[0].records == [(KEY_RECORD, 2), (ENTRY, 2), (ENTRY, 2)]
+    assert rig.journals[1].records == [(KEY_RECORD, 3), (ENTRY, 3)]
+
+
+@pytest.mark.parametrize("unknown", [NO_KEY, b""], ids=["zeros", "empty"])
+async def test_an_unknown_key_is_journaled_too(rig: ServerRig, unknown: bytes) -> None:
+    """Replay takes entries without a key record for those of a deleted ledger."""
+    add(rig, 2, 0, unknown)
+    add(rig, 2, 1, unknown)
+    assert rig.journal.records == [(KEY_RECORD, 2), (ENTRY, 2), (ENTRY, 2)]
+    assert rig.ledgers.states[2].hot_key is None
+    add(rig, 2, 2, KEY)
+    assert rig.journal.records[3:] == [(KEY_RECORD, 2), (ENTRY, 2)]
+    assert rig.ledgers.states[2].hot_key == KEY
+
+
+async def test_key_before_fence_and_explicit_lac(rig: ServerRig) -> None:
+    rig.operations.fence(2, KEY)
+    rig.operations.write_lac(4, KEY, lac_packet(4, 9), lambda error: None)
+    assert rig.journal.records == [(KEY_RECORD, 2), (FENCE, 2), (KEY_RECORD, 4), (LAC, 4)]
+
+
+async def test_after_a_fence_no_ordinary_add_is_admitted(rig: ServerRig) -> None:
+    add(rig, 2, 0)
+    state, durable = rig.operations.fence(2, KEY)
+    assert durable is not None
+    assert state.hot_key is None
+    with pytest.raises(LedgerFenced):
+        add(rig, 2, 1)
+    assert rig.storage.cached(2, 1) is None
+    record = rig.storage.ledger(2)
+    assert record is not None
+    assert record.fenced
+    assert add(rig, 2, 1, recovery=True) == []
+    assert rig.storage.cached(2, 1) == entry(2, 1)
+
+
+async def test_concurrent_fences_wait_for_one_record(rig: ServerRig) -> None:
+    _, first = rig.operations.fence(2, KEY)
+    _, second = rig.operations.fence(2, KEY)
+    assert first is second is not None
+    assert rig.journal.records.count((FENCE, 2)) == 1
+    assert not first.done()
+    rig.journal.acknowledge()
+    assert first.result() is None
+    rig.ledgers.states.clear()
+    assert rig.operations.fence(2, KEY)[1] is None  # loaded from the storage: durable
+
+
+async def test_a_fence_needs_the_key(rig: ServerRig) -> None:
+    for key in (b"", NO_KEY):
+        with pytest.raises(Unauthorized):
+            rig.operations.fence(2, key)
+    assert rig.storage.ledger(2) is None
+    add(rig, 2, 0)
+    with pytest.raises(Unauthorized):
+        rig.operations.fence(2, OTHER_KEY)
+    assert not rig.ledgers.states[2].fenced
+
+
+async def test_a_fence_that_cannot_be_journaled_fails_for_all_who_wait(rig: ServerRig) -> None:
+    rig.journal.error = StorageFault("disk on fire")
+    for _ in range(2):
+        state, durable = rig.operations.fence(2, KEY)
+        assert state.fenced
+        assert durable is not None
+        assert isinstance(durable.exception(), StorageFault)
+
+
+async def test_explicit_lacs_last_one_wins_lac_only_grows(rig: ServerRig) -> None:
+    done: list[object] = []
+    rig.operations.write_lac(2, KEY, lac_packet(2, 9), done.append)
+    rig.operations.write_lac(2, KEY, lac_packet(2, 5), done.append)
+    state = rig.ledgers.states[2]
+    assert (state.lac, state.explicit_lac) == (9, lac_packet(2, 5))
+    assert done == []
+    rig.journal.acknowledge()
+    assert done == [None, None]
+    rig.operations.fence(2, KEY)
+    rig.operations.write_lac(2, KEY, lac_packet(2, 11), done.append)  # allowed on fenced ledgers
+    record = rig.storage.ledger(2)
+    assert record is not None
+    assert record.fenced
+    assert record.explicit_lac == lac_packet(2, 11)
+
+
+@pytest.mark.parametrize("packet", [b"", lac_packet(2, 1)[:15], lac_packet(3, 1)], ids=["empty", "short", "other"])
+async def test_bad_lac_packets(rig: ServerRig, packet: bytes) -> None:
+    with pytest.raises(BadRequest):
+        rig.operations.write_lac(2, KEY, packet, lambda error: None)
+    assert rig.journal.batches == []
+
+
+async def test_lac_of_a_fenced_and_deleted_ledger(rig: ServerRig) -> None:
+    rig.operations.fence(2, KEY)
+    rig.storage.delete_ledger(2)
+    with pytest.raises(NoSuchLedger):
+        rig.operations.write_lac(2, KEY, lac_packet(2, 1), lambda error: None)
+    with pytest.raises(NoSuchLedger):
+        rig.operations.fence(2, KEY)
+    with pytest.raises(LedgerFenced):
+        add(rig, 2, 1)
+
+
+async def test_force_is_a_marker_in_the_ledgers_own_journal(rig: ServerRig) -> None:
+    done: list[object] = []
+    rig.operations.force(3, done.append)
+    assert rig.journals[0].batches == []
+    (batch,) = rig.journals[1].batches
+    assert (batch.is_force, batch.sync) == (True, True)
+    rig.journals[1].acknowledge()
+    assert done == [None]
+
+
+@pytest.mark.parametrize("entry_id", [-1, -0x1000, -(2**63)])
+async def test_negative_entries_are_refused(rig: ServerRig, entry_id: int) -> None:
+    """They are the journal's own records: -0x1000 is a key."""
+    with pytest.raises(BadRequest):
+        add(rig, 2, entry_id)
+    assert rig.journal.batches == []
+
+
+async def test_limbo_takes_recovery_adds_only(rig: ServerRig) -> None:
+    rig.ledgers.for_write(2, KEY).limbo = True
+    with pytest.raises(Unauthorized):
+        add(rig, 2, 0)
+    add(rig, 2, 0, recovery=True)
+    assert rig.storage.cached(2, 0) == entry(2, 0)
+
+
+async def test_recovery_adds_do_not_settle_how_far_a_loaded_ledger_is_confirmed(rig: ServerRig) -> None:
+    add(rig, 2, 0)
+    rig.ledgers.states.clear()
+    add(rig, 2, 5, recovery=True)
+    assert not rig.ledgers.states[2].lac_known
+    add(rig, 2, 9)
+    assert rig.ledgers.states[2].lac_known
+
+
+async def test_without_data_in_the_journal_adds_are_answered_at_once() -> None:
+    rig = ServerRig(write_data=False)
+    assert add(rig, 2, 0) == [None]
+    assert add(rig, 2, 1) == [None]
+    assert rig.journal.records == [(KEY_RECORD, 2)]
+    rig.operations.fence(2, KEY)
+    assert rig.journal.records == [(KEY_RECORD, 2), (FENCE, 2)]
+    rig.close()
+
+
+async def test_after_a_journal_failure_nothing_is_acknowledged(rig: ServerRig) -> None:
+    rig.journal.error = StorageFault("gone")
+    done = add(rig, 2, 0)
+    assert len(done) == 1
+    assert isinstance(done[0], StorageFault)

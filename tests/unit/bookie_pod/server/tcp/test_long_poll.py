@@ -1,0 +1,245 @@
+"""Long polls: each reason wakes exactly once, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bookie_pod.server.tcp.connection import READS_IN_FLIGHT_MAX
+from bookie_pod.server.tcp.context import TcpOptions
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_protocol.wire import bookkeeper_pb2 as pb
+from tests.support import frames
+from tests.support.frames import KEY, entry, v3_add, v3_answer, v3_fence, v3_poll, v3_read, v3_write_lac
+from tests.support.server_rig import PaperTransport, ServerRig
+from tests.support.storage_engine import put
+
+LEDGER = 7
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[ServerRig]:
+    made = ServerRig(polls_max=5)
+    yield made
+    made.close()
+
+
+def answers(transport: PaperTransport) -> list[pb.Response]:
+    return [v3_answer(frame) for frame in transport.frames]
+
+
+def polled(transport: PaperTransport) -> list[pb.ReadResponse]:
+    return [answer.readResponse for answer in answers(transport) if answer.header.operation == pb.READ_ENTRY]
+
+
+async def written(rig: ServerRig, entries: int) -> None:
+    """A ledger with some entries, written through a connection of its own."""
+    conn, transport = rig.connect()
+    for entry_id in range(entries):
+        conn.data_received(v3_add(entry(LEDGER, entry_id)))
+    rig.journal.acknowledge()
+    await rig.settle(lambda: len(transport.frames) == entries)
+    conn.connection_lost(None)
+
+
+async def waiting(rig: ServerRig, previous: int, timeout_ms: int = 60_000, *, piggyback: bool = True) -> PaperTransport:
+    conn, transport = rig.connect()
+    before = rig.polls.waiting
+    conn.data_received(v3_poll(LEDGER, previous, timeout_ms, piggyback=piggyback))
+    await rig.settle()
+    assert rig.polls.waiting == before + 1
+    assert transport.frames == []
+    return transport
+
+
+def add(rig: ServerRig, entry_id: int) -> None:
+    conn, _ = rig.connect()
+    conn.data_received(v3_add(entry(LEDGER, entry_id)))
+
+
+async def test_an_add_with_a_newer_lac_wakes(rig: ServerRig) -> None:
+    await written(rig, 3)  # LAC 1
+    transport = await waiting(rig, 1)
+    before = time.time_ns() // 1_000_000
+    add(rig, 3)  # carries LAC 2
+    await rig.settle(lambda: polled(transport))
+    (read,) = polled(transport)
+    assert (read.status, read.entryId, read.maxLAC, read.body) == (pb.EOK, 2, 2, entry(LEDGER, 2))
+    assert before <= read.lacUpdateTimestamp <= time.time_ns() // 1_000_000
+    add(rig, 4)
+    await rig.settle()
+    assert len(transport.frames) == 1
+    assert rig.polls.waiting == 0
+
+
+async def test_a_lac_that_does_not_pass_wakes_nobody(rig: ServerRig) -> None:
+    await written(rig, 3)
+    transport = await waiting(rig, 2)
+    add(rig, 3)
+    await rig.settle()
+    assert transport.frames == []
+    assert rig.polls.waiting == 1
+
+
+async def test_an_explicit_lac_wakes_and_striping_leaves_the_body_out(rig: ServerRig) -> None:
+    await written(rig, 1)
+    transport = await waiting(rig, 5)
+    conn, _ = rig.connect()
+    conn.data_received(v3_write_lac(LEDGER, 8))
+    await rig.settle(lambda: polled(transport))
+    (read,) = polled(transport)
+    assert (read.status, read.entryId, read.maxLAC, read.HasField("body")) == (pb.EOK, -1, 8, False)
+
+
+async def test_a_fence_wakes(rig: ServerRig) -> None:
+    await written(rig, 3)
+    transport = await waiting(rig, 1)
+    conn, _ = rig.connect()
+    conn.data_received(v3_fence(LEDGER))
+    await rig.settle(lambda: polled(transport))
+    (read,) = polled(transport)
+    assert (read.status, read.maxLAC, read.HasField("body")) == (pb.EOK, 1, False)
+
+
+async def test_a_deletion_wakes(rig: ServerRig) -> None:
+    await written(rig, 3)
+    transport = await waiting(rig, 1)
+    rig.storage.delete_ledger(LEDGER)
+    await rig.settle(lambda: polled(transport))
+    assert len(polled(transport)) == 1
+    assert rig.polls.waiting == 0
+
+
+async def test_the_timer_answers(rig: ServerRig) -> None:
+    await written(rig, 3)
+    transport = await waiting(rig, 1, timeout_ms=30)
+    await rig.settle(lambda: polled(transport))
+    (read,) = polled(transport)
+    assert (read.status, read.entryId, read.maxLAC, read.HasField("body")) == (pb.EOK, -1, 1, False)
+    assert not read.HasField("lacUpdateTimestamp")
+    assert rig.ledgers.states[LEDGER].waiters == []
+    add(rig, 3)
+    await rig.settle()
+    assert len(transport.frames) == 1
+
+
+async def test_without_piggyback_it_is_a_plain_read_that_waits(rig: ServerRig) -> None:
+    await written(rig, 3)
+    transport = await waiting(rig, 1, piggyback=False)
+    add(rig, 3)
+    await rig.settle(lambda: polled(transport))
+    (read,) = polled(transport)
+    assert (read.entryId, read.maxLAC, read.body) == (-1, 2, entry(LEDGER, 3))
+
+
+@pytest.mark.parametrize(("previous", "timeout_ms"), [(0, 60_000), (1, None), (1, 0), (1, -5)])
+async def test_answered_at_once(rig: ServerRig, previous: int, timeout_ms: int | None) -> None:
+    await written(rig, 3)
+    conn, transport = rig.connect()
+    conn.data_received(v3_poll(LEDGER, previous, timeout_ms))
+    await rig.settle(lambda: polled(transport))
+    (read,) = polled(transport)
+    assert (read.maxLAC, read.HasField("body")) == (1, previous == 0)
+    assert rig.polls.waiting == 0
+
+
+async def test_a_lost_connection_leaves_nothing(rig: ServerRig) -> None:
+    await written(rig, 3)
+    conn, transport = rig.connect()
+    conn.data_received(v3_poll(LEDGER, 1))
+    assert rig.polls.waiting == 1
+    conn.connection_lost(None)
+    assert rig.polls.waiting == 0
+    assert rig.ledgers.states[LEDGER].waiters == []
+    assert rig.context.reads_in_progress.count == 0
+    add(rig, 3)
+    await rig.settle()
+    assert transport.frames == []
+
+
+async def test_more_polls_than_a_bookie_takes(rig: ServerRig) -> None:
+    await written(rig, 3)
+    for _ in range(5):
+        await waiting(rig, 1)
+    conn, transport = rig.connect()
+    conn.data_received(v3_poll(LEDGER, 1))
+    await rig.settle(lambda: polled(transport))
+    assert polled(transport)[0].status == pb.ETOOMANYREQUESTS
+
+
+async def test_polls_that_wait_are_no_reads_in_progress() -> None:
+    """Any number of tailing readers may share a connection with adds and reads."""
+    rig = ServerRig(TcpOptions(max_reads_in_progress=1), polls_max=READS_IN_FLIGHT_MAX * 2)
+    try:
+        await written(rig, 3)
+        conn, transport = rig.connect()
+        for txn in range(READS_IN_FLIGHT_MAX + 10):
+            conn.data_received(v3_poll(LEDGER, 1, txn=txn))
+        await rig.settle(lambda: rig.polls.waiting == READS_IN_FLIGHT_MAX + 10)
+        assert not conn.stalled
+        assert transport.reading
+        assert not rig.context.busy
+        conn.data_received(v3_read(LEDGER, 0))
+        await rig.settle(lambda: transport.frames)
+        conn.connection_lost(None)
+        assert rig.polls.waiting == 0
+        assert rig.context.reads_in_progress.count == 0
+    finally:
+        rig.close()
+
+
+@pytest.mark.parametrize("explicit", [None, 1], ids=["no explicit LAC", "older explicit LAC"])
+async def test_after_a_restart_the_stored_lac_counts(rig: ServerRig, explicit: int | None) -> None:
+    """The reference waits although what it stores carries a newer LAC."""
+    put(rig.storage, *(entry(LEDGER, entry_id) for entry_id in range(6)))
+    packet = None if explicit is None else frames.lac_packet(LEDGER, explicit)
+    rig.storage.set_ledger(LEDGER, LedgerRecord(KEY, explicit_lac=packet))
+    conn, transport = rig.connect()
+    conn.data_received(v3_poll(LEDGER, 3))
+    await rig.settle(lambda: polled(transport))
+    (read,) = polled(transport)
+    assert (read.maxLAC, read.entryId, read.body) == (4, 4, entry(LEDGER, 4))
+
+
+async def test_after_a_restart_an_empty_ledger_waits(rig: ServerRig) -> None:
+    rig.storage.set_ledger(LEDGER, LedgerRecord(KEY))
+    transport = await waiting(rig, -1)
+    add(rig, 0)
+    add(rig, 1)
+    await rig.settle(lambda: polled(transport))
+    assert polled(transport)[0].body == entry(LEDGER, 0)
+
+
+async def test_an_unknown_ledger(rig: ServerRig) -> None:
+    conn, transport = rig.connect()
+    conn.data_received(v3_poll(LEDGER, 3))
+    await rig.settle(lambda: polled(transport))
+    assert polled(transport)[0].status == pb.ENOLEDGER
+
+
+async def test_a_poll_that_found_its_state_evicted_waits_on_the_right_one(rig: ServerRig) -> None:
+    """The state is looked up again after the lane: an orphan would never be woken."""
+    rig.storage.set_ledger(LEDGER, LedgerRecord(KEY))
+    put(rig.storage, *(entry(LEDGER, entry_id) for entry_id in range(3)))
+    conn, transport = rig.connect()
+    conn.data_received(v3_poll(LEDGER, 1))
+    rig.ledgers.states.clear()
+    await rig.settle()
+    assert rig.polls.waiting == 1
+    assert len(rig.ledgers.states[LEDGER].waiters) == 1
+    add(rig, 3)
+    await rig.settle(lambda: polled(transport))
+
+
+async def test_a_ledger_deleted_while_its_lac_is_looked_up(rig: ServerRig) -> None:
+    put(rig.storage, entry(LEDGER, 0))
+    conn, transport = rig.connect()
+    conn.data_received(v3_poll(LEDGER, 1))
+    rig.storage.delete_ledger(LEDGER)
+    await rig.settle(lambda: polled(transport))
+    assert polled(transport)[0].status == pb.ENOLEDGER
+    await asyncio.sleep(0)
+    assert rig.polls.waiting == 0

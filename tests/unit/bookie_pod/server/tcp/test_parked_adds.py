@@ -1,0 +1,236 @@
+"""Adds that wait for room: order, deadlines, bounds, and that each gets exactly one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bookie_pod.server.tcp import parked_adds
+from bookie_pod.server.tcp.parked_adds import ParkedAdds
+from bookie_pod.server.tcp.requests import AddRequest, Reply
+from bookie_protocol.errors import BookieReadOnly, TooManyRequests
+from tests.support.frames import KEY, entry
+from tests.support.server_rig import HeldJournal, ServerRig
+from tests.support.until import until
+
+
+class Told(Reply):
+    """What an add was answered; None if it was admitted."""
+
+    def __init__(self, name: tuple[int, int], log: list[tuple[tuple[int, int], type[BaseException] | None]]) -> None:
+        self.name = name
+        self.log = log
+
+    def error(self, error: BaseException) -> None:
+        self.log.append((self.name, type(error)))
+
+
+class Parking:
+    """`ParkedAdds` over a rig with two directories and two journals; admitting only writes down."""
+
+    def __init__(self, rig: ServerRig, *, adds_max: int = 1000, timeout_ms: int = 60_000) -> None:
+        self.rig = rig
+        self.log: list[tuple[tuple[int, int], type[BaseException] | None]] = []
+        self.stops: list[bool] = []
+        self.submitted = 0
+        self.parked = ParkedAdds(
+            rig.admission,
+            asyncio.get_running_loop(),
+            adds_max=adds_max,
+            timeout_ms=timeout_ms,
+            admit=lambda request, reply: self.log.append(((request.ledger_id, request.entry_id), None)),
+            on_change=self.stops.append,
+            on_admitted=self._submit,
+        )
+
+    def _submit(self) -> None:
+        self.submitted += 1
+
+    def park(self, ledger_id: int, entry_id: int, size: int = 10, *, priority: bool = False) -> None:
+        stored = entry(ledger_id, entry_id, bytes(size))
+        request = AddRequest(ledger_id, entry_id, -1, KEY, stored, high_priority=priority)
+        self.parked.park(request, Told((ledger_id, entry_id), self.log))
+
+    @property
+    def admitted(self) -> list[tuple[int, int]]:
+        return [name for name, error in self.log if error is None]
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[ServerRig]:
+    made = ServerRig(journals=[HeldJournal(), HeldJournal()], half_bytes=4096, directories=2)
+    yield made
+    made.close()
+
+
+def fill(rig: ServerRig, ledger_id: int) -> None:
+    rig.storage.active_entries(ledger_id)[0] = bytes(5000)
+    rig.storage.account(ledger_id, 5000, 1)
+    rig.admission.filled(ledger_id)
+
+
+async def test_room_admits_everything_in_order(rig: ServerRig) -> None:
+    fill(rig, 0)
+    parking = Parking(rig)
+    for entry_id in range(3):
+        parking.park(2, entry_id)
+        parking.park(4, entry_id)
+    assert len(parking.parked) == rig.admission.parked_adds == 6
+    assert parking.parked.holds(2)
+    assert not parking.parked.holds(6)
+    rig.storage.flush()
+    for ledger_id in (2, 4):
+        assert [name for name in parking.admitted if name[0] == ledger_id] == [(ledger_id, e) for e in range(3)]
+    assert len(parking.parked) == rig.admission.parked_adds == rig.admission.parked_bytes == 0
+    assert parking.submitted == 1
+    assert not parking.parked.holds(2)
+
+
+async def test_a_full_directory_does_not_hold_up_the_other(rig: ServerRig) -> None:
+    fill(rig, 0)
+    rig.journals[1].full = True
+    parking = Parking(rig)
+    parking.park(2, 0)
+    parking.park(3, 0)
+    assert not rig.admission.has_room(3)
+    rig.journals[1].full = False
+    rig.admission.refresh()
+    assert parking.admitted == [(3, 0)]
+    rig.storage.flush()
+    assert parking.admitted == [(3, 0), (2, 0)]
+
+
+async def test_past_the_deadline_the_cache_full_adds_are_rejected(rig: ServerRig) -> None:
+    fill(rig, 0)
+    parking = Parking(rig, timeout_ms=20)
+    parking.park(2, 0)
+    parking.park(2, 1)
+    await until(lambda: len(parking.log) == 2)
+    assert parking.log == [((2, 0), TooManyRequests), ((2, 1), TooManyRequests)]
+    assert rig.admission.parked_adds == 0
+    rig.storage.flush()
+    assert len(parking.log) == 2
+
+
+async def test_deadlines_are_each_adds_own(rig: ServerRig) -> None:
+    fill(rig, 0)
+    parking = Parking(rig, timeout_ms=150)
+    parking.park(2, 0)
+    await asyncio.sleep(0.1)
+    parking.park(2, 1)
+    await until(lambda: parking.log)
+    assert parking.log == [((2, 0), TooManyRequests)]
+    rig.storage.flush()
+    assert parking.log[1:] == [((2, 1), None)]
+
+
+async def test_who_waits_for_a_journal_has_no_deadline(rig: ServerRig) -> None:
+    """A slow journal adds latency and nothing else."""
+    rig.journal.full = True
+    parking = Parking(rig, timeout_ms=10)
+    parking.park(2, 0)
+    await asyncio.sleep(0.05)  # several deadlines
+    assert parking.log == []
+    assert not rig.admission.has_room(2)
+    rig.journal.full = False
+    rig.admission.refresh()
+    assert parking.admitted == [(2, 0)]
+
+
+async def test_too_many_over_all_connections(rig: ServerRig) -> None:
+    fill(rig, 0)
+    first, second = Parking(rig, adds_max=3), Parking(rig, adds_max=3)
+    first.park(2, 0)
+    second.park(2, 1)
+    first.park(2, 2)
+    for parking in (first, second):
+        with pytest.raises(TooManyRequests):
+            parking.park(2, 3)
+    first.parked.drop_all()
+    second.park(2, 3)
+    second.parked.drop_all()
+    assert rig.admission.parked_adds == rig.admission.parked_bytes == 0
+
+
+async def test_bytes_stop_the_connection_until_half_of_them_are_gone(rig: ServerRig) -> None:
+    fill(rig, 0)
+    parking = Parking(rig)
+    half = parked_adds.CONNECTION_BYTES_MAX // 2
+    parking.park(2, 0, half)
+    assert parking.stops == []
+    parking.park(3, 0, half)
+    assert parking.stops == [True]
+    rig.admission.set_mode(read_only=False, high_priority_writes=True)  # a look: directory 1 has room
+    assert parking.admitted == [(3, 0)]
+    assert parking.stops[-1] is True  # 32 bytes of header above one half
+    rig.storage.flush()
+    assert parking.stops[-1] is False
+
+
+async def test_bytes_over_all_connections_stop_whoever_comes_last(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parked_adds, "TOTAL_BYTES_MAX", 1000)
+    fill(rig, 0)
+    first, second = Parking(rig), Parking(rig)
+    first.park(2, 0, 900)
+    second.park(2, 1, 900)
+    assert (first.stops, second.stops) == ([], [True])
+    rig.storage.flush()
+    assert second.stops[-1] is False
+
+
+async def test_a_bookie_that_turns_read_only_refuses_what_waits(rig: ServerRig) -> None:
+    fill(rig, 0)
+    parking = Parking(rig)
+    parking.park(2, 0)
+    parking.park(2, 1, priority=True)
+    rig.admission.set_mode(read_only=True, high_priority_writes=True)
+    assert parking.log == [((2, 0), BookieReadOnly)]
+    assert len(parking.parked) == 1
+    rig.storage.flush()
+    assert parking.log[1:] == [((2, 1), None)]
+
+
+async def test_a_closed_connection_answers_nothing(rig: ServerRig) -> None:
+    fill(rig, 0)
+    parking = Parking(rig, timeout_ms=10)
+    parking.park(2, 0)
+    parking.parked.drop_all()
+    parking.parked.drop_all()
+    rig.storage.flush()
+    await asyncio.sleep(0.03)
+    assert parking.log == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_each_add_is_answered_exactly_once_and_in_its_ledgers_order(rig: ServerRig, seed: int) -> None:
+    rng = random.Random(seed)
+    parking = Parking(rig)
+    counts = dict.fromkeys(range(6), 0)
+    for _ in range(200):
+        step = rng.randrange(6)
+        if step < 3:
+            ledger_id = rng.randrange(6)
+            if not rig.admission.has_room(ledger_id) or parking.parked.holds(ledger_id):
+                parking.park(ledger_id, counts[ledger_id])
+            else:
+                parking.log.append(((ledger_id, counts[ledger_id]), None))
+            counts[ledger_id] += 1
+        elif step == 3:
+            fill(rig, rng.randrange(2))
+        elif step == 4:
+            rng.choice(rig.journals).full = rng.random() < 0.5
+            rig.admission.refresh()
+        else:
+            rig.storage.flush()
+    for journal in rig.journals:
+        journal.full = False
+    rig.storage.flush()
+    rig.admission.refresh()
+    for ledger_id, count in counts.items():
+        assert [e for (ledger, e), _ in parking.log if ledger == ledger_id] == list(range(count))
+    assert rig.admission.parked_adds == rig.admission.parked_bytes == 0

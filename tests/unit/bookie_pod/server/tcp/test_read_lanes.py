@@ -1,0 +1,105 @@
+"""Lanes: order of a ledger, bounds, errors as results, stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from bookie_pod.server.tcp.read_lanes import ReadLanes
+from bookie_protocol.errors import NoSuchEntry, TooManyRequests
+from tests.support.until import until
+
+
+@pytest.fixture
+async def lanes() -> AsyncIterator[ReadLanes]:
+    made = ReadLanes("test", 3, 50, asyncio.get_running_loop())
+    yield made
+    made.stop()
+
+
+class Results:
+    def __init__(self) -> None:
+        self.got: list[tuple[Any, BaseException | None]] = []
+        self.threads: set[int] = set()
+
+    def __call__(self, result: Any, error: BaseException | None) -> None:
+        self.threads.add(threading.get_ident())
+        self.got.append((result, error))
+
+
+async def test_work_of_a_ledger_keeps_its_order_on_one_thread(lanes: ReadLanes) -> None:
+    results, ran = Results(), []
+
+    def work(ledger_id: int, number: int) -> Callable[[], tuple[int, int]]:
+        def run() -> tuple[int, int]:
+            ran.append((ledger_id, threading.current_thread().name))
+            return ledger_id, number
+
+        return run
+
+    for number in range(16):
+        for ledger_id in (4, 5, 6):
+            lanes.run(ledger_id, work(ledger_id, number), results)
+    await until(lambda: len(results.got) == 48)
+    for ledger_id in (4, 5, 6):
+        mine = [result[1] for result, _ in results.got if result[0] == ledger_id]
+        assert mine == list(range(16))
+        assert len({name for ledger, name in ran if ledger == ledger_id}) == 1
+    assert len({name for _, name in ran}) == 3
+    assert results.threads == {threading.get_ident()}  # call-backs belong to the loop
+    assert lanes.pending == 0
+
+
+async def test_the_queue_of_a_lane_is_bounded(lanes: ReadLanes) -> None:
+    held, results = threading.Event(), Results()
+    lanes.run(0, held.wait, results)
+    for _ in range(49):
+        lanes.run(3, int, results)
+    with pytest.raises(TooManyRequests):
+        lanes.run(0, int, results)
+    lanes.run(1, int, results)  # another lane
+    assert lanes.rejected == 1
+    held.set()
+    await until(lambda: len(results.got) == 51)
+    lanes.run(0, int, results)
+    await until(lambda: len(results.got) == 52)
+
+
+async def test_whatever_the_work_raises_is_a_result(lanes: ReadLanes) -> None:
+    results = Results()
+
+    def raises(error: BaseException) -> Callable[[], None]:
+        def run() -> None:
+            raise error
+
+        return run
+
+    errors = [NoSuchEntry("gone"), ZeroDivisionError(), KeyboardInterrupt(), SystemExit()]
+    for error in errors:
+        lanes.run(7, raises(error), results)
+    lanes.run(7, lambda: "alive", results)
+    await until(lambda: len(results.got) == 5)
+    assert [error for _, error in results.got[:4]] == errors
+    assert results.got[4] == ("alive", None)
+
+
+async def test_stop_finishes_what_was_given(lanes: ReadLanes) -> None:
+    results = Results()
+    for number in range(20):
+        lanes.run(number, lambda: 1, results)
+    await asyncio.to_thread(lanes.stop)
+    await until(lambda: len(results.got) == 20)
+
+
+def test_a_closed_loop_ends_the_lanes_quietly() -> None:
+    loop = asyncio.new_event_loop()
+    lanes = ReadLanes("test", 1, 10, loop)
+    held = threading.Event()
+    lanes.run(0, held.wait, lambda result, error: None)
+    loop.close()
+    held.set()
+    lanes.stop()
