@@ -18,7 +18,8 @@ public final class Main {
 
     public static void main(String[] args) throws Exception {
         Options options = new Options();
-        JCommander parser = JCommander.newBuilder().addObject(options).programName("podkeeper-bench").build();
+        JCommander parser = JCommander.newBuilder().addObject(options).programName("podkeeper-bench")
+                .allowParameterOverwriting(true).build();
         try {
             parser.parse(args);
             if (options.help) {
