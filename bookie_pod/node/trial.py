@@ -35,7 +35,6 @@ WINDOW_ENTRIES: Final = 1_000
 """Appends under way: enough to keep the journals' groups full, few enough that latency is the bookies' and
 not a queue."""
 SAMPLE_BYTES: Final = 64 * 1024 * 1024
-REPORT_EVERY: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +140,8 @@ class _Trial:
         self._file = file
         self._report = report
         self._acknowledged = 0
+        self._acknowledged_bytes = 0
+        self._began = 0.0
         self._kill: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -156,7 +157,7 @@ class _Trial:
     async def _write(self, client: Client) -> None:
         report = self._report
         self._progress.phase("writing", report.size)
-        began = time.perf_counter()
+        self._began = time.perf_counter()
         async with client.create(
             ensemble=ENSEMBLE,
             write_quorum=WRITE_QUORUM,
@@ -165,28 +166,24 @@ class _Trial:
         ) as ledger:
             report.ledger_id, report.ensemble = ledger.ledger_id, ledger.metadata.last_ensemble
             try:
-                await self._append_file(ledger, began)
+                await self._append_file(ledger)
             finally:
                 if self._kill is not None:
                     await self._kill
                 report.replicas_missing = tuple(ledger.degraded.values())
-        report.write_seconds = time.perf_counter() - began
+        report.write_seconds = time.perf_counter() - self._began
         report.entries = ledger.last_add_confirmed + 1
         report.acknowledged_after_kill = self._acknowledged - report.acknowledged_before_kill
         report.final_ensemble = ledger.metadata.last_ensemble
 
-    async def _append_file(self, ledger: LedgerWriter, began: float) -> None:
+    async def _append_file(self, ledger: LedgerWriter) -> None:
         digest = hashlib.sha256()
-        size, middle = self._options.entry_size, self._report.size // 2
-        offset = 0
+        size = self._options.entry_size
         with self._file.open("rb") as file:
             while payload := file.read(size):
                 digest.update(payload)
                 future = await ledger.submit(payload)
                 future.add_done_callback(partial(self._acknowledge, time.perf_counter(), len(payload)))
-                offset += len(payload)
-                if self._options.kill and self._kill is None and offset >= middle:
-                    self._begin_kill(began)
         await ledger.flush()
         self._report.digest_written = digest.hexdigest()
 
@@ -194,13 +191,16 @@ class _Trial:
         if future.cancelled() or future.exception() is not None:
             return  # the writer's handle tells it
         self._acknowledged += 1
+        self._acknowledged_bytes += nbytes
         self._report.latencies.append(time.perf_counter() - sent)
         self._progress.advance(nbytes)
+        if self._options.kill and self._kill is None and self._acknowledged_bytes * 2 >= self._report.size:
+            self._begin_kill()
 
-    def _begin_kill(self, began: float) -> None:
+    def _begin_kill(self) -> None:
         report = self._report
         report.killed = report.ensemble[0]
-        report.killed_at = time.perf_counter() - began
+        report.killed_at = time.perf_counter() - self._began
         report.acknowledged_before_kill = self._acknowledged
         bookie = self._cluster.bookies[report.killed]
         self._kill = asyncio.get_running_loop().create_task(bookie.kill())

@@ -48,8 +48,8 @@ async def test_data_survives_a_kill_of_every_bookie_and_a_restart_of_everything(
             await ledger.append_many(written)
         await asyncio.gather(*(bookie.kill() for bookie in cluster.bookies.values()))
     async with StandaloneCluster(tmp_path) as cluster, Client(cluster.metadata) as client:
-        async with client.open(ledger.ledger_id) as reader:
-            assert [entry.payload async for entry in reader.entries()] == written
+        reader = await client.open(ledger.ledger_id)
+        assert [entry.payload async for entry in reader.entries()] == written
 
 
 async def test_a_killed_bookie_comes_back_under_its_name(tmp_path):

@@ -16,13 +16,14 @@ from bookie_pod.node.sample_file import write_sample_log
 from bookie_pod.node.trial import TrialOptions, run_trial
 from tests.support.until import until
 
+SIZE = 3 * 2_000_001  # several windows
 BOOKIE = Path(sys.executable).with_name("bookie")
 
 
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "some.log"
-    write_sample_log(path, 2_000_001)
+    write_sample_log(path, SIZE)
     return path
 
 
@@ -51,16 +52,16 @@ async def test_every_byte_comes_back_although_a_bookie_was_killed(file):
     progress = Recorder()
     report = await run_trial(TrialOptions(file=file, entry_size=700), progress)
     assert report.problem is None
-    assert report.bytes_equal == 2_000_001
-    assert report.entries == report.entries_read == -(-2_000_001 // 700) == len(report.latencies)
+    assert report.bytes_equal == SIZE
+    assert report.entries == report.entries_read == -(-SIZE // 700) == len(report.latencies)
     assert report.digest_read == hashlib.sha256(file.read_bytes()).hexdigest()
     assert report.killed in report.ensemble
     assert report.replicas_missing == (report.killed,)
     assert report.killed not in report.served_by
     assert report.acknowledged_before_kill + report.acknowledged_after_kill == report.entries
-    assert report.acknowledged_after_kill > 0
+    assert 0 < report.acknowledged_before_kill < report.entries
     assert 0 < report.latency(0.5) <= report.latency(0.99) <= report.latency(1)
-    assert progress.advanced == 2 * 2_000_001
+    assert progress.advanced == 2 * SIZE
     assert len(progress.events) == 1
 
 
@@ -70,6 +71,15 @@ async def test_with_a_fourth_bookie_the_ensemble_changes(file):
     assert report.killed in report.ensemble
     assert report.killed not in report.final_ensemble
     assert len({*report.ensemble, *report.final_ensemble}) == 4
+
+
+@pytest.mark.parametrize("size", [0, 1, 3000])
+async def test_files_that_are_smaller_than_the_window(tmp_path, size):
+    small = tmp_path / "small"
+    small.write_bytes(bytes(size))
+    report = await run_trial(TrialOptions(file=small), Recorder())
+    assert (report.problem, report.bytes_equal, report.entries_read) == (None, size, -(-size // 1024))
+    assert (report.killed is not None) == (size > 0)
 
 
 async def test_a_byte_that_did_not_come_back_is_found(file):
@@ -107,7 +117,7 @@ def test_the_command_reports_and_ends_with_0(file, tmp_path):
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""
     assert "every byte came back" in run.stdout
-    assert "2,000,001 of 2,000,001 bytes" in run.stdout
+    assert f"{SIZE:,} of {SIZE:,} bytes" in run.stdout
     assert "SIGKILL to bookie-" in run.stdout
     assert not (tmp_path / "data" / "sample.log").exists()
 
