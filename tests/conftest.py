@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.zookeeper import ZooKeeperServer
+
+# examples are not timed: the machine may be busy with other things
+settings.register_profile("podkeeper", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("podkeeper")
 
 
 @pytest.fixture(scope="session")

@@ -148,9 +148,8 @@ def _local_address(options: BookieAddressOptions, network: HostNetwork) -> str:
         else:
             what = "the host's own name does not resolve to an address"
         raise InvalidConfiguration(
-            f"{what} ({error.strerror or error}); set advertisedAddress, or listeningInterface to an "
-            "interface of this "
-            "host"
+            f"{what} ({error.strerror or error}); set advertisedAddress, or listeningInterface to one of "
+            "this host"
         ) from error
     if ipaddress.ip_address(address).is_loopback and not options.allow_loopback:
         raise InvalidConfiguration(
@@ -165,8 +164,7 @@ def _host_name(address: str, short: bool, network: HostNetwork) -> str:
         name = network.canonical_name(address)
     except OSError as error:
         raise InvalidConfiguration(
-            f"useHostNameAsBookieID=true, but {address} has no host name ({error.strerror or error}); add "
-            "it to DNS or "
+            f"useHostNameAsBookieID=true, but {address} has no host name ({error.strerror or error}); add it to DNS or "
             "/etc/hosts, or set advertisedAddress"
         ) from error
     return name.split(".", 1)[0] if short else name
@@ -175,8 +173,7 @@ def _host_name(address: str, short: bool, network: HostNetwork) -> str:
 def _checked(bookie_id: str, key: str) -> str:
     if not is_valid_bookie_id(bookie_id):
         raise InvalidConfiguration(
-            f"{bookie_id!r} is no valid bookie id (from {key}): use letters, digits, ':', '_', '.' and '-', "
-            "and not the "
-            "word 'readonly'"
+            f"{bookie_id!r} is no valid bookie id (from {key}): use letters, digits, ':', '_', '.' and '-', and not "
+            "the word 'readonly'"
         )
     return bookie_id

@@ -82,8 +82,7 @@ def compare(found: Cookie, expected: Cookie, source: str, *, allow_storage_expan
     """`InvalidCookie` unless `found` agrees with what configuration and cluster ask for."""
     if found.bookie_id != expected.bookie_id:
         raise InvalidCookie(
-            f"cookie in {source} belongs to bookie {found.bookie_id}, but this bookie is "
-            f"{expected.bookie_id}; set "
+            f"cookie in {source} belongs to bookie {found.bookie_id}, but this bookie is {expected.bookie_id}; set "
             f"bookieId={found.bookie_id} to keep its data, or point it to its own directories"
         )
     if found.journal_dirs != expected.journal_dirs:
@@ -98,10 +97,8 @@ def compare(found: Cookie, expected: Cookie, source: str, *, allow_storage_expan
         _compare_directories(key, old, new, source, allow_storage_expansion)
     if found.instance_id != expected.instance_id:
         raise InvalidCookie(
-            f"cookie in {source} belongs to the cluster with instance id {found.instance_id or '(none)'}, "
-            "but this "
-            f"cluster's is {expected.instance_id or '(none)'}; correct metadataServiceUri, or empty the "
-            "bookie's "
+            f"cookie in {source} belongs to the cluster with instance id {found.instance_id or '(none)'}, but this "
+            f"cluster's is {expected.instance_id or '(none)'}; correct metadataServiceUri, or empty the bookie's "
             "directories and delete its stored cookie if the data may go"
         )
 
@@ -162,19 +159,15 @@ def _check_new_environment(
 ) -> None:
     if not missing:
         raise InvalidCookie(
-            f"the directories carry the cookie of bookie {expected.bookie_id}, but the metadata service has "
-            "none for "
-            "it; correct metadataServiceUri, or restore it with `bookie shell cookie_create` if the data is "
-            "whole"
+            f"the directories carry the cookie of bookie {expected.bookie_id}, but the metadata service has none for "
+            f"it; correct metadataServiceUri, or, if the data is whole, store a {COOKIE_FILE} file as its cookie again"
         )
     for directory in directories:
         if directory.has_data:
             lacking = directory.path if directory.cookie is None else missing[0].path
             raise InvalidCookie(
-                f"{lacking} has no cookie, the metadata service has none for bookie {expected.bookie_id}, "
-                "and "
-                f"{directory.path} is not empty, so this is no new bookie; restore {COOKIE_FILE}, or empty "
-                "all "
+                f"{lacking} has no cookie, the metadata service has none for bookie {expected.bookie_id}, and "
+                f"{directory.path} is not empty, so this is no new bookie; restore {COOKIE_FILE}, or empty all "
                 "directories if the data may go"
             )
 
@@ -187,19 +180,16 @@ def _check_expansion(
 ) -> None:
     if not allow_storage_expansion:
         raise InvalidCookie(
-            f"{missing[0].path} has no cookie, but bookie {stored[0].bookie_id} had data before: a disk is "
-            "missing, "
-            "unmounted or was emptied; mount it, or run the bookie as a new one after its ledgers were "
-            "re-replicated "
+            f"{missing[0].path} has no cookie, but bookie {stored[0].bookie_id} had data before: a disk is missing, "
+            "unmounted or was emptied; mount it, or run the bookie as a new one after its ledgers were re-replicated "
             "(a directory that was added needs allowStorageExpansion=true)"
         )
     known = _known_folders(stored, directories)
     for directory in missing:
         if directory.path in known:
             raise InvalidCookie(
-                f"{directory.path} has no cookie, but the bookie used it before: its disk is missing, "
-                "unmounted or "
-                "was emptied; mount it, or run the bookie as a new one after its ledgers were re-replicated"
+                f"{directory.path} has no cookie, but the bookie used it before: its disk is missing, unmounted or was "
+                "emptied; mount it, or run the bookie as a new one after its ledgers were re-replicated"
             )
         if directory.has_data:
             raise InvalidCookie(
@@ -289,8 +279,7 @@ async def verify_cookies(
             await store.update(expected.bookie_id, data, stored[-1].version, timeout=timeout)
     except (MetadataExists, MetadataVersionConflict, MetadataNotFound) as error:
         raise InvalidCookie(
-            f"the stored cookie of bookie {expected.bookie_id} changed while this bookie started: another "
-            "process "
-            "uses the same id; stop one of them"
+            f"the stored cookie of bookie {expected.bookie_id} changed while this bookie started: another process uses "
+            "the same id; stop one of them"
         ) from error
     return action

@@ -114,16 +114,14 @@ def parse_cookie(data: bytes, source: str) -> Cookie:
     first = first.strip()
     if not first.isdigit() or len(first) > 9:
         raise InvalidCookie(
-            f"cookie in {source} is damaged: its first line is not a layout version; restore the file from "
-            "another "
+            f"cookie in {source} is damaged: its first line is not a layout version; restore the file from another "
             "directory of this bookie"
         )
     version = int(first)
     if version < _OLDEST_LAYOUT_VERSION:
         raise InvalidCookie(
-            f"cookie in {source} has layout version {version}, written by a release before 4.0; start an "
-            "older "
-            "release first, which upgrades it"
+            f"cookie in {source} has layout version {version}, written by a release before 4.0; start an older release "
+            "first, which upgrades it"
         )
     try:
         return _parse_lines(rest, source) if version == _OLDEST_LAYOUT_VERSION else _parse_text(version, rest, source)

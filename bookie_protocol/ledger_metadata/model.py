@@ -133,8 +133,8 @@ def _check_sizes(metadata: LedgerMetadata) -> None:
     sizes = metadata.ack_quorum_size, metadata.write_quorum_size, metadata.ensemble_size
     if not 0 <= sizes[0] <= sizes[1] <= sizes[2] or sizes[1] < 1:
         raise ValueError(
-            f"ledger {metadata.ledger_id}: needs ack quorum <= write quorum <= ensemble size, and a write "
-            f"quorum of at least 1, not {sizes[0]}, {sizes[1]}, {sizes[2]}"
+            f"ledger {metadata.ledger_id}: needs ack quorum <= write quorum <= ensemble size, and a write quorum of at "
+            f"least 1, not {sizes[0]}, {sizes[1]}, {sizes[2]}"
         )
     if metadata.format_version not in (1, 2, 3):
         raise ValueError(f"ledger {metadata.ledger_id}: metadata format {metadata.format_version} is not 1, 2 or 3")

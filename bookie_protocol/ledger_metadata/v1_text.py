@@ -28,8 +28,8 @@ def encode_body(metadata: LedgerMetadata) -> bytes:
     """The lines after the header."""
     if metadata.ack_quorum_size != metadata.write_quorum_size:
         raise ValueError(
-            f"ledger {metadata.ledger_id}: metadata format 1 has no ack quorum; use format 3, or make it "
-            "equal to the write quorum"
+            f"ledger {metadata.ledger_id}: metadata format 1 has no ack quorum; use format 3, or make it equal to the "
+            "write quorum"
         )
     lines = [str(metadata.write_quorum_size), str(metadata.ensemble_size), str(metadata.length)]
     lines += ["\t".join((str(first), *ensemble)) for first, ensemble in metadata.ensembles.items()]

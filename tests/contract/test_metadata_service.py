@@ -57,7 +57,7 @@ class TestCluster:
         assert service.session.state is SessionState.CONNECTED
         assert not await service.cluster.exists()
         assert await service.cluster.layout() is None
-        with pytest.raises(MetadataNotFound, match="initnewcluster"):
+        with pytest.raises(MetadataNotFound, match="bookie cluster init"):
             await service.cluster.instance_id()
         for call in (
             service.bookies.list(W),

@@ -104,9 +104,8 @@ class NodeStore:
             self._db = Rdict(folder, options)
         except Exception as error:  # the binding knows no narrower type
             raise MetadataUnavailable(
-                f"cannot open the embedded metadata store in {folder}: {error}; if another process owns it, "
-                "connect with "
-                "metadataServiceUri=embedded://<host>:<port>/ledgers"
+                f"cannot open the embedded metadata store in {folder}: {error}; if another process owns it, connect "
+                "with metadataServiceUri=embedded://<host>:<port>/ledgers"
             ) from error
         self._check_format()
 

@@ -97,8 +97,7 @@ class EmbeddedTree:
         except TimeoutError:
             await self.close()
             raise MetadataUnavailable(
-                f"the embedded metadata store at {self._transport.target} did not answer within {timeout:g} "
-                "s: check "
+                f"the embedded metadata store at {self._transport.target} did not answer within {timeout:g} s: check "
                 "metadataServiceUri and that its owner runs"
             ) from None
 

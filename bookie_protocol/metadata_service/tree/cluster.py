@@ -79,8 +79,8 @@ class TreeCluster:
         """`MetadataNotFound` unless the root exists."""
         if not await self.exists(timeout=timeout):
             raise MetadataNotFound(
-                f"there is no cluster at {self._root}: correct metadataServiceUri, or create it with "
-                "`bookie shell initnewcluster`"
+                f"there is no cluster at {self._root}: correct metadataServiceUri, or create it with `bookie cluster "
+                "init`"
             )
 
     async def settled_layout(self, *, timeout: float | None = None) -> LedgerLayout:
@@ -103,10 +103,8 @@ class TreeCluster:
             return wanted
         if self._configured is not None and stored is not self._configured:
             raise InvalidConfiguration(
-                f"the ledger layout of metadataServiceUri, {self._configured.name.lower()}, does not match "
-                "the one of "
-                f"the cluster at {self._root}, {stored.name.lower()}; use zk+null:// to take what the "
-                "cluster has"
+                f"the ledger layout of metadataServiceUri, {self._configured.name.lower()}, does not match the one of "
+                f"the cluster at {self._root}, {stored.name.lower()}; use zk+null:// to take what the cluster has"
             )
         return stored
 

@@ -136,9 +136,8 @@ class ZooKeeperTree:
         except TimeoutError:
             await self.close()
             raise MetadataUnavailable(
-                f"no ZooKeeper server of {self._hosts} answered within {timeout:g} s: check "
-                "metadataServiceUri and that "
-                "the servers run"
+                f"no ZooKeeper server of {self._hosts} answered within {timeout:g} s: check metadataServiceUri and "
+                "that the servers run"
             ) from None
 
     # --- NodeTree -----------------------------------------------------------------------------------------
