@@ -101,8 +101,8 @@ class BookieRegistry(Protocol):
     ) -> None:
         """Register in WRITABLE or READ_ONLY.
 
-        A registration of another session is waited for, up to `timeout`; still there: `MetadataExists`. Our
-        own is left as it is. The other group is not touched: the caller orders the two steps of a change.
+        A registration of another session is waited for, one and a half times `timeout`; still there: `MetadataExists`.
+        Our own is left as it is. The other group is not touched: the caller orders the two steps of a change.
         """
         ...
 

@@ -27,7 +27,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
-from bookie_protocol.metadata_service.tree.nodes import Children, ConnectionLost, Node, NodeStat, Watch
+from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, Children, ConnectionLost, Node, NodeStat, Watch
 from bookie_protocol.metadata_service.tree.session import DriverSession
 
 _LONGEST_PAUSE: Final = 0.5
@@ -82,7 +82,7 @@ class EmbeddedTree:
 
     @property
     def session_id(self) -> int:
-        return self._identity.session_id
+        return self._identity.session_id or NO_SESSION
 
     async def connect(self) -> None:
         """Open the session.

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.metadata_service.interface import ANY_VERSION, Session
 
 Watch = Callable[[], None]
+
+NO_SESSION: Final = -1
+"""The session id while there is none: no node has it as its owner."""
 
 
 class ConnectionLost(MetadataUnavailable):
@@ -63,7 +66,7 @@ class NodeTree(Protocol):
     def session(self) -> Session: ...
     @property
     def session_id(self) -> int:
-        """The id that our ephemeral nodes have as `owner`; changes when a session expired."""
+        """The id that our ephemeral nodes have as `owner`; another one after a session expired."""
         ...
 
     async def create(

@@ -50,7 +50,7 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
 )
 from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
-from bookie_protocol.metadata_service.tree.nodes import Children, ConnectionLost, Node, NodeStat, Watch
+from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, Children, ConnectionLost, Node, NodeStat, Watch
 from bookie_protocol.metadata_service.tree.session import DriverSession
 from bookie_protocol.metadata_service.zookeeper.bridge import await_result, hop
 
@@ -118,7 +118,7 @@ class ZooKeeperTree:
     @property
     def session_id(self) -> int:
         identity = self._client.client_id
-        return 0 if identity is None else int(identity[0])
+        return NO_SESSION if identity is None else int(identity[0])
 
     @property
     def client_id(self) -> tuple[int, bytes] | None:
