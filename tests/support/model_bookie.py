@@ -64,6 +64,8 @@ class ModelBookie:
         """The entry and the highest LAC known."""
         self.reads += 1
         if fence_key is not None:
+            if not fence_key:
+                raise Unauthorized("a fencing read needs the master key")
             self._ledger(ledger_id, fence_key).fenced = True
         if self.fail_reads is not None:
             raise self.fail_reads("model fault")

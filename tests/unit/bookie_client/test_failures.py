@@ -250,3 +250,37 @@ async def test_reads_fall_over_from_dead_and_silent_bookies(three, version):
         async with client.open(0) as reader:
             assert [e.payload async for e in reader.entries()] == payloads(100)
             assert set(reader.served_by) == {"b3"}
+
+
+async def test_a_spare_that_is_registered_and_dead_is_never_written_into_the_metadata(three):
+    for name in ("b0-dead", "b00-dead"):
+        dead = await three.add_bookie(name)
+        await dead.stop()
+    alive = ["b1", "b2", "b3"]
+    for name in ("b0-dead", "b00-dead"):
+        three.metadata.bookies.drop(name)
+    async with three.client() as client, client.create(write_quorum=3, ack_quorum=2) as ledger:
+        for name in ("b0-dead", "b00-dead"):
+            three.metadata.bookies.register_address(name, "127.0.0.1", three.servers[name].port)
+        victim = ledger.metadata.last_ensemble[0]
+        await three.servers[victim].stop()
+        await ledger.append_many(payloads(50))
+        await ledger.append_many(payloads(50))
+        assert set(ledger.metadata.last_ensemble) == set(alive)
+        assert three.metadata.ledgers.writes == 0
+        await three.add_bookie("b9")
+        await until(lambda: "b9" in ledger.metadata.last_ensemble)
+        assert three.metadata.ledgers.writes == 1
+        await ledger.append(b"on three again")
+
+
+async def test_fencing_reads_reach_every_bookie_of_the_model(three, version):
+    """The model's own promise, on which simulations of recovery will rely."""
+    bookie = three.bookie("b1")
+    with pytest.raises(Unauthorized):
+        bookie.read(1, -1, b"")
+    with pytest.raises(NoSuchEntry):
+        bookie.read(1, -1, b"k" * 20)
+    assert bookie.ledgers[1].fenced
+    with pytest.raises(Unauthorized):
+        bookie.read(1, -1, b"other")
