@@ -13,8 +13,8 @@ Header, the first 1024 bytes, written whole and zero-padded (big-endian):
     16+L  4  version 1 only: length of the explicit LAC packet i32, 0 = none, else at least 16
     20+L     version 1 only: the packet
 
-Slots: entry e at 1024 + 8 * e, i64 location, 0 = absent. Pages of slots are written whole, so a file ends at the end of a
-page; what lies behind its end reads as absent.
+Slots: entry e at 1024 + 8 * e, i64 location, 0 = absent. Pages of slots are written whole, so a file ends at the end of
+a page; what lies behind its end reads as absent.
 
 Invariants
 - A file keeps the version that it has. Version 0 has no room for an explicit LAC.
@@ -55,10 +55,6 @@ _SECTOR: Final = 512
 _UNSIGNED: Final = (1 << 64) - 1
 
 
-class HeaderMissing(Exception):
-    """The header was never written: the file is empty, too short, or a crash kept its length but not its first bytes."""
-
-
 def encode_header(record: LedgerRecord, version: int = CURRENT_VERSION) -> bytes:
     """The 1024 bytes of a ledger's header. `StorageFault` if the key does not fit."""
     check_key(record.key)
@@ -76,13 +72,13 @@ def check_key(key: bytes) -> None:
         raise BadRequest(f"a master key of {len(key)} bytes: an index file takes at most {MAX_KEY_BYTES}")
 
 
-def decode_header(data: bytes) -> tuple[int, LedgerRecord]:
-    """(version, record) of a header.
+def decode_header(data: bytes) -> tuple[int, LedgerRecord] | None:
+    """(version, record) of a header; `StorageFault` if it holds something else.
 
-    `HeaderMissing` if it was never written, `StorageFault` if it holds something else.
+    None if it was never written: the file is empty, too short, or a crash kept its length but not its first bytes.
     """
     if len(data) < _HEAD.size or not any(data[:_SECTOR]):
-        raise HeaderMissing
+        return None
     magic, version, key_length = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise StorageFault(f"begins with {magic.hex()}, not with {MAGIC.hex()}")
@@ -91,31 +87,25 @@ def decode_header(data: bytes) -> tuple[int, LedgerRecord]:
     if key_length < 0:
         raise StorageFault(f"has a master key of {key_length} bytes")
     at = _HEAD.size + key_length
-    if len(data) < at + _INT.size * (1 + version):
-        raise _too_short(data, at)
+    lac_at = at + _INT.size
+    end = lac_at + _INT.size + _lac_length(data, lac_at) if version else lac_at
+    if len(data) < end:
+        if len(data) < HEADER_BYTES:
+            return None
+        raise StorageFault(f"has fields up to byte {end}, but a header has {HEADER_BYTES}")
     key = data[_HEAD.size : at]
     (bits,) = _INT.unpack_from(data, at)
-    lac = _decode_lac(data, at + _INT.size) if version else None
+    lac = data[lac_at + _INT.size : end] or None if version else None
     return version, LedgerRecord(key, bool(bits & _FENCED), bool(bits & _LIMBO), lac)
 
 
-def _decode_lac(data: bytes, at: int) -> bytes | None:
-    (length,) = _INT.unpack_from(data, at)
-    if length == 0:
-        return None
-    if length < _MIN_LAC_BYTES:
+def _lac_length(data: bytes, at: int) -> int:
+    if len(data) < at + _INT.size:
+        return 0
+    length: int = _INT.unpack_from(data, at)[0]
+    if length < 0 or 0 < length < _MIN_LAC_BYTES:
         raise StorageFault(f"has an explicit LAC of {length} bytes, a packet has at least {_MIN_LAC_BYTES}")
-    begin = at + _INT.size
-    if len(data) < begin + length:
-        raise _too_short(data, begin + length)
-    return data[begin : begin + length]
-
-
-def _too_short(data: bytes, needed: int) -> Exception:
-    """A whole header that points beyond itself is damaged; a file that ends within it was never finished."""
-    if len(data) < HEADER_BYTES:
-        return HeaderMissing()
-    return StorageFault(f"has fields up to byte {needed}, but a header has {HEADER_BYTES}")
+    return length
 
 
 def relative_path(ledger_id: int) -> str:

@@ -1,0 +1,296 @@
+"""The ledger cache: ledgers, and where each of their entries lies, over one index file per ledger.
+
+Invariants
+- Entry e of a ledger: S = pageSize / 8 slots a page, slot = e mod S, first entry of its page = e - slot. `put` and
+  `get` use the same arithmetic.
+- "No location" is an answer: the page was looked at, in memory or in its file. A ledger without an index raises
+  `NoLedgerIndex`; every fault raises another `StorageFault`.
+- Nothing here is durable before `flush` returns.
+- A deleted ledger is unknown, and so are its pages, from the moment of the deletion; its file goes with the next flush.
+
+Threads: `put` from the storage thread (and its helpers, each with ledgers of its own); reads from any; `delete` and
+changes of `records` on the event loop; `flush` from one thread at a time.
+
+Source: reference bookie behaviour, sections 4 and 13.2; reference on-disk formats, section 9.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.index_file import HEADER_BYTES, MAX_ENTRY_ID, SLOT_BYTES, slot_offset
+from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories, WritableDirs
+from bookie_pod.storage.index.ledger_cache.flusher import IndexFlusher
+from bookie_pod.storage.index.ledger_cache.handles import IndexHandle, IndexHandles
+from bookie_pod.storage.index.ledger_cache.metrics import LedgerCacheMetrics, NoCacheMetrics
+from bookie_pod.storage.index.ledger_cache.options import LedgerCacheOptions
+from bookie_pod.storage.index.ledger_cache.page import entries_of, highest_entry
+from bookie_pod.storage.index.ledger_cache.page_table import PageTable
+from bookie_pod.storage.index.ledger_cache.records import IndexRecords
+from bookie_protocol.errors import NoLedgerIndex, StorageFault
+
+
+class LedgerCache:
+    """Index files of some directories, with their pages and headers in memory."""
+
+    def __init__(
+        self,
+        files: Files,
+        dirs: WritableDirs,
+        options: LedgerCacheOptions,
+        sync_logs: Callable[[], None],
+        metrics: LedgerCacheMetrics | None = None,
+    ) -> None:
+        """`StorageFault` if the directories or a header cannot be read."""
+        self._files = files
+        self._metrics: LedgerCacheMetrics = metrics or NoCacheMetrics()
+        self._page_bytes = options.page_bytes
+        self._slots = options.page_bytes // SLOT_BYTES
+        self._directories = IndexDirectories(files, dirs, options.min_usable_bytes)
+        self.records = IndexRecords(files, self._directories)
+        self.handles = IndexHandles(options.open_files, options.idle_seconds, self._metrics)
+        self._flusher = IndexFlusher(files, self._directories, self.handles, self.records, options.version, sync_logs)
+        self.pages = PageTable(options.page_limit, self._load, self._flusher.flush_pages, self._metrics)
+        self._flusher.table = self.pages
+        self._headers_due: set[int] = set()
+
+    # --- putting --------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        ledger_id: int,
+        entry_ids: Sequence[int],
+        locations: Sequence[int],
+        is_void: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Take note of where entries lie.
+
+        `NoLedgerIndex` if the ledger is not known, or was deleted since these entries were put, which `is_void` tells.
+        """
+        for begin, end in self._runs(entry_ids):
+            slot = entry_ids[begin] % self._slots
+            page = self.pages.pin(ledger_id, entry_ids[begin] - slot)
+            try:
+                with self.pages.lock:
+                    if page.dropped or self.records.get(ledger_id) is None or is_void():
+                        raise _unknown(ledger_id)
+                    page.put(slot, locations[begin:end])
+                    self.pages.mark_dirty(page)
+            finally:
+                self.pages.unpin(page)
+
+    def _runs(self, entry_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+        """Ranges of consecutive entries that lie in one page."""
+        count, at = len(entry_ids), 0
+        while at < count:
+            first = entry_ids[at]
+            longest = min(count - at, self._slots - first % self._slots)
+            if entry_ids[at + longest - 1] - first == longest - 1 and longest > 1:
+                end = at + longest
+                if list(entry_ids[at:end]) == list(range(first, first + longest)):
+                    yield at, end
+                    at = end
+                    continue
+            end = at + 1
+            while end < at + longest and entry_ids[end] == first + end - at:
+                end += 1
+            yield at, end
+            at = end
+
+    def move(self, ledger_id: int, entry_id: int, old: int, new: int) -> bool:
+        """Compaction copied an entry: replace its location, unless it is no longer `old`; whether it was."""
+        slot = entry_id % self._slots
+        try:
+            page = self.pages.pin(ledger_id, entry_id - slot)
+        except NoLedgerIndex:
+            return False
+        try:
+            with self.pages.lock:
+                if page.dropped or self.records.get(ledger_id) is None or page.get(slot) != old:
+                    return False
+                page.put(slot, [new])
+                self.pages.mark_dirty(page)
+                return True
+        finally:
+            self.pages.unpin(page)
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    def get(self, ledger_id: int, entry_id: int) -> int:
+        """The entry's location, 0 if there is none. `NoLedgerIndex`, `StorageFault`."""
+        if self.records.get(ledger_id) is None:
+            raise _unknown(ledger_id)
+        if not 0 <= entry_id <= MAX_ENTRY_ID:
+            return 0
+        slot = entry_id % self._slots
+        first_entry = entry_id - slot
+        page = self.pages.peek(ledger_id, first_entry)
+        if page is None:
+            # Asked in this order: a page leaves memory only after its file is known.
+            if self._directories.path(ledger_id) is None:
+                return 0
+            page = self.pages.pin(ledger_id, first_entry)
+        try:
+            return page.get(slot)
+        finally:
+            self.pages.unpin(page)
+
+    def last_entry_id(self, ledger_id: int) -> int | None:
+        """The highest entry id with a location; None if there is none. `NoLedgerIndex`, `StorageFault`."""
+        if self.records.get(ledger_id) is None:
+            raise _unknown(ledger_id)
+        best = -1
+        for first_entry in sorted(self.pages.first_entries(ledger_id), reverse=True):
+            found = highest_entry(self._page_in_memory(ledger_id, first_entry), first_entry)
+            if found is not None:
+                best = found
+                break
+        # Everything that was not in memory just now is in the file.
+        for first_entry in range(self._file_slots(ledger_id) - 1, best, -self._slots):
+            first_entry -= first_entry % self._slots
+            found = highest_entry(self._read_page(ledger_id, first_entry), first_entry)
+            if found is not None:
+                best = max(best, found)
+                break
+        return None if best < 0 else best
+
+    def entry_ids(self, ledger_id: int) -> Iterator[int]:
+        """All entry ids with a location, ascending. `NoLedgerIndex` (at once), `StorageFault`."""
+        return (entry_id for page in self.scan(ledger_id) for entry_id, _ in page)
+
+    def scan(self, ledger_id: int) -> Iterator[list[tuple[int, int]]]:
+        """(entry id, location) of everything in a ledger, page by page, ascending; for listings and for scrubbing.
+
+        `NoLedgerIndex` (at once), `StorageFault`.
+        """
+        if self.records.get(ledger_id) is None:
+            raise _unknown(ledger_id)
+        in_memory = set(self.pages.first_entries(ledger_id))
+        in_file = range(0, self._file_slots(ledger_id), self._slots)
+        return self._scan(ledger_id, sorted(in_memory.union(in_file)))
+
+    def _scan(self, ledger_id: int, first_entries: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
+        for first_entry in first_entries:
+            data = self._page_in_memory(ledger_id, first_entry) or self._read_page(ledger_id, first_entry)
+            self._metrics.scanned(1, 0)
+            yield entries_of(data, first_entry)
+
+    def _page_in_memory(self, ledger_id: int, first_entry: int) -> bytes:
+        page = self.pages.peek(ledger_id, first_entry)
+        if page is None:
+            return b""
+        try:
+            return bytes(page.data)
+        finally:
+            self.pages.unpin(page)
+
+    # --- files ----------------------------------------------------------------------------------------------
+
+    def _load(self, ledger_id: int, first_entry: int) -> bytearray:
+        """A page from its file; zeros where the file ends."""
+        begin = time.perf_counter()
+        data = bytearray(self._read_page(ledger_id, first_entry))
+        self._metrics.page_read(time.perf_counter() - begin)
+        del data[len(data) // SLOT_BYTES * SLOT_BYTES :]
+        data.extend(bytes(self._page_bytes - len(data)))
+        return data
+
+    def _read_page(self, ledger_id: int, first_entry: int) -> bytes:
+        with _Reading(self, ledger_id) as handle:
+            if handle is None:
+                return b""
+            return handle.file.pread(self._page_bytes, slot_offset(first_entry))
+
+    def _file_slots(self, ledger_id: int) -> int:
+        """Whole slots that the ledger's file has."""
+        with _Reading(self, ledger_id) as handle:
+            if handle is None:
+                return 0
+            return max(0, handle.file.size() - HEADER_BYTES) // SLOT_BYTES
+
+    def _acquire(self, ledger_id: int) -> IndexHandle | None:
+        path = self._directories.path(ledger_id)
+        if path is None:
+            return None
+        try:
+            return self.handles.acquire(
+                ledger_id, lambda: self._files.open(path, writable=True), lambda: self._directories.generation
+            )
+        except FileNotFoundError:
+            if self._directories.path(ledger_id) != path:  # deleted, or moved to another directory
+                return self._acquire(ledger_id)
+            raise
+
+    # --- ledgers --------------------------------------------------------------------------------------------
+
+    def delete(self, ledger_id: int) -> None:
+        """Forget a ledger. Memory only; event loop."""
+        with self.pages.lock:
+            self.records.delete(ledger_id)
+            self.pages.drop_ledger(ledger_id)
+            self._directories.delete(ledger_id)
+            self._flusher.deleted(ledger_id)
+        self.handles.drop(ledger_id)
+
+    # --- flushing -------------------------------------------------------------------------------------------
+
+    def take_dirty_headers(self) -> None:
+        """Headers that changed up to now are part of the next flush. Event loop."""
+        changed = self.records.take_dirty()
+        if changed:
+            with self.pages.lock:
+                self._headers_due |= changed
+
+    def flush(self) -> None:
+        """Make durable: deletions, headers taken before, and every page that is dirty now. `StorageFault`."""
+        self._flusher.remove_deleted()
+        with self.pages.lock:
+            due, self._headers_due = self._headers_due, set()
+        try:
+            for ledger_id in sorted(due.union(self.pages.dirty_ledgers())):
+                self._flusher.flush(ledger_id, header=ledger_id in due)
+                due.discard(ledger_id)
+        finally:
+            with self.pages.lock:
+                self._headers_due |= due
+        self.handles.expire()
+
+    def flush_ledgers(self, ledger_ids: Collection[int]) -> None:
+        """Make pages of some ledgers durable. `StorageFault`."""
+        for ledger_id in ledger_ids:
+            self._flusher.flush_pages(ledger_id)
+
+    def close(self) -> None:
+        """Close every file, without flushing."""
+        self.handles.close()
+
+
+class _Reading:
+    """Use of a ledger's file; None if it has none. I/O errors become `StorageFault`."""
+
+    def __init__(self, cache: LedgerCache, ledger_id: int) -> None:
+        self._cache = cache
+        self._ledger_id = ledger_id
+        self._handle: IndexHandle | None = None
+
+    def __enter__(self) -> IndexHandle | None:
+        try:
+            self._handle = self._cache._acquire(self._ledger_id)
+        except OSError as error:
+            raise self._fault(error) from error
+        return self._handle
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if self._handle is not None:
+            self._cache.handles.release(self._handle)
+        if isinstance(error, OSError):
+            raise self._fault(error) from error
+
+    def _fault(self, error: OSError) -> StorageFault:
+        return StorageFault(f"cannot read the index file of ledger {self._ledger_id}: {error}")
+
+
+def _unknown(ledger_id: int) -> NoLedgerIndex:
+    return NoLedgerIndex(f"ledger {ledger_id} has no index here")

@@ -1,0 +1,232 @@
+"""Which index directory holds the file of which ledger.
+
+Invariants
+- A ledger has at most one index file. Two are refused at the start: nobody could tell which one is right.
+- A new file goes to a random directory that is writable; if none is, to one that still has `min_usable` bytes.
+- A move copies to `<id>.idx.rloc`, syncs it, removes the old file, then renames, each step durable before the next: a
+  crash leaves the old file or the finished copy.
+- The file of a deleted ledger is unlinked before the file of its next life is made.
+
+Threads: `path` from any; `delete` on the event loop, `created` and `disown` too under the lock of the page table;
+everything else under the flush lock of the ledger cache.
+
+Source: reference on-disk formats, section 9.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import random
+import threading
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.index.index_file import (
+    MOVING_SUFFIX,
+    SUFFIX,
+    parse_name,
+    relative_folder,
+    relative_path,
+)
+from bookie_protocol.errors import NoWritableDirectory, StorageFault
+
+_log = structlog.get_logger(__name__)
+
+_COPY_BYTES: Final = 1 << 20
+_HEX: Final = frozenset("0123456789abcdef")
+
+
+class WritableDirs(Protocol):
+    """Disk states of the index directories (`current` folders)."""
+
+    def all(self) -> Sequence[str]: ...
+    def writable(self) -> Sequence[str]: ...
+
+
+class IndexDirectories:
+    """The index files on disk."""
+
+    def __init__(self, files: Files, dirs: WritableDirs, min_usable_bytes: int) -> None:
+        """Look at all of them. `StorageFault` if a directory cannot be read or holds what no index directory does."""
+        self._files = files
+        self._dirs = dirs
+        self._min_usable = min_usable_bytes
+        self._where: dict[int, str] = {}
+        self._deleted: dict[int, list[str]] = {}
+        self._lock = threading.Lock()
+        self.generation = 0
+        """Grows when a file becomes void: whoever opened one before must not keep it for others."""
+        moving: dict[int, str] = {}
+        for directory in dirs.all():
+            self._scan(directory, moving)
+        self._finish_moves(moving)
+
+    def ledger_ids(self) -> list[int]:
+        return list(self._where)
+
+    def path(self, ledger_id: int) -> str | None:
+        """The ledger's file, None if it has none yet."""
+        directory = self._where.get(ledger_id)
+        return None if directory is None else posixpath.join(directory, relative_path(ledger_id))
+
+    # --- start ----------------------------------------------------------------------------------------------
+
+    def _scan(self, directory: str, moving: dict[int, str]) -> None:
+        try:
+            for folder in index_folders(self._files, directory):
+                for name in self._files.listdir(folder):
+                    if name.endswith(MOVING_SUFFIX):
+                        moving[self._parse(folder, name)] = directory
+                    elif name.endswith(SUFFIX):
+                        self._found(self._parse(folder, name), directory)
+        except OSError as error:
+            raise StorageFault(f"cannot list index directory {directory}: {error}") from error
+
+    @staticmethod
+    def _parse(folder: str, name: str) -> int:
+        try:
+            return parse_name(name)
+        except ValueError:
+            raise StorageFault(
+                f"{folder}/{name} is no index file: its name is no ledger id in hex; move it away"
+            ) from None
+
+    def _found(self, ledger_id: int, directory: str) -> None:
+        other = self._where.setdefault(ledger_id, directory)
+        if other != directory:
+            path = relative_path(ledger_id)
+            raise StorageFault(
+                f"ledger {ledger_id} has two index files, {other}/{path} and {directory}/{path}: move one away"
+            )
+
+    def _finish_moves(self, moving: dict[int, str]) -> None:
+        for ledger_id, directory in moving.items():
+            target = posixpath.join(directory, relative_path(ledger_id))
+            copy = target.removesuffix(SUFFIX) + MOVING_SUFFIX
+            try:
+                if ledger_id in self._where:
+                    self._files.unlink(copy)
+                else:
+                    self._files.rename(copy, target)
+                    self._where[ledger_id] = directory
+                self._files.sync_directory(posixpath.dirname(target))
+            except OSError as error:
+                raise StorageFault(f"cannot finish the move of index file {target}: {error}") from error
+
+    # --- files ----------------------------------------------------------------------------------------------
+
+    def create(self, ledger_id: int) -> tuple[str, File]:
+        """(directory, new file) for a ledger without a file; its name is not durable yet. `OSError`,
+        `NoWritableDirectory`."""
+        self.unlink_deleted(ledger_id)
+        directory = self._pick()
+        self._files.makedirs(posixpath.join(directory, relative_folder(ledger_id)))
+        return directory, self._files.create(posixpath.join(directory, relative_path(ledger_id)))
+
+    def created(self, ledger_id: int, directory: str) -> None:
+        """The file is there and durable."""
+        self._where[ledger_id] = directory
+
+    def _pick(self, unlike: str | None = None) -> str:
+        candidates = [path for path in self._dirs.writable() if path != unlike]
+        if not candidates:
+            candidates = [path for path in self._dirs.all() if path != unlike and self._usable(path)]
+        if not candidates:
+            raise NoWritableDirectory(
+                f"no index directory may take a new file: all of {', '.join(self._dirs.all())} are full and none has "
+                f"{self._min_usable} bytes left (minUsableSizeForIndexFileCreation); free space or add a directory"
+            )
+        return random.choice(candidates)
+
+    def _usable(self, path: str) -> bool:
+        try:
+            return self._files.usage(path).usable > self._min_usable
+        except OSError:
+            return False
+
+    def should_move(self, ledger_id: int) -> bool:
+        """Whether the ledger's file is in a full directory while another is writable."""
+        writable = self._dirs.writable()
+        directory = self._where.get(ledger_id)
+        return directory is not None and bool(writable) and directory not in writable
+
+    def move(self, ledger_id: int) -> None:
+        """Move the file to another directory. Nobody may write to it meanwhile. `OSError`."""
+        old = self._where[ledger_id]
+        new = self._pick(unlike=old)
+        source = posixpath.join(old, relative_path(ledger_id))
+        target = posixpath.join(new, relative_path(ledger_id))
+        copy = target.removesuffix(SUFFIX) + MOVING_SUFFIX
+        self._files.makedirs(posixpath.dirname(target))
+        self._copy(source, copy)
+        self._files.sync_directory(posixpath.dirname(copy))
+        self._files.unlink(source)
+        self._files.sync_directory(posixpath.dirname(source))
+        self._files.rename(copy, target)
+        self._files.sync_directory(posixpath.dirname(target))
+        with self._lock:
+            self.generation += 1
+            self._where[ledger_id] = new
+        _log.info("index file moved out of a full directory", ledger_id=ledger_id, source=old, target=new)
+
+    def _copy(self, source: str, target: str) -> None:
+        reader = self._files.open(source)
+        try:
+            writer = self._files.overwrite(target)
+            try:
+                while piece := reader.pread(_COPY_BYTES, writer.position):
+                    writer.write(piece)
+                writer.sync()
+            finally:
+                writer.close()
+        finally:
+            reader.close()
+
+    # --- deletion -------------------------------------------------------------------------------------------
+
+    def delete(self, ledger_id: int) -> None:
+        """Forget the ledger's file; `unlink_deleted` removes it. Memory only."""
+        directory = self._where.pop(ledger_id, None)
+        if directory is not None:
+            self.disown(ledger_id, directory)
+
+    def disown(self, ledger_id: int, directory: str) -> None:
+        """A file in this directory belongs to a life of the ledger that is over."""
+        with self._lock:
+            self.generation += 1
+            self._deleted.setdefault(ledger_id, []).append(directory)
+
+    def deleted_ledgers(self) -> list[int]:
+        with self._lock:
+            return list(self._deleted)
+
+    def unlink_deleted(self, ledger_id: int) -> None:
+        """Remove what earlier lives of the ledger left, durably. `OSError`; may be repeated."""
+        for directory in list(self._deleted.get(ledger_id, ())):
+            path = posixpath.join(directory, relative_path(ledger_id))
+            with contextlib.suppress(FileNotFoundError):  # removed by a try that failed behind it
+                self._files.unlink(path)
+            self._files.sync_directory(posixpath.dirname(path))
+            with self._lock:
+                self._deleted[ledger_id].remove(directory)
+                if not self._deleted[ledger_id]:
+                    del self._deleted[ledger_id]
+
+
+def index_folders(files: Files, directory: str) -> list[str]:
+    """The folders of the second level that hold index files. They stay when the last file goes, and tell thus that an
+    index was here."""
+    return [f"{first}/{name}" for first in _hex_folders(files, directory) for name in _hex_names(files, first)]
+
+
+def _hex_folders(files: Files, directory: str) -> list[str]:
+    return [f"{directory}/{name}" for name in _hex_names(files, directory)]
+
+
+def _hex_names(files: Files, directory: str) -> list[str]:
+    names = files.listdir(directory) if files.is_dir(directory) else []
+    return [name for name in names if len(name) <= 2 and _HEX.issuperset(name) and files.is_dir(f"{directory}/{name}")]

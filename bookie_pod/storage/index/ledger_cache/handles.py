@@ -1,0 +1,172 @@
+"""Open index files, one reference-counted handle per ledger.
+
+The reference has one cache for handles opened with a key and a second, twice as large, for the others, over the same
+handles. Here keys and headers are in memory for every ledger, so one cache of `openFileLimit` does for both.
+
+Invariants
+- A handle is closed only when nobody uses it. Idle ones beyond the limit go, the least recently used first; those in
+  use come on top. Nothing is lost by it: whoever wrote to a handle has synced it before giving it back, or drops it.
+- After `drop` nobody finds that handle any more: a ledger made anew gets a new file.
+- A file whose sync failed never syncs again, so it is dropped, and the next flush opens it anew and writes again.
+
+Threads: any. `drop` does no I/O, so the event loop may call it.
+
+Source: reference bookie behaviour, section 13.2.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from bookie_pod.storage.files import File
+from bookie_pod.storage.index.ledger_cache.metrics import LedgerCacheMetrics
+
+
+class IndexHandle:
+    """One open index file. `users`, `dropped` and `used_at` belong to `IndexHandles`."""
+
+    __slots__ = ("dropped", "file", "ledger_id", "used_at", "users", "written")
+
+    def __init__(self, ledger_id: int, file: File) -> None:
+        self.ledger_id = ledger_id
+        self.file = file
+        self.users = 0
+        self.used_at = 0.0
+        self.dropped = False
+        self.written = False
+        """Whether a flush has used it."""
+
+
+class IndexHandles:
+    """A bounded cache of `IndexHandle`s."""
+
+    def __init__(
+        self,
+        capacity: int,
+        idle_seconds: float,
+        metrics: LedgerCacheMetrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`idle_seconds` 0: handles stay open until others need the room."""
+        self._capacity = capacity
+        self._idle_seconds = idle_seconds
+        self._metrics = metrics
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: OrderedDict[int, IndexHandle] = OrderedDict()
+        self._unused: list[File] = []
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def counts(self) -> tuple[int, int]:
+        """(handles that were written to, handles that were only read)."""
+        with self._lock:
+            written = sum(handle.written for handle in self._open.values())
+            return written, len(self._open) - written
+
+    def acquire(
+        self, ledger_id: int, open_file: Callable[[], File], generation: Callable[[], int] = lambda: 0
+    ) -> IndexHandle:
+        """The ledger's handle, to be given back with `release`. Raises what opening raises.
+
+        A file during whose opening `generation` changed may belong to a deleted ledger: it is used once and not kept.
+        """
+        handle = self._existing(ledger_id)
+        if handle is not None:
+            return handle
+        self._metrics.opening(1)
+        before = generation()
+        try:
+            file = open_file()
+            return self._adopt(ledger_id, file, lambda: generation() == before)
+        finally:
+            self._metrics.opening(-1)
+
+    def _existing(self, ledger_id: int) -> IndexHandle | None:
+        with self._lock:
+            handle = self._open.get(ledger_id)
+            if handle is not None:
+                self._use(handle)
+        return handle
+
+    def _use(self, handle: IndexHandle) -> None:
+        handle.users += 1
+        handle.used_at = self._clock()
+        self._open.move_to_end(handle.ledger_id)
+
+    @staticmethod
+    def _once(ledger_id: int, file: File) -> IndexHandle:
+        handle = IndexHandle(ledger_id, file)
+        handle.users, handle.dropped = 1, True
+        return handle
+
+    def _adopt(self, ledger_id: int, file: File, is_current: Callable[[], bool]) -> IndexHandle:
+        with self._lock:
+            handle = self._open.get(ledger_id)
+            if handle is not None:
+                self._unused.append(file)  # two threads opened it at once
+            elif is_current():
+                handle = self._open[ledger_id] = IndexHandle(ledger_id, file)
+            else:
+                return self._once(ledger_id, file)
+            self._use(handle)
+            self._evict()
+        self.close_unused()
+        return handle
+
+    def release(self, handle: IndexHandle) -> None:
+        with self._lock:
+            handle.users -= 1
+            if handle.users == 0 and handle.dropped:
+                self._unused.append(handle.file)
+            self._evict()
+        self.close_unused()
+
+    def _evict(self) -> None:
+        """Pick the handles to close: beyond the limit, or idle for too long."""
+        excess = len(self._open) - self._capacity
+        horizon = self._clock() - self._idle_seconds if self._idle_seconds > 0 else None
+        gone: list[IndexHandle] = []
+        for handle in self._open.values():
+            if len(gone) >= excess and (horizon is None or handle.used_at > horizon):
+                break
+            if handle.users == 0:
+                gone.append(handle)
+        for handle in gone:
+            del self._open[handle.ledger_id]
+            self._unused.append(handle.file)
+            self._metrics.ledger_evicted()
+
+    def close_unused(self) -> None:
+        """Close what was evicted or dropped."""
+        while self._unused:
+            with self._lock:
+                unused, self._unused = self._unused, []
+            for file in unused:
+                file.close()
+
+    def expire(self) -> None:
+        """Close files that nobody used for too long."""
+        with self._lock:
+            self._evict()
+        self.close_unused()
+
+    def drop(self, ledger_id: int) -> None:
+        """Forget a ledger's handle; whoever uses it finishes first. The file is closed later, on another thread."""
+        with self._lock:
+            handle = self._open.pop(ledger_id, None)
+            if handle is None:
+                return
+            handle.dropped = True
+            if handle.users == 0:
+                self._unused.append(handle.file)
+
+    def close(self) -> None:
+        """Drop and close everything."""
+        for ledger_id in list(self._open):
+            self.drop(ledger_id)
+        self.close_unused()

@@ -1,0 +1,106 @@
+"""The ledgers whose headers stand in index files.
+
+All headers are read at the start, by several threads at once, because the event loop may ask for any of them.
+
+- A header that was never written (a crash came first) leaves a ledger in limbo, until the replay brings its key: the
+  journal still has it then. What the replay does not bring stays in limbo.
+- A header that holds something else leaves its ledger in limbo too: its slots may be whole, and say what they know.
+- A header of a newer version refuses the start.
+
+Threads: see `LedgerRecords`.
+
+Source: reference on-disk formats, section 9.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Final
+
+import structlog
+
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.index_file import (
+    CURRENT_VERSION,
+    HEADER_BYTES,
+    check_key,
+    decode_header,
+)
+from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.index.ledger_records import LedgerRecords
+from bookie_protocol.errors import StorageFault
+from bookie_protocol.keys import is_unknown_key
+
+_log = structlog.get_logger(__name__)
+
+_THREADS: Final = 8
+_VERSION_AT: Final = slice(4, 8)
+
+
+class IndexRecords(LedgerRecords):
+    """`LedgerRecords` of the files in some index directories."""
+
+    def __init__(self, files: Files, directories: IndexDirectories) -> None:
+        """Read all headers. `StorageFault` if one cannot be read, or is of a newer release."""
+        super().__init__()
+        self.version_0: set[int] = set()
+        """Ledgers whose files have the old version, which they keep."""
+        self._headless: set[int] = set()
+        for ledger_id, path, header in _read_headers(files, directories):
+            self._load(ledger_id, path, header)
+
+    def _load(self, ledger_id: int, path: str, header: bytes) -> None:
+        record = LedgerRecord(b"", limbo=True)
+        try:
+            decoded = decode_header(header)
+            if decoded is None:
+                self._headless.add(ledger_id)
+            else:
+                version, record = decoded
+                if version == 0:
+                    self.version_0.add(ledger_id)
+        except StorageFault as error:
+            if header.startswith(b"BKLE") and int.from_bytes(header[_VERSION_AT], "big") > CURRENT_VERSION:
+                raise StorageFault(f"index file {path} {error}: it was written by a newer release") from error
+            _log.error("damaged header of an index file: its ledger is in limbo", path=path, error=str(error))
+        self._loaded(ledger_id, record)
+
+    def set_master_key(self, ledger_id: int, key: bytes) -> LedgerRecord:
+        """See `LedgerRecords`. `BadRequest` for a key that no header can hold."""
+        check_key(key)
+        if ledger_id in self._headless and not is_unknown_key(key):
+            self._headless.discard(ledger_id)
+            self.put(ledger_id, replace(self._ledgers[ledger_id], key=key, limbo=False))
+        return super().set_master_key(ledger_id, key)
+
+    def delete(self, ledger_id: int) -> None:
+        super().delete(ledger_id)
+        self._headless.discard(ledger_id)
+        self.version_0.discard(ledger_id)
+
+    def end_replay(self) -> None:
+        """What the journals had to say is said: a ledger still without a header stays in limbo."""
+        for ledger_id in self._headless:
+            _log.error("index file without a header: its ledger is in limbo", ledger_id=ledger_id)
+            self._dirty.add(ledger_id)
+        self._headless.clear()
+
+
+def _read_headers(files: Files, directories: IndexDirectories) -> Iterator[tuple[int, str, bytes]]:
+    def read(ledger_id: int) -> tuple[int, str, bytes]:
+        path = directories.path(ledger_id)
+        assert path is not None
+        try:
+            file = files.open(path)
+            try:
+                return ledger_id, path, file.pread(HEADER_BYTES, 0)
+            finally:
+                file.close()
+        except OSError as error:
+            raise StorageFault(f"cannot read index file {path}: {error}") from error
+
+    with ThreadPoolExecutor(_THREADS, "index-headers") as threads:
+        yield from threads.map(read, directories.ledger_ids(), chunksize=64)
