@@ -87,6 +87,14 @@ class ParkedAdds:
 
     def _retry(self) -> None:
         """Admit what has room now; refuse what a bookie that turned read-only does not take."""
+        # Again after each hand-over: without journaled data it acknowledges at once, and so makes room.
+        while self._admit_round():
+            self._on_admitted()
+        self._after_change()
+
+    def _admit_round(self) -> bool:
+        """One walk over the ledgers; True if an add was admitted."""
+        admitted = False
         for ledger_id in tuple(self._queues):
             while (queue := self._queues.get(ledger_id)) is not None:
                 if self._admission.refuses(high_priority=queue[0][1].high_priority):
@@ -95,10 +103,10 @@ class ParkedAdds:
                 elif self._admission.has_room(ledger_id):
                     _, request, reply = self._pop(ledger_id)
                     self._admit(request, reply)
+                    admitted = True
                 else:
                     break
-        self._on_admitted()
-        self._after_change()
+        return admitted
 
     def _expire(self) -> None:
         self._timer = None
