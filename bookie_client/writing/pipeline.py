@@ -72,7 +72,7 @@ class AddPipeline:
 
     async def submit(self, payload: Buffer) -> asyncio.Future[int]:
         """Send one entry as soon as the window has room; the future resolves with its id, or its error."""
-        size = len(payload)
+        size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
         if size > self._max_payload:
             raise BadRequest(
                 f"ledger {self.ledger_id}: an entry of {size} bytes is larger than the {self._max_payload} that fit a"

@@ -156,3 +156,13 @@ async def test_closing_the_client_ends_writers_that_were_left_open(three):
     assert not three.stored(ledger.ledger_id).is_closed
     assert asyncio.all_tasks() == before
     await client.close()
+
+
+async def test_any_buffer_is_an_entry_and_its_bytes_count(three):
+    wide = memoryview(bytes(range(64))).cast("Q")
+    async with three.client() as client:
+        async with client.create() as ledger:
+            await ledger.append_many([bytearray(b"abc"), memoryview(b"defg"), wide])
+        assert three.stored(ledger.ledger_id).length == 3 + 4 + 64
+        reader = await client.open(ledger.ledger_id)
+        assert [e.payload async for e in reader.entries()] == [b"abc", b"defg", bytes(range(64))]
