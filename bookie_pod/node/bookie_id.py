@@ -148,8 +148,7 @@ def _local_address(options: BookieAddressOptions, network: HostNetwork) -> str:
         else:
             what = "the host's own name does not resolve to an address"
         raise InvalidConfiguration(
-            f"{what} ({error.strerror or error}); set advertisedAddress, or listeningInterface to one of "
-            "this host"
+            f"{what} ({error.strerror or error}); set advertisedAddress, or listeningInterface to one of this host"
         ) from error
     if ipaddress.ip_address(address).is_loopback and not options.allow_loopback:
         raise InvalidConfiguration(
