@@ -51,6 +51,7 @@ from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server, open_storage_side
 from bookie_pod.node.recovery import replay_journals
 from bookie_pod.node.registration import RegistrationManager, ServerStatus
+from bookie_pod.node.status_file import StatusFiles
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
@@ -274,7 +275,17 @@ class Bookie:
         assert self._listener is not None
         self._listener.serve(self._server.context)
         self._undo.push_async_callback(self._listener.stop, DRAIN_S)
-        self._mode = BookieMode(options.mode_options(self.config), self._server.admission, self._later, self.fail)
+        status = None
+        if self.config.disks.persist_status:
+            status = StatusFiles(self._files, options.current_folders(self.config.directories.ledger))
+        self._mode = BookieMode(
+            options.mode_options(self.config),
+            self._server.admission,
+            self._later,
+            self.fail,
+            remembered=status.read() if status is not None else None,
+            store=status,
+        )
 
     async def _bind(self) -> None:
         network = self.config.network

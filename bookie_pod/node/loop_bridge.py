@@ -10,8 +10,12 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Final
 
 from bookie_protocol.errors import StorageFault
+
+CHECK_S: Final = 1.0
+"""Between two looks at whether the loop is closed, in seconds: a call that it took before that never runs."""
 
 
 class LoopBridge:
@@ -40,4 +44,13 @@ class LoopBridge:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError as error:
             raise StorageFault("the event loop is closed: the bookie has stopped") from error
-        result.result()
+        while True:
+            try:
+                result.result(timeout=CHECK_S)
+            except TimeoutError:
+                if self._loop.is_closed() and not result.done():
+                    raise StorageFault("the event loop is closed: the bookie has stopped") from None
+                if result.done():
+                    raise
+            else:
+                return

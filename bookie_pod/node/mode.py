@@ -9,17 +9,19 @@ Invariants
 
 Threads: event loop only.
 
-Source: reference bookie behaviour, section 5.
+Source: reference bookie behaviour, section 5; on-disk formats, section 11.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
+from bookie_pod.node.status_file import BookieStatus
 from bookie_pod.storage.disks import DiskVerdict
 from bookie_protocol.errors import MetadataUnavailable, PodkeeperError, StorageFault
 
@@ -31,6 +33,14 @@ class Registrar(Protocol):
 
     async def to_read_only(self) -> None: ...
     async def to_writable(self) -> None: ...
+
+
+class StatusStore(Protocol):
+    """Where the mode is remembered across restarts (`persistBookieStatusEnabled`)."""
+
+    def write(self, *, read_only: bool, manual: bool) -> None:
+        """May block."""
+        ...
 
 
 class Gate(Protocol):
@@ -60,7 +70,11 @@ class BookieMode:
         gate: Gate,
         run: Callable[[Awaitable[None]], None],
         on_fatal: Callable[[PodkeeperError], None],
+        *,
+        remembered: BookieStatus | None = None,
+        store: StatusStore | None = None,
     ) -> None:
+        """`remembered` is the mode of an earlier process: an automatic one lasts until the first look at the disks."""
         self._options = options
         self._gate = gate
         self._run = run
@@ -68,8 +82,9 @@ class BookieMode:
         self._registrar: Registrar | None = None
         self._room = True
         self._full = False
-        self.read_only = options.forced
-        self.manual = False
+        self._store = store
+        self.read_only = options.forced or (remembered is not None and remembered.read_only)
+        self.manual = remembered is not None and remembered.read_only and remembered.manual
         self._apply()
 
     @property
@@ -106,12 +121,12 @@ class BookieMode:
     def set_by_operator(self, read_only: bool) -> None:
         """An operator asked for it; sticks until an operator takes it back."""
         self.manual = read_only
-        if read_only == self.read_only:
-            return
-        if not read_only and (self._options.forced or self._full):
+        if not read_only and self.read_only and (self._options.forced or self._full):
             _log.warning("bookie stays read-only", forced=self._options.forced, disks_full=self._full)
+        elif read_only != self.read_only:
+            self._change(read_only, "set by an operator")
             return
-        self._change(read_only, "set by an operator")
+        self._remember()
 
     def _change(self, read_only: bool, reason: str) -> None:
         if read_only and not self._options.allowed:
@@ -124,8 +139,15 @@ class BookieMode:
         self.read_only = read_only
         _log.warning("bookie mode", read_only=read_only, reason=reason)
         self._apply()
+        self._remember()
         if self._registrar is not None:
             self._run(self._announce(self._registrar, read_only))
+
+    def _remember(self) -> None:
+        if self._store is not None:
+            store = self._store
+            # What holds when the thread comes to it: the last of several writes then has the last word.
+            self._run(asyncio.to_thread(lambda: store.write(read_only=self.read_only, manual=self.manual)))
 
     def _apply(self) -> None:
         self._gate.set_mode(read_only=self.read_only, high_priority_writes=self.high_priority_writes)

@@ -1,0 +1,168 @@
+"""Journals back into the storage: what comes back, what is skipped, when the marks move."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import pytest
+
+from bookie_pod.node.recovery import replay_journals
+from bookie_pod.node.replay import CANCEL_CHECK_ENTRIES, ReplayCancelled, ReplayIntoStorage
+from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.entry_log.directories import DiskState
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.journal import Journal, JournalBatch, JournalOptions, LogMark
+from bookie_pod.storage.journal.format import entry_record, explicit_lac_record, fence_record, key_record
+from bookie_pod.storage.journal.marks import MarkFiles
+from bookie_protocol.errors import JournalDamaged, StorageFault
+from tests.support.frames import KEY, NO_KEY, OTHER_KEY, entry, lac_packet
+from tests.support.storage_engine import MemoryBookie, small_options
+
+JOURNALS = ["/j0/current", "/j1/current"]
+
+
+@pytest.fixture
+def bookie() -> MemoryBookie:
+    made = MemoryBookie(("/l0", "/l1"), small_options(half_bytes=4096, directories=2))
+    for folder in (*JOURNALS, "/l0", "/l1"):
+        made.files.makedirs(folder)
+    return made
+
+
+@pytest.fixture
+def storage(bookie: MemoryBookie) -> Iterator[DbLedgerStorage]:
+    engine = bookie.open()
+    yield engine
+    bookie.faults.clear()
+    engine.close()
+
+
+def journal(bookie: MemoryBookie, index: int, *records: list[bytes]) -> None:
+    """A journal of one process that wrote these records and ended."""
+    made = Journal(
+        JOURNALS[index],
+        index,
+        bookie.files,
+        JournalOptions(preallocate_bytes=4096),
+        lambda batches, error: None,
+        lambda error: None,
+    )
+    made.start()
+    made.append(JournalBatch.of(*records))
+    made.stop()
+
+
+def replay(bookie: MemoryBookie, storage: DbLedgerStorage, **more: object) -> tuple[list[MarkFiles], set[int]]:
+    return replay_journals(
+        bookie.files,
+        storage,
+        journal_folders=JOURNALS,
+        ledger_folders=["/l0", "/l1"],
+        skip_invalid_records=False,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def marks(bookie: MemoryBookie) -> list[LogMark]:
+    return [MarkFiles(bookie.files, ["/l0", "/l1"], index, 2).read() for index in (0, 1)]
+
+
+def test_everything_comes_back_from_both_journals(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
+    journal(bookie, 0, key_record(2, KEY), *(entry_record(entry(2, e)) for e in range(50)), fence_record(2))
+    packet = lac_packet(3, 9)
+    journal(bookie, 1, key_record(3, NO_KEY), entry_record(entry(3, 0)), explicit_lac_record(3, packet))
+    _, keys = replay(bookie, storage)
+    assert keys == {2, 3}
+    assert storage.ledger(2) == LedgerRecord(KEY, fenced=True)
+    assert storage.ledger(3) == LedgerRecord(NO_KEY, explicit_lac=packet)
+    assert list(storage.entry_ids(2)) == list(range(50))
+    assert storage.read(3, 0) == entry(3, 0)
+    assert all(mark > LogMark() for mark in marks(bookie))
+    # Everything below the marks is in synced files: a process that finds no journal above them has it all.
+    storage.close()
+    again = bookie.open()
+    assert list(again.entry_ids(2)) == list(range(50))
+    again.close()
+
+
+def test_replaying_twice_changes_nothing(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
+    records = [key_record(2, KEY), *(entry_record(entry(2, e)) for e in range(5)), fence_record(2)]
+    journal(bookie, 0, *records)
+    replay(bookie, storage)
+    for name in ("lastMark.0", "lastMark.1"):
+        for folder in ("/l0", "/l1"):
+            bookie.files.unlink(f"{folder}/{name}")
+    replay(bookie, storage)
+    assert list(storage.entry_ids(2)) == [0, 1, 2, 3, 4]
+    assert storage.ledger(2) == LedgerRecord(KEY, fenced=True)
+
+
+def test_records_of_a_ledger_that_was_deleted_are_skipped(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
+    journal(
+        bookie,
+        0,
+        entry_record(entry(4, 0)),
+        fence_record(4),
+        explicit_lac_record(4, lac_packet(4, 1)),
+        key_record(2, KEY),
+        entry_record(entry(2, 0)),
+    )
+    replay(bookie, storage)
+    assert storage.ledger(4) is None
+    assert storage.read(2, 0) == entry(2, 0)
+
+
+def test_another_key_means_other_directories(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
+    storage.set_ledger(2, LedgerRecord(OTHER_KEY))
+    journal(bookie, 0, key_record(2, KEY))
+    with pytest.raises(JournalDamaged, match="ledger 2"):
+        replay(bookie, storage)
+    assert marks(bookie) == [LogMark(), LogMark()]
+
+
+def test_an_unknown_key_learns_the_real_one(storage: DbLedgerStorage) -> None:
+    sink = ReplayIntoStorage(storage)
+    for key in (b"", KEY, NO_KEY):
+        sink.on_key(2, key)
+    assert storage.ledger(2) == LedgerRecord(KEY)
+
+
+def test_a_fault_while_flushing_leaves_the_marks(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
+    journal(bookie, 0, key_record(2, KEY), entry_record(entry(2, 0)))
+    bookie.faults.fail("write", "writev", path="/l0/", errno=errno.EIO)
+    with pytest.raises(StorageFault):
+        replay(bookie, storage)
+    assert marks(bookie) == [LogMark(), LogMark()]
+
+
+def test_full_disks_leave_the_marks_and_the_bookie_serves(
+    bookie: MemoryBookie, storage: DbLedgerStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bookie whose disks are full still serves what it has, from memory what it cannot write."""
+    journal(bookie, 0, key_record(2, KEY), entry_record(entry(2, 0)))
+    for directory, states in bookie.states.items():
+        states.report(directory, DiskState.FULL)
+    monkeypatch.setattr(
+        bookie.files, "usage", lambda path: type("Usage", (), {"usable": 0, "total": 100, "device": 1})()
+    )
+    _, keys = replay(bookie, storage)
+    assert keys == {2}
+    assert storage.read(2, 0) == entry(2, 0)
+    assert marks(bookie) == [LogMark(), LogMark()]
+    assert bookie.files.listdir("/j0/current")  # what they need is still there
+
+
+def test_a_replay_ends_soon_after_it_was_cancelled(bookie: MemoryBookie, storage: DbLedgerStorage) -> None:
+    journal(bookie, 0, key_record(2, KEY), *(entry_record(entry(2, e)) for e in range(4 * CANCEL_CHECK_ENTRIES)))
+    sink: list[int] = []
+
+    def cancelled() -> bool:
+        sink.append(1)
+        return len(sink) == 2
+
+    with pytest.raises(ReplayCancelled):
+        replay(bookie, storage, cancelled=cancelled)
+    assert marks(bookie) == [LogMark(), LogMark()]
+    replay(bookie, storage)
+    assert len(list(storage.entry_ids(2))) == 4 * CANCEL_CHECK_ENTRIES

@@ -1,0 +1,175 @@
+"""Disk states: thresholds, hysteresis, index directories, disks that fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie_pod.storage.disks import DiskMonitor, DiskOptions, DiskVerdict, disk_space
+from bookie_pod.storage.entry_log.directories import DiskState
+from bookie_pod.storage.files import DiskUsage
+from bookie_pod.storage.files_posix import PosixFiles
+from bookie_protocol.errors import StorageFault
+from tests.support.memory_files import MemoryFiles
+
+TOTAL = 1_000_000
+OPTIONS = DiskOptions(threshold=0.9, warn=0.8, low_water=0.7, interval_s=0.01, high_priority_bytes=50_000)
+
+
+class Disks:
+    """Directories with the usage that a test says."""
+
+    def __init__(self, *ledgers: str, indexes: tuple[str, ...] = (), options: DiskOptions = OPTIONS) -> None:
+        self.files = MemoryFiles()
+        self.used: dict[str, float] = dict.fromkeys((*ledgers, *indexes), 0.0)
+        self.devices = {path: number for number, path in enumerate(self.used)}
+        for path in self.used:
+            self.files.makedirs(path)
+        self.files.usage = self._usage  # type: ignore[method-assign]
+        self.reports: list[tuple[str, DiskState]] = []
+        self.verdicts: list[DiskVerdict] = []
+        self.failures: list[BaseException] = []
+        self.changed = threading.Event()
+        self.monitor = DiskMonitor(
+            self.files,
+            ledgers,
+            options,
+            report=lambda path, state: self.reports.append((path, state)),
+            on_verdict=self.verdicts.append,
+            on_failure=self._fail,
+            index_directories=indexes,
+        )
+
+    def _usage(self, path: str) -> DiskUsage:
+        return DiskUsage(TOTAL, round(TOTAL * (1 - self.used[path])), self.devices[path])
+
+    def _fail(self, error: BaseException) -> None:
+        self.failures.append(error)
+        self.changed.set()
+
+    def check(self, **used: float) -> tuple[DiskState, ...]:
+        for name, share in used.items():
+            self.used["/" + name] = share
+        self.monitor.check()
+        return tuple(self.monitor.states.values())
+
+
+W, A, F = DiskState.WRITABLE, DiskState.ALMOST_FULL, DiskState.FULL
+
+
+def test_thresholds_of_one_disk_and_its_way_back() -> None:
+    disks = Disks("/a")
+    states = [disks.check(a=share)[0] for share in (0.5, 0.8, 0.81, 0.9, 0.91, 0.95, 0.85, 0.71, 0.69, 0.95, 0.5)]
+    assert states == [W, W, A, A, F, F, F, F, W, F, W]
+    assert [state for _, state in disks.reports] == states  # told at every check
+
+
+def test_one_of_two_comes_back_at_the_threshold() -> None:
+    """The low-water mark holds only while nothing at all is writable."""
+    disks = Disks("/a", "/b")
+    assert disks.check(a=0.95, b=0.5) == (F, W)
+    assert disks.check(a=0.9) == (A, W)
+    assert disks.check(a=0.95, b=0.95) == (F, F)
+    assert disks.check(a=0.6) == (F, F)  # together still 0.775
+    assert disks.check(b=0.75) == (W, W)  # together 0.675
+    assert disks.verdicts[-1].full == 0
+
+
+def test_verdicts() -> None:
+    disks = Disks("/a", "/b")
+    disks.check(a=0.96, b=0.5)
+    verdict = disks.verdicts[-1]
+    assert (verdict.writable, verdict.full, verdict.high_priority_room) == (1, 1, True)
+    assert verdict.full_directories == ("/a",)
+    assert verdict.usage == pytest.approx({"/a": 0.96, "/b": 0.5})
+    disks.check(b=0.96)
+    assert not disks.verdicts[-1].high_priority_room
+    assert disks.verdicts[-1].writable == 0
+
+
+def test_index_disks_count_and_are_not_reported_to_entry_logs() -> None:
+    disks = Disks("/a", "/b", indexes=("/i",))
+    disks.check(i=0.95)
+    verdict = disks.verdicts[-1]
+    assert (verdict.writable, verdict.full, verdict.full_directories) == (0, 1, ("/i",))
+    assert not verdict.high_priority_room  # recovery adds need their index as well
+    assert {path for path, _ in disks.reports} == {"/a", "/b"}
+    disks.check(i=0.75)
+    assert disks.verdicts[-1].writable == 0  # above its low-water mark
+    disks.check(i=0.6)
+    assert disks.verdicts[-1].writable == 1
+
+
+def test_directories_of_one_device_count_once() -> None:
+    disks = Disks("/a", "/b", "/c")
+    disks.devices.update({"/a": 1, "/b": 1, "/c": 2})
+    disks.check(a=0.95, b=0.95, c=0.95)
+    # Twice the same disk at 0.85 and the other at 0.5: together 0.675, not 0.733.
+    assert disks.check(a=0.85, b=0.85, c=0.5) == (A, A, W)
+    disks.used.update({"/a": 0.25, "/b": 0.25, "/c": 0.75})
+    assert disk_space(disks.files, ["/a", "/b", "/c"]) == (2 * TOTAL, TOTAL)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=40))
+def test_no_flapping(history: list[tuple[float, float]]) -> None:
+    """Full above the threshold, always; back only below the low-water mark if everything was full."""
+    disks = Disks("/a", "/b")
+    before = (W, W)
+    for a, b in history:
+        now = disks.check(a=a, b=b)
+        for state, share in zip(now, (a, b), strict=True):
+            share = round(share * TOTAL) / TOTAL
+            if share > OPTIONS.threshold + 1e-6:
+                assert state is F
+            if state is F and share < OPTIONS.threshold - 1e-6:
+                assert before == (F, F)
+                assert (a + b) / 2 >= OPTIONS.low_water - 1e-6
+        before = now
+
+
+@pytest.mark.parametrize(
+    ("break_it", "says"),
+    [
+        (lambda disks: disks.files.rmdir("/a"), "is gone"),
+        (lambda disks: disks.files.faults.fail("is_dir", path="/a"), "cannot be used"),
+        (lambda disks: setattr(disks.files, "is_accessible", lambda path: False), "read and written"),
+    ],
+    ids=["gone", "I/O error", "read-only"],
+)
+def test_a_disk_that_failed(break_it: Callable[[Disks], None], says: str) -> None:
+    disks = Disks("/a")
+    disks.check()
+    break_it(disks)
+    with pytest.raises(StorageFault, match=f"/a.*{says}"):
+        disks.monitor.check()
+
+
+def test_the_monitor_looks_by_itself_and_ends_with_a_failure() -> None:
+    disks = Disks("/a")
+    disks.monitor.start()
+    disks.files.rmdir("/a")
+    assert disks.changed.wait(10)
+    assert isinstance(disks.failures[0], StorageFault)
+    disks.monitor.stop()
+    assert len(disks.failures) == 1
+
+
+def test_an_unforeseen_fault_is_no_silent_end() -> None:
+    disks = Disks("/a")
+    disks.files.usage = lambda path: {}[path]  # type: ignore[method-assign]
+    disks.monitor.start()
+    assert disks.changed.wait(10)
+    assert isinstance(disks.failures[0], KeyError)
+    disks.monitor.stop()
+
+
+def test_real_folders(tmp_path: object) -> None:
+    files = PosixFiles()
+    assert files.is_accessible(str(tmp_path))
+    assert not files.is_accessible(f"{tmp_path}/nothing")
+    total, free = disk_space(files, [str(tmp_path), f"{tmp_path}/."])
+    assert 0 <= free <= total
