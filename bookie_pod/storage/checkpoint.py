@@ -1,8 +1,10 @@
 """Checkpoints: make the ledger storage durable, then let the marks move, then let old journals go.
 
 Order, never changed
-1. take the mark of every journal: all records below it were put into the storage before they were journaled;
-2. `storage.flush()`: everything put before this call is in synced entry logs and synced indexes;
+1. take the mark of every journal: all records below it were put into the storage before they were journaled; or take
+   the marks that the engine asked for, which are older;
+2. `storage.checkpoint(marks)` (at shutdown `flush`): everything put below them is in synced entry logs and synced
+   indexes;
 3. write the marks of step 1 to all writable ledger directories;
 4. delete journals below them (not at shutdown).
 
@@ -12,12 +14,17 @@ A failure ends the checkpoint where it is: the marks stay, nothing is deleted, a
     no writable directory    told to `on_no_writable_directory` (the bookie turns read-only); repeated too
     no directory takes the   the same
     mark
-    anything else            told to `on_failure` (the bookie stops): a fault of ours, nothing may be assumed
+    storage failed           told to `on_failure` (the bookie stops): only a replay can bring back what was lost
+    anything else            the same: a fault of ours, nothing may be assumed
 
 Step 2 happens even if no mark has moved: deletions of ledgers, and entries that are not journaled at all
 (`journalWriteData=false`), have to reach the disk as well. With nothing to write it costs one turn of the event loop.
 
-Threads: `checkpoint` runs on the thread named so, or on that of its caller, one at a time; `request` may come from any.
+When: every `flushInterval` with DbLedgerStorage and with one log per ledger; with the other engines when they ask for
+it, after a log was rotated. A checkpoint that failed is repeated after `flushInterval` in any case.
+
+Threads: `checkpoint` runs on the thread named so, or on that of its caller, one at a time; `request` may come from
+any.
 
 Source: reference on-disk formats, section 13; reference bookie behaviour, section 13.4.
 """
@@ -33,7 +40,7 @@ from typing import Protocol
 import structlog
 
 from bookie_pod.storage.journal.marks import LogMark
-from bookie_protocol.errors import NoWritableDirectory, StorageFault
+from bookie_protocol.errors import NoWritableDirectory, StorageFailed, StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -41,7 +48,11 @@ _log = structlog.get_logger(__name__)
 class Flushable(Protocol):
     """The part of `LedgerStorage` that a checkpoint needs."""
 
+    checkpoints_by_interval: bool
+
+    def start(self, checkpointer: SyncThread) -> None: ...
     def flush(self) -> None: ...
+    def checkpoint(self, marks: Sequence[LogMark]) -> None: ...
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None: ...
 
 
@@ -66,6 +77,13 @@ class CheckpointHandlers:
     on_failure: Callable[[BaseException], None]
     on_checkpoint: Callable[[float], None] = lambda seconds: None
     """A checkpoint is complete; it took this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A checkpoint that somebody asked for; None: of everything up to now."""
+
+    marks: Sequence[LogMark] | None
 
 
 class SyncThread:
@@ -93,17 +111,26 @@ class SyncThread:
         self._completed = [LogMark()] * len(journals)
         self._lock = threading.Lock()
         self._wake = threading.Event()
+        self._wanted: _Wanted | None = None
+        self._wanted_lock = threading.Lock()
         self._stopping = False
         self._thread: threading.Thread | None = None
         storage.on_flush_failure(self._tell)
 
     def start(self) -> None:
-        """Begin with the checkpoints; only after replay, when the journals run."""
+        """Begin with the checkpoints; only after replay, when the journals run. On the event loop."""
+        self._storage.start(self)
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
 
-    def request(self) -> None:
-        """Let the thread make a checkpoint now. Never blocks."""
+    def marks(self) -> list[LogMark]:
+        """The mark of every journal now. Any thread."""
+        return [journal.last_mark() for journal in self._journals]
+
+    def request(self, marks: Sequence[LogMark] | None = None) -> None:
+        """Let the thread make a checkpoint now, of what lies below `marks` (None: of now). Never blocks."""
+        with self._wanted_lock:
+            self._wanted = _Wanted(marks if self._wanted is None or self._wanted.marks is not None else None)
         self._wake.set()
 
     def stop(self) -> None:
@@ -123,22 +150,33 @@ class SyncThread:
         self.checkpoint(trim=False)
 
     def _run(self) -> None:
+        failed = False
         while True:
-            self._wake.wait(self._interval)
+            self._wake.wait(self._interval if failed or self._storage.checkpoints_by_interval else None)
             self._wake.clear()
             if self._stopping:
                 return
+            with self._wanted_lock:
+                wanted, self._wanted = self._wanted, None
+            failed = False
             try:
-                self.checkpoint()
+                self.checkpoint(marks=None if wanted is None else wanted.marks)
             except Exception as error:
+                failed = True
                 self._tell(error)
 
-    def checkpoint(self, *, trim: bool = True) -> None:
-        """One checkpoint on the calling thread (not the event loop). Raises what ended it."""
+    def checkpoint(self, *, trim: bool = True, marks: Sequence[LogMark] | None = None) -> None:
+        """One checkpoint on the calling thread (not the event loop), of what lies below `marks` or the marks of now.
+
+        Raises what ended it. Without `trim` it is the last one: everything is flushed, no journal is deleted.
+        """
         with self._lock:
             begin = time.perf_counter()
-            taken = [journal.last_mark() for journal in self._journals]
-            self._storage.flush()
+            taken = self.marks() if marks is None else list(marks)
+            if trim:
+                self._storage.checkpoint(taken)
+            else:
+                self._storage.flush()
             self._persist(taken)
             if trim:
                 self._trim()
@@ -169,6 +207,9 @@ class SyncThread:
         if isinstance(error, NoWritableDirectory):
             _log.error("no writable ledger directory, marks stay", error=str(error))
             self._handlers.on_no_writable_directory(error)
+        elif isinstance(error, StorageFailed):
+            _log.critical("the storage cannot go on", error=str(error))
+            self._handlers.on_failure(error)
         elif isinstance(error, StorageFault):
             _log.error("checkpoint failed, marks stay, will be repeated", error=str(error))
         else:

@@ -23,9 +23,10 @@ from typing import Final
 
 import structlog
 
-from bookie_pod.storage.engines.interface import OnLoop
+from bookie_pod.storage.engines.interface import Checkpointer, OnLoop
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 
 _log = structlog.get_logger(__name__)
@@ -50,12 +51,16 @@ class DbLedgerStorage:
         self._failure_callbacks: list[Callable[[BaseException], None]] = []
         self._retries: dict[int, threading.Timer] = {}
         self._closed = False
+        self.checkpoints_by_interval = True
 
     def directory_of(self, ledger_id: int) -> SingleDirectoryStorage:
         """The directory that a ledger belongs to (Python's % is the reference's signSafeMod)."""
         return self.directories[ledger_id % self._count]
 
     # --- event loop -----------------------------------------------------------------------------------------
+
+    def start(self, checkpointer: Checkpointer) -> None:
+        """Nothing to begin: flushes are asked for."""
 
     def ledger(self, ledger_id: int) -> LedgerRecord | None:
         return self.directories[ledger_id % self._count].ledgers.get(ledger_id)
@@ -160,6 +165,9 @@ class DbLedgerStorage:
             thread.submit(directory.flush) for thread, directory in zip(self._threads, self.directories, strict=True)
         ]
         raise_worst(running)
+
+    def checkpoint(self, marks: Sequence[LogMark]) -> None:
+        self.flush()
 
     def close(self) -> None:
         """Wait for running flushes, then close every directory; the first error is raised after all were

@@ -5,7 +5,8 @@ ledger" for everything it holds, and garbage collection would then unlink the en
 
 - `ledgers/` and `locations/` speak for DbLedgerStorage, `<h>/<h>/<hex>.idx` for Sorted or Interleaved (which
   share a layout); anything but the configured engine is refused.
-- Entry logs that hold entries, without an index, are refused.
+- Entry logs that hold entries, without an index, are refused. For Sorted and Interleaved the folders `<h>/<h>` stand
+  for the index: they stay when the last ledger is deleted.
 - So is an index to which nothing was ever written. A new index is stamped (a deletion of a key that does not
   exist leaves no row but counts as a write), and only while no entry log holds an entry; one that lost all
   its rows to deletions has been written to. Thus "new" and "lost" stay apart.
@@ -17,56 +18,84 @@ Source: reference bookie behaviour, section 13.7.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bookie_pod.storage.engines.names import DB_LEDGER_STORAGE, SORTED_LEDGER_STORAGE, is_db, short_name
 from bookie_pod.storage.entry_log.format import BLOCK, ENTRY_HEAD, HEADER_SIZE, SIZE_BYTES
 from bookie_pod.storage.entry_log.names import parse_log_name
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.index_file import MOVING_SUFFIX, SUFFIX
+from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_protocol.errors import StorageFault, WrongStorageEngine
 
 _STAMP_KEY = b"\xff" * 16
-_HEX = frozenset("0123456789abcdef")
 
 
 def check_engine(
-    files: Files, stores: StoreFactory, ledger_directory: str, index_directory: str, configured: str
+    files: Files,
+    stores: StoreFactory,
+    ledger_directories: Sequence[str],
+    index_directories: Sequence[str],
+    configured: str,
 ) -> None:
-    """Refuse (`WrongStorageEngine`) a directory that the configured engine did not write.
+    """Refuse (`WrongStorageEngine`) directories that the configured engine did not write.
 
-    Directories are the `current` folders; `configured` is the Apache class name.
+    Directories are the `current` folders that share one index: a pair of DbLedgerStorage, all of the other engines.
+    `configured` is the Apache class name.
     """
     try:
-        _check_engine(files, stores, ledger_directory, index_directory, configured)
+        for index_directory in index_directories:
+            _check_other_engine(files, stores, index_directory, configured)
+        _check_index(files, stores, ledger_directories, index_directories, configured)
     except OSError as error:
-        raise StorageFault(f"cannot inspect {index_directory}: {error.strerror or error}") from error
+        raise StorageFault(f"cannot inspect {error.filename}: {error.strerror or error}") from error
 
 
-def _check_engine(
-    files: Files, stores: StoreFactory, ledger_directory: str, index_directory: str, configured: str
-) -> None:
+def _check_other_engine(files: Files, stores: StoreFactory, index_directory: str, configured: str) -> None:
     index_file = _find_index_file(files, index_directory)
-    missing = [kind.value for kind in StoreKind if not stores.exists(f"{index_directory}/{kind.value}")]
-    if index_file is not None and is_db(configured):
+    if is_db(configured) and index_file is not None:
         raise WrongStorageEngine(
             f"{index_directory} was written by SortedLedgerStorage or InterleavedLedgerStorage ({index_file} exists), "
             f"not by {short_name(configured)}: set ledgerStorageClass={SORTED_LEDGER_STORAGE}, "
             f"or InterleavedLedgerStorage if that was configured"
         )
-    if not missing and not is_db(configured):
+    if not is_db(configured) and not _missing(stores, index_directory):
         raise WrongStorageEngine(
             f"{index_directory} was written by DbLedgerStorage (ledgers/ and locations/ are there), "
             f"not by {short_name(configured)}: set ledgerStorageClass={DB_LEDGER_STORAGE}"
         )
-    lost = bool(missing) if is_db(configured) else index_file is None
+
+
+def _check_index(
+    files: Files,
+    stores: StoreFactory,
+    ledger_directories: Sequence[str],
+    index_directories: Sequence[str],
+    configured: str,
+) -> None:
+    """Refuse entry logs with entries whose index is gone."""
+    if is_db(configured):
+        lost = sorted({kind for directory in index_directories for kind in _missing(stores, directory)}, reverse=True)
+        what = " and ".join(lost)
+    else:
+        # The folders stay when the last ledger was deleted, so that is told from an index that was lost.
+        lost = [] if any(index_folders(files, directory) for directory in index_directories) else ["index"]
+        what = "any .idx file"
     if not lost:
         return
-    log = find_log_with_entries(files, ledger_directory)
-    if log is not None:
-        what = " and ".join(missing) if is_db(configured) else "any .idx file"
-        raise WrongStorageEngine(
-            f"{index_directory} lacks {what}, but entry log {log} holds entries: bring the index of "
-            f"{short_name(configured)} back to this directory, or set ledgerStorageClass to the engine that wrote it"
-        )
+    for ledger_directory in ledger_directories:
+        log = find_log_with_entries(files, ledger_directory)
+        if log is not None:
+            raise WrongStorageEngine(
+                f"{', '.join(index_directories)} lacks {what}, but entry log {log} holds entries: bring the index of "
+                f"{short_name(configured)} back there, or set ledgerStorageClass to the engine that wrote it"
+            )
+
+
+def _missing(stores: StoreFactory, index_directory: str) -> list[str]:
+    """Databases of DbLedgerStorage that are not in the directory."""
+    return [kind.value for kind in StoreKind if not stores.exists(f"{index_directory}/{kind.value}")]
 
 
 def check_not_lost(files: Files, store: OrderedStore, ledger_directory: str) -> None:
@@ -89,17 +118,11 @@ def check_not_lost(files: Files, store: OrderedStore, ledger_directory: str) -> 
 
 def _find_index_file(files: Files, directory: str) -> str | None:
     """Some `<h>/<h>/<hex>.idx` below the directory."""
-    for first in _hex_folders(files, directory):
-        for second in _hex_folders(files, f"{directory}/{first}"):
-            for name in files.listdir(f"{directory}/{first}/{second}"):
-                if name.endswith((".idx", ".idx.rloc")):
-                    return f"{first}/{second}/{name}"
+    for folder in index_folders(files, directory):
+        for name in files.listdir(folder):
+            if name.endswith((SUFFIX, MOVING_SUFFIX)):
+                return f"{folder.removeprefix(directory + '/')}/{name}"
     return None
-
-
-def _hex_folders(files: Files, directory: str) -> list[str]:
-    names = files.listdir(directory) if files.is_dir(directory) else []
-    return [n for n in names if len(n) <= 2 and _HEX.issuperset(n) and files.is_dir(f"{directory}/{n}")]
 
 
 def find_log_with_entries(files: Files, ledger_directory: str) -> str | None:

@@ -15,10 +15,11 @@ Putting entries
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.journal.marks import LogMark
 
 LAST_ENTRY = -1
 """Entry id that stands for "the entry with the highest id that you hold"."""
@@ -29,8 +30,27 @@ background threads. Before the loop serves, and in tests, a function that simply
 do."""
 
 
+class Checkpointer(Protocol):
+    """What an engine sees of the checkpoints."""
+
+    def marks(self) -> Sequence[LogMark]:
+        """The mark of every journal now: all records below were put into the storage before. Any thread."""
+        ...
+
+    def request(self, marks: Sequence[LogMark] | None = None) -> None:
+        """Ask for a checkpoint of what lies below `marks` (None: below the marks of now). Never blocks."""
+        ...
+
+
 class LedgerStorage(Protocol):
     """The entries and ledgers of one bookie."""
+
+    checkpoints_by_interval: bool
+    """Whether checkpoints come every `flushInterval`; else only when the engine asks for them."""
+
+    def start(self, checkpointer: Checkpointer) -> None:
+        """The replay is over: background work may begin. On the event loop, or before it serves."""
+        ...
 
     # --- event loop; never blocks ---------------------------------------------------------------------------
 
@@ -128,7 +148,15 @@ class LedgerStorage(Protocol):
         """Make everything put, set or deleted before the call durable. Never on the event loop.
 
         `NoWritableDirectory` if no entry log can be made, another `StorageFault` for other faults. What could
-        not be written stays in memory and readable, and the next flush begins with it.
+        not be written stays in memory and readable, and the next flush begins with it. `StorageFailed`: it did
+        not, the process has to end.
+        """
+        ...
+
+    def checkpoint(self, marks: Sequence[LogMark]) -> None:
+        """Make durable at least what lies below `marks`, in the way that is cheapest. Raises as `flush` does.
+
+        Never on the event loop.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What an engine reports. The names follow reference bookie behaviour, section 11.5.
+"""What an engine reports. The names follow reference bookie behaviour, sections 11.5 and 11.7.
 
 Invariants: every method is cheap, never raises and never blocks; counts may come from any thread.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from enum import Enum
 from typing import Protocol
+
+from bookie_pod.storage.index.ledger_cache import LedgerCacheMetrics, NoCacheMetrics
 
 
 class ReadLevel(Enum):
@@ -61,6 +63,50 @@ class StorageMetrics(Protocol):
         ...
 
     def flush_failed(self) -> None: ...
+
+
+class MemTableMetrics(LedgerCacheMetrics, Protocol):
+    """Sink for the counters of InterleavedLedgerStorage or SortedLedgerStorage (reference bookie behaviour, 11.7)."""
+
+    def got_offset(self, seconds: float) -> None:
+        """One look-up in the index: `STORAGE_GET_OFFSET`."""
+        ...
+
+    def got_entry(self, seconds: float, success: bool) -> None:
+        """One read of an entry log: `STORAGE_GET_ENTRY`."""
+        ...
+
+    def memtable_get(self, found: bool) -> None:
+        """One look-up in the memtable: `SKIP_LIST_GET_ENTRY`."""
+        ...
+
+    def memtable_put(self, count: int) -> None:
+        """So many entries were put: `SKIP_LIST_PUT_ENTRY`."""
+        ...
+
+    def frozen(self, seconds: float) -> None:
+        """A map was frozen: `SKIP_LIST_SNAPSHOT`."""
+        ...
+
+    def throttled(self, seconds: float) -> None:
+        """The memtable was full for so long: `SKIP_LIST_THROTTLING`, `SKIP_LIST_THROTTLING_LATENCY`."""
+        ...
+
+    def flushed_bytes(self, nbytes: int) -> None:
+        """Bytes of entries that one drain wrote: `SKIP_LIST_FLUSH_BYTES`."""
+        ...
+
+
+class NoMemTableMetrics(NoCacheMetrics):
+    """Reports nothing."""
+
+    def got_offset(self, seconds: float) -> None: ...
+    def got_entry(self, seconds: float, success: bool) -> None: ...
+    def memtable_get(self, found: bool) -> None: ...
+    def memtable_put(self, count: int) -> None: ...
+    def frozen(self, seconds: float) -> None: ...
+    def throttled(self, seconds: float) -> None: ...
+    def flushed_bytes(self, nbytes: int) -> None: ...
 
 
 class NoMetrics:

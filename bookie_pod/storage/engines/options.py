@@ -1,4 +1,4 @@
-"""Settings of `DbLedgerStorage`, already converted from the configuration file's units."""
+"""Settings of the engines, already converted from the configuration file's units."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bookie_pod.storage.entry_log.options import EntryLogOptions
+from bookie_pod.storage.index.ledger_cache import LedgerCacheOptions
 from bookie_pod.storage.index.rocksdb_options import LEDGERS_DB, RocksOptions
 from bookie_protocol.errors import InvalidConfiguration
 
@@ -70,6 +71,36 @@ class DbStorageOptions:
             raise InvalidConfiguration(
                 f"maxOperationNumbersInSingleRocksdbWriteBatch={self.max_rows_per_batch} must be at least 1"
             )
+
+
+MAX_MEMTABLE_BYTES: Final = (1 << 30) - 1
+"""Largest `skipListSizeLimit` that the reference takes: twice as much has to fit into 31 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemTableOptions:
+    """Settings of SortedLedgerStorage and InterleavedLedgerStorage."""
+
+    memtable_bytes: int = 64 * MIB
+    """`skipListSizeLimit`, bytes, default 67 108 864: one map of the memtable; there are up to two. With
+    InterleavedLedgerStorage: how far adds may be ahead of the entry log."""
+
+    flush_threads: int = 8
+    """`numOfMemtableFlushThreads`, threads, default 8; only with one log per ledger."""
+
+    cache: LedgerCacheOptions = field(default_factory=LedgerCacheOptions)
+    """Index pages and index files."""
+
+    entry_log: EntryLogOptions = field(default_factory=EntryLogOptions)
+    """Options of the one entry logger over all directories."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.memtable_bytes <= MAX_MEMTABLE_BYTES:
+            raise InvalidConfiguration(
+                f"skipListSizeLimit={self.memtable_bytes} is not between 1 and {MAX_MEMTABLE_BYTES} bytes"
+            )
+        if self.flush_threads < 1:
+            raise InvalidConfiguration(f"numOfMemtableFlushThreads={self.flush_threads} must be at least 1")
 
 
 def check_memory(options: DbStorageOptions, memory_budget: int) -> None:

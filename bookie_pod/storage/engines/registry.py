@@ -17,13 +17,18 @@ import structlog
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.detection import check_engine, check_not_lost
+from bookie_pod.storage.engines.drain import sync_for_index
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
-from bookie_pod.storage.engines.metrics import NoMetrics, StorageMetrics
-from bookie_pod.storage.engines.names import DEFAULT_ENGINE, check_name, is_db, short_name
-from bookie_pod.storage.engines.options import DbStorageOptions
+from bookie_pod.storage.engines.interleaved import InterleavedLedgerStorage
+from bookie_pod.storage.engines.metrics import MemTableMetrics, NoMemTableMetrics, NoMetrics, StorageMetrics
+from bookie_pod.storage.engines.names import DEFAULT_ENGINE, INTERLEAVED_LEDGER_STORAGE, check_name, is_db, short_name
+from bookie_pod.storage.engines.options import DbStorageOptions, MemTableOptions
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
+from bookie_pod.storage.engines.sorted import SortedLedgerStorage
 from bookie_pod.storage.entry_log import DefaultEntryLogger, EntryLogger, LedgerDirs, LedgerDirStates
+from bookie_pod.storage.entry_log.directories import JoinedLedgerDirs
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.rocksdb_store import RocksStores
@@ -45,11 +50,16 @@ class StorageSettings:
     engine: str = DEFAULT_ENGINE
     """`ledgerStorageClass`, an Apache class name."""
     db: DbStorageOptions = field(default_factory=DbStorageOptions)
+    """For DbLedgerStorage."""
+    memtable: MemTableOptions = field(default_factory=MemTableOptions)
+    """For the other two."""
+
+    def __post_init__(self) -> None:
+        if not self.ledger_directories:
+            raise InvalidConfiguration("ledgerDirectories is empty: name at least one directory")
 
     def pairs(self) -> list[tuple[str, str]]:
         """(ledger directory, index directory) one by one; `InvalidConfiguration` if they do not match."""
-        if not self.ledger_directories:
-            raise InvalidConfiguration("ledgerDirectories is empty: name at least one directory")
         index_directories = self.index_directories or self.ledger_directories
         if len(index_directories) != len(self.ledger_directories):
             raise InvalidConfiguration(
@@ -70,7 +80,12 @@ class StorageParts:
     ledger_dirs: Callable[[str], LedgerDirs] = lambda directory: LedgerDirStates([directory])
     """The disk states that the entry logger of one ledger directory looks at."""
     metrics: Callable[[str, str], StorageMetrics] = lambda ledger_directory, index_directory: NoMetrics()
-    """Counters of one (ledger directory, index directory)."""
+    """Counters of one (ledger directory, index directory) of DbLedgerStorage."""
+    index_dirs: Callable[[str], LedgerDirs] | None = None
+    """The disk states of one index directory; None: those of the ledger directory of that name, or for an index
+    directory of its own one that is always writable."""
+    memtable_metrics: Callable[[], MemTableMetrics] = NoMemTableMetrics
+    """Counters of the other two engines."""
 
 
 def open_storage(settings: StorageSettings, parts: StorageParts) -> LedgerStorage:
@@ -81,14 +96,54 @@ def open_storage(settings: StorageSettings, parts: StorageParts) -> LedgerStorag
     """
     check_name(settings.engine)
     stores = parts.stores or RocksStores(parts.files, settings.db.locations_db, settings.db.ledgers_db)
-    for ledger_directory, index_directory in settings.pairs():
-        check_engine(parts.files, stores, ledger_directory, index_directory, settings.engine)
-    if not is_db(settings.engine):
-        raise InvalidConfiguration(
-            f"ledgerStorageClass={settings.engine}: this release serves disks of DbLedgerStorage only; "
-            f"keep this disk on a bookie that has {short_name(settings.engine)}"
+    if is_db(settings.engine):
+        for ledger_directory, index_directory in settings.pairs():
+            check_engine(parts.files, stores, [ledger_directory], [index_directory], settings.engine)
+        return _open_db(settings, parts, stores)
+    index_directories = list(settings.index_directories or settings.ledger_directories)
+    check_engine(parts.files, stores, settings.ledger_directories, index_directories, settings.engine)
+    return _open_memtable(settings, parts, index_directories)
+
+
+def _open_memtable(settings: StorageSettings, parts: StorageParts, index_directories: Sequence[str]) -> LedgerStorage:
+    """One storage over all directories."""
+    options, entry_log = settings.memtable, settings.memtable.entry_log
+    for directory in (*index_directories, *settings.ledger_directories):
+        parts.files.makedirs(directory)
+    ledger_dirs = {directory: parts.ledger_dirs(directory) for directory in settings.ledger_directories}
+    index_dirs = parts.index_dirs or (lambda directory: ledger_dirs.get(directory) or LedgerDirStates([directory]))
+    metrics = parts.memtable_metrics()
+    logs = DefaultEntryLogger(parts.files, JoinedLedgerDirs(ledger_dirs.values()), entry_log)
+    try:
+        cache = LedgerCache(
+            parts.files,
+            JoinedLedgerDirs(map(index_dirs, index_directories)),
+            options.cache,
+            lambda: sync_for_index(logs),
+            metrics,
         )
-    return _open_db(settings, parts, stores)
+    except BaseException:
+        logs.close()
+        raise
+    _log.info("ledger storage opened", engine=short_name(settings.engine), ledgers=len(cache.records))
+    if settings.engine == INTERLEAVED_LEDGER_STORAGE:
+        return InterleavedLedgerStorage(
+            logs,
+            cache,
+            parts.on_loop,
+            metrics,
+            memtable_bytes=options.memtable_bytes,
+            log_per_ledger=entry_log.per_ledger,
+        )
+    return SortedLedgerStorage(
+        logs,
+        cache,
+        parts.on_loop,
+        metrics,
+        memtable_bytes=options.memtable_bytes,
+        log_per_ledger=entry_log.per_ledger,
+        flush_threads=options.flush_threads,
+    )
 
 
 def _open_db(settings: StorageSettings, parts: StorageParts, stores: StoreFactory) -> DbLedgerStorage:

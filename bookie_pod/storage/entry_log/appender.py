@@ -266,6 +266,10 @@ class LogAppender:
             self._fault = None
             self.generation += bool(failed)
 
+    @property
+    def sync_failed(self) -> bool:
+        return self._fault is not None
+
     def _check_usable(self) -> None:
         if self._closed:
             raise StorageFault("the entry logger is closed")

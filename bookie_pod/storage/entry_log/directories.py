@@ -71,6 +71,23 @@ class LedgerDirStates:
             listener.disk_state(directory, state)
 
 
+class JoinedLedgerDirs:
+    """The `LedgerDirs` of several others together, for one logger over all of them."""
+
+    def __init__(self, parts: Iterable[LedgerDirs]) -> None:
+        self._parts = tuple(parts)
+
+    def all(self) -> Sequence[str]:
+        return [path for part in self._parts for path in part.all()]
+
+    def writable(self) -> Sequence[str]:
+        return [path for part in self._parts for path in part.writable()]
+
+    def add_listener(self, listener: DiskListener) -> None:
+        for part in self._parts:
+            part.add_listener(listener)
+
+
 def candidate_directories(files: Files, dirs: LedgerDirs, usable_bytes: int) -> list[str]:
     """Directories that may take a new log, in random order.
 

@@ -186,6 +186,12 @@ class EntryLogger(Protocol):
         """
         ...
 
+    @property
+    def sync_failed(self) -> bool:
+        """Whether a sync has failed and nothing was given up since: every append and sync fails until
+        `abandon_unsynced`."""
+        ...
+
     def prepare_memtable_flush(self) -> None:
         """Before a memtable flush with `roll=False`: remember the current log."""
         ...

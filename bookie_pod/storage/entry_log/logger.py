@@ -87,6 +87,10 @@ class DefaultEntryLogger:
     def generation(self) -> int:
         return self._appender.generation
 
+    @property
+    def sync_failed(self) -> bool:
+        return self._appender.sync_failed
+
     def prepare_memtable_flush(self) -> None:
         self._appender.prepare_memtable_flush()
 

@@ -27,6 +27,7 @@ class Rig:
         self.told = threading.Semaphore(0)
         self.during_flush: Callable[[], None] = lambda: None
         self.requested_flush_failed: Callable[[BaseException], None] | None = None
+        self.checkpoints_by_interval = True
         self.sync = SyncThread(
             self,
             [_Journal(self, 0), _Journal(self, 1)],
@@ -49,6 +50,12 @@ class Rig:
         self.during_flush()
         if self.flush_error is not None:
             raise self.flush_error
+
+    def checkpoint(self, marks: Sequence[LogMark]) -> None:
+        self.flush()
+
+    def start(self, checkpointer: SyncThread) -> None:
+        self.started_with = checkpointer
 
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
         self.requested_flush_failed = callback

@@ -1,0 +1,164 @@
+"""Handing one frozen memtable to the entry logs and to the ledger cache. Nothing is durable by it: checkpoints are.
+
+Invariants
+- Each entry is appended before its location is put, and a slice is done when both are. After a failure `run` goes on
+  with what is not done: a failed write may be repeated, and what was appended stands.
+- A failed sync of an entry log is the end: entries of earlier drains, which memory no longer holds, may be gone.
+  `StorageFailed` is raised, the process has to end, and the next start replays the journals.
+- Of a ledger that was deleted after its entries were put, the rest is skipped.
+- An entry whose id no index file can hold puts its ledger in limbo: it is not stored, and never denied.
+
+Threads: one ledger's part is run by one thread at a time; several ledgers at once if asked to.
+
+Source: reference bookie behaviour, section 13.1; reference on-disk formats, section 4.4.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+
+import structlog
+
+from bookie_pod.storage.cache.write_cache import WriteCacheHalf
+from bookie_pod.storage.engines.frozen import SLICE_BYTES, SLICE_ENTRIES
+from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.index.index_file import MAX_ENTRY_ID
+from bookie_pod.storage.index.ledger_cache import LedgerCache
+from bookie_pod.storage.index.locations import YIELD_SECONDS
+from bookie_protocol.errors import NoLedgerIndex, StorageFailed, StorageFault
+
+_log = structlog.get_logger(__name__)
+
+
+class Drain:
+    """The work of draining one frozen map."""
+
+    def __init__(
+        self,
+        half: WriteCacheHalf,
+        logs: EntryLogger,
+        cache: LedgerCache,
+        *,
+        in_order: bool,
+        roll: bool,
+        on_unindexable: Callable[[int], None],
+    ) -> None:
+        """`in_order`: sort by (ledger, entry), else as they came. `roll`: see `EntryLogger.append_run`.
+
+        `on_unindexable` is told the ledgers of entries that no index can hold.
+        """
+        self._half = half
+        self._logs = logs
+        self._cache = cache
+        self._in_order = in_order
+        self._roll = roll
+        self._on_unindexable = on_unindexable
+        ledger_ids = sorted(half.ledgers) if in_order else list(half.ledgers)
+        self._parts = {ledger_id: _LedgerPart(self, ledger_id) for ledger_id in ledger_ids}
+        self.nbytes = 0
+        """Bytes of entries appended."""
+
+    def run(self, threads: Executor | None = None) -> None:
+        """Drain what is not drained yet, ledgers in parallel if there are threads.
+
+        `StorageFault`: call again. `StorageFailed`: nothing helps but a restart.
+        """
+        if threads is None:
+            for ledger_id, part in list(self._parts.items()):
+                part.run()
+                self._done(ledger_id, part)
+            return
+        running = {ledger_id: threads.submit(part.run) for ledger_id, part in self._parts.items()}
+        errors = []
+        for ledger_id, future in running.items():
+            error = future.exception()
+            if error is None:
+                self._done(ledger_id, self._parts[ledger_id])
+            else:
+                errors.append(error)
+        if errors:
+            raise next((error for error in errors if not isinstance(error, StorageFault)), errors[0])
+
+    def _done(self, ledger_id: int, part: _LedgerPart) -> None:
+        self.nbytes += part.nbytes
+        del self._parts[ledger_id]
+
+    def append(self, ledger_id: int, entry_ids: list[int], entries: list[bytes]) -> list[int]:
+        try:
+            return self._logs.append_run(ledger_id, entry_ids, entries, roll=self._roll)
+        except StorageFault as error:
+            raise checked(self._logs, error) from error
+
+    def put(self, ledger_id: int, entry_ids: list[int], locations: list[int]) -> None:
+        self._cache.put(ledger_id, entry_ids, locations, lambda: self.is_deleted(ledger_id))
+
+    def is_deleted(self, ledger_id: int) -> bool:
+        return ledger_id in self._half.deleted
+
+    def slices(self, ledger_id: int) -> Iterator[tuple[list[int], list[bytes]]]:
+        """The ledger's entries, cut to about a millisecond's work."""
+        held = self._half.ledgers[ledger_id]
+        entry_ids = sorted(held) if self._in_order else list(held)
+        if max(entry_ids, default=0) > MAX_ENTRY_ID:
+            _log.error("entry ids beyond what an index file holds: ledger in limbo", ledger_id=ledger_id)
+            self._on_unindexable(ledger_id)
+            entry_ids = [entry_id for entry_id in entry_ids if entry_id <= MAX_ENTRY_ID]
+        begin = 0
+        while begin < len(entry_ids):
+            end, nbytes = begin, 0
+            while end < len(entry_ids) and end - begin < SLICE_ENTRIES and nbytes < SLICE_BYTES:
+                nbytes += len(held[entry_ids[end]])
+                end += 1
+            part = entry_ids[begin:end]
+            yield part, [held[entry_id] for entry_id in part]
+            begin = end
+
+
+class _LedgerPart:
+    """What one ledger has in the map, and how far it is drained."""
+
+    def __init__(self, drain: Drain, ledger_id: int) -> None:
+        self._drain = drain
+        self._ledger_id = ledger_id
+        self._slices: Iterator[tuple[list[int], list[bytes]]] | None = None
+        self._current: tuple[list[int], list[bytes]] | None = None
+        self._locations: list[int] | None = None
+        self.nbytes = 0
+
+    def run(self) -> None:
+        if self._slices is None:
+            self._slices = self._drain.slices(self._ledger_id)
+        while not self._drain.is_deleted(self._ledger_id):
+            if self._current is None:
+                self._current = next(self._slices, None)
+                if self._current is None:
+                    return
+            try:
+                self._slice(*self._current)
+            except NoLedgerIndex:
+                return
+            self._current = self._locations = None
+            time.sleep(YIELD_SECONDS)
+
+    def _slice(self, entry_ids: list[int], entries: list[bytes]) -> None:
+        if self._locations is None:
+            self._locations = self._drain.append(self._ledger_id, entry_ids, entries)
+            self.nbytes += sum(map(len, entries))
+        self._drain.put(self._ledger_id, entry_ids, self._locations)
+
+
+def sync_for_index(logs: EntryLogger) -> None:
+    """Make durable what index pages are about to point to. `StorageFault`, `StorageFailed`."""
+    try:
+        logs.sync()
+    except StorageFault as error:
+        raise checked(logs, error) from error
+
+
+def checked(logs: EntryLogger, error: StorageFault) -> StorageFault:
+    """`error`, or `StorageFailed` if a sync has failed: nothing can be appended again what memory no longer holds."""
+    if isinstance(error, StorageFailed) or not logs.sync_failed:
+        return error
+    return StorageFailed(str(error))

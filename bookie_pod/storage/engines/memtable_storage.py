@@ -1,0 +1,264 @@
+"""What InterleavedLedgerStorage and SortedLedgerStorage share: one memtable, one set of entry logs and one ledger
+cache over all directories.
+
+Stamps. A stamp is the marks of the journals at the moment when a map was frozen: everything below was put before, so
+it is in that map or in an older one. `_drained_stamp`: everything below is in entry logs and ledger cache.
+`_rotated_stamp`: everything below is in logs that are rotated, hence durable after the next `EntryLogger.checkpoint`.
+
+Invariants
+- Maps are drained by the storage thread, one after another; the next is frozen only when the one before is drained. A
+  drain that failed goes on with the same map.
+- A checkpoint is, in this order: memtable drained as far as the marks need it; index pages and headers of all
+  ledgers; entry logs. Any failure fails the whole.
+- After a failed sync of an entry log every flush and checkpoint raises `StorageFailed`: the bookie has to stop.
+
+Threads: see `LedgerStorage`; drains on the storage thread, checkpoints on the thread of their caller, one at a time.
+Readers may write index pages, when the ledger cache has no clean page left.
+
+Source: reference bookie behaviour, sections 4 and 13.1; reference on-disk formats, section 13.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+
+from bookie_pod.storage.cache.memtable import EntryMemTable
+from bookie_pod.storage.engines.background import BackgroundFlush
+from bookie_pod.storage.engines.drain import Drain, checked
+from bookie_pod.storage.engines.interface import Checkpointer, OnLoop
+from bookie_pod.storage.engines.memtable_reads import MemTableReads
+from bookie_pod.storage.engines.metrics import MemTableMetrics
+from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.index.ledger_cache import LedgerCache
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.journal.marks import LogMark
+from bookie_protocol.errors import StorageFault
+
+Stamp = tuple[LogMark, ...]
+
+
+class MemTableStorage(ABC):
+    """The part of `LedgerStorage` that does not depend on when the memtable is drained."""
+
+    def __init__(
+        self,
+        logs: EntryLogger,
+        cache: LedgerCache,
+        memtable: EntryMemTable,
+        on_loop: OnLoop,
+        metrics: MemTableMetrics,
+        *,
+        log_per_ledger: bool,
+        flush_threads: int,
+    ) -> None:
+        """`flush_threads` > 1 drains ledgers in parallel."""
+        self.logs = logs
+        self.cache = cache
+        self.memtable = memtable
+        self.checkpoints_by_interval = log_per_ledger
+        """With one log for all, a checkpoint is asked for when a log was rotated; without, no log is sure to be."""
+        self._on_loop = on_loop
+        self._metrics = metrics
+        self._log_per_ledger = log_per_ledger
+        self._reads = MemTableReads(memtable, cache, logs, metrics)
+        self._flusher: Executor | None = None
+        if flush_threads > 1:
+            self._flusher = ThreadPoolExecutor(flush_threads, "memtable-flush")
+        self._background = BackgroundFlush("storage-0", self._drain_in_background)
+        self._checkpointer: Checkpointer | None = None
+        self._checkpoint_lock = threading.Lock()
+        self._drain: Drain | None = None
+        self._active_stamp: Stamp | None = None
+        self._frozen_stamp: Stamp | None = None
+        self._drained_stamp: Stamp | None = None
+        self._rotated_stamp: Stamp | None = None
+        self._requested_stamp: Stamp | None = None
+        self._full_since: float | None = None
+        self._swap_callbacks: list[Callable[[], None]] = []
+        self._space_callbacks: list[Callable[[], None]] = []
+        self._deletion_callbacks: list[Callable[[int], None]] = []
+        logs.add_listener(self._log_rotated)
+
+    # --- what the two engines do differently ----------------------------------------------------------------
+
+    @abstractmethod
+    def _new_drain(self) -> Drain:
+        """The work for the frozen map. Event loop."""
+
+    @abstractmethod
+    def _run_drain(self, drain: Drain) -> None:
+        """Drain it, and whatever belongs to it. Storage thread; may be called again after a failure."""
+
+    @abstractmethod
+    def _sync_logs(self, marks: Sequence[LogMark]) -> None:
+        """Make durable what was drained, as far as `marks`."""
+
+    # --- event loop -----------------------------------------------------------------------------------------
+
+    def start(self, checkpointer: Checkpointer) -> None:
+        self._checkpointer = checkpointer
+        self.cache.records.end_replay()
+
+    def ledger(self, ledger_id: int) -> LedgerRecord | None:
+        return self.cache.records.get(ledger_id)
+
+    def set_ledger(self, ledger_id: int, record: LedgerRecord) -> None:
+        self.cache.records.put(ledger_id, record)
+
+    def set_master_key(self, ledger_id: int, key: bytes) -> LedgerRecord:
+        return self.cache.records.set_master_key(ledger_id, key)
+
+    def active_entries(self, ledger_id: int) -> dict[int, bytes]:
+        return self.memtable.active.entries_of(ledger_id)
+
+    def account(self, ledger_id: int, nbytes: int, count: int) -> bool:
+        self._metrics.memtable_put(count)
+        full = self.memtable.active.account(nbytes, count)
+        if full and self._full_since is None:
+            self._full_since = time.perf_counter()
+        return full
+
+    def is_full(self, ledger_id: int) -> bool:
+        return self.memtable.active.is_full
+
+    def request_flush(self, ledger_id: int) -> None:
+        self._background.request(hurry=True)
+
+    def on_swap(self, callback: Callable[[], None]) -> None:
+        self._swap_callbacks.append(callback)
+
+    def on_space(self, callback: Callable[[], None]) -> None:
+        self._space_callbacks.append(callback)
+
+    def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
+        self._background.on_failure(callback)
+
+    def on_ledger_deleted(self, callback: Callable[[int], None]) -> None:
+        self._deletion_callbacks.append(callback)
+
+    def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
+        return self._reads.in_memory(ledger_id, entry_id)
+
+    def _swap(self) -> None:
+        """Freeze the active map, if it holds anything, and the headers that changed. There is no frozen map now."""
+        begin = time.perf_counter()
+        self._background.begun()
+        self.cache.take_dirty_headers()
+        stamp = tuple(self._checkpointer.marks()) if self._checkpointer is not None else None
+        self._active_stamp = self._frozen_stamp = stamp
+        if not self.memtable.freeze():
+            self._drained_stamp = stamp
+            return
+        self._drain = self._new_drain()
+        if self._full_since is not None:
+            self._metrics.throttled(begin - self._full_since)
+            self._full_since = None
+        for callback in (*self._swap_callbacks, *self._space_callbacks):
+            callback()
+        self._metrics.frozen(time.perf_counter() - begin)
+
+    def _delete(self, ledger_id: int) -> None:
+        handed_out = self.memtable.delete(ledger_id)  # first: a drain that is running must see it
+        self.cache.delete(ledger_id)
+        if handed_out:
+            for callback in self._swap_callbacks:
+                callback()
+        for deleted in self._deletion_callbacks:
+            deleted(ledger_id)
+
+    def _set_limbo(self, ledger_id: int) -> None:
+        record = self.cache.records.get(ledger_id)
+        if record is not None and not record.limbo:
+            self.cache.records.put(ledger_id, replace(record, limbo=True))
+
+    # --- reader threads -------------------------------------------------------------------------------------
+
+    def read(self, ledger_id: int, entry_id: int) -> bytes:
+        return self._reads.read(ledger_id, entry_id)
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        return self._reads.last_entry_id(ledger_id)
+
+    def entry_ids(self, ledger_id: int) -> Iterator[int]:
+        return self._reads.entry_ids(ledger_id)
+
+    # --- any thread -----------------------------------------------------------------------------------------
+
+    def ledger_ids(self) -> list[int]:
+        return self.cache.records.ledger_ids()
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        self._on_loop(lambda: self._delete(ledger_id))
+
+    # --- storage thread -------------------------------------------------------------------------------------
+
+    def _drain_up_to(self, marks: Sequence[LogMark] | None) -> None:
+        """Drain everything that was put before the call, or at least what lies below `marks`."""
+        if self._drain is not None:
+            self._finish(self._drain)
+        if marks is None or not covers(self._active_stamp, marks):
+            self._on_loop(self._swap)
+            if self._drain is not None:
+                self._finish(self._drain)
+
+    def _finish(self, drain: Drain) -> None:
+        try:
+            self._run_drain(drain)
+        except StorageFault as error:
+            raise checked(self.logs, error) from error
+        self._metrics.flushed_bytes(drain.nbytes)
+
+    def _drained(self) -> None:
+        """Logs and ledger cache hold the frozen map: let go of it."""
+        self._drained_stamp = self._frozen_stamp
+        self.memtable.release()
+        self._drain = None
+
+    def _drain_in_background(self) -> None:
+        self._drain_up_to(None)
+        stamp = self._rotated_stamp
+        if self._checkpointer is not None and stamp is not None and stamp != self._requested_stamp:
+            self._requested_stamp = stamp
+            self._checkpointer.request(stamp)
+
+    def _log_rotated(self, log_id: int) -> None:
+        """Every map that is drained lies in rotated logs now; the one that is being drained may not."""
+        self._rotated_stamp = self._drained_stamp
+
+    # --- background threads ---------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        with self._checkpoint_lock:
+            self._background.run(lambda: self._drain_up_to(None))
+            self._make_durable(self.logs.sync)
+
+    def checkpoint(self, marks: Sequence[LogMark]) -> None:
+        with self._checkpoint_lock:
+            self._background.run(lambda: self._drain_up_to(marks))
+            self._make_durable(lambda: self._sync_logs(marks))
+
+    def _make_durable(self, sync_logs: Callable[[], None]) -> None:
+        try:
+            self.cache.flush()
+            sync_logs()
+        except StorageFault as error:
+            raise checked(self.logs, error) from error
+
+    def close(self) -> None:
+        self._background.close()
+        if self._flusher is not None:
+            self._flusher.shutdown()
+        try:
+            self.logs.close()
+        finally:
+            self.cache.close()
+
+
+def covers(stamp: Stamp | None, marks: Sequence[LogMark]) -> bool:
+    """Whether everything below `marks` is below `stamp`."""
+    return stamp is not None and all(own >= mark for own, mark in zip(stamp, marks, strict=True))
