@@ -6,6 +6,7 @@ Pure functions; any thread.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.bookie_id import BookieAddressOptions
@@ -13,9 +14,10 @@ from bookie_pod.node.cookies import BookieDirectories
 from bookie_pod.node.mode import ModeOptions
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.storage.disks import DiskOptions
-from bookie_pod.storage.engines.options import DbStorageOptions
+from bookie_pod.storage.engines.options import DbStorageOptions, MemTableOptions
 from bookie_pod.storage.engines.registry import StorageSettings
 from bookie_pod.storage.entry_log.options import EntryLogOptions
+from bookie_pod.storage.index.ledger_cache.options import LedgerCacheOptions, default_page_limit
 from bookie_pod.storage.index.rocksdb_options import Compression, RocksOptions
 from bookie_pod.storage.journal.options import JournalOptions
 
@@ -73,6 +75,7 @@ def storage_settings(config: BookieConfig) -> StorageSettings:
         ledger_directories=current_folders(config.directories.ledger),
         index_directories=current_folders(config.directories.index),
         engine=common.storage_class,
+        memtable=_memtable_options(config),
         db=DbStorageOptions(
             write_cache_bytes=db.write_cache_max_bytes,
             read_cache_bytes=db.read_cache_max_bytes,
@@ -81,21 +84,7 @@ def storage_settings(config: BookieConfig) -> StorageSettings:
             max_throttle_ms=db.max_throttle_time_ms,
             max_rows_per_batch=db.max_operations_per_write_batch,
             locations_db=_locations_db(config),
-            entry_log=EntryLogOptions(
-                log_size_limit=common.log_size_limit_bytes,
-                write_buffer_bytes=common.write_buffer_size_bytes,
-                read_buffer_bytes=common.read_buffer_size_bytes,
-                flush_interval_bytes=common.flush_entry_log_bytes,
-                preallocate=common.entry_log_preallocation,
-                min_usable_bytes=config.disks.min_usable_for_entry_log_bytes,
-                # Clients leave 500 bytes of a frame to its head, but the binary protocol needs 28 only, and every
-                # entry that was acknowledged has to be readable.
-                max_entry_bytes=config.network.max_frame_size_bytes,
-                per_ledger=common.entry_log_per_ledger,
-                max_active_logs=common.max_active_entry_logs,
-                active_log_idle_seconds=common.entry_log_map_expiry_seconds,
-                direct_io=db.direct_io_entry_logger,
-            ),
+            entry_log=_entry_log_options(config),
         ),
     )
 
@@ -111,6 +100,43 @@ def _locations_db(config: BookieConfig) -> RocksOptions:
         sst_size=rocksdb.sst_size_mb * _MIB,
         level0_files=rocksdb.files_in_level0,
         level1_size=rocksdb.max_size_in_level1_mb * _MIB,
+    )
+
+
+def _memtable_options(config: BookieConfig) -> MemTableOptions:
+    own = config.sorted_storage
+    limit = own.page_limit
+    return MemTableOptions(
+        memtable_bytes=own.skip_list_size_limit_bytes,
+        flush_threads=config.ledger_storage.memtable_flush_threads,
+        cache=LedgerCacheOptions(
+            page_bytes=own.page_size_bytes,
+            page_limit=default_page_limit(config.memory.budget_bytes, own.page_size_bytes) if limit < 0 else limit,
+            open_files=max(1, own.open_file_limit),  # 0 is checked against the engine when the configuration is read
+            idle_seconds=own.file_info_max_idle_seconds,
+            version=own.file_info_format_version,
+            min_usable_bytes=config.disks.min_usable_for_index_file_bytes,
+        ),
+        entry_log=replace(_entry_log_options(config), direct_io=False),  # a choice of DbLedgerStorage
+    )
+
+
+def _entry_log_options(config: BookieConfig) -> EntryLogOptions:
+    common = config.ledger_storage
+    return EntryLogOptions(
+        log_size_limit=common.log_size_limit_bytes,
+        write_buffer_bytes=common.write_buffer_size_bytes,
+        read_buffer_bytes=common.read_buffer_size_bytes,
+        flush_interval_bytes=common.flush_entry_log_bytes,
+        preallocate=common.entry_log_preallocation,
+        min_usable_bytes=config.disks.min_usable_for_entry_log_bytes,
+        # Clients leave 500 bytes of a frame to its head, but the binary protocol needs 28 only, and every entry that was
+        # acknowledged has to be readable.
+        max_entry_bytes=config.network.max_frame_size_bytes,
+        per_ledger=common.entry_log_per_ledger,
+        max_active_logs=common.max_active_entry_logs,
+        active_log_idle_seconds=common.entry_log_map_expiry_seconds,
+        direct_io=config.db_storage.direct_io_entry_logger,
     )
 
 

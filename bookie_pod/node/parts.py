@@ -15,6 +15,7 @@ from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.db_storage import DbStorageMetrics, export_limits
 from bookie_pod.metrics.journal import JournalInstruments
+from bookie_pod.metrics.memtable_storage import MemTableStorageMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
 from bookie_pod.node import options
@@ -28,7 +29,8 @@ from bookie_pod.server.tcp.tls import tls_context
 from bookie_pod.storage.disks import disk_space
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
-from bookie_pod.storage.engines.metrics import StorageMetrics
+from bookie_pod.storage.engines.memtable_storage import MemTableStorage
+from bookie_pod.storage.engines.metrics import MemTableMetrics, StorageMetrics
 from bookie_pod.storage.engines.registry import StorageParts, open_storage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log.directories import LedgerDirStates
@@ -65,8 +67,22 @@ def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, regis
         return instruments[-1]
 
     settings = options.storage_settings(config)
-    parts = StorageParts(files=files, on_loop=on_loop, ledger_dirs=dirs.__getitem__, metrics=metrics)
+    memtable_metrics: list[MemTableStorageMetrics] = []
+
+    def for_memtable() -> MemTableMetrics:
+        memtable_metrics.append(MemTableStorageMetrics(registry))
+        return memtable_metrics[0]
+
+    parts = StorageParts(
+        files=files,
+        on_loop=on_loop,
+        ledger_dirs=dirs.__getitem__,
+        metrics=metrics,
+        memtable_metrics=for_memtable,
+    )
     storage = open_storage(settings, parts)
+    if isinstance(storage, MemTableStorage):
+        memtable_metrics[0].bind_gauges(pages=storage.cache.pages.__len__, handles=storage.cache.handles.counts)
     if isinstance(storage, DbLedgerStorage):
         for directory, instrument in zip(storage.directories, instruments, strict=True):
             _bind_directory(instrument, directory)
