@@ -1,0 +1,299 @@
+"""START_TLS and authentication over real sockets, on the event loop that bookies run on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from bookie_protocol.errors import InvalidConfiguration, Unauthorized
+from bookie_protocol.wire import bookkeeper_pb2 as pb
+from bookie_protocol.wire import v2, v3
+from bookie_protocol.wire.auth import AuthMessage, AuthStep, Peer
+from tests.support.auth import TwoTokens
+from tests.support.certificates import Certificates
+from tests.support.frames import (
+    entry,
+    v2_add,
+    v2_code,
+    v2_entry,
+    v2_read,
+    v3_add,
+    v3_answer,
+    v3_read,
+    v3_start_tls,
+    v3_status,
+)
+from tests.support.served_bookie import RawClient, ServedBookie
+from tests.support.until import until
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates")).make_all()
+
+
+def on_uvloop(run: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+async def upgraded(port: int, context: ssl.SSLContext) -> RawClient:
+    """A connection after START_TLS. Raises what the handshake raises."""
+    client = await RawClient.connect(port)
+    answer = v3_answer(await client.ask(v3_start_tls(txn=3)))
+    assert (answer.status, answer.header.txnId, answer.HasField("startTLSResponse")) == (pb.EOK, 3, True)
+    try:
+        await client.writer.start_tls(context, server_hostname="bookie")
+    except BaseException:
+        client.writer.transport.abort()
+        raise
+    return client
+
+
+def test_after_the_upgrade_both_versions_are_served(tmp_path: Path, certificates: Certificates) -> None:
+    async def run() -> None:
+        async with ServedBookie(tmp_path, certificates.settings()) as bookie:
+            two = await upgraded(bookie.port, certificates.client_context())
+            three = await upgraded(bookie.port, certificates.client_context("client"))
+            assert two.writer.get_extra_info("ssl_object").version() in ("TLSv1.2", "TLSv1.3")
+            assert v3_status(await three.ask(v3_add(entry(1, 0, bytes(200_000))))) == 0
+            assert v2_code(await two.ask(v2_add(entry(1, 1)))) == 0
+            assert v2_entry(await two.ask(v2_read(1, 0))) == entry(1, 0, bytes(200_000))
+            assert v3_answer(await three.ask(v3_read(1, 1))).readResponse.body == entry(1, 1)
+            async with await RawClient.connect(bookie.port) as plain:
+                assert v2_code(await plain.ask(v2_read(1, 1))) == 0
+            for conn in bookie.server.context.connections:
+                assert conn.transport is not None
+            await two.close()
+            await three.close()
+
+    on_uvloop(run)
+
+
+def test_a_burst_over_tls(tmp_path: Path, certificates: Certificates) -> None:
+    async def run() -> None:
+        async with ServedBookie(tmp_path, certificates.settings()) as bookie:
+            client = await upgraded(bookie.port, certificates.client_context())
+            client.send(*(v2_add(entry(1, e, bytes(1000))) for e in range(2000)))
+            for _ in range(2000):
+                assert v2_code(await client.frame()) == 0
+            client.send(*(v2_read(1, e) for e in range(2000)))
+            found = [v2_entry(await client.frame()) for _ in range(2000)]
+            assert sorted(found) == [entry(1, e, bytes(1000)) for e in range(2000)]
+            await client.close()
+
+    on_uvloop(run)
+
+
+@pytest.mark.parametrize(("shown", "accepted"), [("client", True), (None, False), ("unknown", False)])
+def test_a_client_certificate_is_demanded(
+    tmp_path: Path, certificates: Certificates, shown: str | None, accepted: bool
+) -> None:
+    async def run() -> None:
+        async with ServedBookie(tmp_path, certificates.settings(demand_client=True)) as bookie:
+            served = False
+            try:
+                client = await upgraded(bookie.port, certificates.client_context(shown))
+                served = v2_code(await client.ask(v2_add(entry(1, 0)))) == 0  # TLS 1.3 tells a client only now
+                await client.close()
+            except (ssl.SSLError, ConnectionError, EOFError):
+                pass
+            assert served == accepted
+            # A handshake that failed leaves no connection behind.
+            await until(lambda: not bookie.server.context.connections)
+            async with await RawClient.connect(bookie.port) as plain:
+                assert v2_code(await plain.ask(v2_read(1, 0))) == (0 if accepted else 1)
+
+    on_uvloop(run)
+
+
+@pytest.mark.parametrize("what", ["rubbish", "hang up"])
+def test_a_handshake_that_fails_leaves_nothing_behind(tmp_path: Path, certificates: Certificates, what: str) -> None:
+    async def run() -> None:
+        async with ServedBookie(tmp_path, certificates.settings()) as bookie:
+            client = await RawClient.connect(bookie.port)
+            assert v3_status(await client.ask(v3_start_tls())) == 0
+            assert len(bookie.server.context.connections) == 1
+            if what == "rubbish":
+                client.send(b"GET / HTTP/1.1\r\n\r\n" * 10)
+                await until(lambda: not bookie.server.context.connections)
+            await client.close()
+            await until(lambda: not bookie.server.context.connections)
+
+    on_uvloop(run)
+
+
+def test_requests_slipped_in_before_the_handshake_are_not_served(tmp_path: Path, certificates: Certificates) -> None:
+    """Somebody in the middle could put an add in front of an authenticated client's requests."""
+
+    async def run() -> None:
+        async with ServedBookie(tmp_path, certificates.settings()) as bookie:
+            client = await RawClient.connect(bookie.port)
+            client.send(v3_start_tls() + v3_add(entry(1, 0)))
+            assert v3_status(await client.frame()) == 0
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await client.writer.start_tls(certificates.client_context(), server_hostname="bookie")
+                await client.ask(v3_read(1, 0))
+            client.writer.transport.abort()
+            await until(lambda: not bookie.server.context.connections)
+            assert bookie.side.storage.ledger(1) is None
+
+    on_uvloop(run)
+
+
+async def test_without_tls_the_connection_stays_plain(tmp_path: Path) -> None:
+    async with ServedBookie(tmp_path) as bookie, await RawClient.connect(bookie.port) as client:
+        assert v3_status(await client.ask(v3_start_tls())) == pb.EBADREQ
+        assert v3_status(await client.ask(v3_add(entry(1, 0)))) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"tlsKeyStoreType": "JKS"}, "tlsKeyStoreType=JKS"),
+        ({"tlsTrustStore": "", "tlsClientAuthentication": "true"}, "tlsTrustStore is needed"),
+        ({"tlsKeyStore": ""}, "tlsKeyStore"),
+        ({"tlsKeyStore": "/nowhere/key.pem"}, "cannot be used"),
+        ({"tlsEnabledProtocols": "TLSv1.4"}, "TLSv1.4"),
+        ({"tlsEnabledCipherSuites": "NO_SUCH_SUITE"}, "cannot be used"),
+    ],
+)
+async def test_bad_tls_configuration(
+    tmp_path: Path, certificates: Certificates, change: dict[str, str], says: str
+) -> None:
+    bookie = ServedBookie(tmp_path, {**certificates.settings(), **change})
+    with pytest.raises(InvalidConfiguration, match=says):
+        await bookie.start()
+    await asyncio.to_thread(bookie.checkpoints.stop)
+    await bookie._close()
+
+
+# --- authentication -----------------------------------------------------------------------------------------------
+
+
+def auth_v2(token: bytes, plugin: str = "TestAuth") -> bytes:
+    return v2.encode_auth(AuthMessage(plugin, token))
+
+
+def auth_v3(token: bytes, txn: int = 1) -> bytes:
+    request = v3.new_request(pb.AUTH, txn)
+    request.authRequest.authPluginName = "TestAuth"
+    request.authRequest.payload = token
+    return v3.encode_frame(request)
+
+
+async def test_the_exchange_of_version_2(tmp_path: Path) -> None:
+    async with ServedBookie(tmp_path) as bookie:
+        bookie.server.context.auth = TwoTokens()
+        async with await RawClient.connect(bookie.port) as client:
+            assert v2_code(await client.ask(v2_add(entry(1, 0)))) == 102
+            assert (await client.ask(auth_v2(b"hello"))).endswith(b"welcome?")
+            assert v2_code(await client.ask(v2_read(1, 0))) == 102
+            # What follows a step is judged by its outcome, also if it comes in the same segment.
+            client.send(auth_v2(b"secret") + v2_add(entry(1, 0)))
+            assert (await client.frame()).endswith(b"ok")
+            assert v2_code(await client.frame()) == 0
+        async with await RawClient.connect(bookie.port) as client:
+            client.send(auth_v2(b"hello") + auth_v2(b"guess") + v2_add(entry(1, 1)))
+            assert (await client.frame()).endswith(b"welcome?")
+            assert await client.closed()
+        assert bookie.side.storage.cached(1, 1) is None
+
+
+async def test_the_exchange_of_version_3(tmp_path: Path) -> None:
+    async with ServedBookie(tmp_path) as bookie:
+        bookie.server.context.auth = TwoTokens()
+        async with await RawClient.connect(bookie.port) as client:
+            assert v3_status(await client.ask(v3_add(entry(1, 0)))) == pb.EUA
+            assert v3_answer(await client.ask(auth_v3(b"hello"))).authResponse.payload == b"welcome?"
+            client.send(auth_v3(b"secret") + v3_add(entry(1, 0)))
+            assert v3_answer(await client.frame()).authResponse.payload == b"ok"
+            assert v3_status(await client.frame()) == 0
+        async with await RawClient.connect(bookie.port) as client:
+            assert v3_status(await client.ask(auth_v3(b"guess"))) == pb.EUA
+            assert await client.closed()
+
+
+async def test_a_plug_in_that_breaks_closes_its_connection_only(tmp_path: Path) -> None:
+    class Broken(TwoTokens):
+        def new_exchange(self, peer: Peer) -> BrokenExchange:  # type: ignore[override]
+            return BrokenExchange()
+
+    class BrokenExchange:
+        async def process(self, token: bytes) -> AuthStep:
+            raise ZeroDivisionError
+
+        async def tls_established(self, peer: Peer) -> bool:
+            return False
+
+    async with ServedBookie(tmp_path) as bookie:
+        bookie.server.context.auth = Broken()
+        async with await RawClient.connect(bookie.port) as client:
+            client.send(auth_v2(b"hello"))
+            assert await client.closed()
+        bookie.server.context.auth = None
+        async with await RawClient.connect(bookie.port) as client:
+            assert v2_code(await client.ask(v2_add(entry(1, 0)))) == 0
+
+
+def test_the_certificate_is_shown_to_the_plug_in(tmp_path: Path, certificates: Certificates) -> None:
+    seen: list[bytes | None] = []
+
+    class ByCertificate(TwoTokens):
+        def new_exchange(self, peer: Peer) -> CertificateExchange:  # type: ignore[override]
+            return CertificateExchange()
+
+    class CertificateExchange:
+        async def process(self, token: bytes) -> AuthStep:
+            raise Unauthorized("certificates only")
+
+        async def tls_established(self, peer: Peer) -> bool:
+            seen.append(peer.certificate)
+            if peer.certificate is None:
+                raise Unauthorized("no certificate")
+            return True
+
+    async def run() -> None:
+        async with ServedBookie(tmp_path, certificates.settings(demand_client=False)) as bookie:
+            context = bookie.server.context
+            assert context.tls is not None
+            context.tls.verify_mode = ssl.CERT_OPTIONAL
+            context.auth = ByCertificate()
+            async with await RawClient.connect(bookie.port) as plain:
+                assert v2_code(await plain.ask(v2_add(entry(1, 0)))) == 102
+            client = await upgraded(bookie.port, certificates.client_context("client"))
+            assert v2_code(await client.ask(v2_add(entry(1, 0)))) == 0
+            await client.close()
+            nobody = await upgraded(bookie.port, certificates.client_context())
+            assert v3_status(await nobody.frame()) == pb.EIO
+            assert await nobody.closed()
+            await nobody.close()
+
+    on_uvloop(run)
+    assert len(seen) == 2
+    assert seen[0]
+    assert seen[1] is None
+
+
+def test_a_half_open_handshake_does_not_hold_up_a_stop(tmp_path: Path, certificates: Certificates) -> None:
+    async def run() -> None:
+        bookie = ServedBookie(tmp_path, certificates.settings())
+        await bookie.start()
+        client = await RawClient.connect(bookie.port)
+        assert v3_status(await client.ask(v3_start_tls())) == 0
+        silent = socket.create_connection(("127.0.0.1", bookie.port))
+        async with asyncio.timeout(10):
+            await bookie.stop()
+        silent.close()
+        client.writer.transport.abort()
+
+    on_uvloop(run)

@@ -1,0 +1,56 @@
+"""PEM certificates made by openssl: an authority, a bookie, a client, and somebody whom nobody knows."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass
+class Certificates:
+    """Everything in one folder; `make` takes about 0.1 s each."""
+
+    folder: Path
+
+    def make_all(self) -> Certificates:
+        for authority in ("authority", "stranger"):
+            self._openssl(
+                *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+                *("-keyout", f"{authority}.key", "-out", f"{authority}.pem", "-days", "2", "-subj", f"/CN={authority}"),
+            )
+        for name, authority in (("bookie", "authority"), ("client", "authority"), ("unknown", "stranger")):
+            self._openssl(
+                *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+                *("-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}/OU=role"),
+            )
+            self._openssl(
+                *("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key"),
+                *("-CAcreateserial", "-out", f"{name}.pem", "-days", "2"),
+            )
+        return self
+
+    def settings(self, *, demand_client: bool = False) -> dict[str, str]:
+        """Keys of a bookie's configuration."""
+        return {
+            "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+            "tlsKeyStoreType": "PEM",
+            "tlsTrustStoreType": "PEM",
+            "tlsKeyStore": str(self.folder / "bookie.key"),
+            "tlsCertificatePath": str(self.folder / "bookie.pem"),
+            "tlsTrustStore": str(self.folder / "authority.pem"),
+            "tlsClientAuthentication": str(demand_client).lower(),
+        }
+
+    def client_context(self, name: str | None = None) -> ssl.SSLContext:
+        """Trusts the authority; shows the certificate of `name`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(self.folder / "authority.pem")
+        if name is not None:
+            context.load_cert_chain(self.folder / f"{name}.pem", self.folder / f"{name}.key")
+        return context
+
+    def _openssl(self, *arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=self.folder, check=True, capture_output=True)
