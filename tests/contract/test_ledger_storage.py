@@ -7,7 +7,7 @@ over that folder, again and again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,10 @@ import pytest
 from bookie_pod.storage.engines.interface import LAST_ENTRY, LedgerStorage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, Unauthorized
+from tests.support.memtable_engine import MemTableBookie, memtable_options, open_memtable_engine
 from tests.support.storage_engine import KEY, MemoryBookie, entry, open_engine, put, small_options
 
+LAC_PACKET = bytes(range(20))
 Opener = Callable[[], LedgerStorage]
 
 
@@ -33,19 +35,54 @@ def _db_on_three_disks(folder: Path) -> Opener:
     return lambda: open_engine(PosixFiles(), directories, small_options(directories=3))
 
 
+def _memtable_in_memory(name: str) -> Callable[[Path], Opener]:
+    return lambda folder: MemTableBookie(name).open
+
+
+def _memtable_on_disks(name: str, *, per_ledger: bool = False) -> Callable[[Path], Opener]:
+    """Two ledger directories, two index directories of their own, and hardly any room for index pages."""
+
+    def factory(folder: Path) -> Opener:
+        ledgers = [str(folder / part / "current") for part in ("a", "b")]
+        indexes = [str(folder / part / "current") for part in ("c", "d")]
+        options = memtable_options(page_bytes=64, page_limit=2, open_files=1, per_ledger=per_ledger)
+        return lambda: open_memtable_engine(name, PosixFiles(), ledgers, options, index_directories=indexes)
+
+    return factory
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How an engine is opened, and where engines may differ."""
+
+    factory: Callable[[Path], Opener]
+    first_copy_stays: bool = False
+    """Of two copies in one generation of its cache the first is kept; a later generation wins over an earlier one."""
+    largest_entry_id: int = (1 << 63) - 2
+
+
+_SLOTS = 1 << 20
+"""Index files have a slot for each entry id: sparse on disk, but not in the files of memory."""
+
 ENGINES = {
-    "db, memory": _db_in_memory,
-    "db, RocksDB": _db_on_disk,
-    "db, RocksDB, three directories": _db_on_three_disks,
+    "db, memory": Kind(_db_in_memory),
+    "db, RocksDB": Kind(_db_on_disk),
+    "db, RocksDB, three directories": Kind(_db_on_three_disks),
+    "interleaved, memory": Kind(_memtable_in_memory("interleaved"), largest_entry_id=_SLOTS),
+    "interleaved, four directories": Kind(_memtable_on_disks("interleaved"), largest_entry_id=_SLOTS),
+    "sorted, memory": Kind(_memtable_in_memory("sorted"), True, _SLOTS),
+    "sorted, four directories": Kind(_memtable_on_disks("sorted"), True, _SLOTS),
+    "sorted, one log per ledger": Kind(_memtable_on_disks("sorted", per_ledger=True), True, _SLOTS),
 }
 
 
 class Engine:
     """The engine under test, which can be closed and opened again."""
 
-    def __init__(self, opener: Opener) -> None:
-        self._opener = opener
-        self.storage = opener()
+    def __init__(self, kind: Kind, folder: Path) -> None:
+        self._opener = kind.factory(folder)
+        self.kind = kind
+        self.storage = self._opener()
 
     def reopen(self) -> LedgerStorage:
         self.storage.close()
@@ -55,7 +92,7 @@ class Engine:
 
 @pytest.fixture(params=list(ENGINES.values()), ids=list(ENGINES))
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
-    engine = Engine(request.param(tmp_path))
+    engine = Engine(request.param, tmp_path)
     yield engine
     engine.storage.close()
 
@@ -93,17 +130,18 @@ def test_what_is_not_there_is_told_apart(engine: Engine) -> None:
         storage.flush()
 
 
-def test_the_last_copy_of_an_entry_wins_at_every_level(engine: Engine) -> None:
+def test_a_newer_copy_of_an_entry_wins_at_every_level(engine: Engine) -> None:
     storage = engine.storage
     first, second, third = (entry(3, 9, 64, mark) for mark in (b"a", b"b", b"c"))
     put(storage, first)
     storage.flush()
     assert storage.read(3, 9) == first
     put(storage, second, third)
-    assert storage.read(3, 9) == third
+    kept = second if engine.kind.first_copy_stays else third
+    assert storage.read(3, 9) == kept
     storage.flush()
-    assert storage.read(3, 9) == third
-    assert engine.reopen().read(3, 9) == third
+    assert storage.read(3, 9) == kept
+    assert engine.reopen().read(3, 9) == kept
 
 
 def test_the_last_entry_is_the_highest_id_wherever_it_is(engine: Engine) -> None:
@@ -132,12 +170,12 @@ def test_entry_ids_come_ascending_from_memory_and_disk(engine: Engine) -> None:
 
 def test_negative_neighbours_and_large_ids(engine: Engine) -> None:
     storage = engine.storage
-    largest = (1 << 63) - 1
-    put(storage, entry(largest, 0), entry(0, largest - 1), entry(0, 0), entry(1, 0))
+    largest, largest_entry = (1 << 63) - 1, engine.kind.largest_entry_id
+    put(storage, entry(largest, 0), entry(0, largest_entry), entry(0, 0), entry(1, 0))
     storage.flush()
-    assert storage.last_entry_id(0) == largest - 1
+    assert storage.last_entry_id(0) == largest_entry
     assert storage.last_entry_id(largest) == 0
-    assert list(storage.entry_ids(0)) == [0, largest - 1]
+    assert list(storage.entry_ids(0)) == [0, largest_entry]
     assert sorted(engine.reopen().ledger_ids()) == [0, 1, largest]
 
 
@@ -146,10 +184,10 @@ def test_ledger_records_survive_a_flush_even_without_entries(engine: Engine) -> 
     storage.set_master_key(11, KEY)
     record = storage.ledger(11)
     assert record is not None
-    storage.set_ledger(11, replace(record, fenced=True, explicit_lac=b"lac packet"))
+    storage.set_ledger(11, replace(record, fenced=True, explicit_lac=LAC_PACKET))
     storage.flush()
     reopened = engine.reopen()
-    assert reopened.ledger(11) == replace(record, fenced=True, explicit_lac=b"lac packet")
+    assert reopened.ledger(11) == replace(record, fenced=True, explicit_lac=LAC_PACKET)
     assert reopened.ledger(12) is None
 
 

@@ -57,8 +57,34 @@ def test_a_disk_of_ours_is_refused_under_another_engine_s_name(tmp_path: Path) -
     _written(tmp_path / "current")
     with pytest.raises(WrongStorageEngine, match=f"ledgerStorageClass={DB_LEDGER_STORAGE}"):
         _open(tmp_path / "current", engine=SORTED_LEDGER_STORAGE)
-    with pytest.raises(InvalidConfiguration, match="InterleavedLedgerStorage"):
-        _open(tmp_path / "new", engine=INTERLEAVED_LEDGER_STORAGE)
+
+
+@pytest.mark.parametrize("engine", [SORTED_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE])
+def test_a_disk_of_index_files_is_refused_under_the_default_engine(engine: str, tmp_path: Path) -> None:
+    storage = _open(tmp_path / "current", engine=engine)
+    put(storage, entry(1, 0))
+    storage.flush()
+    storage.close()
+    with pytest.raises(WrongStorageEngine, match=f"ledgerStorageClass={SORTED_LEDGER_STORAGE}"):
+        _open(tmp_path / "current")
+    storage = _open(tmp_path / "current", engine=engine)
+    assert storage.read(1, 0) == entry(1, 0)
+    storage.close()
+
+
+def test_index_files_that_are_lost_are_told_from_ledgers_that_were_deleted(tmp_path: Path) -> None:
+    ledgers, index = tmp_path / "ledgers", tmp_path / "index"
+    storage = _open(ledgers, index, SORTED_LEDGER_STORAGE)
+    put(storage, entry(1, 0))
+    storage.flush()
+    storage.delete_ledger(1)
+    storage.flush()
+    storage.close()
+    assert not list(index.rglob("*.idx"))
+    _open(ledgers, index, SORTED_LEDGER_STORAGE).close()  # all ledgers deleted, their entry logs not collected yet
+    shutil.rmtree(index)
+    with pytest.raises(WrongStorageEngine, match=r"lacks any \.idx file, but entry log .*0\.log holds entries"):
+        _open(ledgers, index, SORTED_LEDGER_STORAGE)
 
 
 def test_an_unknown_engine_is_refused_with_the_known_ones(tmp_path: Path) -> None:

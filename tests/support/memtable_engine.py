@@ -1,0 +1,126 @@
+"""Interleaved and Sorted engines to test: on memory or on real disks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bookie_pod.storage.engines.interface import OnLoop
+from bookie_pod.storage.engines.memtable_storage import MemTableStorage
+from bookie_pod.storage.engines.metrics import NoMemTableMetrics
+from bookie_pod.storage.engines.names import INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
+from bookie_pod.storage.engines.options import MemTableOptions
+from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
+from bookie_pod.storage.entry_log import EntryLogOptions, LedgerDirStates
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.ledger_cache import LedgerCacheOptions
+from bookie_pod.storage.journal.marks import LogMark
+from tests.support.memory_files import Faults, MemoryFiles
+from tests.support.storage_engine import call_directly
+
+ENGINES = {"interleaved": INTERLEAVED_LEDGER_STORAGE, "sorted": SORTED_LEDGER_STORAGE}
+
+
+def memtable_options(
+    *,
+    memtable_bytes: int = 1 << 20,
+    log_size: int = 1 << 20,
+    page_bytes: int = 8192,
+    page_limit: int = 1024,
+    open_files: int = 100,
+    per_ledger: bool = False,
+    version: int = 1,
+) -> MemTableOptions:
+    return MemTableOptions(
+        memtable_bytes=memtable_bytes,
+        cache=LedgerCacheOptions(
+            page_bytes=page_bytes, page_limit=page_limit, open_files=open_files, version=version, min_usable_bytes=0
+        ),
+        entry_log=EntryLogOptions(log_size_limit=log_size, preallocate=False, per_ledger=per_ledger),
+    )
+
+
+class Checkpoints:
+    """A `Checkpointer` whose marks the test sets, and which remembers what was asked for."""
+
+    def __init__(self, journals: int = 1) -> None:
+        self.now: Sequence[LogMark] = [LogMark()] * journals
+        self.requests: list[Sequence[LogMark] | None] = []
+
+    def marks(self) -> Sequence[LogMark]:
+        return list(self.now)
+
+    def request(self, marks: Sequence[LogMark] | None = None) -> None:
+        self.requests.append(marks)
+
+
+@dataclass
+class MemTableBookie:
+    """The disks of one bookie in memory, and an Interleaved or Sorted engine on top of them."""
+
+    engine: str
+    directories: Sequence[str] = ("/ledgers0",)
+    index_directories: Sequence[str] = ()
+    options: MemTableOptions = field(default_factory=memtable_options)
+    files: MemoryFiles = field(default_factory=MemoryFiles)
+    on_loop: OnLoop = call_directly
+    metrics: NoMemTableMetrics = field(default_factory=NoMemTableMetrics)
+    states: dict[str, LedgerDirStates] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for directory in (*self.directories, *self.index_directories):
+            self.states.setdefault(directory, LedgerDirStates([directory]))
+
+    @property
+    def faults(self) -> Faults:
+        return self.files.faults
+
+    def open(self) -> MemTableStorage:
+        return open_memtable_engine(
+            self.engine,
+            self.files,
+            self.directories,
+            self.options,
+            index_directories=self.index_directories,
+            on_loop=self.on_loop,
+            states=self.states,
+            metrics=self.metrics,
+        )
+
+    def writable(self) -> list[str]:
+        return [path for path in self.directories for path in self.states[path].writable()]
+
+    def on(self, files: MemoryFiles) -> MemTableBookie:
+        """The same bookie on other disks, not yet opened."""
+        return MemTableBookie(self.engine, self.directories, self.index_directories, self.options, files, self.on_loop)
+
+    def crash(self, rng: random.Random) -> MemTableBookie:
+        """The bookie after a power cut, not yet opened."""
+        return self.on(self.files.crash(rng))
+
+
+def open_memtable_engine(
+    engine: str,
+    files: Files,
+    directories: Sequence[str],
+    options: MemTableOptions,
+    *,
+    index_directories: Sequence[str] = (),
+    on_loop: OnLoop = call_directly,
+    states: dict[str, LedgerDirStates] | None = None,
+    metrics: NoMemTableMetrics | None = None,
+) -> MemTableStorage:
+    known = states or {}
+
+    def dirs(path: str) -> LedgerDirStates:
+        return known.get(path) or LedgerDirStates([path])
+
+    storage = open_storage(
+        StorageSettings(directories, index_directories, ENGINES[engine], memtable=options),
+        StorageParts(
+            files, on_loop, ledger_dirs=dirs, index_dirs=dirs, memtable_metrics=lambda: metrics or NoMemTableMetrics()
+        ),
+    )
+    assert isinstance(storage, MemTableStorage)
+    return storage
