@@ -1,0 +1,238 @@
+"""Random and mutated frames at a live bookie: it answers or closes, never dies, and serves everybody else all along."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import resource
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from bookie_protocol.errors import ProtocolViolation
+from bookie_protocol.wire import v2, v3
+from tests.support.frames import (
+    entry,
+    v2_add,
+    v2_batch,
+    v2_code,
+    v2_fence,
+    v2_read,
+    v3_add,
+    v3_fence,
+    v3_force,
+    v3_poll,
+    v3_read,
+    v3_read_lac,
+    v3_start_tls,
+    v3_write_lac,
+)
+from tests.support.served_bookie import RawClient, ServedBookie
+from tests.support.until import until
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+SETTINGS = {"maxReadsInProgressLimit": "50", "maxAddsInProgressLimit": "200"}
+WITNESS = 1_000_000
+"""A ledger that the fuzz never names."""
+
+
+def golden_requests() -> list[bytes]:
+    cases = json.loads((GOLDEN / "wire-edge-cases.json").read_text())["cases"]
+    frames = [bytes.fromhex(frame) for case in cases for frame in case["sent"]]
+    return [frame for frame in frames if len(frame) > 8]
+
+
+def own_requests() -> list[bytes]:
+    return [
+        v2_add(entry(3, 0)),
+        v2_add(entry(3, 1), flags=6),
+        v2_read(3, 0),
+        v2_fence(4),
+        v2_batch(3, 0),
+        v3_add(entry(5, 0)),
+        v3_add(entry(5, 1), sync=False),
+        v3_read(5, 0),
+        v3_fence(6),
+        v3_poll(5, 7, 5),
+        v3_write_lac(5, 3),
+        v3_read_lac(5),
+        v3_force(5),
+        v3_start_tls(),
+    ]
+
+
+FRAMES = golden_requests() + own_requests()
+
+
+def damaged(rng: random.Random, frame: bytes) -> bytes:
+    """A frame with a few changes behind its length word, which stays right more often than not."""
+    body = bytearray(frame[4:])
+    for _ in range(rng.choice((0, 1, 1, 2, 4))):
+        at = rng.randrange(len(body)) if body else 0
+        kind = rng.randrange(5)
+        if kind == 0 and body:
+            body[at] = rng.randrange(256)
+        elif kind == 1 and body:
+            body[at] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            body[at:at] = rng.randbytes(rng.randrange(1, 9))
+        elif kind == 3:
+            del body[at : at + rng.randrange(1, 9)]
+        else:
+            body[at : at + 8] = struct.pack(">q", rng.choice((-1, -(2**63), 2**63 - 1, 0, -0x1000, -0xEEFD)))
+    length = len(body)
+    if rng.random() < 0.1:
+        length = rng.choice((0, 1, length + rng.randrange(1, 50), max(0, length - 3), 2**31 - 1, 2**32 - 1, 5_242_877))
+    return struct.pack(">I", length) + bytes(body)
+
+
+def is_an_answer(frame: bytes) -> bool:
+    try:
+        if frame[4:5] == b"\x0a":
+            v3.parse_response(frame[4:])
+        else:
+            v2.decode_response(frame[4:])
+    except ProtocolViolation:
+        return False
+    return True
+
+
+async def bombard(bookie: ServedBookie, rng: random.Random, frames: int) -> None:
+    """One connection that sends damaged frames in pieces of any size; what comes back has to be answers."""
+    client = await RawClient.connect(bookie.port)
+    stream = b"".join(damaged(rng, rng.choice(FRAMES)) for _ in range(frames))
+
+    async def read() -> None:
+        try:
+            while True:
+                assert is_an_answer(await client.frame(2))
+        except (EOFError, TimeoutError):
+            return
+
+    reading = asyncio.create_task(read())
+    while stream and not reading.done():
+        cut = rng.choice((1, 3, 17, 200, 4096, 70_000))
+        client.send(stream[:cut])
+        stream = stream[cut:]
+        if rng.random() < 0.3:
+            await asyncio.sleep(0)
+    if rng.random() < 0.5:
+        client.writer.transport.abort()
+    else:
+        with suppress(OSError):  # the bookie has closed it
+            client.writer.write_eof()
+    await reading
+    await client.close()
+
+
+async def serves(bookie: ServedBookie, entry_id: int) -> None:
+    async with await RawClient.connect(bookie.port) as client:
+        assert v2_code(await client.ask(v2_add(entry(WITNESS, entry_id)))) == 0
+        assert v2_code(await client.ask(v2_read(WITNESS, entry_id))) == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_damaged_frames(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    bookie = ServedBookie(tmp_path, SETTINGS)
+    await bookie.start()
+    unexpected: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: unexpected.append(context))
+    with capture_logs() as logs:
+        for round_number in range(5):
+            await asyncio.gather(*(bombard(bookie, rng, 40) for _ in range(8)), serves(bookie, round_number))
+    assert [line for line in logs if "unexpected" in line["event"] or line["log_level"] == "error"] == []
+    context = bookie.server.context
+    await until(lambda: not context.connections and not context.busy)
+    assert context.reads_in_progress.count == 0
+    assert context.admission.parked_adds == 0
+    await bookie.checkpoint()
+    # ... and the disk is one that the next process starts from.
+    await bookie.crash()
+    await bookie.start()
+    async with await RawClient.connect(bookie.port) as client:
+        for entry_id in range(5):
+            assert v2_code(await client.ask(v2_read(WITNESS, entry_id))) == 0
+    await bookie.stop()
+    assert unexpected == []
+    assert bookie.failures == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_random_bytes(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    async with ServedBookie(tmp_path) as bookie:
+        for _ in range(150):
+            client = await RawClient.connect(bookie.port)
+            client.send(rng.randbytes(rng.randrange(1, 400)))
+            client.writer.write_eof()
+            try:
+                while True:
+                    assert is_an_answer(await client.frame(2))
+            except EOFError:
+                pass
+            await client.close()
+        await serves(bookie, 0)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 2**31 - 1, 2**31, 2**32 - 1, 5 * 1024 * 1024 - 3])
+@pytest.mark.parametrize("after", [b"", v2_add(entry(1, 0))], ids=["first", "after an add"])
+async def test_lengths_that_no_frame_has(tmp_path: Path, length: int, after: bytes) -> None:
+    async with ServedBookie(tmp_path) as bookie, await RawClient.connect(bookie.port) as client:
+        client.send(after + struct.pack(">I", length) + bytes(min(length, 100)))
+        if after:
+            # What came before the frame that closes it may or may not be answered first.
+            with pytest.raises(EOFError):
+                for _ in range(2):
+                    await client.frame(5)
+        else:
+            assert await client.closed()
+        await serves(bookie, 0)
+        if after:
+            async with await RawClient.connect(bookie.port) as other:
+                assert v2_code(await other.ask(v2_read(1, 0))) == 0
+
+
+async def test_half_a_frame_then_silence(tmp_path: Path) -> None:
+    async with ServedBookie(tmp_path) as bookie:
+        frame = v2_add(entry(1, 0, bytes(1000)))
+        silent = []
+        for size in (1, 3, 4, 5, 30, 500, len(frame) - 1):
+            client = await RawClient.connect(bookie.port)
+            client.send(frame[:size])
+            silent.append((client, size))
+        await serves(bookie, 0)
+        assert len(bookie.server.context.connections) >= len(silent)
+        for client, size in silent:
+            client.send(frame[size:])
+            assert v2_code(await client.frame()) == 0
+            await client.close()
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, before[1]), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+async def test_a_thousand_idle_connections(tmp_path: Path, many_files: None) -> None:
+    async with ServedBookie(tmp_path) as bookie:
+        idle = [await RawClient.connect(bookie.port) for _ in range(1000)]
+        for number, client in enumerate(idle):
+            if number % 3 == 0:
+                client.send(b"\x00\x00")  # the begin of a frame
+        await until(lambda: len(bookie.server.context.connections) == 1000)
+        async with await RawClient.connect(bookie.port) as client:
+            client.send(*(v2_add(entry(1, e)) for e in range(2000)))
+            for _ in range(2000):
+                assert v2_code(await client.frame()) == 0
+        for client in idle:
+            client.writer.transport.abort()
+        await until(lambda: not bookie.server.context.connections)
