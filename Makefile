@@ -35,7 +35,7 @@ lock: $(VENV)/.installed
 	$(BIN)/uv pip compile -q --generate-hashes --no-header --extra dev --python-version 3.11 pyproject.toml -o requirements.lock
 
 bench: $(VENV)/.installed java
-	$(BIN)/python benchmarks/compare.py $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)
 
 .PHONY: java
 java:

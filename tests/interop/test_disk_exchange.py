@@ -6,6 +6,7 @@ import pytest
 
 from tests.interop.java_programs import run_program
 from tests.interop.test_crash import read_back, write_until
+from tests.support.bookie_process import DB_STORAGE, INTERLEAVED_STORAGE, SORTED_STORAGE
 
 _DIRECTIONS = {
     "ours": [("ours", "java"), ("java", "ours")],
@@ -22,11 +23,20 @@ def pytest_generate_tests(metafunc):
 
 
 # "journal": nothing but the journal holds the entries; "flushed": entry logs and index hold nearly all of them.
-@pytest.mark.parametrize("ending", ["stopped", "killed-journal", "killed-flushed"])
-def test_ledgers_keep_their_state(class_path, solo, tmp_path, direction, ending):
+@pytest.mark.parametrize(
+    ("storage", "ending"),
+    [
+        pytest.param(DB_STORAGE, "stopped", id="db-stopped"),
+        pytest.param(DB_STORAGE, "killed-journal", id="db-killed-journal"),
+        pytest.param(DB_STORAGE, "killed-flushed", id="db-killed-flushed"),
+        pytest.param(SORTED_STORAGE, "killed-flushed", id="sorted-killed-flushed"),
+        pytest.param(INTERLEAVED_STORAGE, "stopped", id="interleaved-stopped"),
+    ],
+)
+def test_ledgers_keep_their_state(class_path, solo, tmp_path, direction, storage, ending):
     first, second = direction
     flush_ms = "200" if ending == "killed-flushed" else "60000"
-    bookie = solo.bookie(first, {"flushInterval": flush_ms})
+    bookie = solo.bookie(first, {"flushInterval": flush_ms, "ledgerStorageClass": storage})
     try:
         bookie.start()
         states, acks = tmp_path / "states", tmp_path / "acks"
@@ -38,7 +48,10 @@ def test_ledgers_keep_their_state(class_path, solo, tmp_path, direction, ending)
             write_until(class_path, solo, acks, "V2", bookie.kill)
         bookie = solo.successor(bookie, second)
         bookie.start()
-        run_program(class_path, "LedgerStates", solo.metadata_uri, "verify", str(states))
+        # After a clean stop the reference takes any key for a ledger of this storage: it does not look into the index.
+        any_key = second == "java" and storage == INTERLEAVED_STORAGE
+        verb = "verify-without-keys" if any_key else "verify"
+        run_program(class_path, "LedgerStates", solo.metadata_uri, verb, str(states))
         read_back(class_path, solo, acks, "V3", second)
         # And back: what the second kind added and checkpointed is read by the first.
         bookie.stop()

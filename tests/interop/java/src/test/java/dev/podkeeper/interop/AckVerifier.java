@@ -49,6 +49,7 @@ public final class AckVerifier {
             }
         }
         System.out.println(count);
+        System.exit(0); // the closed client's network threads would stay for two more seconds
     }
 
     private static void recover(BookKeeper client, long ledger, long last) throws Exception {

@@ -19,8 +19,8 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 /**
- * Leaves ledgers in each state at a bookie ("write"), and finds them so after its restart ("verify").
- * Arguments: the verb, a file that carries the ids from one to the other.
+ * Leaves ledgers in each state at a bookie ("write"), and finds them so after its restart ("verify"; "verify-without-keys"
+ * leaves the master key out). Arguments: the verb, a file that carries the ids from one to the other.
  */
 public final class LedgerStates {
 
@@ -44,9 +44,10 @@ public final class LedgerStates {
                 try (Reader reader = Files.newBufferedReader(file)) {
                     ids.load(reader);
                 }
-                verify(client, raw, ids);
+                verify(client, raw, ids, args[0].equals("verify"));
             }
         }
+        System.exit(0); // the closed client's network threads would stay for two more seconds
     }
 
     private static WriteHandle fresh(BookKeeper client, Properties ids, String name) throws Exception {
@@ -87,7 +88,7 @@ public final class LedgerStates {
         return Long.parseLong(ids.getProperty(name));
     }
 
-    private static void verify(BookKeeper client, RawBookie raw, Properties ids) throws Exception {
+    private static void verify(BookKeeper client, RawBookie raw, Properties ids, boolean keys) throws Exception {
         long fenced = id(ids, "fenced");
         BookieId bookie;
         try (ReadHandle reader = Setting.open(client, fenced, false)) {
@@ -108,10 +109,12 @@ public final class LedgerStates {
         }
 
         long open = id(ids, "open");
-        // "Not authorised" or, from the reference for a ledger not yet written since its start, an I/O error.
-        int refused = raw.add(Protocol.V3, bookie, new byte[] {5}, open, LAST + 1, LAST, new byte[SIZE], 0);
-        assertTrue(refused == Code.UnauthorizedAccessException || refused == Code.WriteException,
-                "add with another key: " + BKException.getMessage(refused));
+        if (keys) {
+            // "Not authorised" or, from the reference for a ledger not yet written since its start, an I/O error.
+            int refused = raw.add(Protocol.V3, bookie, new byte[] {5}, open, LAST + 1, LAST, new byte[SIZE], 0);
+            assertTrue(refused == Code.UnauthorizedAccessException || refused == Code.WriteException,
+                    "add with another key: " + BKException.getMessage(refused));
+        }
         assertEquals(Code.NoSuchEntryException, raw.read(Protocol.V3, bookie, open, LAST + 1));
         assertEquals(Code.OK, raw.add(Protocol.V3, bookie, open, LAST + 1, LAST, Setting.payload(open, LAST + 1, SIZE)));
         try (ReadHandle reader = Setting.open(client, open, false)) {
