@@ -98,8 +98,8 @@ class Files(Protocol):
         """Open a new file for writing and reading; `FileExistsError` if the name is taken."""
         ...
 
-    def create_direct(self, path: str, reserve: int) -> File:
-        """As `create`, past the page cache, with `reserve` bytes of zeros allocated.
+    def create_direct(self, path: str) -> File:
+        """As `create`, past the page cache.
 
         `pwrite` takes only buffers at addresses, lengths and offsets that are multiples of 4096. `OSError`
         (EINVAL, EOPNOTSUPP) where the file system has no direct I/O; no file is left behind then.

@@ -173,25 +173,17 @@ class PosixFiles(WholeFiles):
     def create(self, path: str) -> File:
         return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
-    def create_direct(self, path: str, reserve: int) -> File:
+    def create_direct(self, path: str) -> File:
         direct = getattr(os, "O_DIRECT", 0)
         if not direct:
             raise OSError(errno.EOPNOTSUPP, "this system has no direct I/O", path)
         try:
-            file = self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | direct)
+            return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | direct)
         except FileExistsError:
             raise
         except OSError:
             self._unlink_if_there(path)  # some file systems make the file before they refuse the flag
             raise
-        try:
-            if reserve:
-                os.posix_fallocate(file._fd, 0, reserve)
-        except OSError as error:
-            file.close()
-            self._unlink_if_there(path)
-            raise _named(error, path) from None
-        return file
 
     @staticmethod
     def _unlink_if_there(path: str) -> None:

@@ -62,8 +62,8 @@ class GatedFiles(PosixFiles):
     def create(self, path: str) -> File:
         return self._wrap(super().create(path))
 
-    def create_direct(self, path: str, reserve: int) -> File:
-        return self._wrap(super().create_direct(path, reserve))
+    def create_direct(self, path: str) -> File:
+        return self._wrap(super().create_direct(path))
 
     def overwrite(self, path: str) -> File:
         return self._wrap(super().overwrite(path))

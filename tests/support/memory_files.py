@@ -222,14 +222,12 @@ class MemoryFiles(WholeFiles):
             self._change(NameChange(target, self._new_inode()))
             return self._opened(target, path, writable=True, position=0)
 
-    def create_direct(self, path: str, reserve: int) -> File:
+    def create_direct(self, path: str) -> File:
         with self._operation("create_direct", path):
             pass
         file = self.create(path)
         assert isinstance(file, MemoryFile)
         file._alignment = DIRECT_ALIGNMENT
-        if reserve:
-            file.truncate(reserve)
         return file
 
     def overwrite(self, path: str) -> File:

@@ -6,7 +6,8 @@ multiple of 4096. Both kinds of logs can lie in one directory, and either logger
 
 Invariants
 - Every write goes out of one page-aligned buffer, at an offset and with a length that are multiples of 4096.
-- The file is allocated to `logSizeLimit` when it is made and cut to its true size when it is closed.
+- The file grows with its writes: nothing is allocated ahead, so a crash leaves no zeros behind the data. (The
+  reference allocates `logSizeLimit` at once, and a scan of an unclosed log walks through what is left of it.)
 
 Threads: as `writer`.
 """
@@ -64,7 +65,6 @@ class DirectLogWriter(LogWriter):
         block = bytearray(encode_direct_header())
         MAP_POINTER.pack_into(block, MAP_POINTER_OFFSET, offset, len(self.ledgers))
         self._write_bytes(bytes(block), 0)
-        self.cut(self.position)
 
     def close(self) -> None:
         super().close()
@@ -82,12 +82,12 @@ class DirectWriterFactory:
             return make_writer(files, log_id, directory, options)
         path = posixpath.join(directory, log_file_name(log_id))
         try:
-            file = _create(files, path, _whole_blocks(options.log_size_limit))
+            file = files.create_direct(path)
         except OSError as error:
             if error.errno not in _REFUSALS:
                 raise
             self._refused = True
-            logger.warning(
+            logger.info(
                 "this file system refuses direct I/O: entry logs are written through the page cache "
                 "(dbStorage_directIOEntryLogger has no effect)",
                 directory=directory,
@@ -95,17 +95,3 @@ class DirectWriterFactory:
             )
             return make_writer(files, log_id, directory, options)
         return DirectLogWriter(log_id, directory, file, options.direct_write_buffer_bytes)
-
-
-def _create(files: Files, path: str, reserve: int) -> File:
-    """The file with its space reserved, or without where the disk has less than that left."""
-    try:
-        return files.create_direct(path, reserve)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        return files.create_direct(path, 0)
-
-
-def _whole_blocks(nbytes: int) -> int:
-    return -(-nbytes // BLOCK) * BLOCK

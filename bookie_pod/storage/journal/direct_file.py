@@ -37,7 +37,7 @@ def create_journal_file(files: Files, path: str, *, direct: bool) -> File:
     if not direct:
         return files.create(path)
     try:
-        return DirectFile(files.create_direct(path, 0))
+        return DirectFile(files.create_direct(path))
     except OSError as error:
         if error.errno not in _REFUSALS:
             raise

@@ -31,7 +31,7 @@ def test_the_first_entry_lies_behind_a_block(files: MemoryFiles) -> None:
     assert [split_location(location) for location in locations] == [(0, 4100), (0, 4204)]
     logger.sync()
     data = files.read_bytes(LOG)
-    assert len(data) == 1 << 20
+    assert len(data) == 8192
     assert data[4096 + 208 : 8192] == b"\xf0" * (4096 - 208)
     assert not any(data[8192:])
     following = logger.append_run(7, [2], [entry(7, 2)])
@@ -83,7 +83,7 @@ def test_round_trip_through_either_logger(runs: list[list[int]]) -> None:
     reader.close()
 
 
-def test_an_unclosed_log_scans_clean_to_its_reserved_space(files: MemoryFiles) -> None:
+def test_an_unclosed_log_scans_clean(files: MemoryFiles) -> None:
     logger = open_logger(files, **DIRECT)
     ids, entries = run(7, 50)
     logger.append_run(7, ids, entries)
@@ -117,16 +117,14 @@ def test_a_file_system_without_direct_io_is_named_once(files: MemoryFiles, refus
         locations = logger.append_run(7, [0], [entry(7, 0)])
         logger.rotate()
         logger.append_run(7, [1], [entry(7, 1)])
-    warnings = [line for line in logs if line["log_level"] == "warning"]
-    assert len(warnings) == 1
-    assert "dbStorage_directIOEntryLogger" in warnings[0]["event"]
-    assert warnings[0]["directory"] == FOLDER
+    told = [line for line in logs if "dbStorage_directIOEntryLogger" in line["event"]]
+    assert len(told) == 1
+    assert told[0]["directory"] == FOLDER
     assert split_location(locations[0]) == (0, 1028)
     logger.close()
 
 
-def test_without_space_to_reserve_the_log_grows_as_it_is_written(files: MemoryFiles) -> None:
-    files.faults.fail("create_direct", errno=errno.ENOSPC, times=1)
+def test_the_log_grows_as_it_is_written(files: MemoryFiles) -> None:
     logger = open_logger(files, **DIRECT)
     assert split_location(logger.append_run(7, [0], [entry(7, 0)])[0]) == (0, 4100)
     logger.sync()
