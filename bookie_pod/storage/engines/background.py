@@ -65,6 +65,8 @@ class BackgroundFlush:
 
     def run(self, work: Callable[[], None]) -> None:
         """Run `work` on the storage thread and wait; raises what it raised, `StorageFault` once closed."""
+        if self._wanted:
+            self._hurry.set()  # what waits goes first, without its pause
         try:
             running = self._thread.submit(work)
         except RuntimeError as error:

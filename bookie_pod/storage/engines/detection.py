@@ -6,7 +6,7 @@ ledger" for everything it holds, and garbage collection would then unlink the en
 - `ledgers/` and `locations/` speak for DbLedgerStorage, `<h>/<h>/<hex>.idx` for Sorted or Interleaved (which
   share a layout); anything but the configured engine is refused.
 - Entry logs that hold entries, without an index, are refused. For Sorted and Interleaved the folders `<h>/<h>` stand
-  for the index: they stay when the last ledger is deleted.
+  for the index: a new one gets the first (`stamp_index`), and they stay when the last ledger is deleted.
 - So is an index to which nothing was ever written. A new index is stamped (a deletion of a key that does not
   exist leaves no row but counts as a write), and only while no entry log holds an entry; one that lost all
   its rows to deletions has been written to. Thus "new" and "lost" stay apart.
@@ -24,7 +24,7 @@ from bookie_pod.storage.engines.names import DB_LEDGER_STORAGE, SORTED_LEDGER_ST
 from bookie_pod.storage.entry_log.format import BLOCK, ENTRY_HEAD, HEADER_SIZE, SIZE_BYTES
 from bookie_pod.storage.entry_log.names import parse_log_name
 from bookie_pod.storage.files import Files
-from bookie_pod.storage.index.index_file import MOVING_SUFFIX, SUFFIX
+from bookie_pod.storage.index.index_file import MOVING_SUFFIX, SUFFIX, relative_folder
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_protocol.errors import StorageFault, WrongStorageEngine
@@ -91,6 +91,16 @@ def _check_index(
                 f"{', '.join(index_directories)} lacks {what}, but entry log {log} holds entries: bring the index of "
                 f"{short_name(configured)} back there, or set ledgerStorageClass to the engine that wrote it"
             )
+
+
+def stamp_index(files: Files, index_directories: Sequence[str]) -> None:
+    """Mark new index directories of Sorted or Interleaved, before any entry is stored. They passed `check_engine`.
+
+    `OSError`.
+    """
+    for directory in index_directories:
+        if not index_folders(files, directory):
+            files.makedirs(f"{directory}/{relative_folder(0)}")
 
 
 def _missing(stores: StoreFactory, index_directory: str) -> list[str]:

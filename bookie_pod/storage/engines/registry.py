@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
-from bookie_pod.storage.engines.detection import check_engine, check_not_lost
+from bookie_pod.storage.engines.detection import check_engine, check_not_lost, stamp_index
 from bookie_pod.storage.engines.drain import sync_for_index
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
 from bookie_pod.storage.engines.interleaved import InterleavedLedgerStorage
@@ -33,7 +33,7 @@ from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
-from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.errors import InvalidConfiguration, StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -108,8 +108,12 @@ def open_storage(settings: StorageSettings, parts: StorageParts) -> LedgerStorag
 def _open_memtable(settings: StorageSettings, parts: StorageParts, index_directories: Sequence[str]) -> LedgerStorage:
     """One storage over all directories."""
     options, entry_log = settings.memtable, settings.memtable.entry_log
-    for directory in (*index_directories, *settings.ledger_directories):
-        parts.files.makedirs(directory)
+    try:
+        for directory in settings.ledger_directories:
+            parts.files.makedirs(directory)
+        stamp_index(parts.files, index_directories)
+    except OSError as error:
+        raise StorageFault(f"cannot make directory {error.filename}: {error.strerror or error}") from error
     ledger_dirs = {directory: parts.ledger_dirs(directory) for directory in settings.ledger_directories}
     index_dirs = parts.index_dirs or (lambda directory: ledger_dirs.get(directory) or LedgerDirStates([directory]))
     metrics = parts.memtable_metrics()
