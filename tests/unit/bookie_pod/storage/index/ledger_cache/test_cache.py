@@ -1,0 +1,438 @@
+"""The ledger cache: slots, pages, limits, flushes and files."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.storage.entry_log import DiskState, LedgerDirStates
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index.index_file import HEADER_BYTES, decode_header
+from bookie_pod.storage.index.ledger_cache import LedgerCache, LedgerCacheOptions, NoCacheMetrics
+from bookie_pod.storage.index.ledger_cache.options import default_page_limit
+from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoLedgerIndex, StorageFault
+from tests.support.memory_files import MemoryFiles
+
+GOLDEN = Path(__file__).parents[5] / "golden"
+KEY = bytes(range(20))
+
+
+class Counts(NoCacheMetrics):
+    """Counts what the cache reports."""
+
+    def __init__(self) -> None:
+        self.hits = self.misses = self.reads = self.evicted = self.scanned_pages = 0
+
+    def page_hit(self) -> None:
+        self.hits += 1
+
+    def page_miss(self) -> None:
+        self.misses += 1
+
+    def page_read(self, seconds: float) -> None:
+        self.reads += 1
+
+    def ledger_evicted(self) -> None:
+        self.evicted += 1
+
+    def scanned(self, pages: int, retries: int) -> None:
+        self.scanned_pages += pages
+
+
+class Rig:
+    """A cache over two directories in memory."""
+
+    def __init__(self, files: MemoryFiles | None = None, **options: int) -> None:
+        self.files = files or MemoryFiles()
+        for directory in ("/a", "/b"):
+            self.files.makedirs(directory)
+        self.states = LedgerDirStates(["/a", "/b"])
+        self.counts = Counts()
+        self.syncs = 0
+        self.options = LedgerCacheOptions(**{"page_bytes": 64, "min_usable_bytes": 0, **options})
+        self.cache = self._open()
+
+    def _open(self) -> LedgerCache:
+        return LedgerCache(self.files, self.states, self.options, self._sync_logs, self.counts)
+
+    def _sync_logs(self) -> None:
+        self.syncs += 1
+
+    def reopen(self) -> LedgerCache:
+        self.cache.close()
+        self.cache = self._open()
+        return self.cache
+
+    def add(self, *ledger_ids: int) -> None:
+        for ledger_id in ledger_ids:
+            self.cache.records.set_master_key(ledger_id, KEY)
+
+    def flush(self) -> None:
+        self.cache.take_dirty_headers()
+        self.cache.flush()
+
+    def path(self, ledger_id: int) -> str:
+        path = self.cache._directories.path(ledger_id)
+        assert path is not None
+        return path
+
+
+def _golden(name: str, folder: Path, files: Files | None = None) -> LedgerCache:
+    shutil.copytree(GOLDEN / name, folder / name)
+    return LedgerCache(files or PosixFiles(), LedgerDirStates([str(folder / name)]), LedgerCacheOptions(), lambda: None)
+
+
+@pytest.mark.parametrize("name", ["disk-sorted", "disk-interleaved"])
+def test_files_of_the_reference_are_read_and_written_byte_for_byte(name: str, tmp_path: Path) -> None:
+    cache = _golden(name, tmp_path)
+    rebuilt = tmp_path / "rebuilt"
+    rebuilt.mkdir()
+    ours = LedgerCache(PosixFiles(), LedgerDirStates([str(rebuilt)]), LedgerCacheOptions(), lambda: None)
+    assert sorted(cache.records.ledger_ids()) == [0, 1, 7, 8, 9, 10, 17, 27]
+    for ledger_id in cache.records.ledger_ids():
+        record = cache.records.get(ledger_id)
+        assert record is not None
+        ours.records.put(ledger_id, record)
+        for page in cache.scan(ledger_id):
+            if page:
+                ours.put(ledger_id, [entry_id for entry_id, _ in page], [location for _, location in page])
+    ours.take_dirty_headers()
+    ours.flush()
+    written = {path.relative_to(rebuilt): path.read_bytes() for path in rebuilt.rglob("*.idx")}
+    golden = GOLDEN / name
+    assert written == {path.relative_to(golden): path.read_bytes() for path in golden.rglob("*.idx")}
+    assert [cache.last_entry_id(ledger_id) for ledger_id in (0, 7, 8)] == [31, 9, 3]
+    assert cache.last_entry_id(27) is None
+    cache.close()
+    ours.close()
+
+
+def test_a23_entry_5000_is_slot_904_of_the_page_that_begins_at_4096() -> None:
+    rig = Rig(page_bytes=8192)
+    rig.add(1)
+    rig.cache.put(1, [5000], [0x5_0000_0404])
+    page = rig.cache.pages.peek(1, 4096)
+    assert page is not None
+    assert page.get(904) == 0x5_0000_0404
+    rig.cache.pages.unpin(page)
+    rig.flush()
+    data = rig.files.read_bytes(rig.path(1))
+    assert len(data) == 1024 + 5 * 8192
+    assert struct.unpack_from(">q", data, 1024 + 40_000) == (0x5_0000_0404,)
+    assert rig.reopen().get(1, 5000) == 0x5_0000_0404
+    assert rig.cache.last_entry_id(1) == 5000
+    assert list(rig.cache.entry_ids(1)) == [5000]
+
+
+def test_no_index_is_an_error_of_its_own_and_no_location_is_an_answer() -> None:
+    rig = Rig()
+    for look in (lambda: rig.cache.get(1, 0), lambda: rig.cache.last_entry_id(1), lambda: rig.cache.entry_ids(1)):
+        with pytest.raises(NoLedgerIndex, match="ledger 1"):
+            look()
+    with pytest.raises(NoLedgerIndex):
+        rig.cache.put(1, [0], [1])
+    rig.add(1)
+    assert rig.cache.get(1, 0) == 0
+    assert rig.cache.last_entry_id(1) is None
+    rig.cache.put(1, [3], [77])
+    assert [rig.cache.get(1, entry_id) for entry_id in (2, 3, 4, -1, 1 << 50)] == [0, 77, 0, 0, 0]
+
+
+def test_clean_pages_make_room_and_dirty_ones_are_flushed_for_it() -> None:
+    rig = Rig(page_limit=2)
+    rig.add(1, 2, 3)
+    rig.cache.put(1, range(24), range(100, 124))  # three pages of eight
+    assert len(rig.cache.pages) <= 2
+    assert rig.cache._directories.path(1) is not None  # its pages had to go to the file
+    rig.cache.put(2, [0], [200])
+    rig.cache.put(3, [0], [300])
+    assert len(rig.cache.pages) <= 2
+    assert [rig.cache.get(1, entry_id) for entry_id in range(24)] == list(range(100, 124))
+    assert (rig.cache.get(2, 0), rig.cache.get(3, 0)) == (200, 300)
+    assert len(rig.cache.pages) <= 2
+    assert rig.counts.reads > 0
+
+
+def test_the_least_recently_used_clean_page_goes_first() -> None:
+    rig = Rig(page_limit=3)
+    rig.add(1)
+    rig.cache.put(1, range(24), range(1, 25))
+    rig.flush()
+    for entry_id in (0, 8, 16, 0):
+        rig.cache.get(1, entry_id)
+    rig.cache.get(1, 24)  # takes the place of the page of 8
+    assert sorted(rig.cache.pages.first_entries(1)) == [0, 16, 24]
+
+
+def test_a_page_changed_during_its_flush_stays_dirty() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0], [11])
+    dirty = rig.cache.pages.pin_dirty(1)
+    rig.cache.put(1, [1], [22])
+    rig.cache.pages.written(dirty)
+    rig.cache.pages.unpin_all(dirty)
+    assert rig.cache.pages.dirty_ledgers() == [1]
+    rig.flush()
+    assert rig.cache.pages.dirty_ledgers() == []
+    assert [rig.reopen().get(1, entry_id) for entry_id in (0, 1)] == [11, 22]
+
+
+def test_adjacent_pages_are_one_write_behind_the_header() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [*range(16), 40], range(1, 18))
+    operations = rig.files.faults.record()
+    rig.flush()
+    writes = [(op.name, op.nbytes) for op in operations if op.path.endswith(".idx") and op.name != "create"]
+    assert writes == [("pwrite", HEADER_BYTES), ("pwrite", 128), ("pwrite", 64), ("datasync", 0)]
+
+
+def test_a_location_that_replaces_another_goes_to_disk_only_behind_its_log() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0, 1], [11, 12])
+    rig.flush()
+    assert rig.syncs == 0
+    rig.cache.put(1, [2], [13])
+    rig.flush()
+    assert rig.syncs == 0
+    rig.cache.put(1, [1], [99])
+    rig.flush()
+    assert rig.syncs == 1
+    assert rig.reopen().get(1, 1) == 99
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "datasync", "create", "sync_directory"])
+def test_a_failed_flush_is_repeated_whole(operation: str) -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0], [11])
+    rig.files.faults.fail(operation, times=1)
+    with pytest.raises(StorageFault, match="ledger 1"):
+        rig.flush()
+    assert rig.cache.get(1, 0) == 11
+    rig.flush()
+    rig.files.faults.fail("datasync", times=1)
+    rig.cache.records.put(1, replace(_record(rig, 1), fenced=True))
+    rig.cache.put(1, [1], [12])
+    with pytest.raises(StorageFault):
+        rig.flush()
+    rig.cache.flush()
+    assert [rig.reopen().get(1, entry_id) for entry_id in (0, 1)] == [11, 12]
+    assert _record(rig, 1).fenced
+
+
+def _record(rig: Rig, ledger_id: int):  # type: ignore[no-untyped-def]
+    record = rig.cache.records.get(ledger_id)
+    assert record is not None
+    return record
+
+
+def test_open_files_are_bounded_and_those_in_use_stay() -> None:
+    rig = Rig(open_files=2)
+    rig.add(*range(6))
+    for ledger_id in range(6):
+        rig.cache.put(ledger_id, [0], [ledger_id + 1])
+    rig.flush()
+    cache = rig.reopen()
+    held = cache._acquire(0)
+    assert held is not None
+    for ledger_id in range(1, 6):
+        assert cache.get(ledger_id, 0) == ledger_id + 1
+    assert len(cache.handles) == 2
+    assert rig.counts.evicted == 4
+    assert held.file.pread(4, 0) == b"BKLE"
+    cache.handles.release(held)
+    cache.close()
+    assert rig.files.open_files == 0
+
+
+def test_a_deleted_ledger_is_gone_at_once_and_its_file_with_the_flush() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, range(16), range(1, 17))
+    rig.flush()
+    path = rig.path(1)
+    rig.cache.delete(1)
+    with pytest.raises(NoLedgerIndex):
+        rig.cache.get(1, 0)
+    assert rig.files.exists(path)
+    rig.add(1)
+    rig.cache.put(1, [3], [33])
+    assert list(rig.cache.entry_ids(1)) == [3]
+    rig.flush()
+    assert list(rig.reopen().entry_ids(1)) == [3]
+    rig.cache.delete(1)
+    rig.flush()
+    assert not rig.files.exists(path)
+    assert rig.reopen().records.ledger_ids() == []
+
+
+def test_entries_of_a_life_that_is_over_are_not_put() -> None:
+    rig = Rig()
+    rig.add(1)
+    with pytest.raises(NoLedgerIndex):
+        rig.cache.put(1, [0], [1], lambda: True)
+    assert rig.cache.get(1, 0) == 0
+
+
+def test_a_move_takes_the_place_only_of_what_it_copied() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0], [11])
+    assert rig.cache.move(1, 0, 11, 22)
+    assert not rig.cache.move(1, 0, 11, 33)
+    assert not rig.cache.move(2, 0, 11, 33)
+    assert rig.cache.get(1, 0) == 22
+
+
+def test_a_file_in_a_full_directory_moves_to_another() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0], [11])
+    rig.flush()
+    old = rig.path(1)[:2]
+    rig.states.report(old, DiskState.FULL)
+    rig.cache.put(1, [1], [12])
+    rig.flush()
+    assert rig.path(1)[:2] != old
+    assert not rig.files.exists(f"{old}/0/1/1.idx")
+    assert not rig.files.exists(f"{rig.path(1)}.rloc")
+    assert [rig.reopen().get(1, entry_id) for entry_id in (0, 1)] == [11, 12]
+
+
+def test_leftovers_of_a_move_are_finished_or_removed() -> None:
+    rig = Rig()
+    rig.add(1, 2)
+    rig.flush()
+    kept, moved = rig.path(1), rig.path(2)
+    rig.files.write_bytes_synced(f"{kept}.rloc", b"half a copy")
+    rig.files.rename(moved, f"{moved}.rloc")  # the old file was removed, the copy not renamed yet
+    rig.reopen()
+    assert sorted(rig.cache.records.ledger_ids()) == [1, 2]
+    assert rig.path(2) == moved
+    assert not rig.files.exists(f"{kept}.rloc")
+
+
+def test_a_name_that_is_no_ledger_and_a_second_file_are_refused() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.flush()
+    rig.files.write_bytes_synced(rig.path(1).replace("1.idx", "x.idx"), b"")
+    with pytest.raises(StorageFault, match=r"x\.idx is no index file"):
+        rig.reopen()
+    rig.files.unlink(rig.path(1).replace("1.idx", "x.idx"))
+    other = "/b" if rig.path(1).startswith("/a") else "/a"
+    rig.files.makedirs(f"{other}/0/1")
+    rig.files.write_bytes_synced(f"{other}/0/1/1.idx", rig.files.read_bytes(rig.path(1)))
+    with pytest.raises(StorageFault, match="ledger 1 has two index files"):
+        rig.reopen()
+
+
+def test_a_file_without_a_header_waits_for_its_key_and_stays_in_limbo_without() -> None:
+    rig = Rig()
+    rig.files.makedirs("/a/0/1")
+    rig.files.makedirs("/a/0/2")
+    rig.files.write_bytes_synced("/a/0/1/1.idx", b"")
+    rig.files.write_bytes_synced("/a/0/2/2.idx", bytes(2000))
+    rig.reopen()
+    assert _record(rig, 1).limbo
+    rig.add(1)  # the replay brings it
+    rig.cache.records.end_replay()
+    rig.flush()
+    rig.reopen()
+    assert (_record(rig, 1).key, _record(rig, 1).limbo) == (KEY, False)
+    assert _record(rig, 2).limbo
+
+
+def test_a_damaged_header_leaves_limbo_and_a_newer_one_is_refused() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0], [11])
+    rig.flush()
+    path = rig.path(1)
+    rig.files.corrupt(path, 0, b"XXXX")
+    rig.reopen()
+    assert _record(rig, 1).limbo
+    assert rig.cache.get(1, 0) == 11
+    rig.files.corrupt(path, 0, b"BKLE\0\0\0\7")
+    with pytest.raises(StorageFault, match="newer release"):
+        rig.reopen()
+
+
+def test_a_file_of_version_0_keeps_it() -> None:
+    rig = Rig(version=0)
+    rig.add(1)
+    rig.flush()
+    rig.options = replace(rig.options, version=1)
+    rig.reopen()
+    rig.cache.records.put(1, replace(_record(rig, 1), fenced=True, explicit_lac=bytes(20)))
+    rig.add(2)
+    rig.flush()
+    versions = []
+    for ledger_id in (1, 2):
+        decoded = decode_header(rig.files.read_bytes(rig.path(ledger_id))[:HEADER_BYTES])
+        assert decoded is not None
+        versions.append(decoded[0])
+    assert versions == [0, 1]
+    rig.reopen()
+    assert _record(rig, 1).fenced
+    assert _record(rig, 1).explicit_lac is None
+
+
+def test_a_trailing_part_of_a_slot_counts_as_zero() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0], [11])
+    rig.flush()
+    file = rig.files.open(rig.path(1), writable=True)
+    file.truncate(HEADER_BYTES + 8)
+    file.pwrite(b"\xff\xff\xff", HEADER_BYTES + 8)
+    file.close()
+    rig.reopen()
+    assert rig.cache.last_entry_id(1) == 0
+    assert list(rig.cache.entry_ids(1)) == [0]
+    assert rig.cache.get(1, 1) == 0
+
+
+def test_keys_that_no_header_holds_are_refused() -> None:
+    rig = Rig()
+    with pytest.raises(BadRequest, match="600 bytes"):
+        rig.cache.records.set_master_key(1, b"k" * 600)
+    assert rig.cache.records.get(1) is None
+
+
+@pytest.mark.parametrize("options", [{"page_bytes": 12}, {"page_limit": 0}, {"open_files": 0}, {"version": 2}])
+def test_impossible_options_are_refused(options: dict[str, int]) -> None:
+    with pytest.raises(InvalidConfiguration):
+        LedgerCacheOptions(**options)
+
+
+def test_the_default_page_limit_is_a_third_of_the_memory() -> None:
+    assert default_page_limit(3 << 20, 8192) == 128
+    assert default_page_limit(1, 8192) == 1
+
+
+def test_idle_files_are_closed() -> None:
+    rig = Rig()
+    clock = [0.0]
+    rig.cache.handles._idle_seconds = 10
+    rig.cache.handles._clock = lambda: clock[0]
+    rig.add(1, 2)
+    rig.cache.put(1, [0], [11])
+    rig.cache.put(2, [0], [22])
+    rig.flush()
+    assert rig.cache.handles.counts() == (0, 0)
+    rig.cache.put(1, [1], [12])
+    rig.flush()
+    assert list(rig.cache.entry_ids(2)) == [0]
+    assert rig.cache.handles.counts() == (1, 1)
+    clock[0] = 11
+    rig.cache.flush()
+    assert rig.cache.handles.counts() == (0, 0)

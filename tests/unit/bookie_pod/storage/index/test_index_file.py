@@ -1,0 +1,130 @@
+"""The format of index files, against files that the reference wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie_pod.storage.index.index_file import (
+    HEADER_BYTES,
+    MAX_KEY_BYTES,
+    decode_header,
+    encode_header,
+    parse_name,
+    relative_path,
+    slot_offset,
+)
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_protocol.errors import BadRequest, StorageFault
+
+GOLDEN = Path(__file__).parents[4] / "golden"
+FILES = sorted(GOLDEN.glob("disk-*/0/*/*.idx"))
+KEY = bytes(range(20))
+
+
+def test_there_are_golden_files() -> None:
+    assert len(FILES) == 16
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parents[2].name}-{path.name}")
+def test_headers_of_the_reference_are_read_and_written_byte_for_byte(path: Path) -> None:
+    header = path.read_bytes()[:HEADER_BYTES]
+    decoded = decode_header(header)
+    assert decoded is not None
+    version, record = decoded
+    assert version == 1
+    assert len(record.key) == 20
+    assert encode_header(record, version) == header
+    assert record.fenced == (path.stem in ("7", "1b"))
+    assert (record.explicit_lac is not None) == (path.stem == "7")
+    assert relative_path(parse_name(path.name)) == str(path.relative_to(path.parents[2]))
+
+
+@pytest.mark.parametrize(
+    ("ledger_id", "path"),
+    [
+        (0, "0/0/0.idx"),
+        (5, "0/5/5.idx"),
+        (0x1234, "12/34/1234.idx"),
+        (0x123456, "34/56/123456.idx"),
+        ((1 << 63) - 1, "ff/ff/7fffffffffffffff.idx"),
+        (-2, "ff/fe/fffffffffffffffe.idx"),
+    ],
+)
+def test_paths(ledger_id: int, path: str) -> None:
+    assert relative_path(ledger_id) == path
+    name = path.rsplit("/", 1)[1]
+    assert parse_name(name) == ledger_id
+    assert parse_name(f"{name}.rloc") == ledger_id
+
+
+@pytest.mark.parametrize("name", ["x.idx", "05.idx", "5", "5.log", ".idx", "1ffffffffffffffff.idx", "-5.idx", "A.idx"])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(ValueError):
+        parse_name(name)
+
+
+@given(
+    key=st.binary(max_size=MAX_KEY_BYTES),
+    fenced=st.booleans(),
+    limbo=st.booleans(),
+    lac=st.none() | st.binary(min_size=16, max_size=400),
+    version=st.sampled_from([0, 1]),
+)
+def test_a_header_comes_back(key: bytes, fenced: bool, limbo: bool, lac: bytes | None, version: int) -> None:
+    record = LedgerRecord(key, fenced, limbo, lac)
+    header = encode_header(record, version)
+    assert len(header) == HEADER_BYTES
+    kept = record if version else LedgerRecord(key, fenced, limbo)
+    assert decode_header(header) == (version, kept)
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_are_a_header_no_header_or_damage(data: bytes) -> None:
+    try:
+        decode_header(data)
+    except StorageFault:
+        assert len(data) >= 12
+
+
+def test_a_header_that_was_never_finished_is_no_header() -> None:
+    header = encode_header(LedgerRecord(KEY, explicit_lac=bytes(range(20))))
+    for length in (0, 3, 11, 12, 31, 35, 39, 59):
+        assert decode_header(header[:length]) is None
+    assert decode_header(bytes(HEADER_BYTES)) is None
+    assert decode_header(header[:60]) is not None
+
+
+@pytest.mark.parametrize(
+    ("offset", "data", "message"),
+    [
+        (0, b"BKLO", "begins with"),
+        (4, b"\0\0\0\2", "version 2"),
+        (4, b"\xff\xff\xff\xff", "version -1"),
+        (8, b"\xff\xff\xff\xff", "master key of -1"),
+        (8, b"\0\0\x04\0", "fields up to byte"),
+        (36, b"\0\0\0\x0f", "explicit LAC of 15"),
+        (36, b"\xff\xff\xff\xff", "explicit LAC of -1"),
+        (36, b"\0\0\x04\0", "fields up to byte"),
+    ],
+)
+def test_damage_is_told(offset: int, data: bytes, message: str) -> None:
+    header = bytearray(encode_header(LedgerRecord(KEY)))
+    header[offset : offset + len(data)] = data
+    with pytest.raises(StorageFault, match=message):
+        decode_header(bytes(header))
+
+
+def test_a_key_that_does_not_fit_is_refused_and_a_lac_that_does_not_is_left_out() -> None:
+    with pytest.raises(BadRequest, match="513 bytes"):
+        encode_header(LedgerRecord(bytes(513)))
+    header = encode_header(LedgerRecord(b"k" * 512, fenced=True, explicit_lac=b"l" * 500))
+    assert decode_header(header) == (1, LedgerRecord(b"k" * 512, fenced=True))
+
+
+def test_slots() -> None:
+    assert slot_offset(3) == 1048
+    assert slot_offset(5000) == 1024 + 40_000
