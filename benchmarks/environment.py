@@ -64,7 +64,7 @@ def drive(class_path: str, *arguments: str) -> dict[str, Any]:
     )
     lines = done.stdout.strip().splitlines()
     if done.returncode != 0 or not lines:
-        raise DriverError(f"driver {' '.join(arguments)}: {done.stdout[-1000:]}{done.stderr[-3000:]}")
+        raise DriverError(f"driver {' '.join(arguments)}: {done.stderr[:800]}\n{done.stdout[-600:]}")
     result: dict[str, Any] = json.loads(lines[-1])
     return result
 
