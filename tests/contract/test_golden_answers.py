@@ -61,8 +61,7 @@ async def play(port: int, case: dict[str, Any], answers_expected: int) -> tuple[
     async with await RawClient.connect(port) as client:
         try:
             if len(case["sent"]) > 1 and answers_expected == len(case["sent"]) and "pipelined" not in case["case"]:
-                for frame in case["sent"]:
-                    answers.append((await client.ask(bytes.fromhex(frame))).hex())
+                answers += [(await client.ask(bytes.fromhex(frame))).hex() for frame in case["sent"]]
             else:
                 client.send(*map(bytes.fromhex, case["sent"]))
                 for _ in range(answers_expected):

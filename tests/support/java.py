@@ -81,9 +81,7 @@ class MavenProject:
                 self._build(target)
                 stamp.write_text(state)
             classes = [str(target / "test-classes")] if self.tests else []
-            return os.pathsep.join(
-                [*classes, str(target / "classes"), (target / _CLASS_PATH).read_text().strip()]
-            )
+            return os.pathsep.join([*classes, str(target / "classes"), (target / _CLASS_PATH).read_text().strip()])
 
     def _build(self, target: Path) -> None:
         scope = "test" if self.tests else "runtime"
@@ -106,9 +104,7 @@ class MavenProject:
             check=False,
         )
         if done.returncode != 0:
-            raise RuntimeError(
-                f"Maven could not build {self.directory}:\n{done.stdout[-6000:]}{done.stderr[-2000:]}"
-            )
+            raise RuntimeError(f"Maven could not build {self.directory}:\n{done.stdout[-6000:]}{done.stderr[-2000:]}")
 
     def _state(self) -> str:
         digest = hashlib.sha256()

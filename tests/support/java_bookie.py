@@ -81,9 +81,7 @@ def java_shell(class_path: str, configuration_file: Path, *arguments: str) -> st
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(
-            f"bookkeeper shell {' '.join(arguments)} failed:\n{(done.stdout + done.stderr)[-4000:]}"
-        )
+        raise RuntimeError(f"bookkeeper shell {' '.join(arguments)} failed:\n{(done.stdout + done.stderr)[-4000:]}")
     return done.stdout + done.stderr
 
 
