@@ -133,6 +133,9 @@ class LogAppender:
         new.disk_state = self._disk_states.get(new.directory, DiskState.WRITABLE)
         self._writers[new.log_id] = new
         self._active.put(ledger_id, new)
+        if self._log_before_memtable_flush is None:
+            # None was open: the flush begins in this one. (The reference opens the next log when it rotates one.)
+            self._log_before_memtable_flush = new.log_id
         self._stats.logs_created += 1
         if old is not None:
             self._retire(old)
