@@ -15,6 +15,9 @@ Files without (written by the reference, or with `group_checks` off)
   the padding that ends them at a sector boundary) follows at some later sector: then it is damage. After a power cut
   that reordered sectors this may refuse a file that is only torn; it cannot be told, and refusing loses nothing.
 - A record of nothing but zeros counts as a zero length word: its length was written and its body was not.
+- The last record is left out if it ends inside a sector without padding behind it, and that sector holds nothing but
+  zeros: the process died between two writes of one group. A client could read such an entry, but its digest fails,
+  and the ledger could not be recovered. No group without its padding was ever acknowledged.
 - A negative length is damage, but for a padding marker cut short by zeros. A record below 16 bytes is damage if
   anything but zeros follows it.
 
@@ -217,9 +220,23 @@ class _Surveyor:
                 break
         end = walk.offset
         if self._only_zeros_from(end):
-            return self._found(header, start, end)
+            return self._found(header, start, self._before_cut_record(header, start, end))
         damage = self._damage_at_stop(walk, header, end == header.length)
         return self._found(header, start, end, torn=damage is None, damage=damage)
+
+    def _before_cut_record(self, header: JournalHeader, start: int, end: int) -> int:
+        """`end`, or where the last record begins if its own end was never written."""
+        within = end % SECTOR
+        if header.version < FIRST_VERSION_WITH_PADDING or not within or end - within < start:
+            return end
+        if self._window.read(end - within, within).strip(b"\0"):
+            return end
+        last = end
+        for step in RecordWalk(self._window, header.version, start):
+            if step.end > end:
+                break
+            last = end if step.is_padding else step.offset
+        return last
 
     def _is_hollow(self, step: Step) -> bool:
         """Whether only the length word of a record was written: no client writes an entry of zeros."""

@@ -322,6 +322,22 @@ def test_a_record_of_zeros_is_not_handed_out() -> None:
     assert entries(files_with((9, data))) == [(7, 0)]
 
 
+def test_a_last_record_that_ends_in_unwritten_sectors_is_not_handed_out() -> None:
+    """The reference writes a long group in several goes; killed in between, it leaves whole lengths with cut bodies."""
+    group = record(7, 1) + record(7, 2, b"x" * 700)
+    data = plain_file(record(7, 0)) + group
+    cut = data[:1536].ljust(len(data), b"\0")
+    assert len(data) % 512
+    assert entries(files_with((9, data))) == [(7, 0), (7, 1), (7, 2)]
+    assert entries(files_with((9, cut))) == [(7, 0), (7, 1)]
+    assert entries(files_with((9, cut), (10, plain_file(record(7, 3))))) == [(7, 0), (7, 1), (7, 3)]
+
+
+def test_an_entry_that_ends_in_zeros_is_handed_out_if_its_group_is_whole() -> None:
+    data = plain_file(record(7, 0), record(7, 1, bytes(700)))
+    assert entries(files_with((9, data))) == [(7, 0), (7, 1)]
+
+
 # --- several files --------------------------------------------------------------------------------------------------
 
 
