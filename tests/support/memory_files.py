@@ -169,8 +169,11 @@ class MemoryFiles(WholeFiles):
 
     # --- what tests ask for -------------------------------------------------------------------------------
 
-    def crash(self, rng: random.Random) -> MemoryFiles:
-        """The file system after a power cut at this moment; this one stays as it is."""
+    def crash(self, rng: random.Random, *, whole_sectors: bool = False) -> MemoryFiles:
+        """The file system after a power cut at this moment; this one stays as it is.
+
+        `whole_sectors`: the disk never tears a write within a sector of 512 bytes.
+        """
         with self._lock:
             survivors = survivors_in_any_order if self.strict_names else survivors_in_order
             names = dict(self._durable_names)
@@ -182,7 +185,7 @@ class MemoryFiles(WholeFiles):
             for path in sorted(names):
                 inode = names[path]
                 if id(inode) not in copies:
-                    copies[id(inode)] = inode.after_crash(rng)
+                    copies[id(inode)] = inode.after_crash(rng, whole_sectors=whole_sectors)
                 after._names[path] = copies[id(inode)]
             after._durable_names = dict(after._names)
             return after

@@ -87,8 +87,8 @@ class Inode:
         copy.modified_ms = self.modified_ms
         return copy
 
-    def after_crash(self, rng: random.Random) -> Inode:
-        """A copy that holds what was synced and a random part of what was not."""
+    def after_crash(self, rng: random.Random, *, whole_sectors: bool = False) -> Inode:
+        """A copy that holds what was synced and a random part of what was not, torn within sectors or not."""
         kept = bytearray(self.durable)
         mood = rng.choice(["nothing", "everything", "prefix", "sectors"])
         if mood == "everything":
@@ -98,14 +98,14 @@ class Inode:
             for change in self.unsynced[:last]:
                 _apply(kept, change)
             torn = self.unsynced[last]
-            _apply(kept, _torn(torn, rng) if isinstance(torn, _Write) else torn)
+            _apply(kept, _torn(torn, rng, whole_sectors) if isinstance(torn, _Write) else torn)
         elif mood == "sectors":
-            self._keep_sectors(kept, rng)
+            self._keep_sectors(kept, rng, whole_sectors)
         copy = Inode(self.now_ms, kept, bytearray(kept), [], set(_pages(len(kept), 0)))
         copy.modified_ms = self.modified_ms
         return copy
 
-    def _keep_sectors(self, kept: bytearray, rng: random.Random) -> None:
+    def _keep_sectors(self, kept: bytearray, rng: random.Random, whole_sectors: bool) -> None:
         chance = rng.choice([0.1, 0.5, 0.9])
         begin = 0
         truncations = [i for i, change in enumerate(self.unsynced) if isinstance(change, _Truncate)]
@@ -121,7 +121,7 @@ class Inode:
             size = max(size, change.offset + len(change.data))
             for sector in change.sectors():
                 if rng.random() < chance:
-                    _put(kept, sector if rng.random() < 0.9 else _torn(sector, rng))
+                    _put(kept, sector if rng.random() < 0.9 else _torn(sector, rng, whole_sectors))
         if rng.random() < 0.5 and len(kept) < size:
             kept.extend(bytes(size - len(kept)))
 
@@ -185,5 +185,8 @@ def _cut(data: bytearray, size: int) -> None:
         data.extend(bytes(size - len(data)))
 
 
-def _torn(write: _Write, rng: random.Random) -> _Write:
-    return _Write(write.offset, write.data[: rng.randint(0, len(write.data))])
+def _torn(write: _Write, rng: random.Random, whole_sectors: bool) -> _Write:
+    length = rng.randint(0, len(write.data))
+    if whole_sectors and length < len(write.data):
+        length = max(0, length - (write.offset + length) % SECTOR)
+    return _Write(write.offset, write.data[:length])

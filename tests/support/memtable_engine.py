@@ -96,8 +96,8 @@ class MemTableBookie:
         return MemTableBookie(self.engine, self.directories, self.index_directories, self.options, files, self.on_loop)
 
     def crash(self, rng: random.Random) -> MemTableBookie:
-        """The bookie after a power cut, not yet opened."""
-        return self.on(self.files.crash(rng))
+        """The bookie after a power cut, not yet opened. Index files rely on sectors that are written whole."""
+        return self.on(self.files.crash(rng, whole_sectors=True))
 
 
 def open_memtable_engine(

@@ -75,7 +75,11 @@ class DbLedgerStorage:
         return self.directories[ledger_id % self._count].active_entries(ledger_id)
 
     def account(self, ledger_id: int, nbytes: int, count: int) -> bool:
-        return self.directories[ledger_id % self._count].account(nbytes, count)
+        directory = self.directories[ledger_id % self._count]
+        full = directory.account(nbytes, count)
+        if directory.is_due:
+            self.request_flush(ledger_id)
+        return full
 
     def is_full(self, ledger_id: int) -> bool:
         return self.directories[ledger_id % self._count].is_full

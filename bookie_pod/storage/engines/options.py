@@ -27,6 +27,10 @@ class DbStorageOptions:
     """`dbStorage_writeCacheMaxSizeMb`, bytes, default 25 % of the memory budget: both halves of all
     directories."""
 
+    flush_bytes: int = 0
+    """`writeCacheFlushThresholdMb`, bytes, 0 = only when a half is full: all directories together begin a flush when
+    their active halves hold this much."""
+
     read_cache_bytes: int = 256 * MIB
     """`dbStorage_readAheadCacheMaxSizeMb`, bytes, default 25 % of the memory budget."""
 

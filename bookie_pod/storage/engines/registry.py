@@ -189,6 +189,7 @@ def _open_directory(
             ledgers,
             parts.on_loop,
             half_bytes=options.write_cache_bytes // count // 2,
+            flush_bytes=options.flush_bytes // count,
             read_cache_bytes=options.read_cache_bytes // count,
             read_ahead_entries=options.read_ahead_entries,
             read_ahead_bytes=options.read_ahead_bytes,

@@ -51,12 +51,16 @@ class SingleDirectoryStorage:
         on_loop: OnLoop,
         *,
         half_bytes: int,
+        flush_bytes: int = 0,
         read_cache_bytes: int,
         read_ahead_entries: int = 100,
         read_ahead_bytes: int = -1,
         metrics: StorageMetrics | None = None,
     ) -> None:
-        """Sizes are bytes of this directory's share; `read_ahead_bytes` <= 0 means half of the read cache."""
+        """Sizes are bytes of this directory's share; `read_ahead_bytes` <= 0 means half of the read cache.
+
+        A half that holds `flush_bytes` is flushed, though it could take more; 0: only when it is full.
+        """
         self.logs = logs
         self.locations = locations
         self.ledgers = ledgers
@@ -65,6 +69,7 @@ class SingleDirectoryStorage:
         """A flush was asked for and has not swapped yet. Event loop."""
         self._on_loop = on_loop
         self._half_bytes = half_bytes
+        self._flush_bytes = min(flush_bytes, half_bytes) or half_bytes
         limit = read_cache_bytes // 2
         self._read_ahead_bytes = min(limit, read_ahead_bytes) if read_ahead_bytes > 0 else limit
         self._windows = ReadAheadWindows(read_ahead_entries)
@@ -84,6 +89,11 @@ class SingleDirectoryStorage:
 
     def account(self, nbytes: int, count: int) -> bool:
         return self._active.account(nbytes, count)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the active half holds enough for a flush, and none was asked for yet. Event loop."""
+        return self._active.nbytes >= self._flush_bytes and not self.flush_wanted
 
     @property
     def is_full(self) -> bool:

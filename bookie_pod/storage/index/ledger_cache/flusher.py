@@ -9,6 +9,8 @@ Invariants
 - A failure leaves pages dirty and headers due. The file is closed, and the next flush opens it anew and writes
   everything again: a file whose sync failed may have lost what it was given.
 
+Slots are overwritten in place. That is safe where the disk writes sectors of 512 bytes whole: no slot crosses one.
+
 Threads: any; calls take turns on one lock.
 
 Source: reference bookie behaviour, section 13.2; reference on-disk formats, sections 9 and 13.
