@@ -78,6 +78,7 @@ def storage_settings(config: BookieConfig) -> StorageSettings:
         memtable=_memtable_options(config),
         db=DbStorageOptions(
             write_cache_bytes=db.write_cache_max_bytes,
+            flush_bytes=db.flush_threshold_mb * _MIB,
             read_cache_bytes=db.read_cache_max_bytes,
             read_ahead_entries=db.read_ahead_batch_size,
             read_ahead_bytes=db.read_ahead_batch_bytes,

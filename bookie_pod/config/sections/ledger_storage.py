@@ -78,6 +78,11 @@ class DbStorageConfig:
     )
     """Write cache in MiB, divided by the number of ledger directories; each part is split into two halves.
     A half must hold the largest entry."""
+    flush_threshold_mb: int = key("writeCacheFlushThresholdMb", 64, at_least=0, at_most=1_048_576, own=True)
+    """MiB in the write cache, all ledger directories together, that begin a flush. What is beyond them up to
+    `dbStorage_writeCacheMaxSizeMb` takes bursts and slow disks, so a bookie that keeps up uses little memory.
+    More of it makes longer sorted runs in the entry logs, which helps readers of many ledgers at once. 0: flush
+    only when half of the write cache is full, as Apache's bookie does."""
     read_cache_max_size_mb: int = key(
         "dbStorage_readAheadCacheMaxSizeMb",
         256,

@@ -59,7 +59,7 @@ class SingleDirectoryStorage:
     ) -> None:
         """Sizes are bytes of this directory's share; `read_ahead_bytes` <= 0 means half of the read cache.
 
-        A half that holds `flush_bytes` is flushed, though it could take more; 0: only when it is full.
+        A half that holds `flush_bytes` is flushed, though it could take more; 0: only when asked for.
         """
         self.logs = logs
         self.locations = locations
@@ -69,7 +69,7 @@ class SingleDirectoryStorage:
         """A flush was asked for and has not swapped yet. Event loop."""
         self._on_loop = on_loop
         self._half_bytes = half_bytes
-        self._flush_bytes = min(flush_bytes, half_bytes) or half_bytes
+        self._flush_bytes = min(flush_bytes, half_bytes)
         limit = read_cache_bytes // 2
         self._read_ahead_bytes = min(limit, read_ahead_bytes) if read_ahead_bytes > 0 else limit
         self._windows = ReadAheadWindows(read_ahead_entries)
@@ -93,7 +93,7 @@ class SingleDirectoryStorage:
     @property
     def is_due(self) -> bool:
         """Whether the active half holds enough for a flush, and none was asked for yet. Event loop."""
-        return self._active.nbytes >= self._flush_bytes and not self.flush_wanted
+        return 0 < self._flush_bytes <= self._active.nbytes and not self.flush_wanted
 
     @property
     def is_full(self) -> bool:

@@ -324,3 +324,21 @@ def test_a_deletion_takes_dicts_back_only_if_one_was_handed_out() -> None:
     storage.delete_ledger(2)
     assert swaps == [1]
     storage.close()
+
+
+def test_a_flush_begins_at_the_threshold_and_nobody_waits() -> None:
+    """Long before a half is full its entries go to the log; the half is never reported full."""
+    swapped = threading.Event()
+    options = replace(small_options(half_bytes=1 << 20), flush_bytes=16 << 10)
+    bookie = MemoryBookie(options=options)
+    storage = bookie.open()
+    storage.on_swap(swapped.set)
+    first = [entry(7, number, 400) for number in range(60)]
+    put(storage, *first)
+    assert swapped.wait(10)
+    assert not storage.is_full(7)
+    storage.flush()
+    assert storage.directories[0].write_cache_usage()[1] == 0
+    assert [storage.read(7, number) for number in range(60)] == first
+    assert bookie.metrics.sizes, "entries reached the entry log"
+    storage.close()
