@@ -22,6 +22,10 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("direction", pairs, ids=[f"{a}-to-{b}" for a, b in pairs])
 
 
+# With Sorted and Interleaved storage, flushes and rotated logs come from here, not from the interval.
+_SMALL_MEMTABLE = {"skipListSizeLimit": "131072", "logSizeLimit": "524288", "pageLimit": "64"}
+
+
 # "journal": nothing but the journal holds the entries; "flushed": entry logs and index hold nearly all of them.
 @pytest.mark.parametrize(
     ("storage", "ending"),
@@ -36,7 +40,7 @@ def pytest_generate_tests(metafunc):
 def test_ledgers_keep_their_state(class_path, solo, tmp_path, direction, storage, ending):
     first, second = direction
     flush_ms = "200" if ending == "killed-flushed" else "60000"
-    bookie = solo.bookie(first, {"flushInterval": flush_ms, "ledgerStorageClass": storage})
+    bookie = solo.bookie(first, {"flushInterval": flush_ms, "ledgerStorageClass": storage, **_SMALL_MEMTABLE})
     try:
         bookie.start()
         states, acks = tmp_path / "states", tmp_path / "acks"
@@ -48,8 +52,9 @@ def test_ledgers_keep_their_state(class_path, solo, tmp_path, direction, storage
             write_until(class_path, solo, acks, "V2", bookie.kill)
         bookie = solo.successor(bookie, second)
         bookie.start()
-        # After a clean stop the reference takes any key for a ledger of this storage: it does not look into the index.
-        any_key = second == "java" and storage == INTERLEAVED_STORAGE
+        # With these storages the reference takes any key for a ledger that it knows from its index only: it does not
+        # look into the file.
+        any_key = second == "java" and storage != DB_STORAGE
         verb = "verify-without-keys" if any_key else "verify"
         run_program(class_path, "LedgerStates", solo.metadata_uri, verb, str(states))
         read_back(class_path, solo, acks, "V3", second)
