@@ -75,6 +75,7 @@ class PageTable:
         with self.lock:
             page = self._pin_existing(ledger_id, first_entry)
         if page is not None:
+            self._metrics.page_hit()
             try:
                 self._wait(page)
             except BaseException:

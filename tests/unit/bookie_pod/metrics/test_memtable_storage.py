@@ -1,0 +1,73 @@
+"""Metrics of Sorted and Interleaved storage: the reference's names, fed by a real engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_pod.metrics.memtable_storage import MemTableStorageMetrics
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.storage.engines.metrics import MemTableMetrics
+from bookie_pod.storage.engines.names import SORTED_LEDGER_STORAGE
+from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
+from bookie_protocol.errors import NoSuchEntry
+from tests.support.memory_files import MemoryFiles
+from tests.support.memtable_engine import memtable_options
+from tests.support.storage_engine import call_directly, entry, put
+
+SUMMARIES = (
+    "STORAGE_GET_OFFSET",
+    "STORAGE_GET_ENTRY",
+    "LEDGER_CACHE_READ_PAGE",
+    "SKIP_LIST_GET_ENTRY",
+    "SKIP_LIST_PUT_ENTRY",
+    "SKIP_LIST_SNAPSHOT",
+    "SKIP_LIST_THROTTLING_LATENCY",
+    "STORAGE_SCRUB_PAGES_SCANNED",
+)
+COUNTERS = (
+    "LEDGER_CACHE_HIT",
+    "LEDGER_CACHE_MISS",
+    "SKIP_LIST_FLUSH_BYTES",
+    "SKIP_LIST_THROTTLING",
+    "LEDGER_CACHE_NUM_EVICTED_LEDGERS",
+    "PENDING_GET_FILE_INFO",
+    "INDEX_INMEM_ILLEGAL_STATE_RESET",
+    "INDEX_INMEM_ILLEGAL_STATE_DELETE",
+    "STORAGE_SCRUB_PAGE_RETRIES",
+)
+GAUGES = ("NUM_INDEX_PAGES", "WRITE_FILE_INFO_CACHE_SIZE", "READ_FILE_INFO_CACHE_SIZE")
+
+
+def test_names_and_what_they_count() -> None:
+    registry = Registry()
+    metrics = MemTableStorageMetrics(registry)
+    hooks: MemTableMetrics = metrics
+    options = memtable_options(memtable_bytes=2000, page_bytes=64, page_limit=2)
+    parts = StorageParts(MemoryFiles(), call_directly, memtable_metrics=lambda: hooks)
+    storage = open_storage(StorageSettings(["/a"], engine=SORTED_LEDGER_STORAGE, memtable=options), parts)
+    metrics.bind_gauges(pages=storage.cache.pages.__len__, handles=storage.cache.handles.counts)  # type: ignore[attr-defined]
+    put(storage, *(entry(1, n, 100) for n in range(20)))
+    assert storage.is_full(1)
+    storage.flush()
+    assert [storage.read(1, n) for n in range(20)] == [entry(1, n, 100) for n in range(20)]
+    assert len(list(storage.entry_ids(1))) == 20
+    with pytest.raises(NoSuchEntry):
+        storage.read(1, 20)
+    text = registry.render()
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    for name in SUMMARIES:
+        assert f"# TYPE bookie_{name} summary" in text
+    for name in COUNTERS:
+        assert f"bookie_{name}" in lines
+    assert lines["bookie_SKIP_LIST_FLUSH_BYTES"] == "2000"
+    assert lines["bookie_SKIP_LIST_THROTTLING"] == "1"
+    assert lines['bookie_SKIP_LIST_PUT_ENTRY_count{success="true"}'] == "20"
+    assert lines['bookie_STORAGE_GET_ENTRY_count{success="true"}'] == "20"
+    assert lines['bookie_STORAGE_GET_OFFSET_count{success="true"}'] == "21"
+    assert lines['bookie_SKIP_LIST_GET_ENTRY_count{success="false"}'] == "21"
+    assert int(lines["bookie_LEDGER_CACHE_MISS"]) >= 3
+    assert int(lines["bookie_LEDGER_CACHE_HIT"]) >= 10
+    assert lines["bookie_PENDING_GET_FILE_INFO"] == "0"
+    assert lines["bookie_NUM_INDEX_PAGES"] == "2"
+    assert [f"bookie_{name}" in lines for name in GAUGES] == [True] * 3
+    storage.close()
