@@ -274,7 +274,7 @@ class Bookie:
         self._undo.push_async_callback(asyncio.to_thread, self._server.stop_lanes)
         assert self._listener is not None
         self._listener.serve(self._server.context)
-        self._undo.push_async_callback(self._listener.stop, DRAIN_S)
+        self._undo.push_async_callback(self._drain, self._listener)
         status = None
         if self.config.disks.persist_status:
             status = StatusFiles(self._files, options.current_folders(self.config.directories.ledger))
@@ -295,6 +295,10 @@ class Bookie:
         self._listener = TcpListener(self.loop, host, network.bookie_port)
         await self._listener.bind()
         self._undo.push_async_callback(self._listener.stop, 0)
+
+    async def _drain(self, listener: TcpListener) -> None:
+        """A clean stop answers what is under way; after a failure nothing will be, so nobody waits for it."""
+        await listener.stop(DRAIN_S if self._clean else 0)
 
     def _address(self) -> BookieAddressOptions:
         return options.address_options(self.config, self.port)

@@ -82,7 +82,8 @@ class Writer(threading.Thread):
 
     def _burst(self, client: SyncClient) -> None:
         rng, promises = self._rng, self._promises
-        frames, done = [], []
+        frames: list[bytes] = []
+        done: list[tuple[str, int, int]] = []
         for _ in range(rng.randrange(1, 30)):
             ledger_id = rng.choice(self._ledgers)
             kind = rng.randrange(40)
@@ -100,10 +101,8 @@ class Writer(threading.Thread):
                 frames.append(v3_add(stored(ledger_id, entry_id), recovery=True, txn=len(frames)))
                 done.append(("add", ledger_id, entry_id))
         client.send(*frames)
-        answered = []
         for _ in frames:
             answer = v3_answer(client.frame())
-            answered.append(answer)
             assert answer.status in (0, 403), answer
             if answer.HasField("addResponse"):
                 add = answer.addResponse
@@ -219,6 +218,7 @@ def test_a_clean_stop_leaves_nothing_to_do(tmp_path: Path) -> None:
 # --- SIGTERM while it starts ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sigterm_at_any_moment_of_the_start(tmp_path: Path) -> None:
     with ServeProcess(tmp_path) as bookie:
         bookie.start()
@@ -338,6 +338,7 @@ def test_a_ledger_disk_without_a_byte_left(tmp_path: Path, disk: SmallDisk) -> N
         check_some(bookie)
 
 
+@pytest.mark.slow
 def test_a_full_journal_disk_ends_the_bookie_and_nothing_acknowledged_is_lost(tmp_path: Path, disk: SmallDisk) -> None:
     with ServeProcess(tmp_path, {"journalDirectories": str(disk.path / "journal")}) as bookie:
         bookie.start()
@@ -361,7 +362,7 @@ def test_a_full_journal_disk_ends_the_bookie_and_nothing_acknowledged_is_lost(tm
             assert v2_code(client.ask(v2_add(entry(1, acknowledged + 1)))) == 0
 
 
-@pytest.mark.parametrize("what", ["journal", "ledgers"])
+@pytest.mark.parametrize("what", [pytest.param("journal", marks=pytest.mark.slow), "ledgers"])
 def test_a_file_system_mounted_read_only(tmp_path: Path, disk: SmallDisk, what: str) -> None:
     with ServeProcess(tmp_path, {f"{what.rstrip('s')}Directories": str(disk.path / what)}) as bookie:
         bookie.start()

@@ -117,6 +117,13 @@ class ServeProcess:
         process.wait(_END_S)
         self.process = None
 
+    def pause(self) -> None:
+        """As a machine that hangs."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._running().send_signal(signal.SIGCONT)
+
     def stop(self) -> int:
         """SIGTERM; returns the exit code."""
         self._running().send_signal(signal.SIGTERM)
@@ -216,7 +223,7 @@ class SmallDisk:
         return ballast
 
     def remount(self, mode: str) -> None:
-        """`ro` or `rw`. Fails while a file is open for writing, but with `force_read_only`."""
+        """`ro` or `rw`. Fails while a file is open for writing."""
         self._mount("-o", f"remount,{mode}", str(self.path))
 
     def close(self) -> None:
