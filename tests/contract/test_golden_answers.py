@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bookie_pod.storage.engines.names import KNOWN_ENGINES, short_name
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from tests.support.served_bookie import RawClient, ServedBookie
 
@@ -32,9 +33,9 @@ def load(name: str) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture
-async def bookie(tmp_path: Path) -> AsyncIterator[ServedBookie]:
-    async with ServedBookie(tmp_path) as served:
+@pytest.fixture(params=KNOWN_ENGINES, ids=short_name)
+async def bookie(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ServedBookie]:
+    async with ServedBookie(tmp_path, {"ledgerStorageClass": request.param}) as served:
         yield served
 
 
