@@ -142,7 +142,9 @@ def test_a_cluster_that_was_never_made(bookie: ServeProcess) -> None:
     recovers(bookie)
 
 
-@pytest.mark.parametrize("name", ["j1", "l0", pytest.param("i1", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["j1", pytest.param("l0", marks=pytest.mark.slow), pytest.param("i1", marks=pytest.mark.slow)]
+)
 def test_a_missing_directory(bookie: ServeProcess, name: str) -> None:
     (bookie.work / name).rename(bookie.work / "elsewhere")
     code, line = bookie.refused()
@@ -156,6 +158,7 @@ def test_a_missing_directory(bookie: ServeProcess, name: str) -> None:
     recovers(bookie)
 
 
+@pytest.mark.slow
 def test_an_emptied_directory(bookie: ServeProcess) -> None:
     (bookie.work / "l1" / "current").rename(bookie.work / "kept")
     code, line = bookie.refused()
@@ -179,7 +182,9 @@ def test_an_index_that_was_removed(bookie: ServeProcess, name: str) -> None:
     recovers(bookie)
 
 
-@pytest.mark.parametrize("wrote", [DB_STORAGE, SORTED_STORAGE], ids=["Db", "Sorted"])
+@pytest.mark.parametrize(
+    "wrote", [pytest.param(DB_STORAGE, marks=pytest.mark.slow), SORTED_STORAGE], ids=["Db", "Sorted"]
+)
 def test_the_disk_of_another_engine(tmp_path: Path, wrote: str) -> None:
     other = SORTED_STORAGE if wrote == DB_STORAGE else DB_STORAGE
     with ServeProcess(tmp_path, {"ledgerStorageClass": wrote}) as bookie:
@@ -197,6 +202,7 @@ def test_the_disk_of_another_engine(tmp_path: Path, wrote: str) -> None:
         recovers(bookie)
 
 
+@pytest.mark.slow
 def test_a_journal_damaged_in_the_middle(tmp_path: Path) -> None:
     with ServeProcess(tmp_path) as bookie:
         bookie.start()
@@ -213,6 +219,7 @@ def test_a_journal_damaged_in_the_middle(tmp_path: Path) -> None:
         recovers(bookie)
 
 
+@pytest.mark.slow
 def test_a_journal_that_is_gone(bookie: ServeProcess) -> None:
     bookie.start()
     assert bookie.stop() == 0
@@ -225,7 +232,7 @@ def test_a_journal_that_is_gone(bookie: ServeProcess) -> None:
     recovers(bookie)
 
 
-@pytest.mark.parametrize("which", ["bookiePort", "httpServerPort"])
+@pytest.mark.parametrize("which", ["bookiePort", pytest.param("httpServerPort", marks=pytest.mark.slow)])
 def test_a_port_in_use(bookie: ServeProcess, which: str) -> None:
     bookie.settings.update({"httpServerEnabled": "true", "httpServerPort": str(free_port())})
     with socket.create_server(("127.0.0.1", int(bookie.settings[which]))):
@@ -236,6 +243,7 @@ def test_a_port_in_use(bookie: ServeProcess, which: str) -> None:
     recovers(bookie)
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_noticed_before_a_disk_is_touched(bookie: ServeProcess) -> None:
     before = sorted((str(path), path.stat().st_mtime_ns) for path in bookie.work.glob("[jli]?/current/*"))
     with socket.create_server(("127.0.0.1", bookie.port)):

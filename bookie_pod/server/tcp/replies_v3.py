@@ -9,7 +9,8 @@ Source: reference wire protocol, sections 4.2 and 4.4.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, ClassVar
 
 from bookie_pod.server.tcp.replies import ReadBudget, status_of
 from bookie_pod.server.tcp.requests import Reply
@@ -34,6 +35,22 @@ class _Reply(Reply):
 
     def _send(self, response: pb.Response) -> None:
         self._conn.send(encode_frame(response))
+
+
+class _TimedReply(_Reply):
+    """A reply that is observed when it is sent, by the name of its operation."""
+
+    __slots__ = ("_since",)
+    kind: ClassVar[str]
+
+    def __init__(self, conn: Connection, request: pb.Request) -> None:
+        super().__init__(conn, request)
+        self._since = time.perf_counter()
+
+    def _send(self, response: pb.Response) -> None:
+        elapsed_ms = (time.perf_counter() - self._since) * 1000
+        self._conn.context.metrics.read_done(self.kind, elapsed_ms, response.status == pb.EOK)
+        super()._send(response)
 
 
 class AddReply(_Reply):
@@ -104,10 +121,11 @@ class ReadReply(_Reply):
         return response
 
 
-class WriteLacReply(_Reply):
+class WriteLacReply(_TimedReply):
     """WRITE_LAC."""
 
     __slots__ = ()
+    kind = "write_lac"
 
     def lac_written(self) -> None:
         self._answer(V3Status.EOK)
@@ -122,10 +140,11 @@ class WriteLacReply(_Reply):
         self._send(response)
 
 
-class ReadLacReply(_Reply):
+class ReadLacReply(_TimedReply):
     """READ_LAC. A status other than EOK may come with a packet or an entry."""
 
     __slots__ = ()
+    kind = "read_lac"
 
     def lac_read(self, status: BaseException | None, packet: bytes | None, last_entry: bytes | None) -> None:
         code = V3Status.EOK if status is None else status_of(status)
@@ -143,10 +162,11 @@ class ReadLacReply(_Reply):
         self.lac_read(error, None, None)
 
 
-class ForceReply(_Reply):
+class ForceReply(_TimedReply):
     """FORCE_LEDGER."""
 
     __slots__ = ()
+    kind = "force"
 
     def forced(self) -> None:
         self._answer(V3Status.EOK)
@@ -161,10 +181,11 @@ class ForceReply(_Reply):
         self._send(response)
 
 
-class BookieInfoReply(_Reply):
+class BookieInfoReply(_TimedReply):
     """GET_BOOKIE_INFO; what was not asked for is absent."""
 
     __slots__ = ()
+    kind = "bookie_info"
 
     def bookie_info(self, total: int | None, free: int | None) -> None:
         response = new_response(self._request, V3Status.EOK)
@@ -181,10 +202,11 @@ class BookieInfoReply(_Reply):
         self._send(response)
 
 
-class EntryListReply(_Reply):
+class EntryListReply(_TimedReply):
     """GET_LIST_OF_ENTRIES_OF_LEDGER."""
 
     __slots__ = ()
+    kind = "entry_list"
 
     def entry_list(self, availability: bytes) -> None:
         self._answer(V3Status.EOK, availability)

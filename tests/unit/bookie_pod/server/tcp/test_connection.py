@@ -497,3 +497,23 @@ async def test_a_read_of_an_entry_does_not_depend_on_the_last_one(
     (frame,) = await answers(rig, transport, 1)
     assert v3_status(frame) == 0
     assert not rig.ledgers.states[1].lac_known
+
+
+async def test_every_operation_is_observed_once(rig: ServerRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, bool]] = []
+    monkeypatch.setattr(
+        rig.context.metrics, "read_done", lambda kind, elapsed_ms, success: seen.append((kind, success)), raising=False
+    )
+    conn, transport = rig.connect()
+    talk = [v3_add(entry(1, 0)), v3_write_lac(1, 0), v3_force(1), v3_read_lac(1), v3_read_lac(2), v3_fence(1)]
+    conn.data_received(b"".join((*talk, v3_poll(1, 5, 1), v3_read(1, 9))))
+    await answers(rig, transport, len(talk) + 2)
+    assert sorted(seen) == [
+        ("fence", True),
+        ("force", True),
+        ("long_poll", True),
+        ("read", False),
+        ("read_lac", False),
+        ("read_lac", True),
+        ("write_lac", True),
+    ]
