@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -36,16 +36,14 @@ from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
+from bookie_pod.node.background import BackgroundTasks, collect_cycles
 from bookie_pod.node.bookie_id import (
     BookieAddressOptions,
-    bookie_service_info,
-    candidate_bookie_ids,
     derive_bookie_id,
     derive_host,
 )
-from bookie_pod.node.cookie_check import verify_cookies
-from bookie_pod.node.cookies import Cookie
 from bookie_pod.node.dirty import DirtyMarker
+from bookie_pod.node.identity import check_cookies, service_info
 from bookie_pod.node.loop_bridge import LoopBridge
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server, open_storage_side
@@ -64,7 +62,6 @@ from bookie_pod.storage.journal.marks import MarkFiles
 from bookie_protocol.errors import (
     InvalidCookie,
     MetadataError,
-    MetadataNotFound,
     MetadataUnavailable,
     PodkeeperError,
     ServerStartFailed,
@@ -80,8 +77,6 @@ _T = TypeVar("_T")
 
 DRAIN_S: Final = 5.0
 """How long a stop waits for requests under way, in seconds."""
-COLLECT_INTERVAL_S: Final = 30.0
-"""Between two runs of the cycle collector, in seconds."""
 
 
 class Bookie:
@@ -112,7 +107,7 @@ class Bookie:
         self._metadata: MetadataService
         self._registration: RegistrationManager | None = None
         self._mode: BookieMode | None = None
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks = BackgroundTasks(self.loop, self.fail)
         self._start_cancelled = threading.Event()
 
     # --- start ----------------------------------------------------------------------------------------------
@@ -151,7 +146,7 @@ class Bookie:
         self._undo.push_async_callback(self._metadata.close)
         self.bookie_id = await asyncio.to_thread(derive_bookie_id, self._address())
         self._phase("checking cookies")
-        await self._check_cookies()
+        await check_cookies(config, self._metadata, self._files, self.bookie_id, self._address())
         self._phase("opening the storage")
         await self._open_storage()
         self._phase("replaying journals")
@@ -168,31 +163,10 @@ class Bookie:
         self._phase("serving")
         grpc = asyncio.create_task(start_grpc(config.grpc, self))
         self._undo.push_async_callback(_stop_server, grpc)
-        self._watch(grpc)
-        self._later(self._collect_cycles())
+        self._tasks.watch(grpc)
+        self._tasks.run(collect_cycles())
         gc.collect()
         gc.freeze()
-
-    async def _check_cookies(self) -> None:
-        config = self.config
-        directories = options.bookie_directories(config)
-        try:
-            instance_id = await self._metadata.cluster.instance_id()
-        except MetadataNotFound as error:
-            raise InvalidCookie(
-                f"{config.metadata.service_uri} holds no cluster; make one with"
-                f" `bookie cluster init {config.metadata.service_uri}`"
-            ) from error
-        expected = Cookie.expected(self.bookie_id, directories, instance_id)
-        candidates = await asyncio.to_thread(candidate_bookie_ids, self._address())
-        await verify_cookies(
-            self._metadata.cookies,
-            self._files,
-            expected,
-            candidates,
-            directories,
-            allow_storage_expansion=config.directories.allow_storage_expansion,
-        )
 
     async def _open_storage(self) -> None:
         def close() -> None:
@@ -242,7 +216,8 @@ class Bookie:
             marks,
             self._storage.writable,
             CheckpointHandlers(
-                on_no_writable_directory=self._on_loop(self._no_writable_directory), on_failure=self._on_loop(self.fail)
+                on_no_writable_directory=self._tasks.on_loop(self._no_writable_directory),
+                on_failure=self._tasks.on_loop(self.fail),
             ),
             flush_interval_ms=config.ledger_storage.flush_interval_ms,
         )
@@ -281,7 +256,7 @@ class Bookie:
         self._mode = BookieMode(
             options.mode_options(self.config),
             self._server.admission,
-            self._later,
+            self._tasks.run,
             self.fail,
             remembered=status.read() if status is not None else None,
             store=status,
@@ -310,8 +285,8 @@ class Bookie:
             options.current_folders(directories.ledger),
             options.disk_options(self.config),
             report=lambda folder, state: self._storage.dirs[folder].report(folder, state),
-            on_verdict=self._on_loop(self._mode_of().on_disks),
-            on_failure=self._on_loop(self.fail),
+            on_verdict=self._tasks.on_loop(self._mode_of().on_disks),
+            on_failure=self._tasks.on_loop(self.fail),
             index_directories=options.current_folders(
                 tuple(path for path in directories.index if path not in directories.ledger)
             ),
@@ -327,15 +302,7 @@ class Bookie:
         )
 
     async def _register(self) -> None:
-        host = await asyncio.to_thread(derive_host, self._address())
-        listener = self.config.http.listener
-        info = bookie_service_info(
-            host,
-            self.port,
-            tls=self.config.tls.provider_factory_class is not None,
-            http_port=listener.port if listener is not None else None,
-            http_host=listener.host if listener is not None else None,
-        )
+        info = await service_info(self.config, self._address())
         self._registration = RegistrationManager(self._metadata, self.bookie_id, info, self.fail)
         read_only = self._mode_of().read_only
         await self._registration.register(read_only=read_only)
@@ -365,8 +332,7 @@ class Bookie:
         self._running = False
         if self._server_accepts():
             self._server.context.accepting = False
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         with suppress(Exception):
             await self._undo.aclose()
 
@@ -414,39 +380,6 @@ class Bookie:
     def _phase(self, phase: str) -> None:
         self.phase = phase
         _log.info("phase", phase=phase)
-
-    # --- tasks ----------------------------------------------------------------------------------------------
-
-    def _on_loop(self, function: Callable[..., None]) -> Callable[..., None]:
-        def hop(*arguments: object) -> None:
-            with suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(function, *arguments)
-
-        return hop
-
-    def _later(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _watch(self, task: asyncio.Task[object]) -> None:
-        """A server that could not start beside the serving bookie ends it: probes would lie otherwise."""
-
-        def done(finished: asyncio.Task[object]) -> None:
-            if not finished.cancelled() and (error := finished.exception()) is not None:
-                self.fail(error)
-
-        task.add_done_callback(done)
-
-    def _done(self, task: asyncio.Future[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.fail(error)
-
-    async def _collect_cycles(self) -> None:
-        while True:
-            await asyncio.sleep(COLLECT_INTERVAL_S)
-            gc.collect(1)
 
 
 class InvalidStart(ServerStartFailed):

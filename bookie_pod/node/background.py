@@ -1,0 +1,66 @@
+"""Work that goes on beside a serving bookie.
+
+Invariants
+- A task that fails ends the bookie: nothing fails in silence.
+- `cancel` ends every task; none is started afterwards.
+
+Threads: event loop, but for what `on_loop` returns, which any thread may call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+COLLECT_INTERVAL_S: Final = 30.0
+"""Between two runs of the cycle collector, in seconds."""
+
+
+class BackgroundTasks:
+    """The tasks of one bookie; `on_failure` hears of the first error of each."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_failure: Callable[[BaseException], None]) -> None:
+        self._loop = loop
+        self._on_failure = on_failure
+        self._tasks: set[asyncio.Future[None]] = set()
+
+    def run(self, work: Awaitable[None]) -> None:
+        """Run until done or cancelled."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def watch(self, task: asyncio.Task[object]) -> None:
+        """Hear of the failure of a task that somebody else owns."""
+        task.add_done_callback(self._judge)
+
+    def on_loop(self, function: Callable[..., None]) -> Callable[..., None]:
+        """The same function for other threads: it runs on the loop, and nowhere once the loop is closed."""
+
+        def hop(*arguments: object) -> None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(function, *arguments)
+
+        return hop
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _done(self, task: asyncio.Future[None]) -> None:
+        self._tasks.discard(task)
+        self._judge(task)
+
+    def _judge(self, task: asyncio.Future[None] | asyncio.Task[object]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_failure(error)
+
+
+async def collect_cycles() -> None:
+    """Collect young garbage now and then: the collector is off, see `run`."""
+    while True:
+        await asyncio.sleep(COLLECT_INTERVAL_S)
+        gc.collect(1)
