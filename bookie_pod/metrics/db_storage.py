@@ -69,16 +69,16 @@ class DbStorageMetrics:
         self._scope.gauge("entries_count", entries_count)
         self._scope.gauge("ledgers_count", ledgers_count)
 
-    def read_from(self, level: Enum) -> None:
-        """One entry was served from this level; the levels above it missed."""
+    def read_from(self, level: Enum, count: int = 1) -> None:
+        """Entries were served from this level; the levels above it missed."""
         if level.value in _WRITE_CACHES:
-            self._write_cache_hits.add()
+            self._write_cache_hits.add(count)
             return
-        self._write_cache_misses.add()
+        self._write_cache_misses.add(count)
         if level.value == "read_cache":
-            self._read_cache_hits.add()
+            self._read_cache_hits.add(count)
         else:
-            self._read_cache_misses.add()
+            self._read_cache_misses.add(count)
 
     def looked_up(self, seconds: float) -> None:
         """One look-up in the location index."""

@@ -107,6 +107,19 @@ def test_an_entry_is_readable_from_the_put_on_and_after_a_restart(engine: Engine
     assert engine.reopen().read(7, 0) == data
 
 
+def test_a_run_from_memory_has_no_gap_and_is_as_long_as_asked(engine: Engine) -> None:
+    entries = [entry(7, number) for number in range(6)]
+    put(engine.storage, *entries[:3], *entries[4:])
+    assert engine.storage.cached_run(7, 0, 10) == entries[:3]
+    assert engine.storage.cached_run(7, 1, 1) == entries[1:2]
+    assert engine.storage.cached_run(7, 3, 5) == []
+    assert engine.storage.cached_run(8, 0, 5) == []
+    put(engine.storage, entries[3])
+    assert engine.storage.cached_run(7, 0, 10) == entries
+    engine.storage.delete_ledger(7)
+    assert engine.storage.cached_run(7, 0, 10) == []
+
+
 def test_what_is_not_there_is_told_apart(engine: Engine) -> None:
     storage = engine.storage
     with pytest.raises(NoSuchLedger):

@@ -49,8 +49,8 @@ class CountingMetrics:
         self.sizes: list[tuple[int, int]] = []
         self.lookups = self.log_reads = self.failures = self.last_entries = 0
 
-    def read_from(self, level: ReadLevel) -> None:
-        self.levels[level] += 1
+    def read_from(self, level: ReadLevel, count: int = 1) -> None:
+        self.levels[level] += count
 
     def looked_up(self, seconds: float) -> None:
         self.lookups += 1

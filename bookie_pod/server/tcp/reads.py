@@ -14,7 +14,7 @@ Source: reference wire protocol, sections 3.6, 8.2 and 8.3.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from bookie_pod.ledgers.operations import LedgerOperations
@@ -158,25 +158,33 @@ class Reads:
 
     def _on_lane_batch(self, request: BatchReadRequest) -> list[bytes]:
         """The selection rule of the reference, so that batches have the same sizes."""
+        ledger_id, first = request.ledger_id, request.first_entry_id
         limit = min(request.max_size, self._max_batch_bytes)
         count = request.max_count if request.max_count > 0 else _COUNT_UNLIMITED
-        entries: list[bytes] = []
-        frame = BATCH_HEADER_BYTES
-        while len(entries) < count:
-            try:
-                entry = self.on_lane_read(request.ledger_id, request.first_entry_id + len(entries))
-            except (NotThere, StorageFault):
-                if not entries:
-                    raise
-                break
+        entry = self.on_lane_read(ledger_id, first)
+        entries = [entry]
+        frame = BATCH_HEADER_BYTES + len(entry) + 4
+        count = min(count, 1 + max(0, limit - frame) // max(1, len(entry) + 4))
+        for entry in self._on_lane_following(ledger_id, first + 1, count - 1):
             frame += len(entry) + 4
-            if not entries:
-                left = max(0, limit - frame) // max(1, len(entry) + 4)
-                count = min(count, 1 + left)
-            elif frame > limit:
+            if frame > limit:
                 break
             entries.append(entry)
         return entries
+
+    def _on_lane_following(self, ledger_id: int, first: int, count: int) -> Iterator[bytes]:
+        """Entries `first`, `first + 1`, ... until one cannot be read: from memory in one go as far as it has them."""
+        done = 0
+        while done < count:
+            run = self._storage.cached_run(ledger_id, first + done, count - done)
+            yield from run
+            done += len(run)
+            if done < count:
+                try:
+                    yield self.on_lane_read(ledger_id, first + done)
+                except (NotThere, StorageFault):
+                    return
+                done += 1
 
 
 def _stop_if_gone(reply: Reply) -> None:

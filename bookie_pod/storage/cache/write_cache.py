@@ -14,6 +14,7 @@ adds to it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import Final
 
@@ -68,6 +69,11 @@ class WriteCacheHalf:
         if entries is None or ledger_id in self.deleted:
             return None
         return entries.get(entry_id)
+
+    def view(self, ledger_id: int) -> Mapping[int, bytes]:
+        """The ledger's entries, to look up and nothing else; empty if this half holds none. Any thread."""
+        entries = self.ledgers.get(ledger_id)
+        return {} if entries is None or ledger_id in self.deleted else entries
 
     def highest(self, ledger_id: int) -> int | None:
         """The highest entry id of the ledger in this half. Any thread; cost grows with what is new since the

@@ -135,6 +135,9 @@ class DbLedgerStorage:
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         return self.directories[ledger_id % self._count].cached(ledger_id, entry_id)
 
+    def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
+        return self.directories[ledger_id % self._count].cached_run(ledger_id, first, count)
+
     # --- reader threads -------------------------------------------------------------------------------------
 
     def read(self, ledger_id: int, entry_id: int) -> bytes:

@@ -110,6 +110,10 @@ class LedgerStorage(Protocol):
         """The entry if memory holds it (active half, half being flushed, read cache); None tells nothing."""
         ...
 
+    def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
+        """Entries `first`, `first + 1`, ... as far as memory holds them, at most `count`. Any thread."""
+        ...
+
     # --- reader threads -------------------------------------------------------------------------------------
 
     def read(self, ledger_id: int, entry_id: int) -> bytes:

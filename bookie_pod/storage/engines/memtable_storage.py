@@ -26,6 +26,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import takewhile
 
 from bookie_pod.storage.cache.memtable import EntryMemTable
 from bookie_pod.storage.engines.background import BackgroundFlush
@@ -143,6 +144,10 @@ class MemTableStorage(ABC):
 
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
         return self._reads.in_memory(ledger_id, entry_id)
+
+    def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
+        found = (self.cached(ledger_id, entry_id) for entry_id in range(first, first + count))
+        return [entry for entry in takewhile(lambda entry: entry is not None, found) if entry is not None]
 
     def _swap(self) -> None:
         """Freeze the active map, if it holds anything, and the headers that changed. There is no frozen map now."""

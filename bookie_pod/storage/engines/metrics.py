@@ -34,8 +34,8 @@ class FlushStage(Enum):
 class StorageMetrics(Protocol):
     """Sink for the counters of one ledger directory."""
 
-    def read_from(self, level: ReadLevel) -> None:
-        """One entry was served from this level: `write_cache_hits`, `read_cache_hits`, or both missed."""
+    def read_from(self, level: ReadLevel, count: int = 1) -> None:
+        """`count` entries were served from this level: `write_cache_hits`, `read_cache_hits`, or both missed."""
         ...
 
     def looked_up(self, seconds: float) -> None:
@@ -112,7 +112,7 @@ class NoMemTableMetrics(NoCacheMetrics):
 class NoMetrics:
     """Reports nothing."""
 
-    def read_from(self, level: ReadLevel) -> None: ...
+    def read_from(self, level: ReadLevel, count: int = 1) -> None: ...
     def looked_up(self, seconds: float) -> None: ...
     def read_log(self, seconds: float) -> None: ...
     def read_ahead(self, seconds: float, entries: int, nbytes: int) -> None: ...

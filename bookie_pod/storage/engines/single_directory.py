@@ -125,6 +125,31 @@ class SingleDirectoryStorage:
             self._metrics.read_from(ReadLevel.READ_CACHE)
         return entry
 
+    def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
+        """Consecutive entries that memory holds, at most `count`; looks each half up once. Any thread."""
+        active, frozen = self._halves
+        in_active = active.view(ledger_id)
+        in_frozen = frozen.view(ledger_id) if frozen is not None else {}
+        run: list[bytes] = []
+        from_frozen = from_read_cache = 0
+        for entry_id in range(first, first + count):
+            entry = in_active.get(entry_id)
+            if entry is None:
+                entry = in_frozen.get(entry_id)
+                if entry is not None:
+                    from_frozen += 1
+                else:
+                    entry = self.read_cache.get(ledger_id, entry_id)
+                    if entry is None:
+                        break
+                    from_read_cache += 1
+            run.append(entry)
+        metrics = self._metrics
+        metrics.read_from(ReadLevel.WRITE_CACHE, len(run) - from_frozen - from_read_cache)
+        metrics.read_from(ReadLevel.FLUSHING_CACHE, from_frozen)
+        metrics.read_from(ReadLevel.READ_CACHE, from_read_cache)
+        return run
+
     def write_cache_usage(self) -> tuple[int, int]:
         """(bytes, entries) in both halves. Any thread."""
         active, frozen = self._halves
