@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,10 @@ def compare(plan: Plan, parent: Path | None, log: Any) -> Samples:
 
 @click.command()
 @click.option("--quick", is_flag=True, help="About four minutes instead of a quarter of an hour or more.")
+@click.option("--rounds", type=click.IntRange(1, 20), help="Rounds of every stage, instead of the plan's number.")
 @click.option("--dir", "parent", type=click.Path(path_type=Path), help="Parent of the bookies' directories.")
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True)
-def main(quick: bool, parent: Path | None, out: Path) -> None:
+def main(quick: bool, rounds: int | None, parent: Path | None, out: Path) -> None:
     """Compares the two bookies; both get the same directories, cache sizes, ZooKeeper and client."""
     about = machine()
     if about["load_before"] > _IDLE_LOAD:
@@ -74,7 +76,10 @@ def main(quick: bool, parent: Path | None, out: Path) -> None:
     def log(line: str) -> None:
         click.echo(f"{time.monotonic() - began:6.0f} s  {line}", err=True)
 
-    samples = compare(QUICK if quick else FULL, parent, log)
+    plan = QUICK if quick else FULL
+    if rounds is not None:
+        plan = replace(plan, rounds=rounds, latency_rounds=rounds)
+    samples = compare(plan, parent, log)
     table = markdown(samples)
     click.echo(table)
     out.mkdir(parents=True, exist_ok=True)
