@@ -22,6 +22,7 @@ from tests.support.bookie_process import BookieProcess
 NEVER_FLUSH = {"flushInterval": "3600000"}
 _HALF = 0.5
 _PACED_WARMUP = 3  # seconds; the client's JVM must keep up with the schedule when the measured time begins
+_PACED_WINDOW = 8000  # adds in flight at most: the Java bookie refuses adds when more than 10,000 wait for it
 _SUSTAINED = 0.97  # of the rate asked for; below, it was no half load and its latency says nothing
 
 Log = Callable[[str], None]
@@ -99,7 +100,7 @@ class Stages:
                 bookie,
                 point,
                 self._plan.duration * 2,
-                *("--rate", str(rate), "--window", "50000", "--warmup", str(_PACED_WARMUP)),
+                *("--rate", str(rate), "--window", str(_PACED_WINDOW), "--warmup", str(_PACED_WARMUP)),
             )
             if result["entries_per_second"] < _SUSTAINED * rate:
                 raise DriverError(f"{point.name}: {rate} entries/s asked, {result['entries_per_second']:.0f} done")
