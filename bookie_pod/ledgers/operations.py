@@ -21,15 +21,15 @@ from typing import Protocol
 
 from bookie_pod.ledgers.lanes import WriteLane
 from bookie_pod.ledgers.registry import Ledgers
-from bookie_pod.ledgers.state import LedgerState, is_unknown_key
+from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.storage.journal.batch import JournalBatch
 from bookie_pod.storage.journal.format import explicit_lac_record, fence_record, key_record
+from bookie_protocol.entry import read_lac_packet
 from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, StorageFault, Unauthorized
+from bookie_protocol.keys import is_unknown_key
 
 Done = Callable[[BaseException | None], None]
 _LENGTH = struct.Struct(">I")
-_LAC_PACKET_MIN = 16
-_LAC_PACKET = struct.Struct(">qq")
 
 
 class JournalAppender(Protocol):
@@ -141,11 +141,7 @@ class LedgerOperations:
 
         Raises BadRequest for a packet that is too short or of another ledger, Unauthorized, NoSuchLedger (memo).
         """
-        if len(packet) < _LAC_PACKET_MIN:
-            raise BadRequest(
-                f"ledger {ledger_id}: a LAC packet has at least {_LAC_PACKET_MIN} bytes, not {len(packet)}"
-            )
-        packet_ledger, lac = _LAC_PACKET.unpack_from(packet)
+        packet_ledger, lac = read_lac_packet(packet)
         if packet_ledger != ledger_id:
             raise BadRequest(f"the LAC packet is of ledger {packet_ledger}, the request of ledger {ledger_id}")
         state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)

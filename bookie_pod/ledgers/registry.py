@@ -20,11 +20,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from bookie_pod.ledgers.state import LAC_NONE, LedgerState, is_unknown_key
+from bookie_pod.ledgers.state import LAC_NONE, LedgerState
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.entry import read_lac_packet
-from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, Unauthorized
+from bookie_protocol.errors import BadRequest, NoSuchLedger, Unauthorized
+from bookie_protocol.keys import is_unknown_key
 
 STATES_MAX: Final = 500_000
 FENCED_AND_DELETED_MAX: Final = 100_000
@@ -175,6 +176,3 @@ class Ledgers:
         for state in self._hot:
             state.hot_key = None
         self._hot.clear()
-
-
-__all__ = ["FENCED_AND_DELETED_S", "STATES_MAX", "LedgerFenced", "Ledgers"]

@@ -128,8 +128,3 @@ class LedgerState:
             if waiter.timer is not None:
                 waiter.timer.cancel()
             waiter.wake(newer)
-
-
-def is_unknown_key(key: bytes) -> bool:
-    """True for a key that stands for "nobody has presented one yet": empty or all zero."""
-    return not key or not any(key)

@@ -55,11 +55,12 @@ from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_pod.server.tcp.listener import TcpListener
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
-from bookie_pod.storage.disks import DiskMonitor, current
+from bookie_pod.storage.disks import DiskMonitor
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.marks import MarkFiles
 from bookie_protocol.errors import (
+    InvalidConfiguration,
     InvalidCookie,
     MetadataError,
     MetadataUnavailable,
@@ -134,12 +135,13 @@ class Bookie:
 
     async def _start(self) -> None:
         config = self.config
+        uri = _required_uri(config)
         await self._bind()
         http = asyncio.create_task(start_http(config.http, self, self.registry))
         self._undo.push_async_callback(_stop_server, http)
         self._phase("connecting to the metadata service")
         self._metadata = await open_metadata_service(
-            _required_uri(config),
+            uri,
             timeout=config.metadata.zk_timeout_ms / 1000,
             secure=config.metadata.zk_enable_security,
         )
@@ -390,7 +392,7 @@ class InvalidStart(ServerStartFailed):
 
 def _required_uri(config: BookieConfig) -> str:
     if config.metadata.service_uri is None:
-        raise ServerStartFailed("metadataServiceUri is not set: name the cluster's metadata service")
+        raise InvalidConfiguration("metadataServiceUri is not set: name the cluster's metadata service")
     return config.metadata.service_uri
 
 
@@ -406,5 +408,5 @@ async def _stop_server(starting: asyncio.Task[object]) -> None:
 
 def _usage_percent(monitor: DiskMonitor, directory: str) -> Callable[[], float]:
     """Reads how full a configured directory was at the last check."""
-    folder = current(directory)
+    (folder,) = options.current_folders((directory,))
     return lambda: monitor.usage.get(folder, 0.0) * 100

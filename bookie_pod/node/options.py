@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.bookie_id import BookieAddressOptions
-from bookie_pod.node.cookies import BookieDirectories
+from bookie_pod.node.cookies import CURRENT_FOLDER, BookieDirectories
 from bookie_pod.node.mode import ModeOptions
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_pod.storage.disks import DiskOptions
@@ -26,7 +26,7 @@ _MIB = 1024 * 1024
 
 def current_folders(directories: tuple[str, ...]) -> list[str]:
     """The `current` folder of each configured directory."""
-    return [os.path.join(directory, "current") for directory in directories]
+    return [os.path.join(directory, CURRENT_FOLDER) for directory in directories]
 
 
 def address_options(config: BookieConfig, port: int) -> BookieAddressOptions:

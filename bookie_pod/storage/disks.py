@@ -21,7 +21,6 @@ Source: reference bookie behaviour, sections 1.9 and 5.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -182,11 +181,6 @@ def disk_space(files: Files, directories: Sequence[str]) -> tuple[int, int]:
     """Total and usable bytes over the distinct file systems of some directories (GET_BOOKIE_INFO)."""
     by_device = {usage.device: usage for usage in (files.usage(directory) for directory in directories)}
     return sum(usage.total for usage in by_device.values()), sum(usage.usable for usage in by_device.values())
-
-
-def current(directory: str) -> str:
-    """The folder of a configured directory that holds the data."""
-    return os.path.join(directory, "current")
 
 
 def _share(usage: DiskUsage) -> float:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.storage.engines.interface import LAST_ENTRY, LedgerStorage
+from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, Unauthorized
 from tests.support.memtable_engine import MemTableBookie, memtable_options, open_memtable_engine
 from tests.support.storage_engine import KEY, MemoryBookie, entry, open_engine, put, small_options

@@ -18,8 +18,8 @@ import pytest
 
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
 from bookie_pod.storage.engines.db import DbLedgerStorage
-from bookie_pod.storage.engines.interface import LAST_ENTRY
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
+from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import NoSuchEntry, NoSuchLedger, StorageFault
 from tests.support.memory_faults import MUTATING
 from tests.support.memory_files import Died, MemoryFiles

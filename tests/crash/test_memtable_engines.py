@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
-from bookie_pod.storage.engines.interface import LAST_ENTRY
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
+from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import NoSuchEntry, NoSuchLedger, StorageFailed, StorageFault
 from tests.crash.test_engine import Checkpoint, Delete, Fence, RecordCount
 from tests.support.memory_faults import MUTATING

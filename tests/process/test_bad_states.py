@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bookie_protocol.errors import ExitCode
 from tests.support.bookie_process import DB_STORAGE, SORTED_STORAGE, free_port
 from tests.support.frames import entry, v2_add, v2_code, v2_entry, v2_fence, v2_read
 from tests.support.serve_process import ServeProcess, SyncClient
@@ -305,3 +308,17 @@ def test_a_file_where_a_directory_should_be(tmp_path: Path) -> None:
         code, line = bookie.refused()
         assert code == BOOKIE
         assert f"{tmp_path}/ledgers" in line
+
+
+def test_no_metadata_service_is_an_invalid_configuration(tmp_path: Path) -> None:
+    """Noticed before a port is taken or a directory made."""
+    keys = {"journalDirectories": tmp_path / "j", "ledgerDirectories": tmp_path / "l", "allowLoopback": "true"}
+    command = [sys.executable, "-m", "bookie_pod.cli.main", "serve"]
+    for key, value in keys.items():
+        command += ["--set", f"{key}={value}"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == ExitCode.INVALID_CONFIGURATION
+    assert [line for line in done.stderr.splitlines() if "metadataServiceUri is not set" in line][-1].startswith(
+        "bookie: "
+    )
+    assert not list(tmp_path.iterdir())

@@ -18,8 +18,9 @@ from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.long_poll import LongPolls
 from bookie_pod.server.tcp.parked_adds import ParkedAdds
 from bookie_pod.server.tcp.read_lanes import ReadLanes
-from bookie_pod.server.tcp.reads import LAST_ENTRY, Reads
+from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import AddRequest, BatchReadRequest, ReadRequest, Reply
+from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import (
     BookieReadOnly,
     LedgerStateUnknown,

@@ -21,8 +21,9 @@ from typing import Any, Final, Protocol
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LAC_NONE, LacWaiter, LedgerState
 from bookie_pod.server.tcp.read_lanes import ReadLanes
-from bookie_pod.server.tcp.reads import LAST_ENTRY, Reads
+from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import ReadRequest, Reply
+from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import BadRequest, BookieUnavailable, NotThere, PodkeeperError, TooManyRequests
 
 WAITING_MAX: Final = 200_000

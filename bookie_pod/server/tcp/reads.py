@@ -21,13 +21,12 @@ from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.requests import BatchReadRequest, ReadRequest, Reply
-from bookie_protocol.entry import read_prefix
+from bookie_protocol.entry import LAST_ENTRY, read_prefix
 from bookie_protocol.errors import BookieUnavailable, NotThere, PodkeeperError, StorageFault
 
 BATCH_HEADER_BYTES: Final = 36
 """Header, request id and length word, as the reference counts them against a batch read's size limit."""
 _COUNT_UNLIMITED: Final = 2**31 - 1
-LAST_ENTRY: Final = -1
 
 Answer = Callable[[Any, BaseException | None], None]
 

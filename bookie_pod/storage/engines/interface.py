@@ -21,9 +21,6 @@ from typing import Protocol
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.journal.marks import LogMark
 
-LAST_ENTRY = -1
-"""Entry id that stands for "the entry with the highest id that you hold"."""
-
 OnLoop = Callable[[Callable[[], None]], None]
 """Runs a function on the event loop's thread and returns when it has run; raises what it raised. Called from
 background threads. Before the loop serves, and in tests, a function that simply calls its argument will

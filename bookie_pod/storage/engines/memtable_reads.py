@@ -20,10 +20,10 @@ from heapq import merge
 from itertools import groupby
 
 from bookie_pod.storage.cache.memtable import EntryMemTable
-from bookie_pod.storage.engines.interface import LAST_ENTRY
 from bookie_pod.storage.engines.metrics import MemTableMetrics
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
+from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, StorageFault
 
 

@@ -30,11 +30,12 @@ from bookie_pod.storage.cache.read_ahead import ReadAheadWindows
 from bookie_pod.storage.cache.read_cache import ReadCache
 from bookie_pod.storage.cache.write_cache import WriteCacheHalf
 from bookie_pod.storage.engines.frozen import FrozenWork
-from bookie_pod.storage.engines.interface import LAST_ENTRY, OnLoop
+from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.engines.metrics import FlushStage, NoMetrics, ReadLevel, StorageMetrics
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
+from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, StorageFault
 
 _SIZE_PREFIX = 4

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie_pod.ledgers.registry import FENCED_AND_DELETED_S, Ledgers
-from bookie_pod.ledgers.state import LAC_NONE, LAC_UNKNOWN, LacWaiter, is_unknown_key
+from bookie_pod.ledgers.state import LAC_NONE, LAC_UNKNOWN, LacWaiter
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, Unauthorized
+from bookie_protocol.keys import is_unknown_key
 from tests.support.frames import KEY, NO_KEY, OTHER_KEY, entry, lac_packet
 from tests.support.storage_engine import MemoryBookie
 

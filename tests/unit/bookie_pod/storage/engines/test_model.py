@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
-from bookie_pod.storage.engines.interface import LAST_ENTRY
+from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import NoSuchEntry, NoSuchLedger, NotThere, StorageFault
 from tests.support.memory_faults import MUTATING
 from tests.support.storage_engine import KEY, MemoryBookie, entry, put, small_options
