@@ -45,6 +45,7 @@ from bookie_pod.node.bookie_id import (
 from bookie_pod.node.dirty import DirtyMarker
 from bookie_pod.node.identity import check_cookies, service_info
 from bookie_pod.node.loop_bridge import LoopBridge
+from bookie_pod.node.memory import give_back_memory, trimmer
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server, open_storage_side
 from bookie_pod.node.recovery import replay_journals
@@ -167,6 +168,7 @@ class Bookie:
         self._undo.push_async_callback(_stop_server, grpc)
         self._tasks.watch(grpc)
         self._tasks.run(collect_cycles())
+        self._tasks.run(give_back_memory(lambda: [journal.last_mark() for journal in self._journals], trimmer()))
         gc.collect()
         gc.freeze()
 

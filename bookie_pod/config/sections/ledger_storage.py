@@ -78,11 +78,11 @@ class DbStorageConfig:
     )
     """Write cache in MiB, divided by the number of ledger directories; each part is split into two halves.
     A half must hold the largest entry."""
-    flush_threshold_mb: int = key("writeCacheFlushThresholdMb", 64, at_least=0, at_most=1_048_576, own=True)
+    flush_threshold_mb: int = key("writeCacheFlushThresholdMb", 16, at_least=0, at_most=1_048_576, own=True)
     """MiB in the write cache, all ledger directories together, that begin a flush. What is beyond them up to
     `dbStorage_writeCacheMaxSizeMb` takes bursts and slow disks, so a bookie that keeps up uses little memory.
-    More of it makes longer sorted runs in the entry logs, which helps readers of many ledgers at once. 0: flush
-    only when half of the write cache is full, as Apache's bookie does."""
+    More of it makes longer sorted runs in the entry logs, which helps readers of many ledgers at once on rotating
+    disks. 0: flush only when half of the write cache is full, as Apache's bookie does."""
     read_cache_max_size_mb: int = key(
         "dbStorage_readAheadCacheMaxSizeMb",
         256,
@@ -151,8 +151,9 @@ class RocksDbConfig:
         derived="10 % of `memoryBudgetMb` / number of ledger directories",
     )
     """Block cache of one directory's location index, in bytes."""
-    write_buffer_size_mb: int = key("dbStorage_rocksDB_writeBufferSizeMB", 64, at_least=1, at_most=65_536)
-    """One memtable of the location index, in MiB; there are up to four."""
+    write_buffer_size_mb: int = key("dbStorage_rocksDB_writeBufferSizeMB", 16, at_least=1, at_most=65_536)
+    """One memtable of the location index, in MiB; there are up to four. Apache's default is 64: rows are small, and
+    larger tables only take memory."""
     sst_size_mb: int = key("dbStorage_rocksDB_sstSizeInMB", 64, at_least=1, at_most=65_536)
     """Target size of a table file, in MiB."""
     bloom_filter_bits_per_key: int = key("dbStorage_rocksDB_bloomFilterBitsPerKey", 10, at_least=0, at_most=64)

@@ -1,0 +1,56 @@
+"""Gives memory that the caches no longer use back to the operating system.
+
+Entries are allocated one by one, and the C library keeps what they leave: after a burst the process would stay as
+large as the burst made it, which a container's memory limit counts. A trim holds the allocator's locks for some
+milliseconds, so it is done when no adds arrive, and only when it is worth it.
+
+Threads: event loop; the trim runs on a worker thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+CHECK_INTERVAL_S: Final = 1.0
+"""Seconds without an add after which memory may be given back."""
+
+WORTH_BYTES: Final = 64 * 1024 * 1024
+"""Growth since the last trim that makes another one worth its cost."""
+
+_STATM: Final = Path("/proc/self/statm")
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process, in bytes."""
+    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def trimmer() -> Callable[[], None] | None:
+    """The C library's trim, which frees the interpreter while it runs; None where there is none (musl, macOS)."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return None if trim is None else lambda: trim(0)
+
+
+async def give_back_memory(
+    activity: Callable[[], object],
+    trim: Callable[[], None] | None,
+    resident: Callable[[], int] = resident_bytes,
+    interval: float = CHECK_INTERVAL_S,
+) -> None:
+    """Trim whenever `activity` (anything that differs after an add) stands still and the process has grown by
+    `WORTH_BYTES` since the last trim. Runs until cancelled; ends at once where the platform cannot trim."""
+    if trim is None:
+        return
+    floor, before = resident(), activity()
+    while True:
+        await asyncio.sleep(interval)
+        now = activity()
+        if now == before and resident() - floor >= WORTH_BYTES:
+            await asyncio.to_thread(trim)
+            floor = resident()
+        before = now

@@ -1,0 +1,71 @@
+"""When memory is given back, and that the platform's trim really does it."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from bookie_pod.node.memory import WORTH_BYTES, give_back_memory, resident_bytes, trimmer
+
+
+class Process:
+    """A process that grows as told; each check reads the next state."""
+
+    def __init__(self, *states: tuple[int, int]) -> None:
+        self._states: Iterator[tuple[int, int]] = iter(states)
+        self.mark = self.resident = 0
+        self.trims: list[int] = []
+        self.over = asyncio.Event()
+
+    def activity(self) -> int:
+        state = next(self._states, None)
+        if state is None:
+            self.mark += 1
+            self.over.set()
+        else:
+            self.mark, self.resident = state
+        return self.mark
+
+    def trim(self) -> None:
+        self.trims.append(self.resident)
+        self.resident = 0
+
+    async def run(self) -> list[int]:
+        task = asyncio.create_task(give_back_memory(self.activity, self.trim, lambda: self.resident, interval=0))
+        await asyncio.wait_for(self.over.wait(), 10)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return self.trims
+
+
+async def test_nothing_is_trimmed_while_adds_arrive() -> None:
+    assert await Process((0, 0), (1, WORTH_BYTES), (2, 2 * WORTH_BYTES)).run() == []
+
+
+async def test_an_idle_process_that_has_grown_is_trimmed_once() -> None:
+    grown = WORTH_BYTES
+    assert await Process((0, 0), (1, grown), (1, grown), (1, 0), (1, 0)).run() == [grown]
+
+
+async def test_little_growth_is_left_alone() -> None:
+    small = WORTH_BYTES - 1
+    assert await Process((0, 0), (1, small), (1, small)).run() == []
+
+
+async def test_it_ends_where_the_platform_cannot_trim() -> None:
+    await asyncio.wait_for(give_back_memory(lambda: 0, None), 10)
+
+
+def test_freed_memory_leaves_the_process() -> None:
+    trim = trimmer()
+    if trim is None:
+        pytest.fail("this platform's C library has no malloc_trim, which Linux's has")
+    entries = [bytes(4096) for _ in range(30_000)]
+    keep = bytes(4096)  # lies above them, so the heap cannot shrink from its end
+    grown = resident_bytes()
+    del entries
+    trim()
+    assert resident_bytes() < grown - 60_000_000
+    assert len(keep) == 4096
