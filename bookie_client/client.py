@@ -30,7 +30,8 @@ from bookie_client.connection.pool import ChannelPool, Connector, tcp_connector
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
 from bookie_client.options import ClientOptions
-from bookie_client.placement.random_choice import PlacementPolicy, RandomPlacement
+from bookie_client.placement.policy import EnsembleRequest, PlacementPolicy
+from bookie_client.placement.random_choice import RandomPlacement
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import DigestType, digest_manager
@@ -205,9 +206,13 @@ class Client:
         chosen_id: int | None,
     ) -> LedgerWriter:
         context = self._ready
-        ensemble = context.placement.new_ensemble(
-            quorums.ensemble, await context.bookies.writable(), context.random, context.pool.down()
+        request = EnsembleRequest(
+            quorums=quorums,
+            cluster=await context.cluster_view(),
+            random=context.random,
+            custom_metadata=custom_metadata,
         )
+        ensemble = context.placement.new_ensemble(request).ensemble
         for attempt in count(1):
             ledger_id = await context.ledgers.generate_id() if chosen_id is None else chosen_id
             metadata = LedgerMetadata(

@@ -10,7 +10,8 @@ from random import Random
 from bookie_client.bookies import Bookies
 from bookie_client.connection.pool import ChannelPool
 from bookie_client.options import ClientOptions
-from bookie_client.placement.random_choice import PlacementPolicy, RandomPlacement
+from bookie_client.placement.policy import ClusterView, PlacementPolicy
+from bookie_client.placement.random_choice import RandomPlacement
 from bookie_protocol.metadata_service.interface import LedgerStore
 
 
@@ -29,3 +30,7 @@ class ClientContext:
     """How to end each handle that is still open when the client closes."""
     transactions: Iterator[int] = field(default_factory=lambda: count(1))
     """Transaction ids: one sequence for the whole client, so that one frame serves several connections."""
+
+    async def cluster_view(self) -> ClusterView:
+        """The bookies as a placement policy has to see them now. Raises `MetadataError`."""
+        return ClusterView(writable=await self.bookies.writable(), quarantined=self.pool.down())

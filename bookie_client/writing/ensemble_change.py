@@ -11,10 +11,11 @@ Source: reference client protocol, sections 7.3 and 8.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from random import Random
 
-from bookie_client.placement.random_choice import PlacementPolicy
+from bookie_client.distribution import Quorums
+from bookie_client.placement.policy import ClusterView, Placement, PlacementPolicy, ReplacementRequest
 from bookie_protocol.errors import LedgerClosed, LedgerFenced, MetadataVersionConflict
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
@@ -22,23 +23,16 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 def replace_bookies(
     ensemble: tuple[str, ...],
     failed: Mapping[int, str],
-    writable: Collection[str],
+    quorums: Quorums,
+    cluster: ClusterView,
     policy: PlacementPolicy,
     random: Random,
-) -> tuple[str, ...]:
+) -> Placement:
     """The ensemble with as many failed members replaced as there are spare bookies; the same one if there are
     none."""
-    members = list(ensemble)
-    excluded = set(ensemble) | set(failed.values())
-    for position, bookie in sorted(failed.items()):
-        if members[position] != bookie:
-            continue
-        spare = policy.replacement(writable, random, excluded)
-        if spare is None:
-            break
-        members[position] = spare
-        excluded.add(spare)
-    return tuple(members)
+    return policy.replacement(
+        ReplacementRequest(ensemble=ensemble, failed=failed, quorums=quorums, cluster=cluster, random=random)
+    )
 
 
 def change_needed(metadata: LedgerMetadata, failed: Mapping[int, str]) -> bool:

@@ -209,9 +209,10 @@ class AddPipeline:
     async def _mend_once(self) -> None:
         try:
             writable = await self._context.bookies.writable()
+            spare_exists = await self._spare_exists()
         except PodkeeperError:
             return  # nobody can tell; the next round asks again
-        if await self._spare_exists(writable):
+        if spare_exists:
             self._carry_out(self.state.retry_degraded())
             return
         for position, bookie in list(self.state.degraded.items()):
@@ -223,10 +224,11 @@ class AddPipeline:
                 continue
             self.state.restored(position, bookie)
 
-    async def _spare_exists(self, writable: frozenset[str]) -> bool:
+    async def _spare_exists(self) -> bool:
         # Looked for before the change begins, because nothing is acknowledged while one runs.
         degraded = dict(self.state.degraded)
-        return bool(await find_spares(self._context, self.state.ensemble, degraded, writable))
+        spares = await find_spares(self._context, self.state.quorums, self.state.ensemble, degraded)
+        return bool(spares.writable)
 
     @property
     def _over(self) -> bool:

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from bookie_client.context import ClientContext
+from bookie_client.distribution import Quorums
+from bookie_client.placement.policy import ClusterView
 from bookie_client.writing.ensemble_change import replace_bookies
 
 MAX_ROUNDS: Final = 4
@@ -25,28 +28,27 @@ MAX_ROUNDS: Final = 4
 
 async def find_spares(
     context: ClientContext,
+    quorums: Quorums,
     ensemble: tuple[str, ...],
     failed: Mapping[int, str],
-    writable: frozenset[str] | None = None,
-) -> frozenset[str]:
-    """Up to as many reachable spare bookies as failed; none when there are none.
+) -> ClusterView:
+    """The cluster with nobody writable but up to as many reachable spare bookies as failed; none when there are
+    none.
 
-    `writable` None: as the registry tells. Raises its `MetadataError`.
+    Raises the registry's `MetadataError`.
     """
-    if writable is None:
-        writable = await context.bookies.writable()
-    candidates = writable.difference(ensemble, failed.values())
+    cluster = await context.cluster_view()
     found: frozenset[str] = frozenset()
     for _ in range(MAX_ROUNDS):
-        likely = candidates - context.pool.down()
-        pool = likely if len(likely) >= len(failed) else candidates
-        chosen = set(replace_bookies(ensemble, failed, pool, context.placement, context.random)).difference(ensemble)
+        placement = replace_bookies(ensemble, failed, quorums, cluster, context.placement, context.random)
+        chosen = sorted(set(placement.ensemble).difference(ensemble))
         if not chosen:
             break
-        reached = await asyncio.gather(*map(context.pool.reachable, sorted(chosen)))
-        unreachable = {bookie for bookie, reachable in zip(sorted(chosen), reached, strict=True) if not reachable}
-        found = frozenset(chosen - unreachable)
+        reached = await asyncio.gather(*map(context.pool.reachable, chosen))
+        unreachable = {bookie for bookie, reachable in zip(chosen, reached, strict=True) if not reachable}
+        found = frozenset(chosen) - unreachable
         if not unreachable:
             break
-        candidates = candidates - unreachable
-    return found
+        excluded = dict(cluster.excluded) | dict.fromkeys(unreachable, "could not be reached just now")
+        cluster = replace(cluster, excluded=excluded, quarantined=cluster.quarantined | context.pool.down())
+    return replace(cluster, writable=found, quarantined=frozenset())

@@ -216,10 +216,13 @@ class LedgerWriter:
     async def _change_ensemble(self, failed: Mapping[int, str]) -> tuple[str, ...]:
         context = self._context
         lac = self._state.lac
-        spares = await find_spares(context, self.metadata.last_ensemble, failed)
+        quorums = self._state.quorums
+        spares = await find_spares(context, quorums, self.metadata.last_ensemble, failed)
 
         def replaced(metadata: LedgerMetadata) -> tuple[str, ...]:
-            return replace_bookies(metadata.last_ensemble, failed, spares, context.placement, context.random)
+            return replace_bookies(
+                metadata.last_ensemble, failed, quorums, spares, context.placement, context.random
+            ).ensemble
 
         def needed(metadata: LedgerMetadata) -> bool:
             return change_needed(metadata, failed) and replaced(metadata) != metadata.last_ensemble

@@ -4,6 +4,8 @@ from random import Random
 
 import pytest
 
+from bookie_client.distribution import Quorums
+from bookie_client.placement.policy import ClusterView
 from bookie_client.placement.random_choice import RandomPlacement
 from bookie_client.writing.ensemble_change import (
     change_needed,
@@ -18,7 +20,8 @@ OPEN = LedgerMetadata(7, 3, 2, 2, {0: ("A", "B", "C")})
 
 
 def replace(failed, writable, ensemble=("A", "B", "C")):
-    return replace_bookies(ensemble, failed, writable, RandomPlacement(), Random(1))
+    cluster = ClusterView(writable=frozenset(writable))
+    return replace_bookies(ensemble, failed, Quorums(3, 2, 2), cluster, RandomPlacement(), Random(1)).ensemble
 
 
 def test_a_failed_bookie_is_replaced_at_its_position():

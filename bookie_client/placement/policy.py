@@ -1,0 +1,115 @@
+"""What a placement policy is asked, and what it answers.
+
+Invariants
+- A policy is a pure function: the bookies, their locations, free space and the source of randomness are
+  arguments. The same arguments and the same seed give the same answer, whatever order bookies are listed in.
+- An ensemble never holds a bookie twice, nor one that is excluded or not writable.
+- An answer that gives up a rule says so (`Placement.relaxed`); a rule that is enforced is never given up.
+
+Any thread.
+
+Source: reference client protocol, sections 3, 7.3 and 16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import Protocol
+
+from bookie_client.distribution import Quorums
+from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Topology
+
+
+class Adherence(Enum):
+    """How well an ensemble obeys its policy. MEETS_SOFT: the minimum holds, what is desired does not."""
+
+    MEETS_STRICT = "MEETS_STRICT"
+    MEETS_SOFT = "MEETS_SOFT"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class AdherenceReport:
+    """The verdict on an ensemble; `problems` names each write set that is not as desired."""
+
+    adherence: Adherence
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """The bookies at one moment, as a policy sees them."""
+
+    writable: frozenset[str]
+    read_only: frozenset[str] = frozenset()
+    quarantined: frozenset[str] = frozenset()
+    """Writable, but failing lately: taken only when the others do not suffice."""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Never taken; bookie id -> why (draining, chosen elsewhere, failed just now)."""
+    topology: Topology = UNKNOWN_TOPOLOGY
+    free_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Free disk space as bookies told it, where it is known."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Relative likelihood of being drawn; empty: all alike. Set by `WeightedPlacement`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnsembleRequest:
+    """A new ledger's ensemble is wanted."""
+
+    quorums: Quorums
+    cluster: ClusterView
+    random: Random
+    custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplacementRequest:
+    """Replacements for the members at some positions are wanted; `failed`: position -> bookie id.
+
+    A position whose bookie was exchanged meanwhile is left as it is.
+    """
+
+    ensemble: tuple[str, ...]
+    failed: Mapping[int, str]
+    quorums: Quorums
+    cluster: ClusterView
+    random: Random
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A choice. `relaxed`: the rules that were given up to get it; empty when all hold.
+
+    `unfilled` (replacements only): positions that keep their old bookie because there is no spare, and why.
+    """
+
+    ensemble: tuple[str, ...]
+    report: AdherenceReport
+    relaxed: tuple[str, ...] = ()
+    unfilled: Mapping[int, str] = field(default_factory=dict)
+
+
+class PlacementPolicy(Protocol):
+    """What the write path, the auditor and the read path ask of a placement policy."""
+
+    @property
+    def name(self) -> str:
+        """As in `Client(placement=...)`."""
+        ...
+
+    def new_ensemble(self, request: EnsembleRequest) -> Placement:
+        """E different bookies. Raises `NotEnoughBookies`, `BadRequest` (quorums that can never obey an enforced
+        rule)."""
+        ...
+
+    def replacement(self, request: ReplacementRequest) -> Placement:
+        """The ensemble with as many failed members replaced as possible. Never raises for want of bookies."""
+        ...
+
+    def check(self, ensemble: tuple[str, ...], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:
+        """Whether an existing ensemble obeys the policy."""
+        ...
