@@ -1,8 +1,11 @@
-"""The bookies as this client knows them: who is writable now, and where each one listens.
+"""The bookies as this client knows them: who is writable or read-only now, where each one listens, and what it
+says about itself.
 
 Invariants
-- The writable set follows the metadata service's watch; nothing older than what was seen is ever used.
+- Both sets follow the metadata service's watches; nothing older than what was seen is ever used.
 - "Nobody is registered" is an answer; "could not tell" is an error.
+- What a bookie says about itself is kept only while its registration stands: one that registers anew is asked
+  again.
 
 Event loop only.
 
@@ -12,10 +15,62 @@ Source: reference metadata layout, section 4.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 from bookie_protocol.errors import MetadataDamaged, MetadataError
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieRegistry, BookieSet
+from bookie_protocol.metadata_service.service_info import BookieServiceInfo
+
+
+class FollowedGroup:
+    """One group of registered bookies; `on_change` gets the set before and after."""
+
+    def __init__(
+        self, registry: BookieRegistry, group: BookieGroup, on_change: Callable[[frozenset[str], frozenset[str]], None]
+    ) -> None:
+        self._registry = registry
+        self._group = group
+        self._on_change = on_change
+        self._seen: BookieSet | None = None
+        self.is_following = False
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._follow(), name=f"{self._group.value} bookies")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    @property
+    def known(self) -> frozenset[str]:
+        """The members as last seen; empty before anything was seen."""
+        return self._seen.bookies if self._seen is not None else frozenset()
+
+    async def members(self) -> frozenset[str]:
+        """The members now. Asks the metadata service while the watch tells nothing; raises its error."""
+        if self._seen is None or not self.is_following:
+            self._take(await self._registry.list(self._group))
+        return self.known
+
+    async def _follow(self) -> None:
+        # Once this ends, `members` asks the service itself, and its caller sees the error.
+        try:
+            with suppress(MetadataError):
+                async with self._registry.watch(self._group) as snapshots:
+                    async for snapshot in snapshots:
+                        self.is_following = True
+                        self._take(snapshot)
+        finally:
+            self.is_following = False
+
+    def _take(self, snapshot: BookieSet) -> None:
+        if self._seen is None or snapshot.version > self._seen.version:
+            before, self._seen = self.known, snapshot
+            self._on_change(before, snapshot.bookies)
 
 
 class Bookies:
@@ -23,29 +78,45 @@ class Bookies:
 
     def __init__(self, registry: BookieRegistry) -> None:
         self._registry = registry
-        self._known: BookieSet | None = None
-        self.is_following = False
+        self._writable = FollowedGroup(registry, BookieGroup.WRITABLE, self._writable_changed)
+        self._read_only = FollowedGroup(registry, BookieGroup.READ_ONLY, self._registrations_changed)
         self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._infos: dict[str, BookieServiceInfo] = {}
+        self._registrations = 0
 
     def start(self) -> None:
-        """Begin to follow the set of writable bookies."""
-        self._task = asyncio.get_running_loop().create_task(self._follow(), name="writable bookies")
+        """Begin to follow the sets of writable and of read-only bookies."""
+        self._writable.start()
+        self._read_only.start()
 
     async def close(self) -> None:
         """Stop following."""
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await self._writable.close()
+        await self._read_only.close()
+
+    @property
+    def is_following(self) -> bool:
+        """The watch tells who is writable."""
+        return self._writable.is_following
+
+    @property
+    def known_writable(self) -> frozenset[str]:
+        """The writable bookies as last seen, without asking anybody."""
+        return self._writable.known
+
+    @property
+    def known_read_only(self) -> frozenset[str]:
+        """The read-only bookies as last seen, without asking anybody."""
+        return self._read_only.known
 
     async def writable(self) -> frozenset[str]:
         """The writable bookies. Asks the metadata service when the watch has told nothing yet; raises its
         error."""
-        if self._known is None or not self.is_following:
-            self._take(await self._registry.list(BookieGroup.WRITABLE))
-        assert self._known is not None
-        return self._known.bookies
+        return await self._writable.members()
+
+    async def read_only(self) -> frozenset[str]:
+        """The read-only bookies, in the same way."""
+        return await self._read_only.members()
 
     async def changed(self, timeout: float) -> None:
         """Wait until the writable set changes, at most `timeout` seconds."""
@@ -55,25 +126,33 @@ class Bookies:
                 await self._changed.wait()
 
     async def address(self, bookie_id: str) -> tuple[str, int]:
-        """Host and port of a registered bookie. Raises `MetadataError`."""
+        """Host and port of a registered bookie, as the metadata service tells now. Raises `MetadataError`."""
         info = await self._registry.service_info(bookie_id)
         address = info.bookie_address()
         if address is None:
             raise MetadataDamaged(f"bookie {bookie_id} is registered without an endpoint for the BookKeeper protocol")
         return address
 
-    async def _follow(self) -> None:
-        # Once this ends, `writable` asks the service itself, and its caller sees the error.
-        try:
-            with suppress(MetadataError):
-                async with self._registry.watch(BookieGroup.WRITABLE) as snapshots:
-                    async for snapshot in snapshots:
-                        self.is_following = True
-                        self._take(snapshot)
-        finally:
-            self.is_following = False
+    async def info(self, bookie_id: str) -> BookieServiceInfo:
+        """What a registered bookie publishes about itself; asked once for each registration. Raises
+        `MetadataError`."""
+        known = self._infos.get(bookie_id)
+        if known is not None:
+            return known
+        registrations = self._registrations
+        info = await self._registry.service_info(bookie_id)
+        if registrations == self._registrations and bookie_id in self.known_writable | self.known_read_only:
+            self._infos[bookie_id] = info
+        return info
 
-    def _take(self, snapshot: BookieSet) -> None:
-        if self._known is None or snapshot.version > self._known.version:
-            self._known = snapshot
-            self._changed.set()
+    def _writable_changed(self, before: frozenset[str], after: frozenset[str]) -> None:
+        self._changed.set()
+        self._registrations_changed(before, after)
+
+    def _registrations_changed(self, before: frozenset[str], after: frozenset[str]) -> None:
+        self._registrations += 1
+        if before == after:
+            # Somebody left and came back between two looks, and nobody can tell who.
+            self._infos.clear()
+        for bookie in before ^ after:
+            self._infos.pop(bookie, None)

@@ -82,45 +82,61 @@ class MemoryLedgers:
 
 
 class MemoryBookies:
-    """Registrations are made by the test: bookie id -> host and port."""
+    """Registrations are made by the test: bookie id -> host and port, in either group, with properties."""
 
     def __init__(self) -> None:
         self.writable: dict[str, tuple[str, int]] = {}
+        self.read_only: dict[str, tuple[str, int]] = {}
+        self.properties: dict[str, dict[str, str]] = {}
+        self.info_reads = 0
         self._version = 0
         self._publish: list = []
 
-    def register_address(self, bookie_id: str, host: str, port: int) -> None:
-        self.writable[bookie_id] = (host, port)
+    def register_address(
+        self,
+        bookie_id: str,
+        host: str,
+        port: int,
+        properties: dict[str, str] | None = None,
+        group: BookieGroup = BookieGroup.WRITABLE,
+    ) -> None:
+        self._group(group)[bookie_id] = (host, port)
+        self.properties[bookie_id] = properties or {}
         self._tell()
 
-    def drop(self, bookie_id: str) -> None:
-        del self.writable[bookie_id]
+    def drop(self, bookie_id: str, group: BookieGroup = BookieGroup.WRITABLE) -> None:
+        del self._group(group)[bookie_id]
         self._tell()
 
     async def list(self, group: BookieGroup, *, timeout: float | None = None) -> BookieSet:
-        return BookieSet(frozenset(self.writable), self._version)
+        return BookieSet(frozenset(self._group(group)), self._version)
 
     def watch(self, group: BookieGroup) -> Subscription[BookieSet]:
         async def feed(publish) -> None:
-            publish(BookieSet(frozenset(self.writable), self._version))
-            self._publish.append(publish)
+            publish(BookieSet(frozenset(self._group(group)), self._version))
+            listener = (group, publish)
+            self._publish.append(listener)
             try:
                 await asyncio.get_running_loop().create_future()
             finally:
-                self._publish.remove(publish)
+                self._publish.remove(listener)
 
         return Subscription(feed)
 
     async def service_info(self, bookie_id: str, *, timeout: float | None = None) -> BookieServiceInfo:
-        if bookie_id not in self.writable:
+        self.info_reads += 1
+        address = self.writable.get(bookie_id) or self.read_only.get(bookie_id)
+        if address is None:
             raise MetadataNotFound(f"bookie {bookie_id} is not registered")
-        host, port = self.writable[bookie_id]
-        return BookieServiceInfo((Endpoint("bookie", host, port, BOOKIE_RPC),))
+        return BookieServiceInfo((Endpoint("bookie", *address, BOOKIE_RPC),), self.properties.get(bookie_id, {}))
+
+    def _group(self, group: BookieGroup) -> dict[str, tuple[str, int]]:
+        return self.read_only if group is BookieGroup.READ_ONLY else self.writable
 
     def _tell(self) -> None:
         self._version += 1
-        for publish in self._publish:
-            publish(BookieSet(frozenset(self.writable), self._version))
+        for group, publish in self._publish:
+            publish(BookieSet(frozenset(self._group(group)), self._version))
 
 
 class MemoryMetadata:

@@ -6,6 +6,7 @@ import pytest
 
 from bookie_client.bookies import Bookies
 from bookie_protocol.errors import MetadataNotFound
+from bookie_protocol.metadata_service.interface import BookieGroup
 from tests.support.memory_metadata import MemoryBookies
 from tests.support.until import until
 
@@ -44,3 +45,44 @@ async def test_addresses(registry):
     assert await bookies.address("b1") == ("127.0.0.1", 1)
     with pytest.raises(MetadataNotFound):
         await bookies.address("nobody")
+
+
+async def test_the_read_only_set_is_followed_apart(registry):
+    registry.register_address("b2", "127.0.0.1", 2, group=BookieGroup.READ_ONLY)
+    bookies = Bookies(registry)
+    assert bookies.known_read_only == bookies.known_writable == frozenset()  # nobody was asked
+    assert await bookies.read_only() == {"b2"}
+    bookies.start()
+    await until(lambda: bookies.known_writable == {"b1"})
+    registry.drop("b2", BookieGroup.READ_ONLY)
+    registry.register_address("b2", "127.0.0.1", 2)
+    await until(lambda: bookies.known_writable == {"b1", "b2"} and not bookies.known_read_only)
+    await bookies.close()
+
+
+async def test_what_a_bookie_says_is_asked_once_for_each_registration(registry):
+    bookies = Bookies(registry)
+    bookies.start()
+    await until(lambda: bookies.known_writable == {"b1"})
+    assert (await bookies.info("b1")).properties == {}
+    assert (await bookies.info("b1")).bookie_address() == ("127.0.0.1", 1)
+    assert registry.info_reads == 1
+    registry.drop("b1")
+    registry.register_address("b1", "127.0.0.1", 9, {"zone": "z2"})
+    await until(lambda: bookies.known_writable == {"b1"} and not bookies._infos)
+    assert (await bookies.info("b1")).properties == {"zone": "z2"}
+    assert registry.info_reads == 2
+    # Came back between two looks: the set is the same, its version is not.
+    registry.properties["b1"] = {"zone": "z3"}
+    registry._tell()
+    assert (await bookies.info("b1")).properties == {"zone": "z3"}
+    await bookies.close()
+
+
+async def test_nothing_is_kept_of_a_bookie_that_is_not_registered(registry):
+    bookies = Bookies(registry)
+    with pytest.raises(MetadataNotFound):
+        await bookies.info("b7")
+    await bookies.info("b1")  # no set was seen yet, so nobody would tell when it leaves
+    await bookies.info("b1")
+    assert registry.info_reads == 3
