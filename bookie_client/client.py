@@ -18,6 +18,7 @@ Source: reference client protocol, sections 3, 13, 15 and 27.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from itertools import count
@@ -26,6 +27,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
 from bookie_client.bookies import Bookies
+from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.pool import ChannelPool, Connector, tcp_connector
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
@@ -111,13 +113,11 @@ class Client:
             self._service = self._metadata
         bookies = Bookies(self._service.bookies)
         bookies.start()
+        health = BookieHealth(self._options, asyncio.get_running_loop().time, self._random)
+        pool = ChannelPool(bookies.address, self._options, self._connector, health)
+        pool.addresses.start(lambda: bookies.known_writable | bookies.known_read_only, bookies.changed)
         self._context = ClientContext(
-            self._options,
-            self._service.ledgers,
-            bookies,
-            ChannelPool(bookies.address, self._options, self._connector),
-            self._placement,
-            self._random,
+            self._options, self._service.ledgers, bookies, pool, self._placement, self._random
         )
 
     async def close(self) -> None:

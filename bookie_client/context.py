@@ -8,6 +8,8 @@ from itertools import count
 from random import Random
 
 from bookie_client.bookies import Bookies
+from bookie_client.connection.health import BookieHealth
+from bookie_client.connection.operations import BookieOperations
 from bookie_client.connection.pool import ChannelPool
 from bookie_client.options import ClientOptions
 from bookie_client.placement.policy import ClusterView, PlacementPolicy
@@ -30,6 +32,16 @@ class ClientContext:
     """How to end each handle that is still open when the client closes."""
     transactions: Iterator[int] = field(default_factory=lambda: count(1))
     """Transaction ids: one sequence for the whole client, so that one frame serves several connections."""
+    operations: BookieOperations = field(init=False)
+    """Single requests, awaited."""
+
+    def __post_init__(self) -> None:
+        self.operations = BookieOperations(self.pool, self.transactions)
+
+    @property
+    def health(self) -> BookieHealth:
+        """What was seen of each bookie."""
+        return self.pool.health
 
     async def cluster_view(self) -> ClusterView:
         """The bookies as a placement policy has to see them now. Raises `MetadataError`."""

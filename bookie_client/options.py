@@ -7,9 +7,32 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookie_protocol.errors import BadRequest
+from bookie_protocol.wire.auth import ClientAuthProvider
 from bookie_protocol.wire.framing import DEFAULT_MAX_FRAME_SIZE
 
 MIB: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsOptions:
+    """How connections are encrypted. The files are PEM and are read at every connect, so that renewed
+    certificates are taken up without a restart."""
+
+    ca_file: str | None = None
+    """Certificates to trust; None: those of the system (`tlsTrustStore`)."""
+    certificate_file: str | None = None
+    """This client's certificate chain, if the bookies demand one (`tlsCertificatePath`)."""
+    key_file: str | None = None
+    """Its private key (`tlsKeyStore`); None: it stands in `certificate_file`."""
+    key_password_file: str | None = None
+    """File with the key's password (`tlsKeyStorePasswordPath`)."""
+    check_hostname: bool = True
+    """Whether a bookie's certificate must name the host that the bookie registered
+    (`tlsHostnameVerificationEnabled`, whose default is false)."""
+
+    def __post_init__(self) -> None:
+        if self.key_file is not None and self.certificate_file is None:
+            raise BadRequest("TLS option key_file needs certificate_file, the certificate of that key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +55,30 @@ class ClientOptions:
     max_frame_size: int = DEFAULT_MAX_FRAME_SIZE
     """Bytes of the largest frame, length word included (`nettyMaxFrameSizeBytes`); the bookies' limit must
     match."""
+    channels_per_bookie: int = 1
+    """Connections to each bookie; all requests of one ledger use the same one (`numChannelsPerBookie`)."""
+    tls: TlsOptions | None = None
+    """Encrypt the connections; None: plain (`tlsProviderFactoryClass`)."""
+    auth: ClientAuthProvider | None = None
+    """How to authenticate; None: not at all (`clientAuthProviderFactoryClass`)."""
+
+    failure_history: float = 60.0
+    """Seconds for which a failed or slow read counts against a bookie (`bookieFailureHistoryExpirationMSec`)."""
+    quarantine: bool = True
+    """Keep bookies with many errors out of new ensembles while others suffice (`bookieHealthCheckEnabled`, whose
+    default is false)."""
+    quarantine_errors: int = 100
+    """Errors and time-outs within the interval that put a bookie into quarantine
+    (`bookieErrorThresholdPerInterval`)."""
+    quarantine_interval: float = 60.0
+    """Seconds (`bookieHealthCheckIntervalSeconds`)."""
+    quarantine_time: float = 1800.0
+    """Seconds (`bookieQuarantineTimeSeconds`)."""
+    quarantine_ratio: float = 1.0
+    """Probability with which this client takes part: below 1, some of a cluster's clients stay with the bookie
+    (`bookieQuarantineRatio`)."""
+    quarantine_connection_errors: bool = False
+    """Whether failed connections count too (`bookieConnectionErrorQuarantineEnabled`)."""
 
     write_window_entries: int = 10_000
     """Adds of one ledger that may wait for their acknowledgement; beyond it `append` and `submit` wait."""
@@ -55,6 +102,8 @@ class ClientOptions:
     def __post_init__(self) -> None:
         if self.protocol_version not in (2, 3):
             raise BadRequest(f"protocol_version {self.protocol_version} is not 2 or 3")
+        if not 0.0 <= self.quarantine_ratio <= 1.0:
+            raise BadRequest(f"client option quarantine_ratio must be from 0 to 1, not {self.quarantine_ratio}")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise BadRequest(f"client option {name} must be positive, not {getattr(self, name)}")
@@ -67,6 +116,11 @@ _POSITIVE: Final = (
     "reconnect_delay",
     "max_reconnect_delay",
     "max_frame_size",
+    "channels_per_bookie",
+    "failure_history",
+    "quarantine_errors",
+    "quarantine_interval",
+    "quarantine_time",
     "write_window_entries",
     "write_window_bytes",
     "write_linger_bytes",

@@ -66,6 +66,7 @@ class ClientCode(IntEnum):
     PROTOCOL_VERSION = -16
     METADATA_VERSION = -17
     LEDGER_EXIST = -20
+    TIMEOUT = -23
     LEDGER_FENCED = -101
     UNAUTHORIZED_ACCESS = -102
     WRITE_ON_READ_ONLY = -104
@@ -220,6 +221,16 @@ class BookieUnavailable(CouldNotTell):
     """No connection to the bookie, or no answer in time."""
 
     client = ClientCode.BOOKIE_HANDLE_NOT_AVAILABLE
+
+
+class BookieTimeout(BookieUnavailable):
+    """The bookie got the request and did not answer in time: it may still carry it out."""
+
+    client = ClientCode.TIMEOUT
+
+
+class ConnectionLost(BookieUnavailable):
+    """The connection ended between request and answer: the request may have been carried out."""
 
 
 class QuorumLost(CouldNotTell):

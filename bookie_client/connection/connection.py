@@ -5,7 +5,9 @@ Invariants
 - Answers may come in any order; each ends the oldest request with its key.
 - What is sent during one turn of the event loop goes out in one write.
 - An answer that is no frame, or too large, closes the connection: the stream cannot be trusted any more. A
-  request that times out does not (the bookie may be slow); its late answer is dropped.
+  request that times out does not (the bookie may be slow); its late answer is dropped. But when requests time
+  out and nothing at all is heard for a while longer, the connection is given up: the bookie may live elsewhere
+  by now, and only a new connection finds it.
 - What waits in memory is bounded by the windows of the writers and readers that use the connection.
 
 Event loop only.
@@ -19,9 +21,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
+from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.request import Request
-from bookie_protocol.errors import BookieUnavailable, PodkeeperError, ProtocolViolation
+from bookie_protocol.errors import BookieTimeout, BookieUnavailable, ConnectionLost, PodkeeperError, ProtocolViolation
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE, check_length
 
 FLUSH_BYTES: Final = 256 * 1024
@@ -40,12 +43,16 @@ class BookieConnection(asyncio.Protocol):
         *,
         max_frame_size: int,
         tick: float,
+        silence_ticks: int,
+        record: BookieRecord,
         on_closed: Callable[[BookieConnection], None],
     ) -> None:
         self.bookie_id = bookie_id
         self._dialect = dialect
         self._max_frame_size = max_frame_size
         self._tick_seconds = tick
+        self._silence_ticks = silence_ticks
+        self._record = record
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -56,6 +63,7 @@ class BookieConnection(asyncio.Protocol):
         self._partial = bytearray()
         self._wanted = 0
         self._now = 0
+        self._silent_since: int | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._reason: PodkeeperError | None = None
         self._gone = asyncio.Event()
@@ -89,6 +97,11 @@ class BookieConnection(asyncio.Protocol):
         elif self._out_bytes >= FLUSH_BYTES:
             self._write()
 
+    def send_measured(self, frame: bytes, key: bytes, request: Request, ticks: int) -> None:
+        """The same, and its duration goes into the bookie's record."""
+        request.sent = self._loop.time()
+        self.send(frame, key, request, ticks)
+
     def _flush(self) -> None:
         self._flush_scheduled = False
         self._write()
@@ -106,6 +119,7 @@ class BookieConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(self._tick_seconds, self._tick)
 
     def data_received(self, data: bytes) -> None:
+        self._silent_since = None
         if self._partial:
             self._partial += data
             if len(self._partial) < self._wanted:
@@ -123,7 +137,7 @@ class BookieConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._reason is None:
             detail = f": {exc}" if exc else " by the bookie"
-            self._reason = BookieUnavailable(f"bookie {self.bookie_id}: connection closed{detail}")
+            self._reason = ConnectionLost(f"bookie {self.bookie_id}: connection closed{detail}")
         self._transport = None
         self._gone.set()
         if self._timer is not None:
@@ -190,9 +204,13 @@ class BookieConnection(asyncio.Protocol):
             return  # given up before
         if request.chained is not None:
             self._outstanding[answer.key] = request.chained
+        sent = getattr(request, "sent", None)
+        if sent is not None:
+            self._record.read_took(self._loop.time() - sent)
         if answer.error is None:
-            request.answered(answer.entry, answer.max_lac)
+            request.take(answer)
         else:
+            self._record.refused(answer.error, was_read=sent is not None)
             request.failed(
                 answer.error(f"bookie {self.bookie_id} answered {answer.error.v3.name} to {request.describe()}")
             )
@@ -207,7 +225,16 @@ class BookieConnection(asyncio.Protocol):
                 continue
             if request.chained is not None:
                 self._outstanding[key] = request.chained
-            request.failed(BookieUnavailable(f"bookie {self.bookie_id} did not answer {request.describe()} in time"))
+            self._record.refused(BookieTimeout, was_read=hasattr(request, "sent"))
+            request.failed(BookieTimeout(f"bookie {self.bookie_id} did not answer {request.describe()} in time"))
+        if expired and self._reason is None:
+            self._check_silence()
+
+    def _check_silence(self) -> None:
+        if self._silent_since is None:
+            self._silent_since = self._now
+        elif self._now - self._silent_since >= self._silence_ticks:
+            self.close(BookieUnavailable(f"bookie {self.bookie_id}: nothing heard from it, the connection is given up"))
 
 
 def _chain(first: Request, last: Request) -> None:

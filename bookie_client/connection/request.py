@@ -39,15 +39,29 @@ class Answer(NamedTuple):
     """The stored entry of a successful read."""
     max_lac: int | None = None
     """The highest LAC the bookie knows (v3 reads)."""
+    detail: object = None
+    """What a successful answer to anything but an add or a read of one entry carries; see `answers`."""
 
 
 class Request(ABC):
-    """Base of what waits in a connection. `deadline` and `chained` belong to the connection."""
+    """Base of what waits in a connection. `deadline`, `chained` and `sent` belong to the connection."""
 
-    __slots__ = ("chained", "deadline")
+    __slots__ = ("chained", "deadline", "sent")
 
     deadline: int
     chained: Request | None
+    sent: float
+    """When it was sent, in seconds of the event loop's clock; set for requests whose duration is measured."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """False when whoever asked has given up: then a request that was not sent yet never is."""
+        return True
+
+    def take(self, answer: Answer) -> None:
+        """The bookie did what was asked. Adds are answered by `answered` alone; other requests may look at
+        the whole answer."""
+        self.answered(answer.entry, answer.max_lac)
 
     @abstractmethod
     def answered(self, entry: bytes, max_lac: int | None) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bookie_client.connection.dialect import V2Dialect, V3Dialect
+from bookie_client.connection.dialect_v2 import V2Dialect
+from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_protocol.errors import LedgerFenced, NoSuchEntry, ProtocolViolation, StorageFault, V2Code, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3

@@ -1,0 +1,138 @@
+"""What one client has seen of one bookie. See `health`, which draws the conclusions.
+
+Invariants
+- Successful adds are not recorded: they are the hot path.
+- Reads are measured as a smoothed mean and a smoothed mean deviation, with the weights that TCP uses for
+  round-trip times (RFC 6298). Fencing reads and long polls are not measured: they wait for other things.
+- An error counts towards the quarantine when it speaks against the bookie: not "no such entry", not "fenced",
+  not "read-only", and "no connection" only if the options say so.
+
+Event loop only.
+
+Source: reference client protocol, section 17.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Final, Protocol
+
+from bookie_client.options import ClientOptions
+from bookie_protocol.errors import BookieReadOnly, LedgerFenced, NotThere, PodkeeperError, TooManyRequests
+
+BUSY_SECONDS: Final = 0.05
+"""First hint to a client whose request was one too many, in seconds; doubles while that goes on."""
+BUSY_MAX_SECONDS: Final = 2.0
+_MEAN_WEIGHT: Final = 1 / 8
+_DEVIATION_WEIGHT: Final = 1 / 4
+_DEVIATIONS: Final = 4.0
+_INNOCENT: Final = (NotThere, LedgerFenced, BookieReadOnly)
+
+
+class Counting(Protocol):
+    """The part of a connection that is asked here."""
+
+    @property
+    def outstanding(self) -> int: ...
+
+
+class BookieRecord:
+    """Times are seconds of the event loop's clock."""
+
+    __slots__ = (
+        "_busy_delay",
+        "_clock",
+        "_deviation",
+        "_errors",
+        "_interval_end",
+        "_measured_until",
+        "_options",
+        "_random",
+        "busy_until",
+        "connections",
+        "down_until",
+        "quarantined_until",
+        "read_seconds",
+        "slow_until",
+    )
+
+    def __init__(self, options: ClientOptions, clock: Callable[[], float], random: Random) -> None:
+        self._options = options
+        self._clock = clock
+        self._random = random
+        self.connections: set[Counting] = set()
+        self.down_until = self.quarantined_until = self.slow_until = self.busy_until = 0.0
+        self.read_seconds = 0.0
+        self._deviation = 0.0
+        self._measured_until = 0.0
+        self._busy_delay = 0.0
+        self._errors = 0
+        self._interval_end = 0.0
+
+    # --- reads ----------------------------------------------------------------------------------------------
+
+    def read_took(self, seconds: float) -> None:
+        """A read was answered, well or ill, after this time."""
+        if self.is_measured:
+            self._deviation += (abs(seconds - self.read_seconds) - self._deviation) * _DEVIATION_WEIGHT
+            self.read_seconds += (seconds - self.read_seconds) * _MEAN_WEIGHT
+        else:
+            self.read_seconds, self._deviation = seconds, seconds / 2
+        self._measured_until = self._clock() + self._options.failure_history
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a read was measured within the failure history."""
+        return self._clock() < self._measured_until
+
+    @property
+    def expected_read_seconds(self) -> float:
+        return self.read_seconds + _DEVIATIONS * self._deviation
+
+    def mark_slow(self) -> None:
+        self.slow_until = self._clock() + self._options.failure_history
+
+    # --- errors ---------------------------------------------------------------------------------------------
+
+    def refused(self, error: type[PodkeeperError], *, was_read: bool) -> None:
+        """The bookie answered with an error, or not in time."""
+        if issubclass(error, _INNOCENT):
+            return
+        if was_read:
+            self.mark_slow()
+        if issubclass(error, TooManyRequests):
+            self._busy()
+        self._count_error()
+
+    def connection_failed(self, seconds: float) -> None:
+        """There is no connection; the bookie counts as down for that long unless one is made."""
+        self.down_until = self._clock() + seconds
+        if self._options.quarantine_connection_errors:
+            self._count_error()
+
+    def connected(self, connection: Counting) -> None:
+        self.down_until = 0.0
+        self.connections.add(connection)
+
+    def release(self) -> None:
+        self.quarantined_until = 0.0
+        self._errors = 0
+
+    def _busy(self) -> None:
+        now = self._clock()
+        if now < self.busy_until:
+            return
+        again = now < self.busy_until + BUSY_MAX_SECONDS
+        self._busy_delay = min(self._busy_delay * 2, BUSY_MAX_SECONDS) if again else BUSY_SECONDS
+        self.busy_until = now + self._busy_delay
+
+    def _count_error(self) -> None:
+        options, now = self._options, self._clock()
+        if now >= self._interval_end:
+            self._errors, self._interval_end = 0, now + options.quarantine_interval
+        self._errors += 1
+        # Equal, not greater: the dice are thrown once in an interval.
+        due = options.quarantine and self._errors == options.quarantine_errors and now >= self.quarantined_until
+        if due and self._random.random() < options.quarantine_ratio:
+            self.quarantined_until = now + options.quarantine_time

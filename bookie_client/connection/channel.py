@@ -1,0 +1,205 @@
+"""The way to one bookie: connects on demand, reconnects with back-off, fails fast while the bookie is down.
+
+Invariants
+- Sending never blocks: the request goes out, waits for a connection attempt under way, or fails at the next
+  turn of the loop. It always ends.
+- After a failed attempt no other is made before the delay has passed; requests fail at once meanwhile, so one
+  dead bookie costs a reader or writer nothing but the turn to the next replica.
+- The bookie's address is asked for, and its name resolved, at every attempt.
+
+Event loop only.
+
+Source: reference client protocol, sections 2 and 18; reference metadata layout, section 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import ceil
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from bookie_client.connection.connection import BookieConnection
+from bookie_client.connection.dialect import Dialect
+from bookie_client.connection.handshake import HandshakeProtocol, establish
+from bookie_client.connection.request import Request
+from bookie_protocol.errors import BookieUnavailable, MetadataError, MetadataNotFound, PodkeeperError
+
+if TYPE_CHECKING:
+    from bookie_client.connection.pool import ChannelPool
+
+SHUT_DOWN_SECONDS: Final = 1.0
+"""How long closing waits until a bookie has taken what was sent to it."""
+
+
+class _Waiting(NamedTuple):
+    """A request that waits for the connection."""
+
+    frame: bytes
+    key: bytes
+    request: Request
+    ticks: int
+    measured: bool
+
+
+class Channel:
+    """Made by `ChannelPool`."""
+
+    def __init__(self, pool: ChannelPool, bookie_id: str, dialect: Dialect) -> None:
+        self.bookie_id = bookie_id
+        self.dialect = dialect
+        self._pool = pool
+        self._record = pool.health.record(bookie_id)
+        self._loop = asyncio.get_running_loop()
+        self._connection: BookieConnection | None = None
+        self._attempt: asyncio.Task[None] | None = None
+        self._waiting: list[_Waiting] = []
+        self._retry_at = 0.0
+        self._delay = 0.0
+        self._error: PodkeeperError | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        return self._connection is not None
+
+    # --- sending --------------------------------------------------------------------------------------------
+
+    def send_add(self, frame: bytes, key: bytes, request: Request) -> None:
+        """Send an add, with the time-out of adds."""
+        if self._connection is not None:
+            self._connection.send(frame, key, request, self._pool.add_ticks)
+        else:
+            self._send_later(_Waiting(frame, key, request, self._pool.add_ticks, False))
+
+    def send_read(self, frame: bytes, key: bytes, request: Request) -> None:
+        """Send a plain read, with the time-out of reads; how long it takes is measured."""
+        if self._connection is not None:
+            self._connection.send_measured(frame, key, request, self._pool.read_ticks)
+        else:
+            self._send_later(_Waiting(frame, key, request, self._pool.read_ticks, True))
+
+    def send(self, frame: bytes, key: bytes, request: Request, timeout: float) -> None:
+        """Send any other request, with its own time-out in seconds."""
+        # One tick more, because it may be sent just before one.
+        ticks = ceil(timeout / self._pool.tick) + 1
+        if self._connection is not None:
+            self._connection.send(frame, key, request, ticks)
+        else:
+            self._send_later(_Waiting(frame, key, request, ticks, False))
+
+    def _send_later(self, waiting: _Waiting) -> None:
+        if self._pool.is_closed:
+            self._loop.call_soon(waiting.request.failed, self._pool.closed_error(self.bookie_id))
+        elif self._attempt is not None:
+            self._waiting.append(waiting)
+        elif self._error is not None and self._loop.time() < self._retry_at:
+            self._loop.call_soon(waiting.request.failed, self._error)
+        else:
+            self._waiting.append(waiting)
+            self._start_attempt()
+
+    # --- connecting -----------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Have a connection, whatever the back-off says. Raises `BookieUnavailable`, `Unauthorized`."""
+        if self._connection is not None:
+            return
+        if self._attempt is None:
+            self._start_attempt()
+        assert self._attempt is not None
+        await asyncio.shield(self._attempt)
+        if self._connection is None:
+            raise self._error or self._pool.closed_error(self.bookie_id)
+
+    def _start_attempt(self) -> None:
+        self._attempt = self._loop.create_task(self._open(), name=f"connect {self.bookie_id}")
+
+    async def _open(self) -> None:
+        options, bookie, where = self._pool.options, self.bookie_id, ""
+        error: PodkeeperError
+        try:
+            async with asyncio.timeout(options.connect_timeout):
+                host, port = await self._pool.addresses.resolve(bookie)
+                where = f" at {host}:{port}"
+                connection = await self._connect(host, port)
+        except TimeoutError:
+            error = BookieUnavailable(f"bookie {bookie}{where}: no connection in {options.connect_timeout:g} s")
+        except OSError as problem:
+            error = BookieUnavailable(f"bookie {bookie}{where}: cannot connect: {problem}")
+        except MetadataNotFound:
+            error = BookieUnavailable(f"bookie {bookie} is not registered: it is down")
+        except MetadataError as problem:
+            error = BookieUnavailable(f"bookie {bookie}: address unknown: {problem}")
+        except PodkeeperError as problem:
+            error = problem
+        else:
+            self._attempt_succeeded(connection)
+            return
+        self._attempt_failed(error)
+
+    async def _connect(self, host: str, port: int) -> BookieConnection:
+        pool, options = self._pool, self._pool.options
+        connection = BookieConnection(
+            self.bookie_id,
+            self.dialect,
+            max_frame_size=options.max_frame_size,
+            tick=pool.tick,
+            silence_ticks=pool.silence_ticks,
+            record=self._record,
+            on_closed=self._closed,
+        )
+        if options.tls is None and options.auth is None:
+            await pool.connector(lambda: connection, host, port)
+            return connection
+        handshake = HandshakeProtocol(self.bookie_id, options.max_frame_size)
+        await pool.connector(lambda: handshake, host, port)
+        try:
+            await establish(handshake, self.dialect, options, host)
+        except BaseException:
+            handshake.transport.abort()
+            raise
+        handshake.hand_over(connection)
+        return connection
+
+    def _attempt_succeeded(self, connection: BookieConnection) -> None:
+        self._attempt = None
+        if not connection.is_open:
+            # A bookie that is starting up accepts and hangs up at once.
+            self._attempt_failed(BookieUnavailable(f"bookie {self.bookie_id} is not ready: it closed the connection"))
+            return
+        self._connection, self._error, self._delay = connection, None, 0.0
+        self._record.connected(connection)
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.request.is_wanted:
+                continue
+            send = connection.send_measured if each.measured else connection.send
+            send(each.frame, each.key, each.request, each.ticks)
+
+    def _attempt_failed(self, error: PodkeeperError) -> None:
+        self._attempt = None
+        self._back_off(error)
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.request.failed(error)
+
+    def _back_off(self, error: PodkeeperError) -> None:
+        options = self._pool.options
+        self._error = error
+        self._delay = min(max(self._delay * 2, options.reconnect_delay), options.max_reconnect_delay)
+        self._retry_at = self._loop.time() + self._delay
+        self._record.connection_failed(options.max_reconnect_delay)
+
+    def _closed(self, connection: BookieConnection) -> None:
+        self._record.connections.discard(connection)
+        if self._connection is connection:
+            self._connection = None
+            self._back_off(BookieUnavailable(f"bookie {self.bookie_id}: connection lost"))
+
+    async def close(self, reason: PodkeeperError) -> None:
+        """End the attempt under way, or the connection; what is outstanding fails."""
+        if self._attempt is not None:
+            self._attempt.cancel()
+            await asyncio.wait([self._attempt])
+            self._attempt_failed(reason)
+        if self._connection is not None:
+            await self._connection.shut_down(reason, SHUT_DOWN_SECONDS)

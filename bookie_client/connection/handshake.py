@@ -1,0 +1,149 @@
+"""What happens on a new connection before its first request: START_TLS, then authentication.
+
+Invariants
+- No request goes out before both are done; an error in either ends the connection.
+- What arrives in plain text behind the answer to START_TLS ends the connection: somebody else may have written it.
+- Without TLS and authentication there is no handshake, and this module is not used.
+
+`HandshakeProtocol` is the connection's protocol until `establish` returns; then the transport gets its real one.
+
+Event loop only.
+
+Source: reference wire protocol, sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from itertools import count
+from typing import cast
+
+from bookie_client.connection.dialect import Dialect
+from bookie_client.connection.dialect_v3 import V3Dialect
+from bookie_client.connection.tls import tls_context
+from bookie_client.options import ClientOptions, TlsOptions
+from bookie_protocol.errors import BadRequest, BookieUnavailable, ConnectionLost, ProtocolViolation, Unauthorized
+from bookie_protocol.wire.auth import AuthMessage, ClientAuthentication, Peer
+from bookie_protocol.wire.framing import FrameReader
+
+
+class HandshakeProtocol(asyncio.Protocol):
+    """Frames in and out, one at a time."""
+
+    def __init__(self, bookie_id: str, max_frame_size: int) -> None:
+        self.bookie_id = bookie_id
+        self.transport: asyncio.Transport
+        self._max_frame_size = max_frame_size
+        self._reader = FrameReader(max_frame_size)
+        self._frames: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+        self.error: BookieUnavailable | ProtocolViolation | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._frames.extend(self._reader.feed(data))
+        except ProtocolViolation as error:
+            self.error = ProtocolViolation(f"bookie {self.bookie_id}: {error}")
+            self.transport.abort()
+        self._arrived.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self.error is None:
+            detail = f": {exc}" if exc else ""
+            self.error = ConnectionLost(f"bookie {self.bookie_id} closed the connection during the handshake{detail}")
+        self._arrived.set()
+
+    def hand_over(self, connection: asyncio.Protocol) -> None:
+        """The handshake is done: `connection` is the transport's protocol from now on. Raises what went wrong
+        meanwhile."""
+        if self._frames or self._reader.pending:
+            self.error = ProtocolViolation(f"bookie {self.bookie_id} sent more than the handshake before any request")
+            self.transport.abort()
+        if self.error is not None:
+            raise self.error
+        self.transport.set_protocol(connection)
+        connection.connection_made(self.transport)
+
+    async def ask(self, frame: bytes) -> bytes:
+        """Send a frame and return the body of the next one. Raises `ConnectionLost`, `ProtocolViolation`."""
+        self.transport.write(frame)
+        while not self._frames:
+            if self.error is not None:
+                raise self.error
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._frames.popleft()
+
+    async def start_tls(self, context: ssl.SSLContext, host: str) -> bytes | None:
+        """Encrypt from here on; returns the bookie's certificate (DER). Raises `BookieUnavailable`."""
+        if self._frames or self._reader.pending:
+            raise ProtocolViolation(f"bookie {self.bookie_id} sent plain text behind its answer to START_TLS")
+        loop = asyncio.get_running_loop()
+        try:
+            secured = await loop.start_tls(self.transport, self, context, server_hostname=host)
+        except (OSError, ssl.SSLError) as error:
+            raise BookieUnavailable(f"bookie {self.bookie_id} at {host}: TLS handshake failed: {error}") from error
+        if secured is None:
+            raise ConnectionLost(f"bookie {self.bookie_id} closed the connection during the TLS handshake")
+        self.transport = secured
+        session = secured.get_extra_info("ssl_object")
+        return cast("bytes | None", session.getpeercert(binary_form=True)) if session is not None else None
+
+
+async def establish(protocol: HandshakeProtocol, dialect: Dialect, options: ClientOptions, host: str) -> None:
+    """Make the connection ready for requests.
+
+    Raises `Unauthorized` (either side refuses), `BookieUnavailable` (no TLS there, or a certificate that does
+    not fit), `ConnectionLost`, `ProtocolViolation`.
+    """
+    certificate = None
+    if options.tls is not None:
+        certificate = await _upgrade(protocol, options.tls, host)
+    peer = Peer(host, certificate)
+    authentication = ClientAuthentication(options.auth, peer)
+    if options.tls is not None:
+        await authentication.tls_established(peer)
+    await _authenticate(protocol, dialect, authentication)
+
+
+async def _upgrade(protocol: HandshakeProtocol, options: TlsOptions, host: str) -> bytes | None:
+    try:
+        context = tls_context(options)
+    except BadRequest as error:
+        raise BookieUnavailable(f"bookie {protocol.bookie_id}: {error}") from error
+    start = V3Dialect()
+    _, frame = start.start_tls(0)
+    answer = start.decode(await protocol.ask(frame))
+    if answer.error is not None:
+        raise BookieUnavailable(
+            f"bookie {protocol.bookie_id} answered {answer.error.v3.name} to START_TLS: it has no TLS configured"
+        )
+    return await protocol.start_tls(context, host)
+
+
+async def _authenticate(protocol: HandshakeProtocol, dialect: Dialect, authentication: ClientAuthentication) -> None:
+    message = await authentication.first()
+    for number in count(1):
+        if message is None and authentication.authenticated:
+            return
+        if message is None:
+            raise Unauthorized(f"bookie {protocol.bookie_id}: the authentication plug-in has nothing more to say")
+        _, frame = dialect.auth(number, message)
+        if authentication.authenticated:
+            # The last token; the bookie need not answer it, and what it would answer decides nothing.
+            protocol.transport.write(frame)
+            return
+        answer = dialect.decode(await protocol.ask(frame))
+        if answer.error is not None:
+            raise Unauthorized(f"bookie {protocol.bookie_id} answered {answer.error.v3.name} to the authentication")
+        if not isinstance(answer.detail, AuthMessage):
+            raise ProtocolViolation(f"bookie {protocol.bookie_id}: the answer to an AUTH request holds no token")
+        try:
+            message = await authentication.answer(answer.detail)
+        except Unauthorized as error:
+            raise Unauthorized(f"bookie {protocol.bookie_id}: {error}") from error

@@ -1,0 +1,100 @@
+"""What this client has seen of each bookie: failures, slowness, overload; and what follows from it.
+
+Invariants
+- Everything here is a preference. Nothing is refused because of it: a caller that has no other bookie uses
+  this one.
+- Every mark ends by itself: failures and slowness after `failure_history`, quarantine after
+  `quarantine_time`. A bookie that is not asked because of a mark is asked again when it ends.
+- The clock is the event loop's. `random` decides whether this client takes part in a quarantine, so that not
+  all clients of a cluster leave a bookie at once when `quarantine_ratio` is below 1.
+
+Event loop only.
+
+Source: reference client protocol, sections 17 and 18.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from statistics import median, median_low
+from typing import Final
+
+from bookie_client.connection.bookie_record import BookieRecord
+from bookie_client.options import ClientOptions
+
+UNKNOWN_READ_SECONDS: Final = 2.0
+"""Expected duration of a read before any was measured: the reference's `speculativeReadTimeout`."""
+FAR_SLOWER: Final = 4.0
+"""A bookie is slow when its reads take this many times as long as the median bookie's (of two, the faster one)."""
+SLOW_SECONDS: Final = 0.02
+"""Reads that are faster than this never make a bookie slow."""
+
+
+class BookieHealth:
+    """The records of one client, by bookie id; connections feed them."""
+
+    def __init__(self, options: ClientOptions, clock: Callable[[], float], random: Random | None = None) -> None:
+        self._options = options
+        self._clock = clock
+        self._random = random or Random()
+        self._records: dict[str, BookieRecord] = {}
+
+    def record(self, bookie: str) -> BookieRecord:
+        """The record of one bookie, for the connections to it."""
+        record = self._records.get(bookie)
+        if record is None:
+            record = self._records[bookie] = BookieRecord(self._options, self._clock, self._random)
+        return record
+
+    def failed_lately(self) -> frozenset[str]:
+        """Bookies that could not be reached lately, and with which no connection stands since."""
+        now = self._clock()
+        return frozenset(bookie for bookie, record in self._records.items() if now < record.down_until)
+
+    def quarantined(self) -> frozenset[str]:
+        """Bookies with too many errors and time-outs lately: not for new ensembles while others suffice."""
+        now = self._clock()
+        return frozenset(bookie for bookie, record in self._records.items() if now < record.quarantined_until)
+
+    def release(self, bookie: str) -> None:
+        """End a bookie's quarantine, and forget the errors that would begin the next one."""
+        self.record(bookie).release()
+
+    def slow(self) -> frozenset[str]:
+        """Bookies that failed a read lately, were overtaken in one, or read far slower than their peers: asked
+        last."""
+        now = self._clock()
+        measured = {bookie: record.read_seconds for bookie, record in self._records.items() if record.is_measured}
+        limit = max(SLOW_SECONDS, FAR_SLOWER * median_low(measured.values())) if len(measured) > 1 else None
+        return frozenset(
+            bookie
+            for bookie, record in self._records.items()
+            if now < record.slow_until or (limit is not None and measured.get(bookie, 0.0) > limit)
+        )
+
+    def mark_slow(self, bookie: str) -> None:
+        """Another bookie that was asked later was faster (speculative reads)."""
+        self.record(bookie).mark_slow()
+
+    def expected_read_seconds(self, bookie: str) -> float:
+        """How long a read of this bookie takes at most as a rule: the mean of its reads and four times their
+        mean deviation. Before any was measured: the median of its peers, else `UNKNOWN_READ_SECONDS`."""
+        record = self._records.get(bookie)
+        if record is not None and record.is_measured:
+            expected = record.expected_read_seconds
+        else:
+            peers = [record.expected_read_seconds for record in self._records.values() if record.is_measured]
+            expected = median(peers) if peers else UNKNOWN_READ_SECONDS
+        return min(expected, self._options.read_timeout)
+
+    def outstanding(self, bookie: str) -> int:
+        """Requests to this bookie that wait for their answer."""
+        record = self._records.get(bookie)
+        return 0 if record is None else sum(connection.outstanding for connection in record.connections)
+
+    def back_off_seconds(self, bookie: str) -> float:
+        """How long to wait before asking this bookie again, since it answered "too many requests"; 0: do not
+        wait."""
+        record = self._records.get(bookie)
+        return 0.0 if record is None else max(0.0, record.busy_until - self._clock())

@@ -1,0 +1,227 @@
+"""One request to one bookie, awaited: what recovery, tailing, batch reads and tools are made of.
+
+    answer = await operations.read_entry("bookie-0:3181", ledger_id, LAST_ENTRY, fence_key=key)
+
+Invariants
+- `bookie` is a bookie id; its connection is made on demand and shared with the adds and reads of the client.
+- Every call ends: with the answer, with the error that the bookie answered, with `BookieUnavailable` (no
+  connection; `ConnectionLost` when it broke under the request) or `BookieTimeout`. Cancelling gives up.
+- `NotThere` errors are the bookie's own word. Nothing here verifies digests: the caller does.
+- A client of protocol version 2 fences, and asks for what only version 3 has and every version-2 client of the
+  reference may ask for (space, lists of entries), over a second connection that speaks version 3. Fencing,
+  because version 2 cannot tell the answer to a fencing read from that to a plain read of the same entry. A
+  client of version 3 sends its batch reads, which only version 2 has, over a second one too.
+
+Event loop only.
+
+Source: reference wire protocol, sections 3, 4, 8 and 11; reference client protocol, sections 10 to 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from bookie_client.connection.answers import NO_LAC, BookieInfo, EntryAnswer, LacAnswer, LongPollAnswer
+from bookie_client.connection.dialect import KeyAndFrame
+from bookie_client.connection.one_shot import OneShot, detail_of, nothing
+from bookie_client.connection.pool import Channel, ChannelPool
+from bookie_client.connection.request import Answer
+from bookie_protocol.errors import BadVersion, ConnectionLost, ProtocolViolation
+from bookie_protocol.wire.availability import Availability
+
+__all__ = ["BookieInfo", "BookieOperations", "EntryAnswer", "LacAnswer", "LongPollAnswer"]
+
+T = TypeVar("T")
+
+
+class BookieOperations:
+    """See the module. `transactions`: the client's one sequence of transaction ids."""
+
+    def __init__(self, pool: ChannelPool, transactions: Iterator[int]) -> None:
+        self._pool = pool
+        self._transactions = transactions
+        self._batch_reads_known: set[str] = set()
+
+    # --- entries --------------------------------------------------------------------------------------------
+
+    async def read_entry(
+        self,
+        bookie: str,
+        ledger_id: int,
+        entry_id: int,
+        *,
+        fence_key: bytes | None = None,
+        high_priority: bool = False,
+    ) -> EntryAnswer:
+        """Read an entry; -1 is the last one that this bookie stores.
+
+        `fence_key`: the ledger's master key; the ledger is fenced there, durably, before the entry is read.
+        Raises `NoSuchEntry`, `NoSuchLedger`, `LedgerStateUnknown`, `Unauthorized` (wrong key), `StorageFault`.
+        """
+        what = f"the read of entry {entry_id} of ledger {ledger_id}"
+        channel = self._pool.channel(bookie, ledger_id, None if fence_key is None else 3)
+        request = channel.dialect.read(
+            next(self._transactions), ledger_id, entry_id, fence_key=fence_key, recovery=high_priority
+        )
+        one_shot = OneShot(what if fence_key is None else f"the fencing read of {what[12:]}", _entry)
+        key, frame = request
+        if fence_key is None:
+            channel.send_read(frame, key, one_shot)
+            return await one_shot.result
+        return await self._ask(channel, request, one_shot, self._pool.options.read_timeout)
+
+    async def add_entry(
+        self, bookie: str, ledger_id: int, entry_id: int, entry: bytes, master_key: bytes, *, recovery: bool = False
+    ) -> None:
+        """Store an entry as it stands. `recovery`: also in a fenced ledger, and with high priority.
+
+        Raises `LedgerFenced`, `BookieReadOnly`, `Unauthorized`, `TooManyRequests`, `StorageFault`.
+        """
+        channel = self._pool.channel(bookie, ledger_id)
+        encode = channel.dialect.add_encoder(ledger_id, master_key, recovery=recovery)
+        key, frame = encode(next(self._transactions), entry_id, entry)
+        one_shot = OneShot(f"the add of entry {entry_id} of ledger {ledger_id}", nothing)
+        channel.send_add(frame, key, one_shot)
+        await one_shot.result
+
+    async def batch_read(
+        self,
+        bookie: str,
+        ledger_id: int,
+        first_entry_id: int,
+        max_count: int,
+        max_bytes: int,
+        *,
+        high_priority: bool = False,
+    ) -> list[bytes]:
+        """Consecutive entries from the first on: at least one, at most `max_count` (0: no limit).
+
+        `max_bytes` limits the answer's frame; 0, or more than the frame limit, means the frame limit. Raises
+        what `read_entry` raises for the first entry, and `BadVersion` when the bookie does not know batch
+        reads (it hung up on the first one: bookies before 4.17 do).
+        """
+        limit = self._pool.options.max_frame_size
+        channel = self._pool.channel(bookie, ledger_id, 2)
+        request = channel.dialect.batch_read(
+            next(self._transactions),
+            ledger_id,
+            first_entry_id,
+            max_count,
+            max_bytes if 0 < max_bytes < limit else limit,
+            recovery=high_priority,
+        )
+        one_shot = OneShot(f"the batch read from entry {first_entry_id} of ledger {ledger_id}", _entries)
+        try:
+            entries = await self._ask(channel, request, one_shot, self._pool.options.read_timeout)
+        except ConnectionLost as error:
+            if bookie in self._batch_reads_known:
+                raise
+            raise BadVersion(f"bookie {bookie} hung up on a batch read, so it knows none: {error}") from error
+        self._batch_reads_known.add(bookie)
+        return entries
+
+    # --- the last add confirmed -----------------------------------------------------------------------------
+
+    async def read_lac(self, bookie: str, ledger_id: int) -> LacAnswer:
+        """The explicit LAC and the last entry that this bookie knows.
+
+        Raises `NoSuchEntry` when it has neither (also of an unknown ledger), `NoSuchLedger`,
+        `LedgerStateUnknown`, `StorageFault`; `BadVersion` in a client of version 2, which reads entry -1
+        instead.
+        """
+        channel = self._pool.channel(bookie, ledger_id)
+        request = channel.dialect.read_lac(next(self._transactions), ledger_id)
+        one_shot = OneShot(f"the read of the LAC of ledger {ledger_id}", detail_of(LacAnswer))
+        return await self._ask(channel, request, one_shot, self._pool.options.read_timeout)
+
+    async def write_lac(self, bookie: str, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> None:
+        """Store an explicit LAC; `body` is its packet. Also in a fenced ledger.
+
+        Raises `Unauthorized`, `BookieReadOnly`, `StorageFault`; `BadVersion` in a client of version 2.
+        """
+        channel = self._pool.channel(bookie, ledger_id)
+        request = channel.dialect.write_lac(next(self._transactions), ledger_id, master_key, lac, body)
+        one_shot = OneShot(f"the explicit LAC {lac} of ledger {ledger_id}", nothing)
+        await self._ask(channel, request, one_shot, self._pool.options.add_timeout)
+
+    async def long_poll(
+        self,
+        bookie: str,
+        ledger_id: int,
+        entry_id: int,
+        previous_lac: int,
+        timeout: float,
+        *,
+        piggyback_entry: bool,
+    ) -> LongPollAnswer:
+        """Wait until this bookie's LAC of the ledger passes `previous_lac`, at most `timeout` seconds, and
+        read.
+
+        `piggyback_entry`: `entry_id` is -1, and entry `previous_lac + 1` comes along if this bookie stores it;
+        when the time is up, neither entry nor error. Without it, `entry_id` is read after the wait. The answer
+        may take the time-out of reads on top. Raises what `read_entry` raises; `BadVersion` in a client of
+        version 2.
+        """
+        channel = self._pool.channel(bookie, ledger_id)
+        request = channel.dialect.long_poll(
+            next(self._transactions),
+            ledger_id,
+            entry_id,
+            previous_lac,
+            max(0, round(timeout * 1000)),
+            piggyback=piggyback_entry,
+        )
+        one_shot = OneShot(f"the long poll of ledger {ledger_id} behind LAC {previous_lac}", _long_poll)
+        return await self._ask(channel, request, one_shot, max(0.0, timeout) + self._pool.options.read_timeout)
+
+    async def force_ledger(self, bookie: str, ledger_id: int) -> None:
+        """Make durable what this bookie acknowledged before its sync (deferred sync).
+
+        Raises `StorageFault`, `TooManyRequests`; `BadVersion` in a client of version 2.
+        """
+        channel = self._pool.channel(bookie, ledger_id)
+        request = channel.dialect.force_ledger(next(self._transactions), ledger_id)
+        one_shot = OneShot(f"the force of ledger {ledger_id}", nothing)
+        await self._ask(channel, request, one_shot, self._pool.options.add_timeout)
+
+    # --- the bookie -----------------------------------------------------------------------------------------
+
+    async def bookie_info(self, bookie: str) -> BookieInfo:
+        """Total and free space of the bookie's ledger disks, in bytes."""
+        channel = self._pool.channel(bookie, version=3)
+        request = channel.dialect.bookie_info(next(self._transactions))
+        one_shot = OneShot("the request for its space", detail_of(BookieInfo))
+        return await self._ask(channel, request, one_shot, self._pool.options.read_timeout)
+
+    async def entries_of_ledger(self, bookie: str, ledger_id: int) -> Availability:
+        """Which entries of the ledger this bookie stores. Raises `NoSuchLedger`, `StorageFault`.
+
+        Java bookies with DbLedgerStorage never answer for a ledger that they know: `BookieTimeout`.
+        """
+        channel = self._pool.channel(bookie, ledger_id, 3)
+        request = channel.dialect.entries_of_ledger(next(self._transactions), ledger_id)
+        one_shot = OneShot(f"the list of entries of ledger {ledger_id}", detail_of(Availability))
+        return await self._ask(channel, request, one_shot, self._pool.options.read_timeout)
+
+    async def _ask(self, channel: Channel, request: KeyAndFrame, one_shot: OneShot[T], timeout: float) -> T:
+        key, frame = request
+        channel.send(frame, key, one_shot, timeout)
+        return await one_shot.result
+
+
+def _entry(answer: Answer) -> EntryAnswer:
+    if not answer.entry:
+        raise ProtocolViolation("the bookie's answer to a read holds no entry")
+    return EntryAnswer(answer.entry, answer.max_lac)
+
+
+def _entries(answer: Answer) -> list[bytes]:
+    entries = answer.detail
+    if not isinstance(entries, list) or not entries:
+        raise ProtocolViolation("the bookie's answer to a batch read holds no entry")
+    return entries
+
+
+def _long_poll(answer: Answer) -> LongPollAnswer:
+    return LongPollAnswer(NO_LAC if answer.max_lac is None else answer.max_lac, answer.entry or None)
