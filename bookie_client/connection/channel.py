@@ -100,7 +100,8 @@ class Channel:
     # --- connecting -----------------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Have a connection, whatever the back-off says. Raises `BookieUnavailable`, `Unauthorized`."""
+        """Have a connection, whatever the back-off says. Raises `BookieUnavailable`, also when either side
+        refused the other."""
         if self._connection is not None:
             return
         if self._attempt is None:
@@ -108,7 +109,8 @@ class Channel:
         assert self._attempt is not None
         await asyncio.shield(self._attempt)
         if self._connection is None:
-            raise self._error or self._pool.closed_error(self.bookie_id)
+            error = self._error or self._pool.closed_error(self.bookie_id)
+            raise error if isinstance(error, BookieUnavailable) else BookieUnavailable(str(error))
 
     def _start_attempt(self) -> None:
         self._attempt = self._loop.create_task(self._open(), name=f"connect {self.bookie_id}")

@@ -18,7 +18,7 @@ import asyncio
 import ssl
 from collections import deque
 from itertools import count
-from typing import cast
+from typing import Final, cast
 
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
@@ -27,6 +27,9 @@ from bookie_client.options import ClientOptions, TlsOptions
 from bookie_protocol.errors import BadRequest, BookieUnavailable, ConnectionLost, ProtocolViolation, Unauthorized
 from bookie_protocol.wire.auth import AuthMessage, ClientAuthentication, Peer
 from bookie_protocol.wire.framing import FrameReader
+
+FIRST_TXN_ID: Final = 1 << 62
+"""Transaction ids of the handshake; those of requests stay far below, so that no late answer meets one."""
 
 
 class HandshakeProtocol(asyncio.Protocol):
@@ -61,8 +64,9 @@ class HandshakeProtocol(asyncio.Protocol):
     def hand_over(self, connection: asyncio.Protocol) -> None:
         """The handshake is done: `connection` is the transport's protocol from now on. Raises what went wrong
         meanwhile."""
-        if self._frames or self._reader.pending:
-            self.error = ProtocolViolation(f"bookie {self.bookie_id} sent more than the handshake before any request")
+        if self.error is None and (self._frames or self._reader.pending):
+            # This is how a bookie refuses a certificate that TLS itself accepts.
+            self.error = BookieUnavailable(f"bookie {self.bookie_id} refused this client after the handshake")
             self.transport.abort()
         if self.error is not None:
             raise self.error
@@ -117,7 +121,7 @@ async def _upgrade(protocol: HandshakeProtocol, options: TlsOptions, host: str) 
     except BadRequest as error:
         raise BookieUnavailable(f"bookie {protocol.bookie_id}: {error}") from error
     start = V3Dialect()
-    _, frame = start.start_tls(0)
+    _, frame = start.start_tls(FIRST_TXN_ID)
     answer = start.decode(await protocol.ask(frame))
     if answer.error is not None:
         raise BookieUnavailable(
@@ -128,7 +132,7 @@ async def _upgrade(protocol: HandshakeProtocol, options: TlsOptions, host: str) 
 
 async def _authenticate(protocol: HandshakeProtocol, dialect: Dialect, authentication: ClientAuthentication) -> None:
     message = await authentication.first()
-    for number in count(1):
+    for number in count(FIRST_TXN_ID + 1):
         if message is None and authentication.authenticated:
             return
         if message is None:

@@ -9,8 +9,9 @@ Invariants
 - `NotThere` errors are the bookie's own word. Nothing here verifies digests: the caller does.
 - A client of protocol version 2 fences, and asks for what only version 3 has and every version-2 client of the
   reference may ask for (space, lists of entries), over a second connection that speaks version 3. Fencing,
-  because version 2 cannot tell the answer to a fencing read from that to a plain read of the same entry. A
-  client of version 3 sends its batch reads, which only version 2 has, over a second one too.
+  because version 2 cannot tell the answer to a fencing read from that to a plain read of the same entry.
+- Batch reads, which only version 2 has, use a connection of their own in every client: a bookie that does not
+  know them hangs up, and adds under way must not suffer from that.
 
 Event loop only.
 
@@ -102,7 +103,7 @@ class BookieOperations:
         reads (it hung up on the first one: bookies before 4.17 do).
         """
         limit = self._pool.options.max_frame_size
-        channel = self._pool.channel(bookie, ledger_id, 2)
+        channel = self._pool.channel(bookie, ledger_id, 2, apart=True)
         request = channel.dialect.batch_read(
             next(self._transactions),
             ledger_id,

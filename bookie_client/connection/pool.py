@@ -20,7 +20,7 @@ from bookie_client.connection.dialects import dialect
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.network import Connector, tcp_connector
 from bookie_client.options import ClientOptions
-from bookie_protocol.errors import BookieUnavailable, PodkeeperError, ProtocolViolation, Unauthorized
+from bookie_protocol.errors import BookieUnavailable, PodkeeperError
 
 __all__ = ["Channel", "ChannelPool", "Connector", "Resolver", "tcp_connector"]
 
@@ -28,6 +28,7 @@ PROBE_SECONDS: Final = 2.0
 """How long a spare bookie may take to accept a connection before another one is chosen."""
 SILENT_TIMEOUTS: Final = 2
 """A connection on which requests time out is given up when nothing was heard for this many time-outs more."""
+_APART: Final = -1
 
 
 class ChannelPool:
@@ -54,11 +55,14 @@ class ChannelPool:
         self.is_closed = False
         self._channels: dict[tuple[str, int, int], Channel] = {}
 
-    def channel(self, bookie_id: str, ledger_id: int = 0, version: int | None = None) -> Channel:
+    def channel(
+        self, bookie_id: str, ledger_id: int = 0, version: int | None = None, *, apart: bool = False
+    ) -> Channel:
         """The one channel to this bookie for this ledger, in the client's protocol version or the one given;
-        nothing is connected before something is sent."""
+        nothing is connected before something is sent. `apart`: one that adds and plain reads never use."""
         options = self.options
-        place = (bookie_id, version or options.protocol_version, ledger_id % options.channels_per_bookie)
+        share = _APART if apart else ledger_id % options.channels_per_bookie
+        place = (bookie_id, version or options.protocol_version, share)
         channel = self._channels.get(place)
         if channel is None:
             speaks = self.dialect if place[1] == options.protocol_version else dialect(place[1])
@@ -74,7 +78,7 @@ class ChannelPool:
         try:
             async with asyncio.timeout(PROBE_SECONDS):
                 await self.channel(bookie_id).connect()
-        except (BookieUnavailable, Unauthorized, ProtocolViolation, TimeoutError):
+        except (BookieUnavailable, TimeoutError):
             return False
         return True
 
