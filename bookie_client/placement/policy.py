@@ -94,11 +94,16 @@ class Placement:
 
 
 class PlacementPolicy(Protocol):
-    """What the write path, the auditor and the read path ask of a placement policy."""
+    """What the write path, the auditor and the operator ask of a placement policy."""
 
     @property
     def name(self) -> str:
         """As in `Client(placement=...)`."""
+        ...
+
+    @property
+    def rule(self) -> str:
+        """What it demands, in a few words for people."""
         ...
 
     def new_ensemble(self, request: EnsembleRequest) -> Placement:
@@ -110,6 +115,23 @@ class PlacementPolicy(Protocol):
         """The ensemble with as many failed members replaced as possible. Never raises for want of bookies."""
         ...
 
+    def mend(self, request: ReplacementRequest) -> Placement:
+        """The ensemble with the failed members replaced, and as few others exchanged as it takes to obey the rule.
+
+        Nobody changes position. If nothing helps, only failed members are replaced and the report says FAIL.
+        """
+        ...
+
     def check(self, ensemble: tuple[str, ...], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:
         """Whether an existing ensemble obeys the policy."""
+        ...
+
+    def refusals(self, cluster: ClusterView) -> Mapping[str, str]:
+        """The bookies that are never taken now, and why; the other writable ones are candidates."""
+        ...
+
+    def objection(
+        self, ensemble: tuple[str, ...], position: int, bookie: str, quorums: Quorums, cluster: ClusterView
+    ) -> str | None:
+        """Why `bookie` may not stand at `position` of this ensemble; None if it may."""
         ...

@@ -1,0 +1,176 @@
+"""A dry run of placement that explains itself: who was taken, and why everybody else was not.
+
+The same policy, view and seed give the very choice that a client would have made.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from random import Random
+
+from bookie_client.distribution import Quorums
+from bookie_client.placement.policy import (
+    AdherenceReport,
+    ClusterView,
+    EnsembleRequest,
+    Placement,
+    PlacementPolicy,
+    ReplacementRequest,
+)
+from bookie_client.placement.topology import Location, format_location
+from bookie_protocol.errors import Refused
+
+
+class Fate(Enum):
+    """What became of a bookie."""
+
+    TAKEN = "taken"
+    KEPT = "kept"
+    REPLACED = "replaced"
+    NOT_DRAWN = "not drawn"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateFate:
+    """One bookie of the cluster. `position`: its place in the ensemble, if it has one."""
+
+    bookie: str
+    location: Location | None
+    fate: Fate
+    reason: str
+    position: int | None = None
+    free_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The whole account; `str()` prints it. `error`: why there is no ensemble."""
+
+    policy: str
+    rule: str
+    quorums: Quorums
+    ensemble: tuple[str, ...]
+    candidates: tuple[CandidateFate, ...]
+    report: AdherenceReport | None = None
+    relaxed: tuple[str, ...] = ()
+    unfilled: Mapping[int, str] | None = None
+    error: str | None = None
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """For people: one line for each bookie, then what holds and what was given up."""
+        quorums = self.quorums
+        lines = [f"policy   {self.rule}", f"quorums  {quorums.ensemble}/{quorums.write}/{quorums.ack}"]
+        lines += [f"error    {self.error}"] if self.error else [f"ensemble {', '.join(self.ensemble)}"]
+        if self.report is not None:
+            lines.append(f"adheres  {self.report.adherence.value}")
+            lines += [f"         {problem}" for problem in self.report.problems]
+        lines += [f"relaxed  {text}" for text in self.relaxed]
+        lines += [f"unfilled position {position}: {reason}" for position, reason in (self.unfilled or {}).items()]
+        return lines + _table(self.candidates)
+
+
+def explain(policy: PlacementPolicy, request: EnsembleRequest) -> Explanation:
+    """What `policy.new_ensemble(request)` does, and why. Draws from `request.random` as it does."""
+    try:
+        placement = policy.new_ensemble(request)
+    except Refused as error:
+        return _explanation(policy, request.quorums, request.cluster, (), None, str(error))
+    return _explanation(policy, request.quorums, request.cluster, (), placement, None)
+
+
+def explain_replacement(policy: PlacementPolicy, request: ReplacementRequest) -> Explanation:
+    """What `policy.replacement(request)` does, and why."""
+    return _explanation(policy, request.quorums, request.cluster, request.ensemble, policy.replacement(request), None)
+
+
+def explain_cluster(policy: PlacementPolicy, quorums: Quorums, cluster: ClusterView, seed: int = 0) -> Explanation:
+    """What a client would do for a new ledger with this seed."""
+    return explain(policy, EnsembleRequest(quorums=quorums, cluster=cluster, random=Random(seed)))
+
+
+def _explanation(
+    policy: PlacementPolicy,
+    quorums: Quorums,
+    cluster: ClusterView,
+    before: tuple[str, ...],
+    placement: Placement | None,
+    error: str | None,
+) -> Explanation:
+    ensemble = placement.ensemble if placement is not None else ()
+    refusals = policy.refusals(cluster)
+    everybody = cluster.writable | cluster.read_only | cluster.excluded.keys() | set(before) | set(ensemble)
+    fates = []
+    for bookie in everybody:
+        fate, reason = _member(bookie, before, ensemble)
+        if fate is None:
+            fate, reason = _outsider(bookie, before, ensemble, refusals, policy, quorums, cluster)
+        fates.append(
+            CandidateFate(
+                bookie,
+                cluster.topology.location(bookie),
+                fate,
+                reason,
+                ensemble.index(bookie) if bookie in ensemble else None,
+                cluster.free_bytes.get(bookie),
+            )
+        )
+    order = list(Fate)
+    fates.sort(key=lambda one: (order.index(one.fate), one.position or 0, one.bookie))
+    known = Explanation(policy.name, policy.rule, quorums, ensemble, tuple(fates), error=error)
+    if placement is None:
+        return known
+    return replace(known, report=placement.report, relaxed=placement.relaxed, unfilled=placement.unfilled)
+
+
+def _member(bookie: str, before: tuple[str, ...], ensemble: tuple[str, ...]) -> tuple[Fate | None, str]:
+    if bookie in ensemble:
+        return (Fate.KEPT, "a member already") if bookie in before else (Fate.TAKEN, "chosen")
+    return (Fate.REPLACED, "it failed") if bookie in before else (None, "")
+
+
+def _outsider(
+    bookie: str,
+    before: tuple[str, ...],
+    ensemble: tuple[str, ...],
+    refusals: Mapping[str, str],
+    policy: PlacementPolicy,
+    quorums: Quorums,
+    cluster: ClusterView,
+) -> tuple[Fate, str]:
+    if bookie in refusals:
+        return Fate.REFUSED, refusals[bookie]
+    objections = []
+    for position, member in enumerate(ensemble):
+        if member in before:
+            continue
+        objection = policy.objection(ensemble, position, bookie, quorums, cluster)
+        if objection is None:
+            quarantined = bookie in cluster.quarantined
+            return Fate.NOT_DRAWN, "quarantined, and the others suffice" if quarantined else "it could have been"
+        objections.append(objection)
+    if not objections:
+        return Fate.NOT_DRAWN, "nothing was to be filled" if ensemble else "a candidate"
+    return Fate.REFUSED, f"next to the others: {objections[0]}"
+
+
+def _table(candidates: tuple[CandidateFate, ...]) -> list[str]:
+    rows = [
+        (
+            one.fate.value if one.position is None else f"{one.fate.value} [{one.position}]",
+            one.bookie,
+            format_location(one.location) if one.location else "place not known",
+            "" if one.free_bytes is None else f"{one.free_bytes} B free",
+            one.reason,
+        )
+        for one in candidates
+    ]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
+    return ["  ".join((*map(str.ljust, row[:4], widths), row[4])).rstrip() for row in rows]

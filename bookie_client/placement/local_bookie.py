@@ -1,0 +1,44 @@
+"""Placement on one bookie only: that of this machine. For ensembles of one.
+
+Pure; any thread.
+
+Source: reference client protocol, section 16 (local bookie policy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bookie_client.distribution import Quorums
+from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterView
+from bookie_client.placement.random_choice import RandomPlacement
+from bookie_client.placement.rule_based import Level
+from bookie_client.placement.topology import Location
+from bookie_protocol.errors import BadRequest
+
+
+class LocalBookiePlacement(RandomPlacement):
+    """Takes `bookie_id` and nobody else; a failed one is never replaced."""
+
+    name = "local"
+
+    def __init__(self, bookie_id: str) -> None:
+        self.bookie_id = bookie_id
+
+    @property
+    def rule(self) -> str:
+        return f"{self.name}: bookie {self.bookie_id} only"
+
+    def levels(self, quorums: Quorums, cluster: ClusterView, *, replacing: bool) -> Sequence[Level]:
+        if quorums.ensemble != 1 and not replacing:
+            raise BadRequest(f"placement on the local bookie makes ensembles of 1, not of {quorums.ensemble}")
+        return super().levels(quorums, cluster, replacing=replacing)
+
+    def check(self, ensemble: tuple[str, ...], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:
+        others = [bookie for bookie in ensemble if bookie != self.bookie_id]
+        if not others:
+            return AdherenceReport(Adherence.MEETS_STRICT)
+        return AdherenceReport(Adherence.FAIL, (f"{', '.join(others)}: not the local bookie {self.bookie_id}",))
+
+    def unfit(self, bookie: str, location: Location | None) -> str | None:
+        return None if bookie == self.bookie_id else f"not the local bookie {self.bookie_id}"

@@ -1,0 +1,192 @@
+"""What all policies have in common that are a list of rules, strictest first.
+
+A policy says which place a bookie counts as, who is never taken, and which rules to try one after the other. From
+that follow new ensembles, replacements, mending, the adherence check and the reasons of a refusal.
+
+Invariants
+- Rules are relaxed before quarantined bookies are taken: a bookie that fails now protects nothing.
+- As many failed members as possible are replaced, even if a rule has to be relaxed for it.
+
+Pure; any thread.
+
+Source: reference client protocol, sections 3, 7.3 and 16.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+from typing import Final
+
+from bookie_client.distribution import Quorums
+from bookie_client.placement.policy import (
+    Adherence,
+    AdherenceReport,
+    ClusterView,
+    EnsembleRequest,
+    Placement,
+    ReplacementRequest,
+)
+from bookie_client.placement.search import Kind, Rule, fill
+from bookie_client.placement.shortage import no_ensemble, no_spare
+from bookie_client.placement.topology import Location
+from bookie_protocol.errors import NotEnoughBookies
+
+MAX_SUBSETS: Final = 128
+"""Sets of positions that are tried, for each number of positions, when not all can be filled or mended."""
+
+_Candidates = Mapping[Kind, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One rule to try; `relaxed`: what it gives up compared with the first one."""
+
+    rule: Rule
+    relaxed: tuple[str, ...] = ()
+
+
+class RuleBasedPlacement(ABC):
+    """The five functions of `PlacementPolicy`, from the four that a policy defines."""
+
+    name: str
+
+    @property
+    @abstractmethod
+    def rule(self) -> str:
+        """What it demands, in a few words for people."""
+
+    @abstractmethod
+    def label(self, location: Location | None) -> Location:
+        """The place that a bookie with this location counts as; None: its location is not known."""
+
+    @abstractmethod
+    def levels(self, quorums: Quorums, cluster: ClusterView, *, replacing: bool) -> Sequence[Level]:
+        """The rules to try, strictest first. Raises `BadRequest` for quorums that can never obey."""
+
+    @abstractmethod
+    def verdict(self, labels: Sequence[Location], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:
+        """Whether members in these places obey."""
+
+    def unfit(self, bookie: str, location: Location | None) -> str | None:
+        """Why this bookie, in this place, is never taken; None if it may be."""
+        return None
+
+    # --- PlacementPolicy ------------------------------------------------------------------------------------
+
+    def new_ensemble(self, request: EnsembleRequest) -> Placement:
+        quorums, cluster = request.quorums, request.cluster
+        levels = self.levels(quorums, cluster, replacing=False)
+        empty = [None] * quorums.ensemble
+        for candidates in self._pools(cluster, frozenset()):
+            for level in levels:
+                chosen = fill(empty, range(quorums.ensemble), candidates, level.rule, request.random, cluster.weights)
+                if chosen is not None:
+                    ensemble = tuple(chosen[position] for position in range(quorums.ensemble))
+                    return Placement(ensemble, self.check(ensemble, quorums, cluster), level.relaxed)
+        refusals = self.refusals(cluster)
+        found = cluster.writable - refusals.keys()
+        raise NotEnoughBookies(no_ensemble(quorums, self.rule, found, refusals, cluster))
+
+    def replacement(self, request: ReplacementRequest) -> Placement:
+        wanted = _positions(request)
+        levels = self.levels(request.quorums, request.cluster, replacing=True)
+        for count in range(len(wanted), 0, -1):
+            for holes in islice(combinations(wanted, count), MAX_SUBSETS):
+                placement = self._refill(request, holes, levels)
+                if placement is not None:
+                    return placement
+        return self._unchanged(request)
+
+    def mend(self, request: ReplacementRequest) -> Placement:
+        failed = _positions(request)
+        levels = self.levels(request.quorums, request.cluster, replacing=True)[:1]
+        others = [position for position in range(len(request.ensemble)) if position not in failed]
+        request.random.shuffle(others)
+        for count in range(len(others) + 1):
+            for moved in islice(combinations(others, count), MAX_SUBSETS):
+                placement = self._refill(request, sorted((*failed, *moved)), levels)
+                if placement is not None and placement.report.adherence is not Adherence.FAIL:
+                    return placement
+        return self.replacement(request)
+
+    def check(self, ensemble: tuple[str, ...], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:
+        return self.verdict([self._label_of(bookie, cluster) for bookie in ensemble], quorums, cluster)
+
+    def refusals(self, cluster: ClusterView) -> Mapping[str, str]:
+        refused = {}
+        for bookie in cluster.writable | cluster.read_only | cluster.excluded.keys():
+            reason = self._refusal(bookie, cluster)
+            if reason is not None:
+                refused[bookie] = reason
+        return refused
+
+    def objection(
+        self, ensemble: tuple[str, ...], position: int, bookie: str, quorums: Quorums, cluster: ClusterView
+    ) -> str | None:
+        labels = [self._label_of(member, cluster) for member in ensemble]
+        labels[position] = self._label_of(bookie, cluster)
+        return self.levels(quorums, cluster, replacing=False)[0].rule.objection(labels, position)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _label_of(self, bookie: str, cluster: ClusterView) -> Location:
+        return self.label(cluster.topology.location(bookie))
+
+    def _refusal(self, bookie: str, cluster: ClusterView) -> str | None:
+        if bookie in cluster.excluded:
+            return cluster.excluded[bookie]
+        if bookie not in cluster.writable:
+            return "read-only"
+        return self.unfit(bookie, cluster.topology.location(bookie))
+
+    def _pools(self, cluster: ClusterView, taken: frozenset[str]) -> Iterator[_Candidates]:
+        """Who can be taken: first without the quarantined bookies, then with them."""
+        pool: dict[Kind, list[str]] = {}
+        avoided: dict[Kind, list[str]] = {}
+        for bookie in sorted(cluster.writable - taken - cluster.excluded.keys()):
+            location = cluster.topology.location(bookie)
+            if self.unfit(bookie, location) is None:
+                quarantined = bookie in cluster.quarantined
+                kind = Kind(quarantined, self.label(location))
+                (avoided if quarantined else pool).setdefault(kind, []).append(bookie)
+        yield pool
+        if avoided:
+            yield pool | avoided
+
+    def _refill(self, request: ReplacementRequest, holes: Sequence[int], levels: Sequence[Level]) -> Placement | None:
+        cluster = request.cluster
+        labels = [
+            None if position in holes else self._label_of(bookie, cluster)
+            for position, bookie in enumerate(request.ensemble)
+        ]
+        for candidates in self._pools(cluster, _taken(request)):
+            for level in levels:
+                chosen = fill(labels, holes, candidates, level.rule, request.random, cluster.weights)
+                if chosen is not None:
+                    ensemble = tuple(chosen.get(p, bookie) for p, bookie in enumerate(request.ensemble))
+                    unfilled = {p: self._no_spare(request) for p in _positions(request) if p not in holes}
+                    report = self.check(ensemble, request.quorums, cluster)
+                    return Placement(ensemble, report, level.relaxed, unfilled)
+        return None
+
+    def _unchanged(self, request: ReplacementRequest) -> Placement:
+        report = self.check(request.ensemble, request.quorums, request.cluster)
+        unfilled = {position: self._no_spare(request) for position in _positions(request)}
+        return Placement(request.ensemble, report, unfilled=unfilled)
+
+    def _no_spare(self, request: ReplacementRequest) -> str:
+        taken, cluster = _taken(request), request.cluster
+        refusals = {bookie: why for bookie, why in self.refusals(cluster).items() if bookie not in taken}
+        return no_spare(self.rule, cluster.writable - taken - refusals.keys(), refusals, cluster)
+
+
+def _positions(request: ReplacementRequest) -> list[int]:
+    """Positions whose failed bookie is still there."""
+    return [position for position, bookie in sorted(request.failed.items()) if request.ensemble[position] == bookie]
+
+
+def _taken(request: ReplacementRequest) -> frozenset[str]:
+    return frozenset(request.ensemble) | frozenset(request.failed.values())

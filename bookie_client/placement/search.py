@@ -1,0 +1,137 @@
+"""Fills the empty positions of an ensemble so that a rule holds: a random search that can turn back.
+
+Drawing one bookie after the other can run into a dead end (the only bookie of a scarce rack is spent on a position
+that did not need it) although an ensemble that obeys the rule exists. So the search goes back and tries another
+kind of bookie; bookies of one kind (same place, same standing) are interchangeable, which keeps it short.
+
+Invariants
+- A bookie is used once. What was already there is never touched.
+- The same arguments and seed give the same result; nothing depends on the order of sets or dicts.
+- At most `MAX_STEPS` bookies are tried. Giving up then means "not found", as a dead end does.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Final, NamedTuple, Protocol
+
+from bookie_client.placement.topology import Location
+
+MAX_STEPS: Final = 4000
+
+Labels = Sequence[Location | None]
+"""The place of the member at each position; None: nobody is chosen yet."""
+
+
+class Kind(NamedTuple):
+    """What a rule sees of a bookie. Quarantined ones are drawn after the others."""
+
+    quarantined: bool
+    label: Location
+
+
+class Rule(Protocol):
+    """What must hold in an ensemble, and what is liked better."""
+
+    def objection(self, labels: Labels, position: int) -> str | None:
+        """Why the member just put at `position` breaks the rule, or makes it impossible to obey; None if it does
+        not."""
+        ...
+
+    def preference(self, labels: Labels, position: int, label: Location) -> tuple[int, ...]:
+        """Smaller is drawn first; labels of equal preference are alike."""
+        ...
+
+
+class NoRule:
+    """Everybody is welcome."""
+
+    def objection(self, labels: Labels, position: int) -> str | None:
+        return None
+
+    def preference(self, labels: Labels, position: int, label: Location) -> tuple[int, ...]:
+        return ()
+
+
+def fill(
+    labels: Labels,
+    holes: Sequence[int],
+    candidates: Mapping[Kind, Sequence[str]],
+    rule: Rule,
+    random: Random,
+    weights: Mapping[str, float],
+) -> dict[int, str] | None:
+    """A bookie for each position of `holes`; None when the rule cannot be obeyed.
+
+    `candidates`: ascending ids by kind, none of them in the ensemble. `weights`: relative likelihood of being drawn
+    among those that are equally preferred; empty: all alike.
+    """
+    if sum(map(len, candidates.values())) < len(holes):
+        return None
+    search = _Search(list(labels), holes, candidates, rule, random, weights)
+    return search.chosen if search.fill(0) else None
+
+
+class _Search:
+    def __init__(
+        self,
+        labels: list[Location | None],
+        holes: Sequence[int],
+        candidates: Mapping[Kind, Sequence[str]],
+        rule: Rule,
+        random: Random,
+        weights: Mapping[str, float],
+    ) -> None:
+        self._labels = labels
+        self._holes = holes
+        self._free = {kind: list(candidates[kind]) for kind in sorted(candidates)}
+        self._rule = rule
+        self._random = random
+        self._weights = weights
+        self._steps = MAX_STEPS
+        self.chosen: dict[int, str] = {}
+
+    def fill(self, index: int) -> bool:
+        """Fill the holes from `index` on."""
+        if index == len(self._holes):
+            return True
+        position = self._holes[index]
+        untried = {
+            kind: (kind.quarantined, self._rule.preference(self._labels, position, kind.label))
+            for kind, free in self._free.items()
+            if free
+        }
+        while untried and self._steps > 0:
+            self._steps -= 1
+            kind, bookie = self._draw(untried)
+            del untried[kind]
+            self._labels[position] = kind.label
+            if self._rule.objection(self._labels, position) is None:
+                self._free[kind].remove(bookie)
+                self.chosen[position] = bookie
+                if self.fill(index + 1):
+                    return True
+                del self.chosen[position]
+                insort(self._free[kind], bookie)
+            self._labels[position] = None
+        return False
+
+    def _draw(self, untried: Mapping[Kind, tuple[bool, tuple[int, ...]]]) -> tuple[Kind, str]:
+        best = min(untried.values())
+        kinds = [kind for kind, liked in untried.items() if liked == best]
+        if self._weights:
+            drawn_from = [(kind, bookie) for kind in kinds for bookie in self._free[kind]]
+            weights = [self._weights.get(bookie, 0.0) for _, bookie in drawn_from]
+            if any(weights):
+                return self._random.choices(drawn_from, weights)[0]
+        index = self._random.randrange(sum(len(self._free[kind]) for kind in kinds))
+        for kind in kinds:
+            free = self._free[kind]
+            if index < len(free):
+                break
+            index -= len(free)
+        return kind, free[index]
