@@ -44,8 +44,10 @@ class ModelBookie:
         self.read_only = False
         self.fail_adds: type[PodkeeperError] | None = None
         self.fail_reads: type[PodkeeperError] | None = None
+        self.knows_batch_reads = True
         self.adds = 0
         self.reads = 0
+        self.batch_reads = 0
 
     def add(self, key: bytes, entry: bytes, *, recovery: bool = False) -> None:
         self.adds += 1
@@ -78,6 +80,25 @@ class ModelBookie:
         if entry is None:
             raise NoSuchEntry(f"entry {entry_id} of ledger {ledger_id}")
         return entry, ledger.lac
+
+    def read_batch(self, ledger_id: int, first: int, max_count: int, max_size: int) -> list[bytes]:
+        """Consecutive entries, at least one, as many as count and size of the answer's frame allow."""
+        self.batch_reads += 1
+        if self.fail_reads is not None:
+            raise self.fail_reads("model fault")
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            raise NoSuchLedger(f"ledger {ledger_id}")
+        if first not in ledger.entries:
+            raise NoSuchEntry(f"entry {first} of ledger {ledger_id}")
+        entries: list[bytes] = []
+        size = 36
+        while (entry := ledger.entries.get(first + len(entries))) is not None:
+            size += len(entry) + 4
+            if entries and (size > max_size or (0 < max_count <= len(entries))):
+                break
+            entries.append(entry)
+        return entries
 
     def damage(self, ledger_id: int, entry_id: int) -> None:
         """Flip one bit of the stored payload."""
@@ -171,7 +192,10 @@ class _Connection(asyncio.Protocol):
         if request is not None:
             return v3.encode_frame(self._serve_v3(request))
         self._speaks_v2 = True
-        return self._serve_v2(v2.decode_request(body))
+        v2_request = v2.decode_request(body)
+        if isinstance(v2_request, v2.BatchReadRequest):
+            return self._serve_batch(v2_request)
+        return self._serve_v2(v2_request)
 
     def _serve_v3(self, request: pb.Request) -> pb.Response:
         bookie = self._server.bookie
@@ -202,6 +226,18 @@ class _Connection(asyncio.Protocol):
                 response.readResponse.body = entry
                 response.readResponse.maxLAC = lac
         return response
+
+    def _serve_batch(self, request: v2.BatchReadRequest) -> bytes:
+        bookie = self._server.bookie
+        if not bookie.knows_batch_reads:
+            raise ProtocolViolation("this model bookie is older than batch reads")
+        code, entries = V2Code.EOK, list[bytes]()
+        try:
+            entries = bookie.read_batch(request.ledger_id, request.entry_id, request.max_count, request.max_size)
+        except PodkeeperError as error:
+            code = error.v2
+        ids = request.ledger_id, request.entry_id, request.request_id
+        return b"".join(v2.encode_batch_read_response(request.version, code, *ids, entries))
 
     def _serve_v2(self, request: v2.Request) -> bytes:
         bookie = self._server.bookie
