@@ -24,10 +24,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import threading
-from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -37,12 +35,14 @@ from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
 from bookie_pod.node.background import BackgroundTasks, collect_cycles
+from bookie_pod.node.blocking_steps import BlockingSteps
 from bookie_pod.node.bookie_id import (
     BookieAddressOptions,
     derive_bookie_id,
     derive_host,
 )
 from bookie_pod.node.dirty import DirtyMarker
+from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.identity import check_cookies, service_info
 from bookie_pod.node.loop_bridge import LoopBridge
 from bookie_pod.node.memory import give_back_memory, trimmer
@@ -50,32 +50,23 @@ from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server, open_storage_side
 from bookie_pod.node.recovery import replay_journals
 from bookie_pod.node.registration import RegistrationManager, ServerStatus
+from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
 from bookie_pod.node.status_file import StatusFiles
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_pod.server.tcp.listener import TcpListener
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
-from bookie_pod.storage.disks import DiskMonitor
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.marks import MarkFiles
-from bookie_protocol.errors import (
-    InvalidConfiguration,
-    InvalidCookie,
-    MetadataError,
-    MetadataUnavailable,
-    PodkeeperError,
-    ServerStartFailed,
-    StorageFault,
-)
+from bookie_protocol.errors import PodkeeperError, StorageFault
 from bookie_protocol.metadata_service.uri import open_metadata_service
 
 if TYPE_CHECKING:
     from bookie_protocol.metadata_service.interface import MetadataService
 
 _log = structlog.get_logger(__name__)
-_T = TypeVar("_T")
 
 DRAIN_S: Final = 5.0
 """How long a stop waits for requests under way, in seconds."""
@@ -110,33 +101,20 @@ class Bookie:
         self._registration: RegistrationManager | None = None
         self._mode: BookieMode | None = None
         self._tasks = BackgroundTasks(self.loop, self.fail)
-        self._start_cancelled = threading.Event()
+        self._steps = BlockingSteps()
 
     # --- start ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Bring everything up. Raises StartupError."""
         began = self.loop.time()
-        try:
+        with as_start_errors(self.config):
             await self._start()
-        except MetadataUnavailable as error:
-            uri = self.config.metadata.service_uri
-            raise ServerStartFailed(
-                f"the metadata service does not answer: {error}; check that it runs, and metadataServiceUri={uri}"
-            ) from error
-        except MetadataError as error:
-            raise ServerStartFailed(f"the metadata service cannot be used: {error}") from error
-        except StorageFault as error:
-            raise InvalidStart(str(error)) from error
-        except OSError as error:
-            raise InvalidStart(
-                f"cannot use {error.filename or 'a file'}: {error.strerror or error}; check disk and permissions"
-            ) from error
         _log.info("bookie serves", bookie_id=self.bookie_id, port=self.port, seconds=round(self.loop.time() - began, 3))
 
     async def _start(self) -> None:
         config = self.config
-        uri = _required_uri(config)
+        uri = required_metadata_uri(config)
         await self._bind()
         http = asyncio.create_task(start_http(config.http, self, self.registry))
         self._undo.push_async_callback(_stop_server, http)
@@ -181,7 +159,7 @@ class Bookie:
             self._storage = open_storage_side(self.config, self._files, self._bridge.run, self.registry)
 
         self._undo.push_async_callback(asyncio.to_thread, close)
-        await self._blocking(open_it)
+        await self._steps.run(self.phase, open_it)
 
     async def _replay(self) -> tuple[list[MarkFiles], set[int]]:
         def replay() -> tuple[list[MarkFiles], set[int]]:
@@ -191,22 +169,10 @@ class Bookie:
                 journal_folders=options.current_folders(self.config.directories.journal),
                 ledger_folders=options.current_folders(self.config.directories.ledger),
                 skip_invalid_records=self.config.journal.skip_invalid_record,
-                cancelled=self._start_cancelled.is_set,
+                cancelled=self._steps.cancelled,
             )
 
-        return await self._blocking(replay)
-
-    async def _blocking(self, work: Callable[[], _T]) -> _T:
-        """Run a step on a thread. A cancelled start ends only after the step has: it uses what will be closed."""
-        running = self.loop.run_in_executor(None, work)
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            self._start_cancelled.set()
-            await asyncio.wait([running])
-            if not running.cancelled() and (error := running.exception()) is not None:
-                _log.info("start cancelled", phase=self.phase, reason=str(error))
-            raise
+        return await self._steps.run(self.phase, replay)
 
     def _start_journals(self, marks: list[MarkFiles]) -> None:
         config = self.config
@@ -283,27 +249,10 @@ class Bookie:
         return options.address_options(self.config, self.port)
 
     def _start_disks(self) -> None:
-        directories = self.config.directories
-        monitor = DiskMonitor(
-            self._files,
-            options.current_folders(directories.ledger),
-            options.disk_options(self.config),
-            report=lambda folder, state: self._storage.dirs[folder].report(folder, state),
-            on_verdict=self._tasks.on_loop(self._mode_of().on_disks),
-            on_failure=self._tasks.on_loop(self.fail),
-            index_directories=options.current_folders(
-                tuple(path for path in directories.index if path not in directories.ledger)
-            ),
+        monitor = start_disk_watch(
+            self.config, self._files, self._storage, self._mode_of(), self._tasks, self.fail, self._metrics
         )
-        verdict = monitor.check()
-        self._mode_of().on_disks(verdict)
-        monitor.start()
         self._undo.push_async_callback(asyncio.to_thread, monitor.stop)
-        self._metrics.bind_directories(
-            "ledger",
-            lambda: len(self._storage.writable()),
-            {directory: _usage_percent(monitor, directory) for directory in self.config.directories.ledger},
-        )
 
     async def _register(self) -> None:
         info = await service_info(self.config, self._address())
@@ -386,18 +335,6 @@ class Bookie:
         _log.info("phase", phase=phase)
 
 
-class InvalidStart(ServerStartFailed):
-    """A storage fault while starting: exit code of a bookie exception."""
-
-    exit_code = InvalidCookie.exit_code
-
-
-def _required_uri(config: BookieConfig) -> str:
-    if config.metadata.service_uri is None:
-        raise InvalidConfiguration("metadataServiceUri is not set: name the cluster's metadata service")
-    return config.metadata.service_uri
-
-
 async def _stop_server(starting: asyncio.Task[object]) -> None:
     """Stop an HTTP or gRPC server that is starting or has started."""
     if not starting.done():
@@ -406,9 +343,3 @@ async def _stop_server(starting: asyncio.Task[object]) -> None:
         server = await starting
         if server is not None:
             await server.stop()  # type: ignore[attr-defined]
-
-
-def _usage_percent(monitor: DiskMonitor, directory: str) -> Callable[[], float]:
-    """Reads how full a configured directory was at the last check."""
-    (folder,) = options.current_folders((directory,))
-    return lambda: monitor.usage.get(folder, 0.0) * 100

@@ -1,0 +1,56 @@
+"""Starts the disk monitor of a bookie: its verdicts go to the mode, its usage to the metrics.
+
+Threads: `start_disk_watch` is for the event loop; the first check runs in it, so a bookie never serves before its
+disks were looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.metrics.bookie import BookieMetrics
+from bookie_pod.node import options
+from bookie_pod.node.background import BackgroundTasks
+from bookie_pod.node.mode import BookieMode
+from bookie_pod.node.parts import StorageSide
+from bookie_pod.storage.disks import DiskMonitor
+from bookie_pod.storage.files import Files
+
+
+def start_disk_watch(
+    config: BookieConfig,
+    files: Files,
+    storage: StorageSide,
+    mode: BookieMode,
+    tasks: BackgroundTasks,
+    fail: Callable[[BaseException], None],
+    metrics: BookieMetrics,
+) -> DiskMonitor:
+    """Check all directories once, then keep checking until the monitor is stopped."""
+    directories = config.directories
+    monitor = DiskMonitor(
+        files,
+        options.current_folders(directories.ledger),
+        options.disk_options(config),
+        report=lambda folder, state: storage.dirs[folder].report(folder, state),
+        on_verdict=tasks.on_loop(mode.on_disks),
+        on_failure=tasks.on_loop(fail),
+        index_directories=options.current_folders(
+            tuple(path for path in directories.index if path not in directories.ledger)
+        ),
+    )
+    mode.on_disks(monitor.check())
+    monitor.start()
+    metrics.bind_directories(
+        "ledger",
+        lambda: len(storage.writable()),
+        {directory: _usage_percent(monitor, directory) for directory in directories.ledger},
+    )
+    return monitor
+
+
+def _usage_percent(monitor: DiskMonitor, directory: str) -> Callable[[], float]:
+    """Reads how full a configured directory was at the last check."""
+    (folder,) = options.current_folders((directory,))
+    return lambda: monitor.usage.get(folder, 0.0) * 100

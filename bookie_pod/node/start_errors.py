@@ -1,0 +1,52 @@
+"""What a failed start tells: one line with the remedy, and the exit code that belongs to it.
+
+Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bookie_pod.config.model import BookieConfig
+from bookie_protocol.errors import (
+    InvalidConfiguration,
+    InvalidCookie,
+    MetadataError,
+    MetadataUnavailable,
+    ServerStartFailed,
+    StorageFault,
+)
+
+
+class InvalidStart(ServerStartFailed):
+    """A storage fault while starting: exit code of a bookie exception."""
+
+    exit_code = InvalidCookie.exit_code
+
+
+@contextmanager
+def as_start_errors(config: BookieConfig) -> Iterator[None]:
+    """Turn the faults of the parts that start into `StartupError`s."""
+    try:
+        yield
+    except MetadataUnavailable as error:
+        uri = config.metadata.service_uri
+        raise ServerStartFailed(
+            f"the metadata service does not answer: {error}; check that it runs, and metadataServiceUri={uri}"
+        ) from error
+    except MetadataError as error:
+        raise ServerStartFailed(f"the metadata service cannot be used: {error}") from error
+    except StorageFault as error:
+        raise InvalidStart(str(error)) from error
+    except OSError as error:
+        raise InvalidStart(
+            f"cannot use {error.filename or 'a file'}: {error.strerror or error}; check disk and permissions"
+        ) from error
+
+
+def required_metadata_uri(config: BookieConfig) -> str:
+    """The metadata service to use. Raises InvalidConfiguration when none is named."""
+    if config.metadata.service_uri is None:
+        raise InvalidConfiguration("metadataServiceUri is not set: name the cluster's metadata service")
+    return config.metadata.service_uri
