@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
+from bookie_client.batch_support import BatchSupport
 from bookie_client.bookies import Bookies
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.operations import BookieOperations
@@ -32,6 +34,10 @@ class ClientContext:
     """How to end each handle that is still open when the client closes."""
     transactions: Iterator[int] = field(default_factory=lambda: count(1))
     """Transaction ids: one sequence for the whole client, so that one frame serves several connections."""
+    batch_support: BatchSupport = field(default_factory=BatchSupport)
+    """Which bookies serve batch reads."""
+    damaged_replicas: Counter[str] = field(default_factory=Counter)
+    """How many replicas with a wrong digest each bookie gave to any reader of this client."""
     operations: BookieOperations = field(init=False)
     """Single requests, awaited."""
 

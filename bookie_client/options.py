@@ -87,9 +87,32 @@ class ClientOptions:
     write_linger_bytes: int = 64 * MIB
     """Bytes of acknowledged adds of one ledger that a slow bookie has not answered yet."""
     read_window_entries: int = 1_000
-    """Reads of one range that may be under way or wait to be consumed."""
+    """Reads of one range, one request each, that may be under way or wait to be consumed."""
     read_window_bytes: int = 16 * MIB
-    """Bytes of those entries, as far as the ledger's average entry size tells."""
+    """Bytes of one range, read singly or by batch, that may be under way or wait to be consumed: as far as the
+    average entry size tells for single reads, exactly for batches."""
+    batch_reads: bool = True
+    """Read ranges by requests for many entries where every bookie of the ensemble holds every entry (ensemble
+    size = write quorum) and the bookie can; single reads otherwise (`batchReadEnabled`)."""
+    batch_read_bytes: int = MIB
+    """Bytes of one such answer; also bounded by `max_frame_size` and a quarter of `read_window_bytes`."""
+    batch_read_entries: int = 2_000
+    """Entries of one such answer; 1 turns them off."""
+    first_speculative_read_timeout: float | None = None
+    """Seconds after which the next replica is asked too. None: as the bookie's answers of late suggest; 0:
+    never, the next one is asked only when one failed (`firstSpeculativeReadTimeout`, whose default is 2 s)."""
+    max_speculative_read_timeout: float = 2.0
+    """Upper limit of that delay, in seconds (`maxSpeculativeReadTimeout`)."""
+    speculative_read_backoff_multiplier: float = 2.0
+    """By how much the delay grows with each further replica (`speculativeReadTimeoutBackoffMultiplier`)."""
+    parallel_reads: bool = False
+    """Ask all replicas at once and take the first good answer: shorter waits for several times the traffic."""
+    sticky_reads: bool = False
+    """A reader stays with one bookie of the ensemble until it fails, so that one bookie's read-ahead serves the
+    whole scan; where ensemble size = write quorum (`stickyReadSEnabled`)."""
+    reorder_reads: bool = True
+    """Ask healthy and near replicas first; False: in the order of the striping alone
+    (`reorderReadSequenceEnabled`)."""
 
     delay_ensemble_change: bool = False
     """Replace a failed bookie only when the ack quorum is out of reach (`delayEnsembleChange`)."""
@@ -98,6 +121,12 @@ class ClientOptions:
     degraded_retry_interval: float = 1.0
     """Seconds between attempts to replace, or to reach again, a failed bookie for which there was no
     spare."""
+    add_quorum_timeout: float | None = None
+    """Seconds in which an add must reach its ack quorum, or its writer gives up; None: no limit
+    (`addEntryQuorumTimeoutSec`, where -1 stands for none)."""
+    explicit_lac_interval: float | None = None
+    """Seconds between looks whether bookies must be told the last add confirmed of a writer that pauses; None:
+    never, protocol version 3 only (`explicitLacInterval`, in ms, where 0 stands for never)."""
 
     def __post_init__(self) -> None:
         if self.protocol_version not in (2, 3):
@@ -107,8 +136,25 @@ class ClientOptions:
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise BadRequest(f"client option {name} must be positive, not {getattr(self, name)}")
+        if self.first_speculative_read_timeout is not None and self.first_speculative_read_timeout < 0:
+            raise BadRequest(
+                "client option first_speculative_read_timeout must be positive, 0 (never) or None (adaptive), not "
+                f"{self.first_speculative_read_timeout}"
+            )
+        if self.speculative_read_backoff_multiplier < 1:
+            raise BadRequest(
+                "client option speculative_read_backoff_multiplier must be at least 1, not "
+                f"{self.speculative_read_backoff_multiplier}"
+            )
+        for name in _POSITIVE_OR_NONE:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise BadRequest(f"client option {name} must be positive, or None to turn it off, not {value}")
+        if self.explicit_lac_interval is not None and self.protocol_version != 3:
+            raise BadRequest("client option explicit_lac_interval needs protocol_version=3")
 
 
+_POSITIVE_OR_NONE: Final = ("add_quorum_timeout", "explicit_lac_interval")
 _POSITIVE: Final = (
     "connect_timeout",
     "add_timeout",
@@ -126,5 +172,8 @@ _POSITIVE: Final = (
     "write_linger_bytes",
     "read_window_entries",
     "read_window_bytes",
+    "batch_read_bytes",
+    "batch_read_entries",
+    "max_speculative_read_timeout",
     "degraded_retry_interval",
 )

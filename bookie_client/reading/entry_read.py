@@ -1,11 +1,22 @@
-"""The read of one entry: one replica after the other until one serves undamaged bytes."""
+"""The read of one entry: one replica after the other until one serves undamaged bytes.
+
+Invariants
+- `done` is called exactly once, unless the read was abandoned before; then never.
+- The next replica is asked when none is outstanding, or by `speculate`. The first undamaged copy wins; what
+  the others answer later is dropped.
+- Nothing is asked after the end, nor after `abandon`.
+- "No such entry" is the outcome only when every replica says so.
+
+Event loop only.
+
+Source: reference client protocol, sections 11.2 and 11.3.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
-
-import structlog
 
 from bookie_client.connection.pool import ChannelPool
 from bookie_client.connection.request import Request
@@ -13,73 +24,171 @@ from bookie_client.reading.replicas import read_failure
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import DigestMismatch, PodkeeperError
 
-_log = structlog.get_logger(__name__)
-
 
 class ReadObserver(Protocol):
-    """Is told which replica served an entry, and which one gave damaged bytes."""
+    """Is told what came of each replica that was asked."""
 
-    def served(self, bookie: str, entry_id: int) -> None: ...
+    def served(self, bookie: str, entry_id: int) -> None:
+        """The bookie gave the entry that is used."""
 
-    def damaged(self, bookie: str, entry_id: int, error: DigestMismatch) -> None: ...
+    def damaged(self, bookie: str, entry_id: int, error: DigestMismatch) -> None:
+        """The bookie gave bytes that are not the entry."""
+
+    def failed(self, bookie: str, error: PodkeeperError) -> None:
+        """The bookie did not give the entry, or gave damaged bytes."""
+
+    def outrun(self, bookies: Sequence[str]) -> None:
+        """A replica that was asked later was faster than these."""
+
+    def heard_lac(self, lac: int) -> None:
+        """A bookie told the last add confirmed that it knows."""
 
 
 Done = Callable[[int, bytes | None, bytes, PodkeeperError | None], None]
 """(entry id, payload or None, whole entry, error)."""
 
 
-class EntryRead(Request):
-    """Asks `order` in turn. `done` is called once, from the event loop."""
+@dataclass(frozen=True, slots=True)
+class ReadPath:
+    """What all reads of one handle share."""
 
-    __slots__ = ("_asked", "_digest", "_done", "_errors", "_frame", "_key", "_observer", "_order", "_pool", "ids")
+    pool: ChannelPool
+    digest: DigestManager
+    observer: ReadObserver
+    fan_out: int = 1
+    """How many replicas are asked at once."""
+
+
+class EntryRead(Request):
+    """Asks `order` in turn. `known`: replicas that failed before, for the final error."""
+
+    __slots__ = ("_asked", "_done", "_errors", "_key_and_frame", "_order", "_outstanding", "_path", "ids", "is_done")
 
     def __init__(
         self,
         ids: tuple[int, int],
         order: Sequence[str],
-        request: tuple[bytes, bytes],
-        pool: ChannelPool,
-        digest: DigestManager,
-        observer: ReadObserver,
+        key_and_frame: tuple[bytes, bytes],
+        path: ReadPath,
         done: Done,
+        known: Mapping[str, PodkeeperError] | None = None,
     ) -> None:
         self.ids = ids
+        self.is_done = False
         self._order = order
-        self._key, self._frame = request
-        self._pool = pool
-        self._digest = digest
-        self._observer = observer
+        self._key_and_frame = key_and_frame
+        self._path = path
         self._done = done
         self._asked = 0
-        self._errors: dict[str, PodkeeperError] | None = None
+        self._outstanding = 0
+        self._errors: dict[str, PodkeeperError] | None = dict(known) if known else None
 
     def send(self) -> None:
-        """Ask the next replica."""
-        bookie = self._order[self._asked]
-        self._asked += 1
-        self._pool.channel(bookie).send_read(self._frame, self._key, self)
+        """Ask the first replica, or as many at once as wanted."""
+        for _ in range(min(self._path.fan_out, len(self._order))):
+            self._ask_next()
+
+    def speculate(self) -> bool:
+        """Ask the next replica although others may still answer; False when all were asked."""
+        if self.is_done or self._asked == len(self._order):
+            return False
+        self._ask_next()
+        return self._asked < len(self._order)
+
+    def abandon(self) -> None:
+        """Nobody waits any more."""
+        self.is_done = True
+
+    @property
+    def latest(self) -> str:
+        """The replica asked last."""
+        return self._order[self._asked - 1]
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.is_done
 
     def answered(self, entry: bytes, max_lac: int | None) -> None:
-        ledger_id, entry_id = self.ids
-        bookie = self._order[self._asked - 1]
-        try:
-            payload = self._digest.verify(entry, ledger_id, entry_id)
-        except DigestMismatch as error:
-            _log.warning("damaged replica", ledger=ledger_id, entry=entry_id, bookie=bookie, error=str(error))
-            self._observer.damaged(bookie, entry_id, error)
-            self.failed(error)
-            return
-        self._observer.served(bookie, entry_id)
-        self._done(entry_id, payload, entry, None)
+        self.take_from(self._order[0], entry, max_lac)
 
     def failed(self, error: PodkeeperError) -> None:
-        if self._errors is None:
-            self._errors = {}
-        self._errors[self._order[self._asked - 1]] = error
-        if self._asked < len(self._order):
-            self.send()
-        else:
-            self._done(self.ids[1], None, b"", read_failure(*self.ids, self._errors))
+        self.failed_at(self._order[0], error)
 
     def describe(self) -> str:
         return f"the read of entry {self.ids[1]} of ledger {self.ids[0]}"
+
+    def take_from(self, bookie: str, entry: bytes, max_lac: int | None) -> None:
+        """A replica's answer."""
+        if self.is_done:
+            return
+        path = self._path
+        ledger_id, entry_id = self.ids
+        try:
+            payload = path.digest.verify(entry, ledger_id, entry_id)
+        except DigestMismatch as error:
+            path.observer.damaged(bookie, entry_id, error)
+            self.failed_at(bookie, error)
+            return
+        self.is_done = True
+        observer = path.observer
+        observer.served(bookie, entry_id)
+        if max_lac is not None:
+            observer.heard_lac(max_lac)
+        if self._outstanding > 1:
+            self._tell_slow(bookie)
+        self._done(entry_id, payload, entry, None)
+
+    def failed_at(self, bookie: str, error: PodkeeperError) -> None:
+        """A replica did not serve the entry."""
+        if self.is_done:
+            return
+        self._path.observer.failed(bookie, error)
+        self._outstanding -= 1
+        if self._errors is None:
+            self._errors = {}
+        self._errors[bookie] = error
+        if self._outstanding:
+            return
+        if self._asked < len(self._order):
+            self._ask_next()
+        else:
+            self.is_done = True
+            self._done(self.ids[1], None, b"", read_failure(*self.ids, self._errors))
+
+    def _ask_next(self) -> None:
+        bookie = self._order[self._asked]
+        # The read itself waits for its first replica; others need to know whose answer they are.
+        request = _LaterReplica(self, bookie) if self._asked else self
+        self._asked += 1
+        self._outstanding += 1
+        key, frame = self._key_and_frame
+        self._path.pool.channel(bookie, self.ids[0]).send_read(frame, key, request)
+
+    def _tell_slow(self, winner: str) -> None:
+        failed = self._errors or {}
+        if self._path.fan_out == 1:
+            before = self._order[: self._order.index(winner)]
+            self._path.observer.outrun([bookie for bookie in before if bookie not in failed])
+
+
+class _LaterReplica(Request):
+    """The request to any replica but the first."""
+
+    __slots__ = ("_bookie", "_read")
+
+    def __init__(self, read: EntryRead, bookie: str) -> None:
+        self._read = read
+        self._bookie = bookie
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self._read.is_done
+
+    def answered(self, entry: bytes, max_lac: int | None) -> None:
+        self._read.take_from(self._bookie, entry, max_lac)
+
+    def failed(self, error: PodkeeperError) -> None:
+        self._read.failed_at(self._bookie, error)
+
+    def describe(self) -> str:
+        return self._read.describe()

@@ -1,11 +1,11 @@
-"""Pipelined reads of a range of entries, in order.
+"""Reading the entries of one ledger: single ones, ranges, and what each replica holds.
 
 Invariants
 - Nothing above the bound given by the handle is asked for, and nothing is handed out that failed
   verification.
 - Entries come in order; the first that no replica can serve ends the range with its error.
-- What is under way or waits to be consumed is bounded in entries, and in bytes as far as the sizes seen so
-  far tell.
+- What is under way or waits to be consumed is bounded in entries and bytes (`read_window_entries`,
+  `read_window_bytes`), and ends with the iteration.
 
 Event loop only.
 
@@ -14,137 +14,108 @@ Source: reference client protocol, section 11.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from typing import Final
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from bookie_client.context import ClientContext
 from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_read import EntryRead
-from bookie_client.reading.replicas import read_order
+from bookie_client.reading.plan import ReadLimits, ReadPlan
+from bookie_client.reading.range_read import RangeRead
+from bookie_client.reading.replica_read import ReplicaReader
+from bookie_client.reading.sources import EntrySources
 from bookie_protocol.digest import DigestManager
-from bookie_protocol.entry import ENTRY_HEADER
-from bookie_protocol.errors import BadRequest, DigestMismatch, PodkeeperError
-from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
-
-FIRST_WINDOW: Final = 16
-"""Entries under way before any size is known."""
+from bookie_protocol.errors import BadRequest
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 
 class EntryReader:
-    """Reads entries of one ledger. `metadata` gives the segments as the handle knows them at that moment."""
+    """Reads entries of one ledger. `metadata` gives the segments as the handle knows them at that moment;
+    `on_lac` is told every last add confirmed that a bookie's answer carries."""
 
-    def __init__(self, context: ClientContext, metadata: Callable[[], LedgerMetadata], digest: DigestManager) -> None:
-        self.context = context
-        self.metadata = metadata
-        self.digest = digest
-        self.served_by: Counter[str] = Counter()
-        self.damaged_at: Counter[str] = Counter()
+    def __init__(
+        self,
+        context: ClientContext,
+        metadata: Callable[[], LedgerMetadata],
+        digest: DigestManager,
+        *,
+        on_lac: Callable[[int], None] | None = None,
+    ) -> None:
+        self._sources = EntrySources(context, metadata, digest, on_lac)
 
-    def entries(self, first: int, last: int, *, bound: int) -> AsyncIterator[LedgerEntry]:
-        """Iterate from `first` to `last`, both included; `last` = `first` - 1 is an empty range.
+    @property
+    def served_by(self) -> Counter[str]:
+        """How many entries each bookie served."""
+        return self._sources.served_by
+
+    @property
+    def damaged_at(self) -> Counter[str]:
+        """How many replicas that were not the entry each bookie gave."""
+        return self._sources.damaged_at
+
+    def entries(self, first: int, last: int, *, bound: int) -> AsyncGenerator[LedgerEntry, None]:
+        """Iterate from `first` to `last`, both included; `last` = `first` - 1 is an empty range. Whoever ends
+        the iteration early closes it (`contextlib.aclosing`), or leaves that to the event loop.
 
         Raises `BadRequest` for a range that is none or that ends above `bound` (the last add confirmed). The
         iteration raises `DigestMismatch`, `BookieUnavailable`, `NoSuchEntry` ... as the replicas' answers
         tell.
         """
-        ledger_id = self.metadata().ledger_id
+        self._check(first, last, bound)
+        return self._entries(first, last)
+
+    def batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[list[LedgerEntry], None]:
+        """The same entries, some at a time, which costs less per entry. Raises as `entries` does."""
+        self._check(first, last, bound)
+        return RangeRead(self._sources, self._plan(first, last)).run()
+
+    async def read(self, first: int, last: int, *, bound: int) -> list[LedgerEntry]:
+        """All entries of the range at once. Raises as `entries` does; one bad entry fails the whole range."""
+        result: list[LedgerEntry] = []
+        async with aclosing(self.batches(first, last, bound=bound)) as batches:
+            async for batch in batches:
+                result += batch
+        return result
+
+    async def read_entry(self, entry_id: int) -> LedgerEntry:
+        """One entry, whatever the last add confirmed is. Raises as iterating over `entries` does."""
+        if entry_id < 0:
+            raise BadRequest(f"ledger {self._sources.ledger_id}: {entry_id} is no entry id")
+        return await self._sources.read_one(entry_id)
+
+    def order(self, entry_id: int) -> list[str]:
+        """The bookies of an entry's write set, in the order in which they would be asked now."""
+        return self._sources.order(entry_id)
+
+    @property
+    def replicas(self) -> ReplicaReader:
+        """Reads of one named bookie, for maintenance."""
+        return ReplicaReader(self._sources)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _entries(self, first: int, last: int) -> AsyncGenerator[LedgerEntry, None]:
+        async with aclosing(RangeRead(self._sources, self._plan(first, last)).run()) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield entry
+
+    def _check(self, first: int, last: int, bound: int) -> None:
+        ledger_id = self._sources.ledger_id
         if first < 0 or last < first - 1:
             raise BadRequest(f"ledger {ledger_id}: entries {first} to {last} are no range")
         if last > bound:
             raise BadRequest(f"ledger {ledger_id}: entry {last} is above the last add confirmed, {bound}")
-        return _RangeRead(self, first, last).run()
 
-    # --- ReadObserver ---------------------------------------------------------------------------------------
-
-    def served(self, bookie: str, entry_id: int) -> None:
-        """A replica served an entry."""
-        self.served_by[bookie] += 1
-
-    def damaged(self, bookie: str, entry_id: int, error: DigestMismatch) -> None:
-        """A replica served bytes that are not the entry."""
-        self.damaged_at[bookie] += 1
-
-
-class _RangeRead:
-    """One range under way."""
-
-    def __init__(self, reader: EntryReader, first: int, last: int) -> None:
-        options = reader.context.options
-        self._reader = reader
-        self._ledger_id = reader.metadata().ledger_id
-        self._next = first
-        self._issued = first
-        self._last = last
-        self._max_entries = options.read_window_entries
-        self._max_bytes = options.read_window_bytes
-        self._window = min(FIRST_WINDOW, self._max_entries)
-        self._done: dict[int, tuple[bytes | None, bytes, PodkeeperError | None]] = {}
-        self._seen = 0
-        self._seen_bytes = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self._stopped = False
-
-    async def run(self) -> AsyncIterator[LedgerEntry]:
-        loop = asyncio.get_running_loop()
-        done = self._done
-        length_of = ENTRY_HEADER.unpack_from
-        try:
-            while self._next <= self._last:
-                self._issue()
-                entry_id = self._next
-                if entry_id not in done:
-                    self._waiter = loop.create_future()
-                    await self._waiter
-                    self._waiter = None
-                payload, entry, error = done.pop(entry_id)
-                if error is not None:
-                    raise error
-                assert payload is not None
-                self._next = entry_id + 1
-                yield LedgerEntry(self._ledger_id, entry_id, length_of(entry)[3], payload)
-        finally:
-            self._stopped = True
-
-    def _issue(self) -> None:
-        """Ask for as many entries as the window has room for, once half of it is free."""
-        if self._issued - self._next > self._window // 2:
-            return
-        end = min(self._next + self._window, self._last + 1)
-        if self._issued >= end:
-            return
-        reader = self._reader
-        context = reader.context
-        metadata = reader.metadata()
-        failed_lately = context.pool.down()
-        read = context.pool.dialect.read
-        orders: dict[tuple[Ensemble, int], list[str]] = {}
-        for entry_id in range(self._issued, end):
-            # Entries of one segment with the same place in the striping are asked in the same order.
-            place = metadata.ensemble_for(entry_id), entry_id % metadata.ensemble_size
-            order = orders.get(place)
-            if order is None:
-                order = orders[place] = read_order(metadata, entry_id, failed_lately)
-            EntryRead(
-                (self._ledger_id, entry_id),
-                order,
-                read(next(context.transactions), self._ledger_id, entry_id),
-                context.pool,
-                reader.digest,
-                reader,
-                self._took,
-            ).send()
-        self._issued = end
-
-    def _took(self, entry_id: int, payload: bytes | None, entry: bytes, error: PodkeeperError | None) -> None:
-        if self._stopped:
-            return
-        self._done[entry_id] = (payload, entry, error)
-        if payload is not None:
-            self._seen += 1
-            self._seen_bytes += len(payload)
-            average = self._seen_bytes // self._seen + 1
-            self._window = max(1, min(self._max_entries, self._max_bytes // average))
-        if self._waiter is not None and not self._waiter.done() and entry_id == self._next:
-            self._waiter.set_result(None)
+    def _plan(self, first: int, last: int) -> ReadPlan:
+        sources, options = self._sources, self._sources.context.options
+        batches = options.batch_reads and not sources.is_striped
+        limits = ReadLimits(
+            max_entries=options.read_window_entries,
+            max_bytes=options.read_window_bytes,
+            batch_entries=options.batch_read_entries if batches else 1,
+            batch_bytes=min(options.batch_read_bytes, options.max_frame_size),
+        )
+        plan = ReadPlan(first, last, limits, sources.average(), sources.segment_end)
+        plan.head_only = not any(map(sources.context.batch_support.is_proven, sources.metadata().last_ensemble))
+        return plan

@@ -12,15 +12,18 @@ async def written(three, client, count=200):
     return await client.open(ledger.ledger_id)
 
 
+@pytest.mark.parametrize("batch_reads", [True, False])
 @pytest.mark.parametrize("window", [1, 2, 7, 1000])
-async def test_every_window_gives_every_entry_in_order(three, version, window):
-    async with three.client(protocol_version=version, read_window_entries=window) as client:
+async def test_every_window_gives_every_entry_in_order(three, version, window, batch_reads):
+    async with three.client(
+        protocol_version=version, read_window_entries=window, batch_read_entries=window, batch_reads=batch_reads
+    ) as client:
         reader = await written(three, client)
         assert [e.entry_id async for e in reader.entries(3, 150)] == list(range(3, 151))
 
 
 async def test_no_more_than_the_window_is_asked_for_ahead(three):
-    async with three.client(read_window_entries=10) as client:
+    async with three.client(read_window_entries=10, batch_reads=False) as client:
         reader = await written(three, client)
         before = sum(three.bookie(b).reads for b in three.servers)
         async for entry in reader.entries():
@@ -31,7 +34,7 @@ async def test_no_more_than_the_window_is_asked_for_ahead(three):
 
 
 async def test_large_entries_shrink_the_window_to_its_bytes(three):
-    async with three.client(read_window_bytes=100_000) as client:
+    async with three.client(read_window_bytes=100_000, batch_reads=False) as client:
         async with client.create(write_quorum=3, ack_quorum=3) as ledger:
             await ledger.append_many([bytes(20_000)] * 100)
         reader = await client.open(ledger.ledger_id)

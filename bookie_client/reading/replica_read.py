@@ -1,0 +1,161 @@
+"""Reads of one named replica, without fall-over: for audits, scrubbing and re-replication.
+
+Invariants
+- What a bookie answered is told as it is: an error here says something about this replica only.
+- Nothing is handed out as an entry that failed verification.
+- A scan is bounded in bytes as a range is, and nothing of it is under way once the iteration has ended.
+
+Event loop only.
+
+Source: reference client protocol, sections 4 and 11; reference autorecovery, sections on checking and copying.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.plan import ENTRY_COST, LARGEST_SINGLES_PIECE
+from bookie_client.reading.sources import EntrySources
+from bookie_client.reading.verified import verify_run
+from bookie_protocol.errors import BookieUnavailable, DigestMismatch, PodkeeperError
+from bookie_protocol.ledger_metadata.model import holds_entry
+
+CHUNKS_AHEAD: Final = 4
+
+
+class ReplicaAnswer(NamedTuple):
+    """What one bookie says about one entry: the entry or an error."""
+
+    bookie: str
+    entry_id: int
+    entry: LedgerEntry | None
+    error: PodkeeperError | None
+
+
+class ReplicaReader:
+    """Reads the replicas of one ledger one by one; `EntryReader.replicas` makes it."""
+
+    def __init__(self, sources: EntrySources) -> None:
+        self._sources = sources
+        context = sources.context
+        self._operations, self._support = context.operations, context.batch_support
+        options = context.options
+        batch_bytes = min(options.batch_read_bytes, options.max_frame_size, options.read_window_bytes // CHUNKS_AHEAD)
+        self._batch_bytes = max(1, batch_bytes)
+        self._batch_entries = options.batch_read_entries if options.batch_reads and not sources.is_striped else 1
+
+    async def read(self, bookie: str, entry_id: int) -> LedgerEntry:
+        """The entry as this bookie has it, whether or not the metadata says that it should.
+
+        Raises `NoSuchEntry`, `NoSuchLedger`, `DigestMismatch`, `BookieUnavailable`, `StorageFault` ... as the
+        bookie answered.
+        """
+        sources = self._sources
+        answer = await self._operations.read_entry(bookie, sources.ledger_id, entry_id)
+        (entry,) = verify_run(sources.digest, sources.ledger_id, entry_id, [answer.entry])
+        if isinstance(entry, LedgerEntry):
+            return entry
+        sources.damaged(bookie, entry_id, entry)
+        raise entry
+
+    async def read_all(self, entry_id: int) -> list[ReplicaAnswer]:
+        """What each bookie of the entry's write set says, in the order of the write set."""
+        replicas = self._sources.metadata().bookies_for(entry_id)
+        return list(await asyncio.gather(*(self._answer(bookie, entry_id) for bookie in replicas)))
+
+    def held_by(self, bookie: str, first: int, last: int) -> Iterator[int]:
+        """The ids from `first` to `last` of which the metadata says that this bookie holds a copy, ascending."""
+        metadata, start = self._sources.metadata(), first
+        while start <= last:
+            stop = min(self._sources.segment_end(start), last + 1)
+            ensemble = metadata.ensemble_for(start)
+            if bookie in ensemble:
+                position = ensemble.index(bookie)
+                sizes = metadata.ensemble_size, metadata.write_quorum_size
+                yield from (entry for entry in range(start, stop) if holds_entry(position, entry, *sizes))
+            start = stop
+
+    async def scan(self, bookie: str, first: int, last: int) -> AsyncGenerator[ReplicaAnswer, None]:
+        """What this bookie says about each entry that it should hold, in order. Never raises for an entry.
+
+        A bookie that cannot be reached costs one time-out per some entries: whoever is not interested in its
+        other entries stops at the first `BookieUnavailable`.
+        """
+        held = self.held_by(bookie, first, last)
+        size = self._chunk_size()
+        chunks: deque[asyncio.Task[list[ReplicaAnswer]]] = deque()
+        try:
+            while True:
+                while len(chunks) < CHUNKS_AHEAD and (ids := list(islice(held, size))):
+                    chunks.append(asyncio.create_task(self._chunk(bookie, ids), name=f"scan of {bookie}"))
+                if not chunks:
+                    return
+                for answer in await chunks[0]:
+                    yield answer
+                chunks.popleft()
+        finally:
+            for chunk in chunks:
+                chunk.cancel()
+            if chunks:
+                await asyncio.wait(chunks)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _chunk_size(self) -> int:
+        average = self._sources.average()
+        most = self._batch_entries if self._batch_entries > 1 else LARGEST_SINGLES_PIECE
+        return max(1, min(most, self._batch_bytes // ((average or ENTRY_COST) + ENTRY_COST)))
+
+    async def _answer(self, bookie: str, entry_id: int) -> ReplicaAnswer:
+        try:
+            return ReplicaAnswer(bookie, entry_id, await self.read(bookie, entry_id), None)
+        except PodkeeperError as error:
+            return ReplicaAnswer(bookie, entry_id, None, error)
+
+    async def _chunk(self, bookie: str, ids: Sequence[int]) -> list[ReplicaAnswer]:
+        answers: list[ReplicaAnswer] = []
+        while len(answers) < len(ids) and self._may_batch(bookie, ids[len(answers) :]):
+            first, count = ids[len(answers)], len(ids) - len(answers)
+            try:
+                entries = await self._operations.batch_read(
+                    bookie, self._sources.ledger_id, first, count, self._batch_bytes
+                )
+            except PodkeeperError as error:
+                self._support.judge(bookie, error, asyncio.get_running_loop().time())
+                break
+            self._support.served(bookie)
+            answers += self._verified(bookie, first, entries[:count])
+        return answers + await self._singly(bookie, ids[len(answers) :])
+
+    def _may_batch(self, bookie: str, ids: Sequence[int]) -> bool:
+        # A segment that the bookie does not belong to leaves a gap.
+        is_run = len(ids) > 1 and ids[-1] - ids[0] == len(ids) - 1
+        return is_run and self._batch_entries > 1 and self._support.may_ask(bookie, asyncio.get_running_loop().time())
+
+    def _verified(self, bookie: str, first: int, entries: Sequence[bytes]) -> list[ReplicaAnswer]:
+        sources = self._sources
+        answers = []
+        for entry_id, entry in enumerate(verify_run(sources.digest, sources.ledger_id, first, entries), first):
+            if isinstance(entry, DigestMismatch):
+                sources.damaged(bookie, entry_id, entry)
+                answers.append(ReplicaAnswer(bookie, entry_id, None, entry))
+            else:
+                answers.append(ReplicaAnswer(bookie, entry_id, entry, None))
+        return answers
+
+    async def _singly(self, bookie: str, ids: Sequence[int]) -> list[ReplicaAnswer]:
+        """One request per entry; once the bookie is unreachable the rest is not asked for."""
+        answers: list[ReplicaAnswer] = []
+        for start in range(0, len(ids), LARGEST_SINGLES_PIECE):
+            some = ids[start : start + LARGEST_SINGLES_PIECE]
+            answers += await asyncio.gather(*(self._answer(bookie, entry_id) for entry_id in some))
+            if isinstance(answers[-1].error, BookieUnavailable):
+                error = answers[-1].error
+                answers += [ReplicaAnswer(bookie, entry_id, None, error) for entry_id in ids[len(answers) :]]
+                break
+        return answers

@@ -1,0 +1,247 @@
+"""Where the entries of one ledger come from: which replica is asked, by which request, and what is learnt of it.
+
+Invariants
+- Every replica that gave damaged bytes is counted, per bookie, and logged; so often that it is seen and never
+  once per entry of a rotten disk.
+- A sticky choice only moves when the chosen bookie failed.
+
+Event loop only.
+
+Source: reference client protocol, sections 11.2 to 11.5 and 17.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from bookie_client.context import ClientContext
+from bookie_client.reading.batch_read import BatchParts, BatchRead
+from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.entry_group import EntryGroup
+from bookie_client.reading.entry_read import ReadPath
+from bookie_client.reading.order import NOTHING_KNOWN, ReplicaView, replica_order
+from bookie_client.reading.replicas import read_failure
+from bookie_client.reading.speculation import SpeculationPolicy, Speculator
+from bookie_protocol.digest import DigestManager
+from bookie_protocol.errors import DigestMismatch, PodkeeperError
+from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
+
+_log = structlog.get_logger(__name__)
+
+LEAST_BATCH_SECONDS: Final = 0.05
+"""What a batch read may take before others are asked too, if nothing else is known; half of the delay."""
+BATCH_DECAY: Final = 0.9
+"""How fast the slowest batch is forgotten, per batch."""
+LOGGED_ONE_BY_ONE: Final = 10
+"""Damaged replicas of one bookie that are logged each; after them the 16th, 32nd, 64th and so on."""
+
+
+class EntrySources:
+    """Belongs to one handle. `metadata` gives the segments as the handle knows them at that moment; `on_lac` is
+    told what bookies say about the last add confirmed (v3 reads)."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        metadata: Callable[[], LedgerMetadata],
+        digest: DigestManager,
+        on_lac: Callable[[int], None] | None,
+    ) -> None:
+        options, value = context.options, metadata()
+        self.context = context
+        self.metadata = metadata
+        self.digest = digest
+        self.ledger_id = value.ledger_id
+        self.served_by: Counter[str] = Counter()
+        self.damaged_at: Counter[str] = Counter()
+        self.is_striped = value.ensemble_size != value.write_quorum_size
+        self.policy = SpeculationPolicy.of(options)
+        fan_out = value.write_quorum_size if options.parallel_reads else 1
+        self.path = ReadPath(context.pool, digest, self, fan_out)
+        self._batch_parts = BatchParts(context.operations, context.batch_support, digest, self, self.policy, fan_out)
+        self._slowest_batch = LEAST_BATCH_SECONDS
+        self._on_lac = on_lac
+        self._sticky: int | None = None
+        if options.sticky_reads and not self.is_striped:
+            self._sticky = context.random.randrange(value.ensemble_size)
+
+    # --- which replica --------------------------------------------------------------------------------------
+
+    def batch_order(self, entry_id: int, ordinal: int) -> list[str]:
+        """The bookies that may be asked for a batch from this entry on. Consecutive pieces (`ordinal`) begin
+        with different bookies, so that all of an ensemble work for one scan; a sticky reader stays with
+        one."""
+        ensemble = self.metadata().ensemble_for(entry_id)
+        first = (ordinal if self._sticky is None else self._sticky) % len(ensemble)
+        now = asyncio.get_running_loop().time()
+        support = self.context.batch_support
+        order = self._reordered(ensemble[first:] + ensemble[:first], self._view())
+        return [bookie for bookie in order if support.may_ask(bookie, now)]
+
+    def order(self, entry_id: int) -> list[str]:
+        """The bookies of the entry's write set, in the order in which they are asked."""
+        return self._reordered(self._write_set(self.metadata(), entry_id), self._view())
+
+    def segment_end(self, entry_id: int) -> int:
+        """The first entry of the segment behind the one that holds this entry; far away if there is none."""
+        starts = self.metadata().first_entry_ids
+        behind = bisect_right(starts, entry_id)
+        return starts[behind] if behind < len(starts) else 1 << 63
+
+    def average(self) -> int | None:
+        """Payload bytes of an entry, if the metadata tells."""
+        metadata = self.metadata()
+        count = metadata.last_entry_id + 1
+        return metadata.length // count if metadata.is_closed and count else None
+
+    def _write_set(self, metadata: LedgerMetadata, entry_id: int) -> Sequence[str]:
+        if self._sticky is None:
+            return metadata.bookies_for(entry_id)
+        ensemble = metadata.ensemble_for(entry_id)
+        return ensemble[self._sticky :] + ensemble[: self._sticky]
+
+    def _reordered(self, replicas: Sequence[str], view: ReplicaView) -> list[str]:
+        return list(replicas) if view is NOTHING_KNOWN else replica_order(replicas, view)
+
+    def _view(self) -> ReplicaView:
+        context = self.context
+        if not context.options.reorder_reads:
+            return NOTHING_KNOWN
+        health, bookies = context.health, context.bookies
+        writable, read_only = bookies.known_writable, bookies.known_read_only
+        return ReplicaView(
+            unreachable=health.failed_lately(),
+            troubled=health.quarantined(),
+            slow=health.slow(),
+            writable=writable if writable or read_only else None,
+            read_only=read_only,
+        )
+
+    # --- asking ---------------------------------------------------------------------------------------------
+
+    def group(
+        self, done: Callable[[EntryGroup], None], known: Mapping[str, PodkeeperError] | None = None
+    ) -> EntryGroup:
+        """A group to `send`."""
+        return EntryGroup(self.ledger_id, self.path, self.policy, done, known)
+
+    def send(self, group: EntryGroup, entry_ids: Sequence[int], order: Sequence[str] | None = None) -> None:
+        """Ask for entries one by one; `order` instead of the one of each entry's write set."""
+        context, metadata, ledger_id, view = self.context, self.metadata(), self.ledger_id, self._view()
+        read, transactions = context.pool.dialect.read, context.transactions
+        orders: dict[tuple[Ensemble, int], Sequence[str]] = {}
+        requests = []
+        for entry_id in entry_ids:
+            # Entries of one segment with the same place in the striping are asked in the same order.
+            place = metadata.ensemble_for(entry_id), entry_id % metadata.ensemble_size
+            chosen = orders.get(place)
+            if chosen is None:
+                chosen = order or self._reordered(self._write_set(metadata, entry_id), view)
+                orders[place] = chosen
+            requests.append((entry_id, chosen, read(next(transactions), ledger_id, entry_id)))
+        now = asyncio.get_running_loop().time()
+        expected = max(context.health.expected_read_seconds(chosen[0]) for chosen in orders.values())
+        group.send(requests, now, self.policy.first_delay(expected))
+
+    async def read_one(
+        self,
+        entry_id: int,
+        order: Sequence[str] | None = None,
+        known: Mapping[str, PodkeeperError] | None = None,
+    ) -> LedgerEntry:
+        """One entry from the first replica that serves it. Raises what counts when none does."""
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        group = self.group(lambda _: ended.set(), known)
+        speculator = Speculator(loop, self.served_by)
+        try:
+            self.send(group, [entry_id], order)
+            speculator.watch(group)
+            await ended.wait()
+        finally:
+            group.abandon()
+            speculator.stop()
+        answer = group.answers[entry_id]
+        if isinstance(answer, LedgerEntry):
+            return answer
+        raise answer
+
+    async def read_batch(
+        self, first: int, count: int, max_bytes: int, order: Sequence[str]
+    ) -> list[LedgerEntry | PodkeeperError]:
+        """Up to `count` consecutive entries from `first` on, at least one. What was damaged in the batch is
+        read elsewhere, and is its error if nobody has it. Raises as `BatchRead.run`."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        expected = max(self.context.health.expected_read_seconds(order[0]), self._slowest_batch)
+        delay = self.policy.first_delay(expected)
+        answer = await BatchRead(self._batch_parts, self.ledger_id, first, count, max_bytes, order, delay).run()
+        self._slowest_batch = max(LEAST_BATCH_SECONDS, BATCH_DECAY * self._slowest_batch, loop.time() - started)
+        damaged = [place for place, entry in enumerate(answer.entries) if not isinstance(entry, LedgerEntry)]
+        self.served_by[answer.bookie] += len(answer.entries) - len(damaged)
+        if not damaged:
+            return list(answer.entries)
+        return await self._mended(first, answer.bookie, answer.entries, damaged)
+
+    async def _mended(
+        self, first: int, bookie: str, entries: Sequence[LedgerEntry | DigestMismatch], damaged: Sequence[int]
+    ) -> list[LedgerEntry | PodkeeperError]:
+        mended: list[LedgerEntry | PodkeeperError] = list(entries)
+        reads = []
+        for place in damaged:
+            error = entries[place]
+            assert isinstance(error, DigestMismatch)
+            self.damaged(bookie, first + place, error)
+            self.failed(bookie, error)
+            reads.append(self._read_elsewhere(first + place, bookie, error))
+        for place, answer in zip(damaged, await asyncio.gather(*reads), strict=True):
+            mended[place] = answer
+        return mended
+
+    async def _read_elsewhere(self, entry_id: int, bookie: str, error: DigestMismatch) -> LedgerEntry | PodkeeperError:
+        others = [other for other in self.order(entry_id) if other != bookie]
+        if not others:
+            return read_failure(self.ledger_id, entry_id, {bookie: error})
+        try:
+            return await self.read_one(entry_id, others, {bookie: error})
+        except PodkeeperError as problem:
+            return problem
+
+    # --- ReadObserver ---------------------------------------------------------------------------------------
+
+    def served(self, bookie: str, entry_id: int) -> None:
+        """A replica served an entry."""
+        self.served_by[bookie] += 1
+
+    def damaged(self, bookie: str, entry_id: int, error: DigestMismatch) -> None:
+        """A replica served bytes that are not the entry."""
+        self.damaged_at[bookie] += 1
+        self.context.damaged_replicas[bookie] += 1
+        count = self.damaged_at[bookie]
+        if count <= LOGGED_ONE_BY_ONE or count.bit_count() == 1:
+            _log.warning(
+                "damaged replica", ledger=self.ledger_id, entry=entry_id, bookie=bookie, error=str(error), so_far=count
+            )
+
+    def failed(self, bookie: str, error: PodkeeperError) -> None:
+        """A replica did not serve an entry: a sticky reader turns to the next one."""
+        if self._sticky is not None:
+            metadata = self.metadata()
+            if any(ensemble[self._sticky] == bookie for ensemble in metadata.ensembles.values()):
+                self._sticky = (self._sticky + 1) % metadata.ensemble_size
+
+    def outrun(self, bookies: Sequence[str]) -> None:
+        """Replicas asked before the one that served."""
+        for bookie in bookies:
+            self.context.health.mark_slow(bookie)
+
+    def heard_lac(self, lac: int) -> None:
+        """What a bookie says is confirmed."""
+        if self._on_lac is not None:
+            self._on_lac(lac)
