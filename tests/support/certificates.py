@@ -31,14 +31,26 @@ class Certificates:
             )
         return self
 
-    def settings(self, *, demand_client: bool = False) -> dict[str, str]:
+    def make_named(self, name: str, alternative: str) -> None:
+        """A certificate of the authority for `alternative`, like "DNS:localhost"."""
+        self._openssl(
+            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"),
+        )
+        (self.folder / f"{name}.ext").write_text(f"subjectAltName={alternative}\n")
+        self._openssl(
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", "authority.pem", "-CAkey", "authority.key"),
+            *("-CAcreateserial", "-out", f"{name}.pem", "-days", "2", "-extfile", f"{name}.ext"),
+        )
+
+    def settings(self, *, demand_client: bool = False, bookie: str = "bookie") -> dict[str, str]:
         """Keys of a bookie's configuration."""
         return {
             "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
             "tlsKeyStoreType": "PEM",
             "tlsTrustStoreType": "PEM",
-            "tlsKeyStore": str(self.folder / "bookie.key"),
-            "tlsCertificatePath": str(self.folder / "bookie.pem"),
+            "tlsKeyStore": str(self.folder / f"{bookie}.key"),
+            "tlsCertificatePath": str(self.folder / f"{bookie}.pem"),
             "tlsTrustStore": str(self.folder / "authority.pem"),
             "tlsClientAuthentication": str(demand_client).lower(),
         }

@@ -4,6 +4,7 @@ import pytest
 
 from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
+from bookie_client.connection.request import Answer
 from bookie_protocol.errors import LedgerFenced, NoSuchEntry, ProtocolViolation, StorageFault, V2Code, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
@@ -116,7 +117,7 @@ def test_v2_answers_of_the_java_bookie():
 def test_keys_pair_requests_with_answers():
     ids = 7, 3
     key, _ = V2Dialect().read(1, *ids)
-    assert V2Dialect().decode(v2.encode_response(2, 2, V2Code.ENOENTRY, *ids)[4:]) == (key, NoSuchEntry, b"", None)
+    assert V2Dialect().decode(v2.encode_response(2, 2, V2Code.ENOENTRY, *ids)[4:]) == Answer(key, NoSuchEntry)
     key, _ = V2Dialect().add_encoder(7, bytes(20), recovery=True)(1, 3, bytes(32))
     assert V2Dialect().decode(v2.encode_response(2, 1, V2Code.EFENCED, *ids)[4:]).key == key
     assert V2Dialect().decode(v2.encode_response(2, 1, V2Code.EFENCED, *ids)[4:]).error is LedgerFenced

@@ -1,0 +1,265 @@
+"""TLS and authentication of the client's connections, against a bookie of ours over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from bookie_client.options import TlsOptions
+from bookie_protocol.errors import BadRequest, BookieUnavailable, Unauthorized
+from bookie_protocol.wire.auth import AuthStep, Peer
+from tests.support.auth import TwoTokens, TwoTokensClient
+from tests.support.certificates import Certificates
+from tests.support.client_operations import Operations, operations_on
+from tests.support.frames import KEY, entry
+from tests.support.served_bookie import ServedBookie
+from tests.support.until import until
+
+B = "bookie"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates")).make_all()
+
+
+@pytest.fixture(params=[3, 2], ids=["v3", "v2"])
+def version(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Callable[[], Awaitable[None]]], None]:
+    """Run a test on each event loop: their TLS differs."""
+
+    def run(main: Callable[[], Awaitable[None]]) -> None:
+        async def wrapped() -> None:
+            await main()
+
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(wrapped())
+
+    return run
+
+
+Run = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+def tls(
+    certificates: Certificates, *, name: str | None = None, ca: str = "authority", host: bool = False
+) -> TlsOptions:
+    folder = certificates.folder
+    return TlsOptions(
+        ca_file=str(folder / f"{ca}.pem"),
+        certificate_file=str(folder / f"{name}.pem") if name else None,
+        key_file=str(folder / f"{name}.key") if name else None,
+        check_hostname=host,
+    )
+
+
+async def use(ask: Operations) -> None:
+    """All the kinds of connections that a client makes."""
+    await ask.add_entry(B, 1, 0, entry(1, 0, bytes(200_000)), KEY)
+    assert (await ask.read_entry(B, 1, 0)).entry == entry(1, 0, bytes(200_000))
+    assert await ask.batch_read(B, 1, 0, 5, 0) == [entry(1, 0, bytes(200_000))]
+    assert (await ask.read_entry(B, 1, -1, fence_key=KEY)).entry == entry(1, 0, bytes(200_000))
+
+
+def test_everything_over_tls(tmp_path: Path, certificates: Certificates, run: Run, version: int) -> None:
+    async def main() -> None:
+        async with (
+            ServedBookie(tmp_path, certificates.settings()) as bookie,
+            operations_on({B: bookie.port}, protocol_version=version, tls=tls(certificates)) as ask,
+        ):
+            await use(ask)
+            connections = bookie.server.context.connections
+            assert len(connections) >= 2
+            for conn in connections:
+                assert conn.transport is not None
+                assert conn.transport.get_extra_info("ssl_object") is not None
+
+    run(main)
+
+
+@pytest.mark.parametrize(("shown", "accepted"), [("client", True), (None, False), ("unknown", False)])
+def test_a_bookie_that_demands_a_certificate(
+    tmp_path: Path, certificates: Certificates, run: Run, shown: str | None, accepted: bool
+) -> None:
+    async def main() -> None:
+        async with (
+            ServedBookie(tmp_path, certificates.settings(demand_client=True)) as bookie,
+            operations_on({B: bookie.port}, tls=tls(certificates, name=shown)) as ask,
+        ):
+            if accepted:
+                await use(ask)
+            else:
+                with pytest.raises(BookieUnavailable):
+                    await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+                assert bookie.side.storage.ledger(1) is None
+
+    run(main)
+
+
+def test_a_bookie_whose_certificate_nobody_vouches_for(tmp_path: Path, certificates: Certificates, run: Run) -> None:
+    async def main() -> None:
+        async with (
+            ServedBookie(tmp_path, certificates.settings()) as bookie,
+            operations_on({B: bookie.port}, tls=tls(certificates, ca="stranger")) as ask,
+        ):
+            with pytest.raises(BookieUnavailable, match=r"TLS handshake failed: .*certificate verify failed"):
+                await ask.read_entry(B, 1, 0)
+            await until(lambda: not bookie.server.context.connections)
+
+    run(main)
+
+
+def test_the_host_name_is_checked(tmp_path: Path, certificates: Certificates, run: Run) -> None:
+    certificates.make_named("named", "DNS:localhost")
+
+    async def main() -> None:
+        settings = certificates.settings(bookie="named")
+        async with ServedBookie(tmp_path, settings) as bookie:
+            async with operations_on({B: bookie.port}, tls=tls(certificates, host=True)) as ask:
+                with pytest.raises(BookieUnavailable, match=r"127\.0\.0\.1: TLS handshake failed: .*mismatch"):
+                    await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+            async with operations_on({B: bookie.port}, tls=tls(certificates, host=True)) as ask:
+                ask.host = "localhost"
+                await use(ask)
+
+    run(main)
+
+
+async def test_certificates_are_read_at_every_connect(tmp_path: Path, certificates: Certificates) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+
+    def install(name: str) -> None:
+        for kind in ("pem", "key"):
+            shutil.copy(certificates.folder / f"{name}.{kind}", mine / f"client.{kind}")
+
+    install("unknown")
+    options = TlsOptions(
+        ca_file=str(certificates.folder / "authority.pem"),
+        certificate_file=str(mine / "client.pem"),
+        key_file=str(mine / "client.key"),
+        check_hostname=False,
+    )
+    async with (
+        ServedBookie(tmp_path / "bookie", certificates.settings(demand_client=True)) as bookie,
+        operations_on({B: bookie.port}, tls=options, reconnect_delay=0.01) as ask,
+    ):
+        with pytest.raises(BookieUnavailable):
+            await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+        install("client")
+        await asyncio.sleep(0.02)
+        await use(ask)
+        (mine / "client.pem").write_text("no certificate")
+        with pytest.raises(BookieUnavailable, match=r"TLS files of this client \(ca_file.*cannot be used"):
+            await ask.pool.channel(B, version=3, apart=True).connect()
+
+
+async def test_a_bookie_without_tls(tmp_path: Path, certificates: Certificates, version: int) -> None:
+    async with (
+        ServedBookie(tmp_path) as bookie,
+        operations_on({B: bookie.port}, tls=tls(certificates), protocol_version=version) as ask,
+    ):
+        with pytest.raises(BookieUnavailable, match="answered EBADREQ to START_TLS: it has no TLS"):
+            await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+        await until(lambda: not bookie.server.context.connections)
+
+
+def test_a_key_without_its_certificate() -> None:
+    with pytest.raises(BadRequest, match="key_file needs certificate_file"):
+        TlsOptions(key_file="key.pem")
+
+
+# --- authentication -----------------------------------------------------------------------------------------
+
+
+async def test_no_request_before_the_exchange_is_done(tmp_path: Path, version: int) -> None:
+    async with ServedBookie(tmp_path) as bookie:
+        bookie.server.context.auth = TwoTokens()
+        provider = TwoTokensClient()
+        async with operations_on({B: bookie.port}, auth=provider, protocol_version=version) as ask:
+            await asyncio.gather(*(ask.add_entry(B, 1, e, entry(1, e), KEY) for e in range(50)))
+            assert len(provider.peers) == 1
+            assert (await ask.batch_read(B, 1, 0, 0, 0)) == [entry(1, e) for e in range(50)]
+            assert (await ask.read_entry(B, 1, 7, fence_key=KEY)).entry == entry(1, 7)
+            assert (await ask.bookie_info(B)).total_bytes > 0
+
+
+async def test_a_wrong_token(tmp_path: Path, version: int) -> None:
+    async with ServedBookie(tmp_path) as bookie:
+        bookie.server.context.auth = TwoTokens()
+        async with operations_on({B: bookie.port}, auth=TwoTokensClient(b"guess"), protocol_version=version) as ask:
+            # Version 2 has no answer for a refusal: the bookie hangs up.
+            with pytest.raises(Unauthorized if version == 3 else BookieUnavailable, match=f"bookie {B}"):
+                await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+            assert not await ask.pool.reachable(B)
+        assert bookie.side.storage.ledger(1) is None
+
+
+async def test_without_credentials(tmp_path: Path, version: int) -> None:
+    async with ServedBookie(tmp_path) as bookie:
+        bookie.server.context.auth = TwoTokens()
+        async with operations_on({B: bookie.port}, protocol_version=version) as ask:
+            with pytest.raises(Unauthorized):
+                await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+
+
+async def test_another_plug_in(tmp_path: Path, version: int) -> None:
+    async with ServedBookie(tmp_path) as bookie:
+        bookie.server.context.auth = TwoTokens()
+        provider = TwoTokensClient(plugin_name="sasl")
+        async with operations_on({B: bookie.port}, auth=provider, protocol_version=version) as ask:
+            with pytest.raises(Unauthorized if version == 3 else BookieUnavailable):
+                await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+
+
+async def test_a_bookie_that_asks_for_nothing(tmp_path: Path, version: int) -> None:
+    async with (
+        ServedBookie(tmp_path) as bookie,
+        operations_on({B: bookie.port}, auth=TwoTokensClient(), protocol_version=version) as ask,
+    ):
+        await use(ask)
+
+
+def test_authentication_inside_tls(tmp_path: Path, certificates: Certificates, run: Run, version: int) -> None:
+    async def main() -> None:
+        async with ServedBookie(tmp_path, certificates.settings()) as bookie:
+            bookie.server.context.auth = TwoTokens()
+            provider = TwoTokensClient()
+            options = {"tls": tls(certificates), "auth": provider, "protocol_version": version}
+            async with operations_on({B: bookie.port}, **options) as ask:
+                await use(ask)
+            assert all(peer.certificate for peer in provider.peers)
+
+    run(main)
+
+
+def test_a_certificate_that_the_bookies_plug_in_refuses(tmp_path: Path, certificates: Certificates, run: Run) -> None:
+    class NobodyGetsIn(TwoTokens):
+        def new_exchange(self, peer: Peer) -> Refusal:  # type: ignore[override]
+            return Refusal()
+
+    class Refusal:
+        async def process(self, token: bytes) -> AuthStep:
+            raise Unauthorized("certificates only")
+
+        async def tls_established(self, peer: Peer) -> bool:
+            raise Unauthorized("not this one")
+
+    async def main() -> None:
+        async with ServedBookie(tmp_path, certificates.settings()) as bookie:
+            bookie.server.context.auth = NobodyGetsIn()
+            async with operations_on({B: bookie.port}, tls=tls(certificates, name="client")) as ask:
+                with pytest.raises((BookieUnavailable, Unauthorized)):
+                    await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+            await until(lambda: not bookie.server.context.connections)
+
+    run(main)
