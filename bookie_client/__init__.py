@@ -4,6 +4,7 @@ from bookie_client.client import Client
 from bookie_client.options import ClientOptions
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.handle import LedgerReader
+from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.writer import LedgerWriter
 
-__all__ = ["Client", "ClientOptions", "LedgerEntry", "LedgerReader", "LedgerWriter"]
+__all__ = ["AdvancedLedgerWriter", "Client", "ClientOptions", "LedgerEntry", "LedgerReader", "LedgerWriter"]

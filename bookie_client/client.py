@@ -19,12 +19,10 @@ Source: reference client protocol, sections 3, 13, 15 and 27.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
-from itertools import count
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from bookie_client.bookies import Bookies
 from bookie_client.connection.health import BookieHealth
@@ -32,18 +30,20 @@ from bookie_client.connection.pool import ChannelPool, Connector, tcp_connector
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
 from bookie_client.options import ClientOptions
-from bookie_client.placement.policy import EnsembleRequest, PlacementPolicy
+from bookie_client.placement.policy import PlacementPolicy
 from bookie_client.placement.random_choice import RandomPlacement
 from bookie_client.reading.handle import LedgerReader
+from bookie_client.writing.advanced import AdvancedLedgerWriter
+from bookie_client.writing.creation import NewLedger, create_ledger
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import DigestType, digest_manager
-from bookie_protocol.errors import LedgerNotClosed, MetadataExists, MetadataNotFound, NoSuchLedger, Unauthorized
+from bookie_protocol.errors import LedgerNotClosed, MetadataNotFound, NoSuchLedger, Unauthorized
 from bookie_protocol.keys import master_key
-from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata, LedgerState
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import MetadataService
 
-MAX_ID_ATTEMPTS: Final = 100
-Handle = TypeVar("Handle", bound=LedgerWriter | LedgerReader)
+Handle = TypeVar("Handle", bound=LedgerWriter | AdvancedLedgerWriter | LedgerReader)
+Writer = TypeVar("Writer", LedgerWriter, AdvancedLedgerWriter)
 
 
 class Opening(Generic[Handle]):
@@ -145,17 +145,51 @@ class Client:
         ack_quorum: int = 2,
         password: bytes = b"",
         digest: DigestType = DigestType.CRC32C,
-        custom_metadata: Mapping[str, bytes] | None = None,
+        metadata: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
+        deferred_sync: bool = False,
     ) -> Opening[LedgerWriter]:
         """Create a ledger and its writer's handle.
 
-        `ledger_id`: an id chosen by the caller; by default the cluster gives a new one. Raises `BadRequest`
-        (quorums that do not fit), `NotEnoughBookies`, `MetadataExists` (the chosen id is taken),
-        `MetadataUnavailable`.
+        `metadata`: custom metadata, kept with the ledger's own. `ledger_id`: an id chosen by the caller; by
+        default the cluster gives a new one. `deferred_sync`: entries are acknowledged before bookies synced
+        them, and count (`last_add_confirmed`) only after `LedgerWriter.force`; a bookie that fails ends such a
+        handle. Raises `BadRequest` (quorums that do not fit, an id that the metadata layout cannot hold),
+        `BadVersion` (deferred sync with protocol version 2), `NotEnoughBookies`, `MetadataExists` (the chosen
+        id is taken), `MetadataUnavailable`.
         """
-        quorums = Quorums(ensemble, write_quorum, ack_quorum)
-        return Opening(lambda: self._create(quorums, password, digest, custom_metadata or {}, ledger_id))
+        new = NewLedger(
+            quorums=Quorums(ensemble, write_quorum, ack_quorum),
+            password=password,
+            digest=digest,
+            metadata=metadata or {},
+            ledger_id=ledger_id,
+            deferred_sync=deferred_sync,
+        )
+        return Opening(lambda: self._create(LedgerWriter, new))
+
+    def create_advanced(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 2,
+        ack_quorum: int = 2,
+        password: bytes = b"",
+        digest: DigestType = DigestType.CRC32C,
+        metadata: Mapping[str, bytes] | None = None,
+        ledger_id: int | None = None,
+        deferred_sync: bool = False,
+    ) -> Opening[AdvancedLedgerWriter]:
+        """As `create`, with a handle whose entry ids the caller chooses."""
+        new = NewLedger(
+            quorums=Quorums(ensemble, write_quorum, ack_quorum),
+            password=password,
+            digest=digest,
+            metadata=metadata or {},
+            ledger_id=ledger_id,
+            deferred_sync=deferred_sync,
+        )
+        return Opening(lambda: self._create(AdvancedLedgerWriter, new))
 
     def open(
         self, ledger_id: int, *, password: bytes = b"", digest: DigestType = DigestType.CRC32C
@@ -197,44 +231,11 @@ class Client:
             raise RuntimeError("this client is not open: use `async with Client(...)`, or call start()")
         return self._context
 
-    async def _create(
-        self,
-        quorums: Quorums,
-        password: bytes,
-        digest: DigestType,
-        custom_metadata: Mapping[str, bytes],
-        chosen_id: int | None,
-    ) -> LedgerWriter:
+    async def _create(self, handle: type[Writer], new: NewLedger) -> Writer:
         context = self._ready
-        request = EnsembleRequest(
-            quorums=quorums,
-            cluster=await context.cluster_view(),
-            random=context.random,
-            custom_metadata=custom_metadata,
-        )
-        ensemble = context.placement.new_ensemble(request).ensemble
-        for attempt in count(1):
-            ledger_id = await context.ledgers.generate_id() if chosen_id is None else chosen_id
-            metadata = LedgerMetadata(
-                ledger_id,
-                quorums.ensemble,
-                quorums.write,
-                quorums.ack,
-                {0: ensemble},
-                digest_type=digest,
-                password=password,
-                custom_metadata=custom_metadata,
-                creation_token=secrets.randbelow(MAX_LEDGER_ID),
-            )
-            try:
-                stored = await context.ledgers.create(metadata)
-            except MetadataExists:
-                # Somebody chose the very id that was generated; the next one is another.
-                if chosen_id is not None or attempt == MAX_ID_ATTEMPTS:
-                    raise
-            else:
-                return LedgerWriter(context, stored, digest_manager(digest, password), master_key(password))
-        raise AssertionError("unreachable")
+        stored = await create_ledger(context, new)
+        digest = digest_manager(new.digest, new.password)
+        return handle(context, stored, digest, master_key(new.password), deferred_sync=new.deferred_sync)
 
     async def _open(self, ledger_id: int, password: bytes, digest: DigestType) -> LedgerReader:
         metadata = await self.metadata(ledger_id)

@@ -66,6 +66,7 @@ class ClientCode(IntEnum):
     PROTOCOL_VERSION = -16
     METADATA_VERSION = -17
     LEDGER_EXIST = -20
+    DUPLICATE_ENTRY_ID = -22
     TIMEOUT = -23
     LEDGER_FENCED = -101
     UNAUTHORIZED_ACCESS = -102
@@ -154,6 +155,12 @@ class LedgerClosed(Refused):
     """An append through a closed handle, or on a ledger that somebody has closed."""
 
     client = ClientCode.LEDGER_CLOSED
+
+
+class DuplicateEntry(Refused):
+    """An append with an entry id that was given before: what the first one became counts."""
+
+    client = ClientCode.DUPLICATE_ENTRY_ID
 
 
 class LedgerNotClosed(Refused):

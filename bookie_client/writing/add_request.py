@@ -14,28 +14,26 @@ class AddAnswers(Protocol):
 
     ledger_id: int
 
-    def add_acknowledged(self, add: PendingAdd, position: int, bookie: str) -> None: ...
+    def add_acknowledged(self, add: PendingAdd, bookie: str) -> None: ...
 
-    def add_refused(self, add: PendingAdd, position: int, bookie: str, error: PodkeeperError) -> None: ...
+    def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None: ...
 
 
 class AddRequest(Request):
-    """Remembers the bookie as well as the position, since the bookie at a position may be exchanged
-    meanwhile."""
+    """Remembers the bookie: it may have been exchanged when the answer comes."""
 
-    __slots__ = ("_add", "_answers", "_bookie", "_position")
+    __slots__ = ("_add", "_answers", "_bookie")
 
-    def __init__(self, answers: AddAnswers, add: PendingAdd, position: int, bookie: str) -> None:
+    def __init__(self, answers: AddAnswers, add: PendingAdd, bookie: str) -> None:
         self._answers = answers
         self._add = add
-        self._position = position
         self._bookie = bookie
 
     def answered(self, entry: bytes, max_lac: int | None) -> None:
-        self._answers.add_acknowledged(self._add, self._position, self._bookie)
+        self._answers.add_acknowledged(self._add, self._bookie)
 
     def failed(self, error: PodkeeperError) -> None:
-        self._answers.add_refused(self._add, self._position, self._bookie, error)
+        self._answers.add_refused(self._add, self._bookie, error)
 
     def describe(self) -> str:
         return f"the add of entry {self._add.entry_id} of ledger {self._answers.ledger_id}"

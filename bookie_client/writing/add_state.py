@@ -4,28 +4,30 @@ Sans I/O: it is fed with what bookies and the metadata service answered, and ret
 never sends, waits or looks at a clock, so every order of answers can be tried in a test.
 
 Invariants
-- Adds are delivered for 0, 1, 2, ... without gaps; the LAC is the last one delivered.
+- Adds are delivered for 0, 1, 2, ... without gaps; the LAC is the last one delivered, or, with deferred sync,
+  the last one delivered before a force that every bookie answered.
 - An add is delivered only when Qa positions of its write set acknowledged it in the ensemble that the
   metadata service holds for it. While an ensemble change runs nothing is delivered, so the key LAC + 1 stays
   well defined.
 - After a change all pending adds are first cleared and marked for sending, and only then delivery is tried.
 - A position that failed while no spare bookie exists is *degraded*: writing goes on without it as long as
   every entry can still reach Qa, and it leaves that state by a later change or because its bookie came back.
+- With deferred sync the ensemble never changes: what was delivered and not forced could not be sent again.
 - Each add ends exactly once: delivered, or failed; failures are reported in order of entry ids.
 
 Used from the event loop of the ledger's writer only.
 
-Source: reference client protocol, sections 6, 7 and 8.
+Source: reference client protocol, sections 6, 7, 8 and 9.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from bookie_client.distribution import Quorums
+from bookie_client.writing.outcome import Outcome, failure_of
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_protocol.errors import (
     BookieReadOnly,
@@ -36,19 +38,12 @@ from bookie_protocol.errors import (
     Unauthorized,
 )
 
-_NOTHING: tuple[PendingAdd, ...] = ()
 
+class ForcePoint(NamedTuple):
+    """How far a force reaches: the last entry delivered when it began, and the ledger's length there."""
 
-@dataclass(slots=True)
-class Outcome:
-    """What the driver has to do now, in this order: fail, start a change, send, tell the application."""
-
-    failed: list[tuple[PendingAdd, PodkeeperError]] = field(default_factory=list)
-    change: Mapping[int, str] | None = None
-    """Start an ensemble change that replaces these bookies (position -> bookie id)."""
-    resend: list[tuple[PendingAdd, int]] = field(default_factory=list)
-    """Send the add to `add.ensemble[position]`."""
-    delivered: Sequence[PendingAdd] = _NOTHING
+    entry_id: int
+    length: int
 
 
 class AddState:
@@ -65,13 +60,16 @@ class AddState:
         length: int = 0,
         delay_ensemble_change: bool = False,
         max_ensemble_changes: int | None = None,
+        deferred_sync: bool = False,
     ) -> None:
         self.ledger_id = ledger_id
         self.quorums = quorums
         self.ensemble = ensemble
         self.lac = lac
         self.confirmed_length = length
+        self.delivered = ForcePoint(lac, length)
         self.last_pushed = lac
+        self.piggy_backed = -1
         self.length = length
         self.ensemble_changes = 0
         self.failure: PodkeeperError | None = None
@@ -79,13 +77,16 @@ class AddState:
         self.degraded: dict[int, str] = {}
         self._delay_change = delay_ensemble_change
         self._max_changes = max_ensemble_changes
+        self._deferred_sync = deferred_sync
         self._pending: deque[PendingAdd] = deque()
+        self._next = lac + 1
         self._late: dict[int, str] = {}
         self._changing: dict[int, str] | None = None
         self._joined: dict[int, str] = {}
         self._errors: dict[str, PodkeeperError] = {}
         self._ack = quorums.ack
         self._tolerated = quorums.tolerated
+        self._striped = quorums.write < quorums.ensemble
 
     # --- what can be asked ----------------------------------------------------------------------------------
 
@@ -100,19 +101,20 @@ class AddState:
         return not self._pending and self._changing is None
 
     @property
+    def over(self) -> bool:
+        """Nothing will be sent any more."""
+        return self.failure is not None or (self.closing and self.idle)
+
+    @property
     def pending(self) -> int:
         """Adds that are neither delivered nor failed."""
         return len(self._pending)
 
-    def pending_adds(self) -> Iterator[PendingAdd]:
-        """The pending adds in order of their ids."""
-        return iter(self._pending)
-
     # --- the application ------------------------------------------------------------------------------------
 
     def begin(self, payload_size: int, waiter: Any = None) -> PendingAdd:
-        """Give out the next entry id. The driver builds the entry with `lac` and `add.length` and sends it to
-        `targets(add)`, then looks at `wanted_change`.
+        """Give out the next entry id. The driver builds the entry with `piggy_backed` (the LAC now) and
+        `add.length`, sends it to `targets(add)`, then looks at `wanted_change`.
 
         Raises `LedgerClosed`, or the error that ended this handle.
         """
@@ -122,6 +124,7 @@ class AddState:
             raise LedgerClosed(f"ledger {self.ledger_id}: this handle is closed; entries go to a new ledger")
         self.last_pushed += 1
         self.length += payload_size
+        self.piggy_backed = self.lac
         add = PendingAdd(self.last_pushed, self.length, self.ensemble, waiter)
         if self.degraded:
             self._skip_degraded(add)
@@ -148,31 +151,46 @@ class AddState:
 
     # --- answers of bookies ---------------------------------------------------------------------------------
 
-    def acknowledged(self, add: PendingAdd, position: int, bookie: str) -> Sequence[PendingAdd]:
-        """A bookie stored the add. Returns the adds that are delivered now."""
-        if add.ensemble[position] != bookie:
-            return _NOTHING
+    def acknowledged(self, add: PendingAdd, bookie: str) -> bool:
+        """A bookie stored the add. True: `deliver` has something now."""
+        position = self._position(add, bookie)
+        if position < 0:
+            return False
         bit = 1 << position
+        add.waiting &= ~bit
         if add.acked & bit:
-            return _NOTHING
+            return False
         add.acked |= bit
         add.failed &= ~bit
         add.acks += 1
-        if add.acks < self._ack or self._changing is not None:
-            return _NOTHING
-        if not self._pending or add is not self._pending[0]:
-            return _NOTHING
-        return self._deliver()
+        return add.acks >= self._ack and add.entry_id == self._next and self._changing is None
 
-    def refused(self, add: PendingAdd, position: int, bookie: str, error: PodkeeperError) -> Outcome:
+    def deliver(self) -> Sequence[PendingAdd]:
+        """Take the adds that are complete, in order: the application is told now."""
+        pending = self._pending
+        delivered = []
+        if self._changing is None:
+            while pending and pending[0].acks >= self._ack:
+                delivered.append(pending.popleft())
+        if delivered:
+            last = delivered[-1]
+            self._next = last.entry_id + 1
+            self.delivered = ForcePoint(last.entry_id, last.length)
+            if not self._deferred_sync:
+                self.lac, self.confirmed_length = last.entry_id, last.length
+        return delivered
+
+    def refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> Outcome:
         """A bookie answered with an error, did not answer in time, or cannot be reached."""
-        if self.failure is not None or add.ensemble[position] != bookie:
+        position = self._position(add, bookie)
+        if position < 0:
             return Outcome()
-        if self.closing and self.idle:
+        bit = 1 << position
+        add.waiting &= ~bit
+        if self.over:
             return Outcome()
         if isinstance(error, (LedgerFenced, Unauthorized)):
             return self._fail(error)
-        bit = 1 << position
         if add.acked & bit:
             return Outcome()
         add.failed |= bit
@@ -188,6 +206,13 @@ class AddState:
             return Outcome()
         return self._start_change({position: bookie})
 
+    # --- deferred sync --------------------------------------------------------------------------------------
+
+    def forced(self, point: ForcePoint) -> None:
+        """Every bookie synced what it had acknowledged when `delivered` was `point`: the LAC may follow."""
+        if point.entry_id > self.lac:
+            self.lac, self.confirmed_length = point
+
     # --- answers of the metadata service --------------------------------------------------------------------
 
     def ensemble_changed(self, ensemble: tuple[str, ...]) -> Outcome:
@@ -199,8 +224,7 @@ class AddState:
         self._joined = {}
         if joined:
             # Failed while the change ran. Another round, before anything is sent to the new bookies.
-            self._changing = failed | joined
-            return Outcome(change={p: b for p, b in self._changing.items() if ensemble[p] == b})
+            return self._change_round({p: b for p, b in (failed | joined).items() if ensemble[p] == b})
         self._changing = None
         self.ensemble = ensemble
         self.degraded = {p: b for p, b in (self.degraded | failed).items() if ensemble[p] == b}
@@ -209,7 +233,7 @@ class AddState:
         lost = next((a for a in self._pending if a.acks < self._ack and a.failed.bit_count() > self._tolerated), None)
         if lost is not None:
             return self._fail(self._quorum_lost(lost))
-        return Outcome(resend=resend, delivered=self._deliver())
+        return Outcome(resend=resend, deliver=True)
 
     def change_failed(self, error: PodkeeperError) -> Outcome:
         """The metadata could not be changed: the ledger was fenced, closed or deleted, or nobody can tell."""
@@ -219,9 +243,7 @@ class AddState:
 
     def retry_degraded(self) -> Outcome:
         """There may be a spare bookie now: try to replace the degraded positions."""
-        if not self.degraded or self._changing is not None or self.failure is not None:
-            return Outcome()
-        if self.closing and self.idle:
+        if not self.degraded or self._changing is not None or self.over:
             return Outcome()
         return self._start_change(dict(self.degraded))
 
@@ -242,16 +264,15 @@ class AddState:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _deliver(self) -> list[PendingAdd]:
-        delivered = []
-        pending = self._pending
-        while pending and pending[0].acks >= self._ack:
-            delivered.append(pending.popleft())
-        if delivered:
-            last = delivered[-1]
-            self.lac = last.entry_id
-            self.confirmed_length = last.length
-        return delivered
+    def _position(self, add: PendingAdd, bookie: str) -> int:
+        """Where the bookie stands in the add's write set; -1 if it was exchanged meanwhile."""
+        try:
+            position = add.ensemble.index(bookie)
+        except ValueError:
+            return -1
+        if self._striped and self.ensemble_changes and not self.quorums.holds(position, add.entry_id):
+            return -1  # exchanged, and taken again for another position
+        return position
 
     def _skip_degraded(self, add: PendingAdd) -> None:
         for position, bookie in self.degraded.items():
@@ -276,17 +297,22 @@ class AddState:
         if self._changing is not None:
             self._joined |= failed
             return Outcome()
-        if self._max_changes is not None and self.ensemble_changes >= self._max_changes:
-            return self._fail(
-                QuorumLost(
-                    f"ledger {self.ledger_id}: more than {self._max_changes} ensemble changes; bookies keep failing"
-                )
-            )
-        self.ensemble_changes += 1
         wanted = {p: b for p, b in (self._late | failed).items() if self.ensemble[p] == b}
         self._late = {}
-        self._changing = wanted
-        return Outcome(change=dict(wanted))
+        if self._deferred_sync:
+            failures = self._reasons(wanted.values())
+            return self._fail(QuorumLost(f"with deferred sync the ensemble stays, and bookies failed: {failures}"))
+        return self._change_round(wanted)
+
+    def _change_round(self, failed: dict[int, str]) -> Outcome:
+        if self._max_changes is not None and self.ensemble_changes >= self._max_changes:
+            reasons = self._reasons(failed.values())
+            return self._fail(
+                QuorumLost(f"more than {self._max_changes} ensemble changes (max_ensemble_changes), failed: {reasons}")
+            )
+        self.ensemble_changes += 1
+        self._changing = (self._changing or {}) | failed
+        return Outcome(change=dict(failed))
 
     def _move_pending(self, ensemble: tuple[str, ...]) -> list[tuple[PendingAdd, int]]:
         resend = []
@@ -301,24 +327,21 @@ class AddState:
         return resend
 
     def _quorum_lost(self, add: PendingAdd) -> QuorumLost:
-        reasons = "; ".join(
-            f"{bookie}: {self._errors.get(bookie, 'failed before')}" for bookie in self._failed_positions(add).values()
-        )
+        reasons = self._reasons(self._failed_positions(add).values())
         return QuorumLost(
             f"{add.acks} of {self._ack} needed acknowledgements, no spare bookie to replace what failed ({reasons})"
         )
+
+    def _reasons(self, bookies: Iterable[str]) -> str:
+        return "; ".join(f"{bookie}: {self._errors.get(bookie, 'failed before')}" for bookie in bookies)
 
     def _fail(self, error: PodkeeperError) -> Outcome:
         self.failure = error
         self._changing = None
         self._late, self._joined = {}, {}
-        # Everything still pending ends here; entries keep their own message so that a log line is enough.
-        failed = [(add, self._error_for(add, error)) for add in self._pending]
+        failed = []
+        for add in self._pending:
+            bookies = [add.ensemble[p] for p in self.quorums.write_set(add.entry_id)]
+            failed.append((add, failure_of(add, self.ledger_id, bookies, error)))
         self._pending.clear()
         return Outcome(failed=failed)
-
-    def _error_for(self, add: PendingAdd, error: PodkeeperError) -> PodkeeperError:
-        bookies = ", ".join(add.ensemble[p] for p in self.quorums.write_set(add.entry_id))
-        own = type(error)(f"ledger {self.ledger_id}, entry {add.entry_id} on {bookies}: {error}")
-        own.__cause__ = error
-        return own

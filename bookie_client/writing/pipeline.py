@@ -2,6 +2,8 @@
 
 Invariants
 - Adds end in the order of their entry ids, each once.
+- Acknowledgements of one turn of the event loop are delivered together, and before anything that the same turn
+  brought against the ledger takes effect.
 - Metadata first: nothing is sent to a replacement bookie before `change` returned the ensemble that is
   stored.
 - At most one ensemble change and one task that mends degraded positions run, and both end with the pipeline.
@@ -15,25 +17,34 @@ Source: reference client protocol, sections 6, 7 and 14.7.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Final
 
 import structlog
 
 from bookie_client.connection.dialect import AddEncoder
 from bookie_client.connection.pool import Channel
 from bookie_client.context import ClientContext
+from bookie_client.writing.add_batch import AddBatch
 from bookie_client.writing.add_request import AddRequest
-from bookie_client.writing.add_state import AddState, Outcome
+from bookie_client.writing.add_state import AddState
+from bookie_client.writing.mending import mend
+from bookie_client.writing.outcome import Outcome
 from bookie_client.writing.pending_add import PendingAdd
-from bookie_client.writing.spares import find_spares
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import Buffer, DigestManager
-from bookie_protocol.errors import BadRequest, BookieUnavailable, PodkeeperError
+from bookie_protocol.errors import BadRequest, CouldNotTell, LedgerClosed, PodkeeperError
 
 EnsembleChange = Callable[[Mapping[int, str]], Awaitable[tuple[str, ...]]]
 """Replace these failed bookies (position -> bookie) from LAC + 1 on; returns the ensemble that holds from
 there on, which is the old one when there is no spare bookie. Raises when the ledger cannot be written any
 more."""
+
+Waiter = asyncio.Future[int] | AddBatch
+"""Who is told how an add ended."""
+
+BULK_BYTES: Final = 256 * 1024
+"""Bytes of a bulk append that are sent before other tasks get their turn."""
 
 _log = structlog.get_logger(__name__)
 
@@ -48,13 +59,17 @@ class AddPipeline:
         digest: DigestManager,
         encode: AddEncoder,
         change: EnsembleChange,
+        *,
+        on_failure: Callable[[PodkeeperError], None] | None = None,
     ) -> None:
+        """`on_failure` is called once, after the pending adds were told."""
         self.ledger_id = state.ledger_id
         self.state = state
         self._context = context
         self._digest = digest
         self._encode = encode
         self._change = change
+        self._on_failure = on_failure
         options = context.options
         self._window = Window(options.write_window_entries, options.write_window_bytes, options.write_linger_bytes)
         self._overhead = context.pool.dialect.add_overhead + digest.overhead
@@ -65,38 +80,74 @@ class AddPipeline:
         self._follow_ensemble()
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending = False
+        self._delivery_due = False
         self._idle = asyncio.Event()
         self._idle.set()
 
     # --- adding ---------------------------------------------------------------------------------------------
 
+    def try_submit(self, payload: Buffer) -> asyncio.Future[int] | None:
+        """Send one entry now; None when the window is full. Raises as `submit`."""
+        body = self.body(payload)
+        nbytes = len(body) + self._overhead
+        if not self._window.try_acquire(nbytes):
+            return None
+        waiter: asyncio.Future[int] = self._loop.create_future()
+        self._add(body, nbytes, waiter)
+        return waiter
+
     async def submit(self, payload: Buffer) -> asyncio.Future[int]:
-        """Send one entry as soon as the window has room; the future resolves with its id, or its error."""
-        size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
-        if size > self._max_payload:
-            raise BadRequest(
-                f"ledger {self.ledger_id}: an entry of {size} bytes is larger than the {self._max_payload} that fit a"
-                " frame (max_frame_size): split it"
-            )
-        nbytes = size + self._overhead
+        """Send one entry as soon as the window has room; the future resolves with its id, or its error.
+
+        Raises `BadRequest` (the entry fits no frame), `LedgerClosed`.
+        """
+        body = self.body(payload)
+        nbytes = len(body) + self._overhead
         if not self._window.try_acquire(nbytes):
             await self._window.acquire(nbytes)
-        state = self.state
         waiter: asyncio.Future[int] = self._loop.create_future()
-        try:
-            add = state.begin(size, waiter)
-        except PodkeeperError:
-            self._window.release(nbytes, lingers=False)
-            raise
-        add.nbytes = nbytes
-        entry = self._digest.encode(self.ledger_id, add.entry_id, state.lac, add.length, payload)
-        add.key, add.frame = self._encode(next(self._context.transactions), add.entry_id, entry)
-        self._idle.clear()
-        for position in state.targets(add):
-            self._send(add, position)
-        if state.late_failures:
-            self._carry_out(state.wanted_change())
+        self._add(body, nbytes, waiter)
         return waiter
+
+    async def submit_many(self, payloads: Iterable[Buffer]) -> asyncio.Future[list[int]]:
+        """Send entries in order as the window has room; one future for all of them.
+
+        Raises what ended appending, or what `payloads` raised; what was sent before goes on.
+        """
+        batch = AddBatch(self._loop)
+        sent = 0
+        try:
+            for payload in payloads:
+                body = self.body(payload)
+                nbytes = len(body) + self._overhead
+                if not self._window.try_acquire(nbytes):
+                    await self._window.acquire(nbytes)
+                self._add(body, nbytes, batch)
+                sent += nbytes
+                if sent >= BULK_BYTES:
+                    sent = 0
+                    await asyncio.sleep(0)
+        except LedgerClosed:
+            batch.raise_failure()
+            raise
+        batch.seal()
+        return batch.future
+
+    def submit_overdrawn(self, body: bytes, waiter: asyncio.Future[int]) -> None:
+        """Send one entry whatever the window says: the caller bounds what it does so with."""
+        nbytes = len(body) + self._overhead
+        self._window.take(nbytes)
+        self._add(body, nbytes, waiter)
+
+    def body(self, payload: Buffer) -> bytes:
+        """The payload as it is now, and immutable. Raises `BadRequest` when it does not fit a frame."""
+        body = payload if payload.__class__ is bytes else bytes(memoryview(payload))
+        if len(body) > self._max_payload:
+            raise BadRequest(
+                f"ledger {self.ledger_id}: an entry of {len(body)} bytes is larger than the {self._max_payload} that"
+                " fit a frame (max_frame_size): split it"
+            )
+        return body
 
     async def idle(self) -> None:
         """Wait until every add has ended and no ensemble change runs."""
@@ -104,6 +155,7 @@ class AddPipeline:
 
     def abandon(self, error: PodkeeperError) -> None:
         """Fail everything that is pending."""
+        self._deliver_due()
         self._carry_out(self.state.abandon(error))
 
     async def close(self) -> None:
@@ -114,32 +166,51 @@ class AddPipeline:
         if tasks:
             await asyncio.wait(tasks)
 
+    def _add(self, body: bytes, nbytes: int, waiter: Waiter) -> None:
+        state = self.state
+        try:
+            add = state.begin(len(body), waiter)
+        except PodkeeperError:
+            self._window.release(1, nbytes)
+            raise
+        add.nbytes = nbytes
+        entry = self._digest.encode(self.ledger_id, add.entry_id, state.piggy_backed, add.length, body)
+        add.key, add.frame = self._encode(next(self._context.transactions), add.entry_id, entry)
+        if isinstance(waiter, AddBatch):
+            waiter.expect(add.entry_id)
+        self._idle.clear()
+        for position in state.targets(add):
+            self._send(add, position)
+        if state.late_failures:
+            self._deliver_due()
+            self._carry_out(state.wanted_change())
+
     def _send(self, add: PendingAdd, position: int) -> None:
-        add.outstanding += 1
+        add.waiting |= 1 << position
         channel = self._channels[position]
-        channel.send_add(add.frame, add.key, AddRequest(self, add, position, channel.bookie_id))
+        channel.send_add(add.frame, add.key, AddRequest(self, add, channel.bookie_id))
 
     # --- answers (called by AddRequest) ---------------------------------------------------------------------
 
-    def add_acknowledged(self, add: PendingAdd, position: int, bookie: str) -> None:
+    def add_acknowledged(self, add: PendingAdd, bookie: str) -> None:
         """A bookie stored an add."""
-        add.outstanding -= 1
-        if add.lingering:
+        if self.state.acknowledged(add, bookie):
+            if not self._delivery_due:
+                self._delivery_due = True
+                self._loop.call_soon(self._deliver_due)
+        elif add.lingering:
             self._end_lingering(add)
-            return
-        delivered = self.state.acknowledged(add, position, bookie)
-        if delivered:
-            self._deliver(delivered)
 
-    def add_refused(self, add: PendingAdd, position: int, bookie: str, error: PodkeeperError) -> None:
+    def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None:
         """A bookie did not store an add, or nobody can tell."""
-        add.outstanding -= 1
+        self._deliver_due()
+        outcome = self.state.refused(add, bookie, error)
         if add.lingering:
             self._end_lingering(add)
-        self._carry_out(self.state.refused(add, position, bookie, error))
+        self._carry_out(outcome)
 
     def _end_lingering(self, add: PendingAdd) -> None:
-        if add.outstanding == 0:
+        if not add.waiting:
             add.lingering = False
             self._window.release_lingering(add.nbytes)
 
@@ -147,92 +218,89 @@ class AddPipeline:
 
     def _carry_out(self, outcome: Outcome) -> None:
         for add, error in outcome.failed:
-            self._end(add)
-            if not add.waiter.done():
-                add.waiter.set_exception(error)
-                # Whoever did not wait for this add learns it from `flush` or the end of the context.
-                add.waiter.exception()
+            self._fail(add, error)
+        if self.state.failure is not None and self._on_failure is not None:
+            told, self._on_failure = self._on_failure, None
+            told(self.state.failure)
         if outcome.change is not None:
             self._spawn(self._run_change(outcome.change), "ensemble change")
         self._follow_ensemble()
         for add, position in outcome.resend:
             self._send(add, position)
-        self._deliver(outcome.delivered)
-        if self.state.degraded and not self._mending and not self._over:
+        if outcome.deliver:
+            self._deliver()
+        if self.state.degraded and not self._mending and not self.state.over:
             self._mending = True
             self._spawn(self._mend(), "mending")
-        if not self.state.idle:
+        if self.state.idle:
+            self._idle.set()
+        else:
             self._idle.clear()
 
-    def _deliver(self, adds: Sequence[PendingAdd]) -> None:
+    def _deliver_due(self) -> None:
+        if self._delivery_due:
+            self._delivery_due = False
+            self._deliver()
+
+    def _deliver(self) -> None:
+        adds = self.state.deliver()
+        if not adds:
+            return
+        nbytes = lingering = 0
         for add in adds:
-            self._end(add)
-            if not add.waiter.done():
-                add.waiter.set_result(add.entry_id)
+            nbytes += add.nbytes
+            if add.waiting:
+                add.lingering = True
+                lingering += add.nbytes
+            waiter = add.waiter
+            if isinstance(waiter, AddBatch):
+                waiter.delivered()
+            elif not waiter.done():
+                waiter.set_result(add.entry_id)
+        self._window.release(len(adds), nbytes, lingering)
         if self.state.idle:
             self._idle.set()
 
-    def _end(self, add: PendingAdd) -> None:
-        add.lingering = add.outstanding > 0
-        self._window.release(add.nbytes, lingers=add.lingering)
+    def _fail(self, add: PendingAdd, error: PodkeeperError) -> None:
+        add.lingering = add.waiting > 0
+        self._window.release(1, add.nbytes, add.nbytes if add.lingering else 0)
+        waiter = add.waiter
+        if isinstance(waiter, AddBatch):
+            waiter.failed(error)
+        elif not waiter.done():
+            waiter.set_exception(error)
+            # Whoever did not wait for this add learns it from `flush` or the end of the context.
+            waiter.exception()
 
     def _follow_ensemble(self) -> None:
         if self._ensemble != self.state.ensemble:
             self._ensemble = self.state.ensemble
-            self._channels = [self._context.pool.channel(bookie) for bookie in self._ensemble]
+            self._channels = [self._context.pool.channel(bookie, self.ledger_id) for bookie in self._ensemble]
 
     async def _run_change(self, failed: Mapping[int, str]) -> None:
         _log.info("ensemble change", ledger=self.ledger_id, failed=sorted(failed.values()), after=self.state.lac)
         try:
             ensemble = await self._change(failed)
         except PodkeeperError as error:
-            _log.warning("ledger cannot be written any more", ledger=self.ledger_id, error=str(error))
-            self._carry_out(self.state.change_failed(error))
+            self._change_failed(error)
+        except Exception as error:
+            # A placement policy of the application's own must not leave adds without an end.
+            self._change_failed(CouldNotTell(f"the ensemble change failed: {error!r}"))
         else:
             self._carry_out(self.state.ensemble_changed(ensemble))
             if self.state.degraded:
                 bookies = sorted(self.state.degraded.values())
                 _log.info("no spare bookie: writing goes on without", ledger=self.ledger_id, bookies=bookies)
 
-    # --- degraded positions ---------------------------------------------------------------------------------
+    def _change_failed(self, error: PodkeeperError) -> None:
+        _log.warning("ledger cannot be written any more", ledger=self.ledger_id, error=str(error))
+        self._carry_out(self.state.change_failed(error))
 
     async def _mend(self) -> None:
-        """While positions are degraded: replace them when a spare appears, use their bookies again when they
-        return."""
         try:
-            while self.state.degraded and not self._over:
-                await self._context.bookies.changed(self._context.options.degraded_retry_interval)
-                await self._mend_once()
+            await mend(self._context, self.state, self._carry_out)
         finally:
             self._mending = False
-
-    async def _mend_once(self) -> None:
-        try:
-            writable = await self._context.bookies.writable()
-            spare_exists = await self._spare_exists()
-        except PodkeeperError:
-            return  # nobody can tell; the next round asks again
-        if spare_exists:
-            self._carry_out(self.state.retry_degraded())
-            return
-        for position, bookie in list(self.state.degraded.items()):
-            if bookie not in writable:
-                continue
-            try:
-                await self._channels[position].connect()
-            except BookieUnavailable:
-                continue
-            self.state.restored(position, bookie)
-
-    async def _spare_exists(self) -> bool:
-        # Looked for before the change begins, because nothing is acknowledged while one runs.
-        degraded = dict(self.state.degraded)
-        spares = await find_spares(self._context, self.state.quorums, self.state.ensemble, degraded)
-        return bool(spares.writable)
-
-    @property
-    def _over(self) -> bool:
-        return self.state.failure is not None or (self.state.closing and self.state.idle)
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         task = self._loop.create_task(work, name=f"ledger {self.ledger_id}: {name}")

@@ -48,18 +48,24 @@ class Window:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
-                self.release(nbytes, lingers=False)
+                self.release(1, nbytes)
             else:
                 self._waiters.remove(waiter)
                 self._grant()
             raise
 
-    def release(self, nbytes: int, *, lingers: bool) -> None:
-        """An add was acknowledged or failed; `lingers`: some bookie has not answered it yet."""
-        self.entries -= 1
+    def take(self, nbytes: int) -> None:
+        """Take room whether there is some or not: for adds that have waited elsewhere, within limits of their
+        own."""
+        self.entries += 1
+        self.nbytes += nbytes
+
+    def release(self, entries: int, nbytes: int, lingering: int = 0) -> None:
+        """Adds were acknowledged or failed; `lingering`: bytes of those that some bookie has not answered
+        yet."""
+        self.entries -= entries
         self.nbytes -= nbytes
-        if lingers:
-            self.lingering += nbytes
+        self.lingering += lingering
         if self._waiters:
             self._grant()
 

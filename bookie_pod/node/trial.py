@@ -162,7 +162,7 @@ class _Trial:
             ensemble=ENSEMBLE,
             write_quorum=WRITE_QUORUM,
             ack_quorum=ACK_QUORUM,
-            custom_metadata={"application": b"bookie trial"},
+            metadata={"application": b"bookie trial"},
         ) as ledger:
             report.ledger_id, report.ensemble = ledger.ledger_id, ledger.metadata.last_ensemble
             try:

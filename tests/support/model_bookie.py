@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import cast
 
-from bookie_protocol.entry import LAST_ENTRY, read_prefix
+from bookie_protocol.entry import LAST_ENTRY, read_lac_packet, read_prefix
 from bookie_protocol.errors import (
-    BadRequest,
     BookieReadOnly,
     LedgerFenced,
     NoSuchEntry,
@@ -20,11 +20,10 @@ from bookie_protocol.errors import (
     ProtocolViolation,
     Unauthorized,
     V2Code,
-    V3Status,
 )
-from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.framing import FrameReader
+from tests.support.model_bookie_v3 import serve_v3
 
 
 @dataclass
@@ -33,6 +32,10 @@ class ModelLedger:
     fenced: bool = False
     entries: dict[int, bytes] = field(default_factory=dict)
     lac: int = -1
+    explicit_lac: bytes | None = None
+    """The packet of WRITE_LAC."""
+    unsynced: set[int] = field(default_factory=set)
+    """Entries that were acknowledged before their sync; a crash loses them."""
 
 
 class ModelBookie:
@@ -44,12 +47,16 @@ class ModelBookie:
         self.read_only = False
         self.fail_adds: type[PodkeeperError] | None = None
         self.fail_reads: type[PodkeeperError] | None = None
+        self.fail_forces: type[PodkeeperError] | None = None
+        self.fail_lac_writes: type[PodkeeperError] | None = None
         self.knows_batch_reads = True
         self.adds = 0
         self.reads = 0
         self.batch_reads = 0
+        self.forces = 0
+        self.lac_writes = 0
 
-    def add(self, key: bytes, entry: bytes, *, recovery: bool = False) -> None:
+    def add(self, key: bytes, entry: bytes, *, recovery: bool = False, deferred: bool = False) -> None:
         self.adds += 1
         if self.fail_adds is not None:
             raise self.fail_adds("model fault")
@@ -61,6 +68,45 @@ class ModelBookie:
             raise LedgerFenced(f"ledger {ledger_id} is fenced")
         ledger.entries[entry_id] = entry
         ledger.lac = max(ledger.lac, lac)
+        if deferred:
+            ledger.unsynced.add(entry_id)
+        else:
+            ledger.unsynced.discard(entry_id)
+
+    def force(self, ledger_id: int) -> None:
+        """Make durable what was acknowledged before."""
+        self.forces += 1
+        if self.fail_forces is not None:
+            raise self.fail_forces("model fault")
+        if ledger_id in self.ledgers:
+            self.ledgers[ledger_id].unsynced.clear()
+
+    def crash(self) -> None:
+        """Lose what was not synced."""
+        for ledger in self.ledgers.values():
+            for entry_id in ledger.unsynced:
+                del ledger.entries[entry_id]
+            ledger.unsynced.clear()
+
+    def write_lac(self, key: bytes, ledger_id: int, packet: bytes) -> None:
+        """Also into a fenced ledger."""
+        self.lac_writes += 1
+        if self.fail_lac_writes is not None:
+            raise self.fail_lac_writes("model fault")
+        ledger = self._ledger(ledger_id, key)
+        ledger.explicit_lac = packet
+        ledger.lac = max(ledger.lac, read_lac_packet(packet).lac)
+
+    def read_lac(self, ledger_id: int) -> tuple[bytes | None, bytes | None]:
+        """The explicit LAC's packet, and the last entry."""
+        self.reads += 1
+        if self.fail_reads is not None:
+            raise self.fail_reads("model fault")
+        ledger = self.ledgers.get(ledger_id, ModelLedger(b""))
+        last = ledger.entries[max(ledger.entries)] if ledger.entries else None
+        if last is None and ledger.explicit_lac is None:
+            raise NoSuchEntry(f"ledger {ledger_id}")
+        return ledger.explicit_lac, last
 
     def read(self, ledger_id: int, entry_id: int, fence_key: bytes | None = None) -> tuple[bytes, int]:
         """The entry and the highest LAC known."""
@@ -160,8 +206,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
         self._server.connections.add(self)
         self._server.accepted += 1
 
@@ -190,42 +235,12 @@ class _Connection(asyncio.Protocol):
     def _serve(self, body: bytes) -> bytes:
         request = None if self._speaks_v2 else v3.parse_request(body)
         if request is not None:
-            return v3.encode_frame(self._serve_v3(request))
+            return v3.encode_frame(serve_v3(self._server.bookie, request))
         self._speaks_v2 = True
         v2_request = v2.decode_request(body)
         if isinstance(v2_request, v2.BatchReadRequest):
             return self._serve_batch(v2_request)
         return self._serve_v2(v2_request)
-
-    def _serve_v3(self, request: pb.Request) -> pb.Response:
-        bookie = self._server.bookie
-        status, entry, lac = V3Status.EOK, b"", -1
-        operation = request.header.operation
-        try:
-            if operation == pb.ADD_ENTRY:
-                add = request.addRequest
-                bookie.add(add.masterKey, add.body, recovery=add.HasField("flag"))
-            elif operation == pb.READ_ENTRY:
-                read = request.readRequest
-                fence = read.HasField("flag") and read.flag == pb.ReadRequest.FENCE_LEDGER
-                entry, lac = bookie.read(read.ledgerId, read.entryId, read.masterKey if fence else None)
-            else:
-                raise BadRequest("the model bookie serves adds and reads")
-        except PodkeeperError as error:
-            status = error.v3
-        response = v3.new_response(request, status)
-        if operation == pb.ADD_ENTRY:
-            response.addResponse.status = v3.status_code(status)
-            response.addResponse.ledgerId = request.addRequest.ledgerId
-            response.addResponse.entryId = request.addRequest.entryId
-        elif operation == pb.READ_ENTRY:
-            response.readResponse.status = v3.status_code(status)
-            response.readResponse.ledgerId = request.readRequest.ledgerId
-            response.readResponse.entryId = request.readRequest.entryId
-            if status == V3Status.EOK:
-                response.readResponse.body = entry
-                response.readResponse.maxLAC = lac
-        return response
 
     def _serve_batch(self, request: v2.BatchReadRequest) -> bytes:
         bookie = self._server.bookie

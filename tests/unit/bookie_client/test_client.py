@@ -27,7 +27,7 @@ async def test_what_was_written_is_read_back(three, version, digest):
     written = payloads(500)
     async with three.client(protocol_version=version) as client:
         async with client.create(
-            ensemble=3, write_quorum=2, ack_quorum=2, password=b"pw", digest=digest, custom_metadata={"app": b"x"}
+            ensemble=3, write_quorum=2, ack_quorum=2, password=b"pw", digest=digest, metadata={"app": b"x"}
         ) as ledger:
             assert await ledger.append_many(written) == list(range(500))
             assert ledger.last_add_confirmed == 499

@@ -25,12 +25,17 @@ def state(quorums=(3, 3, 2), ensemble=("A", "B", "C"), **options):
 def acknowledge(machine, add, *bookies):
     delivered = []
     for bookie in bookies:
-        delivered += machine.acknowledged(add, add.ensemble.index(bookie), bookie)
-    return [a.entry_id for a in delivered]
+        if machine.acknowledged(add, bookie):
+            delivered += ids(machine.deliver())
+    return delivered
 
 
 def refuse(machine, add, bookie, error=DOWN):
-    return machine.refused(add, add.ensemble.index(bookie), bookie, error)
+    return machine.refused(add, bookie, error)
+
+
+def ids(adds):
+    return [add.entry_id for add in adds]
 
 
 def test_an_entry_is_delivered_at_its_ack_quorum_and_in_order():
@@ -63,8 +68,9 @@ def test_ensemble_change_of_the_reference_example():
     assert acknowledge(machine, e12, "A", "B") == []
     outcome = machine.ensemble_changed(("A", "B", "D"))
     assert [(a.entry_id, p) for a, p in outcome.resend] == [(10, 2), (11, 2)]
-    assert not outcome.delivered
-    assert machine.acknowledged(e10, 2, "C") == ()
+    assert outcome.deliver
+    assert not machine.deliver()
+    assert not machine.acknowledged(e10, "C")
     assert acknowledge(machine, e10, "D") == [10]
     assert acknowledge(machine, e11, "D") == [11, 12]
     assert machine.lac == 12
@@ -79,7 +85,7 @@ def test_nothing_is_delivered_on_the_strength_of_a_replaced_bookie():
     assert refuse(machine, e0, "C").change == {2: "C"}
     acknowledge(machine, e0, "B")
     outcome = machine.ensemble_changed(("A", "B", "D"))
-    assert [a.entry_id for a in outcome.delivered] == [0]
+    assert ids(machine.deliver()) == [0]
     assert [(a.entry_id, p) for a, p in outcome.resend] == [(0, 2), (1, 2)]
     assert acknowledge(machine, e1, "D") == [1]
 
@@ -127,7 +133,7 @@ def test_a_late_failure_of_a_bookie_that_was_replaced_is_nothing():
     acknowledge(machine, e0, "A", "B")
     refuse(machine, e1, "C")
     machine.ensemble_changed(("A", "B", "D"))
-    assert machine.refused(e0, 2, "C", DOWN).change is None
+    assert machine.refused(e0, "C", DOWN).change is None
     assert not machine.late_failures
 
 
@@ -170,7 +176,7 @@ def test_a_lost_quorum_fails_every_pending_add_once_in_order_and_says_where():
     assert isinstance(error, QuorumLost)
     assert "ledger 7, entry 1 on B, C, A" in str(error)
     assert "connection refused" in str(error)
-    assert machine.refused(adds[2], 0, "A", DOWN).failed == []
+    assert machine.refused(adds[2], "A", DOWN).failed == []
     with pytest.raises(LedgerClosed, match="failed before"):
         machine.begin(1)
 
@@ -224,7 +230,103 @@ def test_too_many_changes_end_the_handle():
     add = machine.begin(1)
     refuse(machine, add, "A")
     machine.ensemble_changed(("D", "B", "C"))
-    assert [type(e) for _, e in refuse(machine, add, "D").failed] == [QuorumLost]
+    [(_, error)] = refuse(machine, add, "D").failed
+    assert isinstance(error, QuorumLost)
+    assert "more than 1 ensemble changes (max_ensemble_changes), failed: D: connection refused" in str(error)
+
+
+def test_every_round_of_a_change_counts_against_the_limit():
+    machine = state(max_ensemble_changes=2)
+    add = machine.begin(1)
+    assert refuse(machine, add, "A").change
+    refuse(machine, add, "B")
+    assert machine.ensemble_changed(("D", "B", "C")).change == {1: "B"}
+    refuse(machine, add, "C")
+    assert [type(e) for _, e in machine.ensemble_changed(("D", "E", "C")).failed] == [QuorumLost]
+
+
+def test_a_bookie_that_was_exchanged_and_taken_again_elsewhere_does_not_count_for_its_old_position():
+    machine = state((4, 2, 2), ("A", "B", "C", "D"))
+    e0 = machine.begin(1)
+    refuse(machine, e0, "B")
+    machine.ensemble_changed(("A", "E", "C", "D"))
+    refuse(machine, machine.begin(1), "C")
+    machine.ensemble_changed(("A", "E", "B", "D"))
+    acknowledge(machine, e0, "A")
+    assert acknowledge(machine, e0, "B") == []  # its late answer: position 2 does not hold entry 0
+    assert refuse(machine, e0, "B").change is None
+    assert acknowledge(machine, e0, "E") == [0]
+
+
+def test_complete_adds_are_delivered_together():
+    machine = state()
+    adds = [machine.begin(1) for _ in range(3)]
+    assert [machine.acknowledged(add, "A") for add in adds] == [False] * 3
+    assert [machine.acknowledged(add, "C") for add in adds] == [True, False, False]
+    assert machine.lac == -1
+    assert ids(machine.deliver()) == [0, 1, 2]
+    assert not machine.deliver()
+
+
+def test_answers_that_are_missing_are_known():
+    machine = state()
+    e0 = machine.begin(1)
+    e0.waiting = 0b111
+    acknowledge(machine, e0, "A", "B")
+    assert e0.waiting == 0b100
+    refuse(machine, e0, "C")
+    assert e0.waiting == 0
+
+
+# --- deferred sync ------------------------------------------------------------------------------------------
+
+
+def test_with_deferred_sync_the_lac_waits_for_a_force():
+    machine = state(deferred_sync=True)
+    adds = [machine.begin(10) for _ in range(3)]
+    for add in adds[:2]:
+        acknowledge(machine, add, "A", "B")
+    assert (machine.lac, machine.confirmed_length, machine.delivered) == (-1, 0, (1, 20))
+    point = machine.delivered
+    acknowledge(machine, adds[2], "A", "C")
+    machine.forced(point)
+    assert (machine.lac, machine.confirmed_length, machine.length) == (1, 20, 30)
+    machine.begin(1)
+    assert machine.piggy_backed == 1
+
+
+def test_forces_that_end_out_of_order_never_move_the_lac_back():
+    machine = state(deferred_sync=True)
+    first, second = machine.begin(10), machine.begin(10)
+    acknowledge(machine, first, "A", "B")
+    early = machine.delivered
+    acknowledge(machine, second, "A", "B")
+    machine.forced(machine.delivered)
+    machine.forced(early)
+    assert (machine.lac, machine.confirmed_length) == (1, 20)
+
+
+def test_a_failed_bookie_ends_a_ledger_with_deferred_sync_whose_ensemble_never_changes():
+    machine = state(deferred_sync=True)
+    first, second = machine.begin(1), machine.begin(1)
+    acknowledge(machine, first, "A", "B")
+    outcome = refuse(machine, second, "C")
+    assert outcome.change is None
+    [(add, error)] = outcome.failed
+    assert (add, type(error)) == (second, QuorumLost)
+    assert "the ensemble stays, and bookies failed: C: connection refused" in str(error)
+
+
+def test_with_deferred_sync_a_late_failure_counts_at_the_next_add():
+    machine = state(deferred_sync=True)
+    first = machine.begin(1)
+    acknowledge(machine, first, "A", "B")
+    assert refuse(machine, first, "C").failed == []
+    assert machine.failure is None
+    second = machine.begin(1)
+    assert ids(add for add, _ in machine.wanted_change().failed) == [1]
+    assert machine.failure is not None
+    assert not machine.acknowledged(second, "A")
 
 
 def test_a_closed_handle_takes_no_adds_and_keeps_its_pending_ones():

@@ -19,12 +19,26 @@ class WriterModel(RuleBasedStateMachine):
     @initialize(
         shape=st.sampled_from([(3, 3, 2), (3, 2, 2), (3, 3, 3), (4, 3, 2), (2, 2, 1), (5, 3, 2), (1, 1, 1)]),
         delay=st.booleans(),
+        deferred=st.booleans(),
+        limit=st.sampled_from([None, None, 3]),
     )
-    def create(self, shape, delay):
+    def create(self, shape, delay, deferred, limit):
         self.quorums = Quorums(*shape)
         self.names = 0
         ensemble = tuple(self.new_bookie() for _ in range(shape[0]))
-        self.machine = AddState(1, self.quorums, ensemble, delay_ensemble_change=delay)
+        self.machine = AddState(
+            1,
+            self.quorums,
+            ensemble,
+            delay_ensemble_change=delay,
+            max_ensemble_changes=limit,
+            deferred_sync=deferred,
+        )
+        self.deferred = deferred
+        self.limit = limit
+        self.forced = -1
+        self.replaced: list[str] = []
+        self.due = False
         self.segments = {0: ensemble}
         self.stored: dict[str, set[int]] = {}
         self.requests: list = []
@@ -47,8 +61,23 @@ class WriterModel(RuleBasedStateMachine):
             assert self.change is None, "two changes at a time"
             assert outcome.change, "a change of nothing"
             self.change = dict(outcome.change)
-        self.requests += [(add, p, add.ensemble[p]) for add, p in outcome.resend]
-        self.took(outcome.delivered)
+        self.send(outcome.resend)
+        if outcome.deliver:
+            self.took(self.machine.deliver())
+
+    def send(self, adds):
+        for add, position in adds:
+            add.waiting |= 1 << position
+            self.requests.append((add, position, add.ensemble[position]))
+
+    def refuse(self, add, bookie, error):
+        self.deliver_due()
+        self.carry_out(self.machine.refused(add, bookie, error))
+
+    def deliver_due(self):
+        if self.due:
+            self.due = False
+            self.took(self.machine.deliver())
 
     def took(self, adds):
         for add in adds:
@@ -65,26 +94,30 @@ class WriterModel(RuleBasedStateMachine):
         add = self.machine.begin(size)
         self.lengths.append(size)
         assert add.length == sum(self.lengths)
-        self.requests += [(add, p, add.ensemble[p]) for p in self.machine.targets(add)]
+        self.send((add, p) for p in self.machine.targets(add))
         if self.machine.late_failures:
+            self.deliver_due()
             self.carry_out(self.machine.wanted_change())
 
     @precondition(lambda self: self.requests)
-    @rule(which=st.integers(0, 10**6), lost=st.booleans())
-    def bookie_stores(self, which, lost):
-        """Stored and acknowledged; or stored and the answer lost, which the writer sees as an error."""
-        add, position, bookie = self.requests.pop(which % len(self.requests))
+    @rule(which=st.integers(0, 10**6), lost=st.booleans(), at_once=st.booleans())
+    def bookie_stores(self, which, lost, at_once):
+        """Stored and acknowledged; or stored and the answer lost, which the writer sees as an error. What is
+        complete is delivered at once, or together with what comes next."""
+        add, _, bookie = self.requests.pop(which % len(self.requests))
         self.stored.setdefault(bookie, set()).add(add.entry_id)
         if lost:
-            self.carry_out(self.machine.refused(add, position, bookie, ERRORS[0]))
+            self.refuse(add, bookie, ERRORS[0])
         else:
-            self.took(self.machine.acknowledged(add, position, bookie))
+            self.due |= self.machine.acknowledged(add, bookie)
+            if at_once:
+                self.deliver_due()
 
     @precondition(lambda self: self.requests)
     @rule(which=st.integers(0, 10**6), error=st.sampled_from(ERRORS))
     def bookie_fails(self, which, error):
-        add, position, bookie = self.requests.pop(which % len(self.requests))
-        self.carry_out(self.machine.refused(add, position, bookie, error))
+        add, _, bookie = self.requests.pop(which % len(self.requests))
+        self.refuse(add, bookie, error)
 
     @precondition(lambda self: self.requests)
     @rule(which=st.integers(0, 10**6))
@@ -93,17 +126,20 @@ class WriterModel(RuleBasedStateMachine):
         _, _, dead = self.requests[which % len(self.requests)]
         lost = [r for r in self.requests if r[2] == dead]
         self.requests = [r for r in self.requests if r[2] != dead]
-        for add, position, bookie in lost:
-            self.carry_out(self.machine.refused(add, position, bookie, ERRORS[0]))
+        for add, _, bookie in lost:
+            self.refuse(add, bookie, ERRORS[0])
 
     @precondition(lambda self: self.change is not None and self.machine.failure is None)
-    @rule(spares=st.integers(0, 2))
-    def change_ends(self, spares):
+    @rule(spares=st.integers(0, 2), again=st.booleans())
+    def change_ends(self, spares, again):
+        """`again`: bookies that were replaced before are taken again, perhaps for another position."""
         first = self.machine.lac + 1
         ensemble = list(self.segments[max(self.segments)])
         for position, bookie in self.change.items():
             if spares and ensemble[position] == bookie:
-                ensemble[position] = self.new_bookie()
+                known = [b for b in self.replaced if b not in ensemble and b not in self.change.values()]
+                ensemble[position] = known[0] if again and known else self.new_bookie()
+                self.replaced.append(bookie)
                 spares -= 1
         if tuple(ensemble) != self.segments[max(self.segments)]:
             assert first >= max(self.segments)
@@ -126,15 +162,29 @@ class WriterModel(RuleBasedStateMachine):
     @rule(rarely=st.integers(0, 9))
     def fenced(self, rarely):
         if rarely == 0:
-            add, position, bookie = self.requests.pop()
-            self.carry_out(self.machine.refused(add, position, bookie, LedgerFenced("recovered")))
+            add, _, bookie = self.requests.pop()
+            self.refuse(add, bookie, LedgerFenced("recovered"))
+
+    @precondition(lambda self: self.due)
+    @rule()
+    def turn_ends(self):
+        self.deliver_due()
+
+    @precondition(lambda self: self.machine.failure is None)
+    @rule()
+    def force(self):
+        """Every bookie syncs what it acknowledged."""
+        self.forced = self.machine.delivered.entry_id
+        self.machine.forced(self.machine.delivered)
 
     @precondition(lambda self: self.machine.failure is not None)
     @rule()
     def answers_after_the_end(self):
         """Nothing that arrives after a failure has an effect."""
-        for add, position, bookie in self.requests:
-            assert not self.machine.acknowledged(add, position, bookie)
+        requests, self.requests = self.requests, []
+        for add, _, bookie in requests:
+            self.machine.acknowledged(add, bookie)
+            assert not self.machine.deliver()
         assert self.machine.ensemble_changed(self.machine.ensemble) == Outcome()
 
     # --- what must hold ---
@@ -144,14 +194,31 @@ class WriterModel(RuleBasedStateMachine):
         if not hasattr(self, "machine"):
             return
         assert self.delivered == list(range(len(self.delivered)))
-        assert self.machine.lac == len(self.delivered) - 1
-        assert self.machine.confirmed_length == sum(self.lengths[: len(self.delivered)])
+        assert self.machine.lac == (self.forced if self.deferred else len(self.delivered) - 1)
+        assert self.machine.confirmed_length == sum(self.lengths[: self.machine.lac + 1])
         if self.failed:
             assert self.delivered + self.failed == list(range(len(self.lengths)))
 
     @invariant()
+    def the_ensemble_stays_where_it_must(self):
+        if not hasattr(self, "machine"):
+            return
+        if self.deferred:
+            assert list(self.segments) == [0]
+        if self.limit is not None:
+            assert self.machine.ensemble_changes <= self.limit
+
+    @invariant()
+    def missing_answers_are_known(self):
+        if not hasattr(self, "machine"):
+            return
+        for add, position, bookie in self.requests:
+            if add.ensemble[position] == bookie and bookie not in self.replaced:
+                assert add.waiting >> position & 1
+
+    @invariant()
     def nothing_hangs(self):
-        if not hasattr(self, "machine") or self.requests or self.change is not None:
+        if not hasattr(self, "machine") or self.requests or self.change is not None or self.due:
             return
         if self.machine.failure is None:
             assert self.machine.idle

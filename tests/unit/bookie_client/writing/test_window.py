@@ -17,7 +17,7 @@ async def test_entries_and_bytes_are_limited():
     assert not window.try_acquire(60)
     assert window.try_acquire(40)
     assert not window.try_acquire(0)
-    window.release(60, lingers=False)
+    window.release(1, 60)
     assert window.try_acquire(60)
     assert (window.entries, window.nbytes) == (2, 100)
 
@@ -26,7 +26,7 @@ async def test_an_add_larger_than_the_window_passes_alone():
     window = Window(2, 100, 1000)
     assert window.try_acquire(500)
     assert not window.try_acquire(1)
-    window.release(500, lingers=False)
+    window.release(1, 500)
     assert window.try_acquire(1)
     assert not window.try_acquire(500)
 
@@ -35,7 +35,7 @@ async def test_room_is_given_in_order_and_nobody_overtakes():
     window = Window(10, 100, 1000)
     window.try_acquire(100)
     large, small = await waiting(window, 90, 5)
-    window.release(100, lingers=False)
+    window.release(1, 100)
     assert not window.try_acquire(80)
     await asyncio.gather(large, small)
     assert window.nbytes == 95
@@ -45,7 +45,7 @@ async def test_adds_without_all_answers_have_a_limit_of_their_own():
     window = Window(10, 100, 150)
     for _ in range(2):
         window.try_acquire(100)
-        window.release(100, lingers=True)
+        window.release(1, 100, lingering=100)
     assert (window.nbytes, window.lingering) == (0, 200)
     (task,) = await waiting(window, 1)
     assert not task.done()
@@ -59,7 +59,7 @@ async def test_who_gives_up_waiting_gives_his_place_to_the_next():
     first, second, third = await waiting(window, 90, 50, 60)
     first.cancel()
     await asyncio.wait([first])
-    window.release(100, lingers=False)
+    window.release(1, 100)
     second.cancel()  # has been given room and does not know it yet
     await asyncio.wait([second])
     await third

@@ -1,0 +1,126 @@
+"""The advanced writer's handle: the caller chooses the entry ids.
+
+Event loop only.
+
+Source: reference client protocol, sections 3 and 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from bookie_client.context import ClientContext
+from bookie_client.writing.handle import WriteHandle
+from bookie_client.writing.reorder_buffer import HeldEntry, ReorderBuffer
+from bookie_protocol.digest import Buffer, DigestManager
+from bookie_protocol.errors import LedgerClosed, PodkeeperError
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import Versioned
+
+
+class AdvancedLedgerWriter(WriteHandle):
+    """Appends entries whose ids the caller gives, in any order. Made by `Client.create_advanced`.
+
+    Ids begin at 0 and leave no gap: acknowledgement is in their order, and an entry is sent only when all in
+    front of it were. As many entries and bytes as the window has may wait behind a gap; further calls wait
+    until it closes. Entries that still wait behind a gap when the handle is closed fail with `LedgerClosed`.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        metadata: Versioned[LedgerMetadata],
+        digest: DigestManager,
+        master_key: bytes,
+        *,
+        deferred_sync: bool = False,
+    ) -> None:
+        super().__init__(context, metadata, digest, master_key, deferred_sync=deferred_sync)
+        options = context.options
+        self._order = ReorderBuffer(self.ledger_id, options.write_window_entries, options.write_window_bytes)
+        self._turns: dict[int, asyncio.Future[None]] = {}
+
+    @property
+    def pending(self) -> int:
+        """Appends that are neither acknowledged nor failed, those behind a gap included."""
+        return self._state.pending + len(self._order)
+
+    async def append(self, entry_id: int, payload: Buffer) -> int:
+        """Append an entry and return its id once it and all in front of it are acknowledged.
+
+        Raises as `LedgerWriter.append`, and `DuplicateEntry`: this id was appended before.
+        """
+        return await (await self.submit(entry_id, payload))
+
+    async def submit(self, entry_id: int, payload: Buffer) -> asyncio.Future[int]:
+        """Send an entry, or keep it until those in front of it have come; the future resolves as `append` does.
+
+        Waits while the window is full, or too much waits behind a gap. Raises `DuplicateEntry`, `BadRequest`,
+        `LedgerClosed`.
+        """
+        body = self._pipeline.body(payload)
+        self._check_open()
+        order = self._order
+        order.claim(entry_id)
+        try:
+            while entry_id != order.next and not order.has_room(len(body)):
+                await self._turn(entry_id)
+            if entry_id == order.next:
+                waiter = await self._pipeline.submit(body)
+                order.sent(entry_id)
+            else:
+                waiter = asyncio.get_running_loop().create_future()
+                order.hold(entry_id, HeldEntry(body, waiter))
+                return waiter
+        except BaseException:
+            order.release(entry_id)
+            raise
+        self._send_ready()
+        return waiter
+
+    def _send_ready(self) -> None:
+        """The gap in front of these entries is closed."""
+        for entry_id, entry in self._order.ready():
+            try:
+                self._pipeline.submit_overdrawn(entry.body, entry.waiter)
+            except PodkeeperError as error:
+                self._order.release(entry_id)
+                _fail(entry.waiter, error)
+                return
+            self._order.sent(entry_id)
+        self._wake()
+
+    def _check_open(self) -> None:
+        failure = self._state.failure
+        if failure is not None or self._state.closing:
+            reason = f"failed before: {failure}" if failure is not None else "is closed"
+            raise LedgerClosed(f"ledger {self.ledger_id}: this handle {reason}") from failure
+
+    async def _turn(self, entry_id: int) -> None:
+        """Wait until this entry is next, or others behind the gap were sent."""
+        turn = self._turns[entry_id] = asyncio.get_running_loop().create_future()
+        try:
+            await turn
+        finally:
+            del self._turns[entry_id]
+
+    def _wake(self) -> None:
+        for turn in self._turns.values():
+            if not turn.done():
+                turn.set_result(None)
+
+    def _refuse_held(self, error: PodkeeperError) -> None:
+        for entry_id, entry in self._order.drain():
+            own = type(error)(f"ledger {self.ledger_id}, entry {entry_id} was not sent: {error}")
+            own.__cause__ = error
+            _fail(entry.waiter, own)
+        for turn in self._turns.values():
+            if not turn.done():
+                turn.set_exception(LedgerClosed(f"ledger {self.ledger_id}: this handle takes no entries: {error}"))
+
+
+def _fail(waiter: asyncio.Future[int], error: PodkeeperError) -> None:
+    if not waiter.done():
+        waiter.set_exception(error)
+        # Whoever does not wait for it learns it from `flush` or the end of the context.
+        waiter.exception()

@@ -1,0 +1,85 @@
+"""Creating a ledger: its ensemble, its id, its metadata. No bookie is contacted.
+
+Event loop only.
+
+Source: reference client protocol, section 3.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+from bookie_client.context import ClientContext
+from bookie_client.distribution import Quorums
+from bookie_client.placement.policy import EnsembleRequest
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import BadRequest, BadVersion, MetadataExists
+from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
+from bookie_protocol.metadata_service.interface import Versioned
+
+MAX_ID_ATTEMPTS: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewLedger:
+    """What the application asks for. Raises `BadRequest` for what can never be."""
+
+    quorums: Quorums
+    password: bytes = field(default=b"", repr=False)
+    digest: DigestType = DigestType.CRC32C
+    metadata: Mapping[str, bytes] = field(default_factory=dict)
+    """Custom metadata: kept with the ledger's own and never looked at."""
+    ledger_id: int | None = None
+    """None: the cluster gives a new one."""
+    deferred_sync: bool = False
+
+    def __post_init__(self) -> None:
+        if self.ledger_id is not None and not 0 <= self.ledger_id <= MAX_LEDGER_ID:
+            raise BadRequest(f"ledger id {self.ledger_id} is outside 0 to 2^63-1")
+        for key, value in self.metadata.items():
+            if not isinstance(key, str) or not isinstance(value, bytes):
+                raise BadRequest(f"custom metadata maps names to bytes; {key!r} does not: {value!r}")
+
+
+async def create_ledger(context: ClientContext, new: NewLedger) -> Versioned[LedgerMetadata]:
+    """Store the metadata of a new, open ledger.
+
+    Raises `BadRequest` (the cluster's layout cannot hold the id), `BadVersion` (deferred sync in a client of
+    version 2), `NotEnoughBookies`, `MetadataExists` (the chosen id is taken), `MetadataUnavailable`.
+    """
+    if new.deferred_sync and context.options.protocol_version != 3:
+        raise BadVersion("protocol version 2 has no deferred sync: use ClientOptions(protocol_version=3)")
+    request = EnsembleRequest(
+        quorums=new.quorums,
+        cluster=await context.cluster_view(),
+        random=context.random,
+        custom_metadata=new.metadata,
+    )
+    ensemble = context.placement.new_ensemble(request).ensemble
+    for attempt in count(1):
+        ledger_id = await context.ledgers.generate_id() if new.ledger_id is None else new.ledger_id
+        try:
+            return await context.ledgers.create(_metadata(new, ledger_id, ensemble))
+        except MetadataExists:
+            # Somebody chose the very id that was generated; the next one is another.
+            if new.ledger_id is not None or attempt == MAX_ID_ATTEMPTS:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _metadata(new: NewLedger, ledger_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
+    return LedgerMetadata(
+        ledger_id,
+        new.quorums.ensemble,
+        new.quorums.write,
+        new.quorums.ack,
+        {0: ensemble},
+        digest_type=new.digest,
+        password=new.password,
+        custom_metadata=new.metadata,
+        creation_token=secrets.randbelow(MAX_LEDGER_ID),
+    )
