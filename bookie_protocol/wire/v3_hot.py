@@ -72,13 +72,13 @@ class _Layout(NamedTuple):
     tail: bytes
 
 
-# mask, expected, head size, unpack, body offset, body end offset, tail, flags, response part 1, response
-# part 2
-_AddShape = tuple[int, int, int, Callable[..., tuple[Any, ...]], int, int, bytes, int, bytes, bytes]
+AddShape = tuple[int, int, int, Callable[..., tuple[Any, ...]], int, int, bytes, int, bytes, bytes]
+"""Mask, expected, head size, unpack, body offset, body end offset, tail, flags, response part 1, response part 2; see
+`decode_add_request` for how they are used."""
 # mask, expected, unpack, flags
 _ReadShape = tuple[int, int, Callable[..., tuple[Any, ...]], int]
 
-_add_shapes: dict[int, _AddShape] = {}
+_add_shapes: dict[int, AddShape] = {}
 _add_families: dict[_Layout, _AddFamily] = {}
 _recent_families: deque[_AddFamily] = deque(maxlen=3)
 _read_shapes: dict[int, _ReadShape] = {}
@@ -108,6 +108,20 @@ def decode_add_request(buffer: bytes, start: int, end: int) -> AddFields | None:
     return decode_add_request(buffer, start, end)
 
 
+def _takes_nothing(*_: object) -> tuple[Any, ...]:
+    raise AssertionError("no frame has this shape")
+
+
+NO_SHAPE: Final[AddShape] = (0, 1, 0, _takes_nothing, 0, 0, b"", 0, b"", b"")
+"""Fits no frame, since nothing masked with 0 is 1."""
+
+
+def add_shape(length: int) -> AddShape | None:
+    """The shape that frame bodies of this length had lately, for a loop that takes many frames of one shape apart
+    without a call for each."""
+    return _add_shapes.get(length)
+
+
 def _learn_add(buffer: bytes, start: int, end: int) -> bool:
     """Makes the shape of this frame the one for its length; False when it is no add of the known sequence."""
     size = end - start
@@ -133,13 +147,13 @@ def _learn_add(buffer: bytes, start: int, end: int) -> bool:
     return True
 
 
-def _remember_add(size: int, shape: _AddShape) -> None:
+def _remember_add(size: int, shape: AddShape) -> None:
     if len(_add_shapes) >= MAX_SHAPES:
         _add_shapes.clear()
     _add_shapes[size] = shape
 
 
-def _fits_add(shape: _AddShape, buffer: bytes, start: int, end: int) -> bool:
+def _fits_add(shape: AddShape, buffer: bytes, start: int, end: int) -> bool:
     mask, expected, head, _, _, body_end, tail, *_ = shape
     return int.from_bytes(buffer[start : start + head]) & mask == expected and buffer[start + body_end : end] == tail
 
@@ -170,7 +184,7 @@ class _AddFamily:
         self._flags = _flags(priority, tail)
         self._response = add_response_parts(txn, ledger, entry)
 
-    def shape(self, size: int) -> _AddShape | None:
+    def shape(self, size: int) -> AddShape | None:
         """The shape of this family's frames of `size` bytes; None when no frame of that size belongs to
         it."""
         layout = self._layout
