@@ -106,8 +106,10 @@ class BookieRecord:
         self._count_error()
 
     def connection_failed(self, seconds: float) -> None:
-        """There is no connection; the bookie counts as down for that long unless one is made."""
-        self.down_until = self._clock() + seconds
+        """A connection broke or could not be made; if none stands, the bookie counts as down for that long unless
+        one is made."""
+        if not self.connections:
+            self.down_until = self._clock() + seconds
         if self._options.quarantine_connection_errors:
             self._count_error()
 

@@ -18,6 +18,8 @@ import asyncio
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import structlog
+
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.handshake import HandshakeProtocol, establish
@@ -26,6 +28,8 @@ from bookie_protocol.errors import BookieUnavailable, MetadataError, MetadataNot
 
 if TYPE_CHECKING:
     from bookie_client.connection.pool import ChannelPool
+
+_log = structlog.get_logger(__name__)
 
 SHUT_DOWN_SECONDS: Final = 1.0
 """How long closing waits until a bookie has taken what was sent to it."""
@@ -133,6 +137,10 @@ class Channel:
             error = BookieUnavailable(f"bookie {bookie}: address unknown: {problem}")
         except PodkeeperError as problem:
             error = problem
+        except Exception as problem:
+            # Whatever it is, those who wait must hear of it.
+            _log.error("connection attempt failed", bookie=bookie, exc_info=problem)
+            error = BookieUnavailable(f"bookie {bookie}{where}: cannot connect: {problem!r}")
         else:
             self._attempt_succeeded(connection)
             return

@@ -22,6 +22,7 @@ from typing import Final, cast
 
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
+from bookie_client.connection.request import Answer
 from bookie_client.connection.tls import tls_context
 from bookie_client.options import ClientOptions, TlsOptions
 from bookie_protocol.errors import BadRequest, BookieUnavailable, ConnectionLost, ProtocolViolation, Unauthorized
@@ -109,10 +110,14 @@ async def establish(protocol: HandshakeProtocol, dialect: Dialect, options: Clie
     if options.tls is not None:
         certificate = await _upgrade(protocol, options.tls, host)
     peer = Peer(host, certificate)
-    authentication = ClientAuthentication(options.auth, peer)
-    if options.tls is not None:
-        await authentication.tls_established(peer)
-    await _authenticate(protocol, dialect, authentication)
+    try:
+        authentication = ClientAuthentication(options.auth, peer)
+        if options.tls is not None:
+            await authentication.tls_established(peer)
+        message = await authentication.first()
+    except Exception as error:
+        raise Unauthorized(f"bookie {protocol.bookie_id}: authentication plug-in failed: {error}") from error
+    await _authenticate(protocol, dialect, authentication, message)
 
 
 async def _upgrade(protocol: HandshakeProtocol, options: TlsOptions, host: str) -> bytes | None:
@@ -122,7 +127,7 @@ async def _upgrade(protocol: HandshakeProtocol, options: TlsOptions, host: str) 
         raise BookieUnavailable(f"bookie {protocol.bookie_id}: {error}") from error
     start = V3Dialect()
     _, frame = start.start_tls(FIRST_TXN_ID)
-    answer = start.decode(await protocol.ask(frame))
+    answer = await _ask(protocol, start, frame)
     if answer.error is not None:
         raise BookieUnavailable(
             f"bookie {protocol.bookie_id} answered {answer.error.v3.name} to START_TLS: it has no TLS configured"
@@ -130,8 +135,9 @@ async def _upgrade(protocol: HandshakeProtocol, options: TlsOptions, host: str) 
     return await protocol.start_tls(context, host)
 
 
-async def _authenticate(protocol: HandshakeProtocol, dialect: Dialect, authentication: ClientAuthentication) -> None:
-    message = await authentication.first()
+async def _authenticate(
+    protocol: HandshakeProtocol, dialect: Dialect, authentication: ClientAuthentication, message: AuthMessage | None
+) -> None:
     for number in count(FIRST_TXN_ID + 1):
         if message is None and authentication.authenticated:
             return
@@ -142,7 +148,7 @@ async def _authenticate(protocol: HandshakeProtocol, dialect: Dialect, authentic
             # The last token; the bookie need not answer it, and what it would answer decides nothing.
             protocol.transport.write(frame)
             return
-        answer = dialect.decode(await protocol.ask(frame))
+        answer = await _ask(protocol, dialect, frame)
         if answer.error is not None:
             raise Unauthorized(f"bookie {protocol.bookie_id} answered {answer.error.v3.name} to the authentication")
         if not isinstance(answer.detail, AuthMessage):
@@ -151,3 +157,11 @@ async def _authenticate(protocol: HandshakeProtocol, dialect: Dialect, authentic
             message = await authentication.answer(answer.detail)
         except Unauthorized as error:
             raise Unauthorized(f"bookie {protocol.bookie_id}: {error}") from error
+
+
+async def _ask(protocol: HandshakeProtocol, dialect: Dialect, frame: bytes) -> Answer:
+    body = await protocol.ask(frame)
+    try:
+        return dialect.decode(body)
+    except ProtocolViolation as error:
+        raise ProtocolViolation(f"bookie {protocol.bookie_id}: {error}") from error

@@ -4,16 +4,21 @@ import asyncio
 
 import pytest
 
+from bookie_client.connection.operations import BookieOperations
 from bookie_client.connection.pool import ChannelPool
 from bookie_client.connection.request import Request
 from bookie_client.options import ClientOptions
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import (
+    BadVersion,
+    BookieTimeout,
     BookieUnavailable,
+    ConnectionLost,
     MetadataNotFound,
     MetadataUnavailable,
     NoSuchLedger,
     ProtocolViolation,
+    StorageFault,
 )
 from tests.support.model_bookie import ModelBookie, ModelBookieServer
 from tests.support.until import until
@@ -223,3 +228,128 @@ async def test_close_sends_what_is_buffered_and_fails_what_is_open(rig):
     late = rig.add(1)
     assert "client is closed" in str(await late.ended)
     await until(lambda: 0 in rig.server.bookie.ledgers[1].entries)
+
+
+# --- silence, shares, giving up -----------------------------------------------------------------------------
+
+
+async def test_a_connection_on_which_nothing_is_heard_any_more_is_given_up(rig):
+    """The host behind it may be gone without a word; only a new connection finds where the bookie is now."""
+    await rig.add(0).ended
+    (dead,) = rig.server.connections
+    dead.data_received = lambda data: None
+    outcomes = []
+    while rig.server.accepted == 1:
+        outcomes.append(await rig.add(1).ended)
+        await asyncio.sleep(FAST["reconnect_delay"] / 2)
+        assert len(outcomes) < 50
+    assert all(isinstance(outcome, BookieUnavailable) for outcome in outcomes[:-1])
+    assert sum(isinstance(outcome, BookieTimeout) for outcome in outcomes) >= 3
+
+
+async def test_a_slow_connection_that_still_answers_stays(rig):
+    await rig.add(0).ended
+    rig.server.hold = True
+    for _ in range(12):
+        assert isinstance(await rig.read(5).ended, BookieTimeout)
+        rig.server.release()
+        await asyncio.sleep(0.01)
+        rig.server.hold = True
+    assert rig.server.accepted == 1
+
+
+async def test_time_outs_and_lost_connections_have_their_own_types(rig):
+    rig.server.hold = True
+    assert isinstance(await rig.read(0).ended, BookieTimeout)
+    probe = rig.read(0)
+    await until(lambda: rig.server.held == 2)
+    await rig.server.stop()
+    assert isinstance(await probe.ended, ConnectionLost)
+    assert not isinstance(await rig.add(0).ended, ConnectionLost | BookieTimeout)
+
+
+async def test_reads_are_measured_and_failures_recorded(rig):
+    health = rig.pool.health
+    await rig.add(0).ended
+    assert health.expected_read_seconds("b") == 0.2
+    for _ in range(20):
+        await rig.read(0).ended
+    assert 0 < health.expected_read_seconds("b") < 0.1
+    assert health.slow() == frozenset()
+    rig.server.bookie.fail_reads = StorageFault
+    assert isinstance(await rig.read(0).ended, StorageFault)
+    assert health.slow() == {"b"}
+
+
+async def test_quarantine_by_what_the_bookie_answers():
+    rig = Rig(quarantine_errors=10)
+    await rig.server.start()
+    try:
+        rig.server.bookie.fail_adds = StorageFault
+        for i in range(9):
+            await rig.add(i).ended
+        assert rig.pool.health.quarantined() == frozenset()
+        await rig.add(9).ended
+        assert rig.pool.health.quarantined() == {"b"}
+    finally:
+        await rig.pool.close()
+        await rig.server.stop()
+
+
+async def test_outstanding_requests_are_counted(rig):
+    await rig.add(0).ended
+    rig.server.hold = True
+    probes = [rig.add(i) for i in range(1, 6)]
+    assert rig.pool.health.outstanding("b") == 5
+    rig.server.release()
+    await asyncio.gather(*(probe.ended for probe in probes))
+    assert rig.pool.health.outstanding("b") == 0
+
+
+async def test_ledgers_share_the_channels_of_a_bookie():
+    rig = Rig(channels_per_bookie=3)
+    channels = [rig.pool.channel("b", ledger_id) for ledger_id in range(9)]
+    assert len(set(channels)) == 3
+    assert all(channels[i] is channels[i % 3] for i in range(9))
+    assert rig.pool.channel("b", 0, 2) is not rig.pool.channel("b", 0, 3)
+    assert rig.pool.channel("b", 0, apart=True) not in channels
+    assert rig.pool.channel("b", 4, 3) is channels[4]
+    await rig.pool.close()
+
+
+async def test_what_was_given_up_while_it_waited_for_a_connection_is_not_sent(rig):
+    operations = BookieOperations(rig.pool, iter(range(1, 100)))
+    add = asyncio.create_task(operations.add_entry("b", 1, 0, rig.digest.encode(1, 0, -1, 1, b"x"), bytes(20)))
+    await asyncio.sleep(0)
+    add.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await add
+    await rig.add(1).ended
+    assert set(rig.server.bookie.ledgers[1].entries) == {1}
+
+
+async def test_a_bookie_that_hangs_up_on_batch_reads(rig):
+    """Bookies before 4.17 do; the adds under way do not notice."""
+    operations = BookieOperations(rig.pool, iter(range(1000, 2000)))
+    await rig.add(0).ended
+    (mine,) = rig.server.connections
+    rig.server.bookie.knows_batch_reads = False
+    with pytest.raises(BadVersion, match="bookie b hung up on a batch read"):
+        await operations.batch_read("b", 1, 0, 10, 0)
+    assert rig.server.connections == {mine}
+    assert await rig.add(1).ended == b""
+    assert rig.server.accepted == 2
+    assert rig.pool.health.failed_lately() == frozenset()
+
+
+async def test_a_connector_that_breaks_tells_those_who_wait():
+    rig = Rig()
+
+    async def broken(factory, host, port):
+        raise ZeroDivisionError("no network here")
+
+    rig.pool.connector = broken
+    error = await rig.add(0).ended
+    assert isinstance(error, BookieUnavailable)
+    assert "no network here" in str(error)
+    await rig.pool.close()
