@@ -1,0 +1,15 @@
+"""The client for programs without an event loop: the same calls, each returning when it is done.
+
+    loop_thread.py   one event loop on a thread of its own, and calls into it
+    appends.py       appends of many threads in one order, handed over in batches
+    iteration.py     an asynchronous iterator as a blocking one
+    handles.py       the ledger handles
+    client.py        the client
+
+Nothing of the protocol is done here: everything is handed to the asynchronous client.
+"""
+
+from bookie_client.blocking.client import BlockingClient
+from bookie_client.blocking.handles import BlockingAdvancedLedgerWriter, BlockingLedgerReader, BlockingLedgerWriter
+
+__all__ = ["BlockingAdvancedLedgerWriter", "BlockingClient", "BlockingLedgerReader", "BlockingLedgerWriter"]

@@ -1,0 +1,201 @@
+"""Appends of many threads, handed to one writer in one order.
+
+Invariants
+- Appends of one thread get ascending entry ids in the order in which it made them, whichever call it used.
+- What was handed over and not yet sent is bounded in entries and bytes; beyond, callers wait. What was sent is
+  bounded by the writer's own window.
+- Every append ends: with its entry id, or with the error of its writer, or of the client that was closed.
+- A payload may be changed by its owner as soon as the call returned.
+
+`submit` and `submit_many` may be called from any thread; the rest runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from bookie_client.blocking.loop_thread import LoopThread, closed_error, pass_on
+from bookie_client.writing.writer import LedgerWriter
+from bookie_protocol.digest import Buffer
+
+MAX_QUEUED_ENTRIES: Final = 4_096
+MAX_QUEUED_BYTES: Final = 8 * 1024 * 1024
+BATCH_ENTRIES: Final = 1_024
+BATCH_BYTES: Final = 2 * 1024 * 1024
+_LOOK_SECONDS: Final = 1.0
+"""How often a thread that waits for room looks whether the client is still there."""
+
+
+def as_future(sent: asyncio.Future[int]) -> Future[int]:
+    """An append under way as threads wait for it. Event loop only."""
+    future: Future[int] = _uncancellable()
+    sent.add_done_callback(lambda ended: pass_on(ended, future))
+    return future
+
+
+def all_of(batches: Sequence[Future[list[int]]]) -> Future[list[int]]:
+    """Several batches as one: all their ids, or the first error."""
+    future: Future[list[int]] = _uncancellable()
+    waited_for = iter(batches)
+
+    def go_on(_: object = None) -> None:
+        # One after the other: nothing here may wait, because it runs on the event loop's thread.
+        for batch in waited_for:
+            if not batch.done():
+                batch.add_done_callback(go_on)
+                return
+        failed = next((error for batch in batches if (error := batch.exception()) is not None), None)
+        if failed is not None:
+            future.set_exception(failed)
+        else:
+            future.set_result([entry_id for batch in batches for entry_id in batch.result()])
+
+    go_on()
+    return future
+
+
+def _uncancellable() -> Future[Any]:
+    """Cancelling would not take an entry back, so it is refused."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+class _Batch:
+    """Payloads whose ids, or first error, are told together; without payloads it only keeps its place in the
+    order. `is_single`: the outcome is the one id, not a list."""
+
+    __slots__ = ("future", "is_single", "nbytes", "payloads")
+
+    def __init__(self, payloads: list[bytes], nbytes: int, is_single: bool) -> None:
+        self.payloads = payloads
+        self.nbytes = nbytes
+        self.is_single = is_single
+        self.future = _uncancellable()
+
+    def ended(self, sent: asyncio.Future[list[int]]) -> None:
+        """Every add of the batch has ended."""
+        if self.is_single and not sent.cancelled() and sent.exception() is None:
+            self.future.set_result(sent.result()[0])
+        else:
+            pass_on(sent, self.future)
+
+    def fail(self, error: Exception) -> None:
+        self.future.set_exception(error)
+
+
+class AppendQueue:
+    """The appends of one writer."""
+
+    def __init__(self, thread: LoopThread, writer: LedgerWriter) -> None:
+        self._thread = thread
+        self._writer = writer
+        self._changed = threading.Condition()
+        self._batches: deque[_Batch] = deque()
+        self._entries = 0
+        self._nbytes = 0
+        self._is_sending = False
+        self._sending: _Batch | None = None
+
+    # --- any thread -----------------------------------------------------------------------------------------
+
+    def submit(self, payload: Buffer) -> Future[int]:
+        """Hand over one entry; waits only for room."""
+        entry = as_bytes(payload)
+        return self._put(_Batch([entry], len(entry), is_single=True))
+
+    def submit_many(self, payloads: Iterable[Buffer]) -> list[Future[list[int]]]:
+        """Hand over entries in order, as fast as there is room; one future for each batch of them."""
+        return [self._put(_Batch(entries, nbytes, is_single=False)) for entries, nbytes in _in_batches(payloads)]
+
+    def wait_sent(self) -> None:
+        """Wait until everything that was handed over before has been sent or has failed."""
+        self._put(_Batch([], 0, is_single=False)).result()
+
+    def _put(self, batch: _Batch) -> Future[Any]:
+        self._thread.check()
+        with self._changed:
+            while self._batches and not self._fits(batch):
+                self._changed.wait(_LOOK_SECONDS)
+                self._thread.check()
+            self._batches.append(batch)
+            self._entries += len(batch.payloads)
+            self._nbytes += batch.nbytes
+            start, self._is_sending = not self._is_sending, True
+        if start:
+            self._thread.post(self._start)
+        return batch.future
+
+    def _fits(self, batch: _Batch) -> bool:
+        return (
+            self._entries + len(batch.payloads) <= MAX_QUEUED_ENTRIES
+            and self._nbytes + batch.nbytes <= MAX_QUEUED_BYTES
+        )
+
+    # --- event loop -----------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        sender = asyncio.get_running_loop().create_task(self._send_all(), name="appends")
+        sender.add_done_callback(self._ended)
+
+    async def _send_all(self) -> None:
+        while (batch := self._next()) is not None:
+            self._sending = batch
+            await self._send(batch)
+
+    def _ended(self, sender: asyncio.Task[None]) -> None:
+        """All is sent, or the loop ends: then nobody else tells those who wait."""
+        batch, self._sending = self._sending, None
+        if not sender.cancelled():
+            return
+        if batch is not None and not batch.future.done():
+            batch.fail(closed_error())
+        while (batch := self._next()) is not None:
+            batch.fail(closed_error())
+
+    def _next(self) -> _Batch | None:
+        with self._changed:
+            if not self._batches:
+                self._is_sending = False
+                return None
+            batch = self._batches.popleft()
+            self._entries -= len(batch.payloads)
+            self._nbytes -= batch.nbytes
+            self._changed.notify_all()
+            return batch
+
+    async def _send(self, batch: _Batch) -> None:
+        if not batch.payloads:
+            batch.future.set_result([])
+            return
+        try:
+            sent = await self._writer.submit_many(batch.payloads)
+        except Exception as error:
+            batch.fail(error)
+        else:
+            sent.add_done_callback(batch.ended)
+
+
+def as_bytes(payload: Buffer) -> bytes:
+    """The payload as it is now, and immutable."""
+    return payload if payload.__class__ is bytes else bytes(memoryview(payload))
+
+
+def _in_batches(payloads: Iterable[Buffer]) -> Iterator[tuple[list[bytes], int]]:
+    """The iterable is the caller's and may block or use this very client: it is read on the caller's thread."""
+    entries: list[bytes] = []
+    nbytes = 0
+    for payload in payloads:
+        entry = as_bytes(payload)
+        entries.append(entry)
+        nbytes += len(entry)
+        if len(entries) >= BATCH_ENTRIES or nbytes >= BATCH_BYTES:
+            yield entries, nbytes
+            entries, nbytes = [], 0
+    if entries:
+        yield entries, nbytes

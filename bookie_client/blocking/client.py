@@ -1,0 +1,186 @@
+"""The blocking client.
+
+    with BlockingClient("zk+null://zk1:2181/ledgers") as client:
+        with client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=b"secret") as ledger:
+            ledger.append(b"first entry")
+        with client.open(ledger.ledger_id, password=b"secret") as reader:
+            for entry in reader.entries():
+                print(entry.payload)
+
+Works in scripts, threads, Spark tasks and notebooks (the notebook's own event loop is not used). One client serves any
+number of threads; a process that was forked needs a client of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from random import Random
+from types import TracebackType
+from typing import NoReturn
+
+from bookie_client.blocking.handles import (
+    BlockingAdvancedLedgerWriter,
+    BlockingLedgerReader,
+    BlockingLedgerWriter,
+    not_picklable,
+)
+from bookie_client.blocking.iteration import iterate
+from bookie_client.blocking.loop_thread import LoopThread
+from bookie_client.client import Client
+from bookie_client.connection.pool import Connector, tcp_connector
+from bookie_client.options import ClientOptions
+from bookie_client.placement.policy import PlacementPolicy
+from bookie_client.reading.handle import LedgerReader
+from bookie_client.writing.advanced import AdvancedLedgerWriter
+from bookie_client.writing.writer import LedgerWriter
+from bookie_protocol.digest import DigestType
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import MetadataService
+
+_ID_BYTES = 8
+
+
+class BlockingClient:
+    """A BookKeeper client with an event loop of its own on a background thread. Takes what `Client` takes.
+
+    An open metadata service can be passed only if it is bound to no event loop.
+    """
+
+    def __init__(
+        self,
+        metadata: str | MetadataService,
+        options: ClientOptions | None = None,
+        *,
+        placement: PlacementPolicy | None = None,
+        connector: Connector = tcp_connector,
+        random: Random | None = None,
+    ) -> None:
+        self._client = Client(metadata, options, placement=placement, connector=connector, random=random)
+        self._running: LoopThread | None = None
+
+    def __enter__(self) -> BlockingClient:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the background thread and connect to the metadata service. Raises `MetadataUnavailable`."""
+        if self._running is not None:
+            raise RuntimeError("this client was started before")
+        thread = LoopThread("bookie client", self._client.close)
+        try:
+            thread.run(self._client.start)
+        except BaseException:
+            thread.stop()
+            raise
+        self._running = thread
+
+    def close(self) -> None:
+        """Close all connections and end the thread; waiting calls of other threads end with `RuntimeError`. Calling
+        it again is fine. Writers that were not closed before fail what is pending; their ledgers stay open."""
+        thread, self._running = self._running, None
+        if thread is None or thread.is_inherited:
+            return  # what a fork left in the child has nothing to end there
+        try:
+            thread.run(self._client.close)
+        finally:
+            thread.stop()
+
+    # --- ledgers --------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 2,
+        ack_quorum: int = 2,
+        password: bytes = b"",
+        digest: DigestType = DigestType.CRC32C,
+        metadata: Mapping[str, bytes] | None = None,
+        ledger_id: int | None = None,
+        deferred_sync: bool = False,
+    ) -> BlockingLedgerWriter:
+        """Create a ledger and its writer's handle. Arguments and errors are those of `Client.create`."""
+
+        async def create() -> LedgerWriter:
+            return await self._client.create(
+                ensemble=ensemble,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                password=password,
+                digest=digest,
+                metadata=metadata,
+                ledger_id=ledger_id,
+                deferred_sync=deferred_sync,
+            )
+
+        return BlockingLedgerWriter(self._thread, self._thread.run(create))
+
+    def create_advanced(
+        self,
+        *,
+        ensemble: int = 3,
+        write_quorum: int = 2,
+        ack_quorum: int = 2,
+        password: bytes = b"",
+        digest: DigestType = DigestType.CRC32C,
+        metadata: Mapping[str, bytes] | None = None,
+        ledger_id: int | None = None,
+        deferred_sync: bool = False,
+    ) -> BlockingAdvancedLedgerWriter:
+        """As `create`, with a handle whose entry ids the caller chooses."""
+
+        async def create() -> AdvancedLedgerWriter:
+            return await self._client.create_advanced(
+                ensemble=ensemble,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                password=password,
+                digest=digest,
+                metadata=metadata,
+                ledger_id=ledger_id,
+                deferred_sync=deferred_sync,
+            )
+
+        return BlockingAdvancedLedgerWriter(self._thread, self._thread.run(create))
+
+    def open(
+        self, ledger_id: int, *, password: bytes = b"", digest: DigestType = DigestType.CRC32C
+    ) -> BlockingLedgerReader:
+        """Open a ledger for reading. Arguments and errors are those of `Client.open`."""
+
+        async def open_it() -> LedgerReader:
+            return await self._client.open(ledger_id, password=password, digest=digest)
+
+        return BlockingLedgerReader(self._thread, self._thread.run(open_it))
+
+    def delete(self, ledger_id: int) -> None:
+        """Delete a ledger's metadata; a ledger that does not exist is fine."""
+        self._thread.run(self._client.delete, ledger_id)
+
+    def metadata(self, ledger_id: int) -> LedgerMetadata:
+        """A ledger's metadata. Raises `NoSuchLedger`."""
+        return self._thread.run(self._client.metadata, ledger_id)
+
+    def list(self) -> Iterator[int]:
+        """The ids of all ledgers, ascending."""
+        return iterate(self._thread, self._client.list, lambda _: _ID_BYTES)
+
+    def writable_bookies(self) -> frozenset[str]:
+        """Ids of the bookies that take writes at present."""
+        return self._thread.run(self._client.writable_bookies)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    @property
+    def _thread(self) -> LoopThread:
+        if self._running is None:
+            raise RuntimeError("this client is not open: use `with BlockingClient(...)`, or call start()")
+        return self._running
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable(self)

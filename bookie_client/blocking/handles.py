@@ -1,0 +1,262 @@
+"""The ledger handles of `BlockingClient`: each call as in the asynchronous handle of the same name.
+
+Invariants
+- A handle may be used by several threads at once.
+- What a property tells is the state of that moment.
+
+Any thread but the client's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Generic, NoReturn, Self, TypeVar
+
+from bookie_client.blocking.appends import AppendQueue, all_of, as_future
+from bookie_client.blocking.iteration import iterate
+from bookie_client.blocking.loop_thread import LoopThread
+from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.handle import LedgerReader
+from bookie_client.writing.advanced import AdvancedLedgerWriter
+from bookie_client.writing.handle import WriteHandle
+from bookie_client.writing.writer import LedgerWriter
+from bookie_protocol.digest import Buffer
+from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+Writer = TypeVar("Writer", bound=WriteHandle)
+
+
+def size_of(entry: LedgerEntry) -> int:
+    """Bytes that an entry counts for in a bounded buffer."""
+    return len(entry.payload)
+
+
+class BlockingWriteHandle(Generic[Writer]):
+    """What the writers' handles share."""
+
+    def __init__(self, thread: LoopThread, writer: Writer) -> None:
+        self._thread = thread
+        self._writer = writer
+
+    # --- what can be asked ----------------------------------------------------------------------------------
+
+    @property
+    def ledger_id(self) -> int:
+        return self._writer.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The metadata as this writer last stored it."""
+        return self._writer.metadata
+
+    @property
+    def is_closed(self) -> bool:
+        return self._writer.is_closed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The highest entry id such that it and all before are acknowledged; -1 if none."""
+        return self._writer.last_add_confirmed
+
+    @property
+    def last_add_pushed(self) -> int:
+        """The highest entry id given out."""
+        return self._writer.last_add_pushed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all acknowledged entries."""
+        return self._writer.length
+
+    @property
+    def pending(self) -> int:
+        """Entries that were sent and are neither acknowledged nor failed."""
+        return self._writer.pending
+
+    @property
+    def ensemble_changes(self) -> int:
+        """How often this writer set out to replace failed bookies."""
+        return self._writer.ensemble_changes
+
+    @property
+    def degraded(self) -> Mapping[int, str]:
+        """Positions that get no entries at present: their bookie failed and there is no spare."""
+        return self._writer.degraded
+
+    @property
+    def failure(self) -> PodkeeperError | None:
+        """What ended appending before `close` did; None if nothing."""
+        return self._writer.failure
+
+    # --- what is sent ---------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Wait until everything submitted has ended. Raises what ended appending, if something did."""
+        self._hand_over()
+        self._thread.run(self._writer.flush)
+
+    def force(self) -> None:
+        """Make durable what was acknowledged before this call. Raises as `LedgerWriter.force`."""
+        self._thread.run(self._writer.force)
+
+    # --- reading what is confirmed --------------------------------------------------------------------------
+
+    def read(self, first: int, last: int) -> list[LedgerEntry]:
+        """Entries `first` to `last`, both included, up to `last_add_confirmed`."""
+        return self._thread.run(self._writer.read, first, last)
+
+    def entries(self, first: int = 0, last: int | None = None) -> Iterator[LedgerEntry]:
+        """Iterate over entries in order, by default up to `last_add_confirmed` as it is now."""
+        return iterate(self._thread, lambda: self._writer.entries(first, last), size_of)
+
+    # --- closing --------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Wait for pending appends to end, then store the end of the ledger in its metadata. Raises as
+        `LedgerWriter.close`; calling it again waits for the same result."""
+        self._hand_over()
+        self._thread.run(self._writer.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._hand_over()
+        self._thread.run(self._writer.__aexit__, kind, error, trace)
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable(self)
+
+    def _hand_over(self) -> None:
+        """Wait until the writer has what this handle was given before."""
+
+
+class BlockingLedgerWriter(BlockingWriteHandle[LedgerWriter]):
+    """Appends to one ledger. Made by `BlockingClient.create`; a context manager, which closes it."""
+
+    def __init__(self, thread: LoopThread, writer: LedgerWriter) -> None:
+        super().__init__(thread, writer)
+        self._appends = AppendQueue(thread, writer)
+
+    def append(self, payload: Buffer) -> int:
+        """Append one entry and return its id once the ack quorum has it. Raises as `LedgerWriter.append`.
+
+        Interrupting the wait does not take the entry back.
+        """
+        return self._appends.submit(payload).result()
+
+    def submit(self, payload: Buffer) -> Future[int]:
+        """Send one entry; returns a future of its id. Waits only while the window is full.
+
+        Call-backs of the future run on the client's own thread: they must not block, and must not call this client.
+        """
+        return self._appends.submit(payload)
+
+    def submit_many(self, payloads: Iterable[Buffer]) -> Future[list[int]]:
+        """Send entries in order, as `submit` does; one future for all of them."""
+        return all_of(self._appends.submit_many(payloads))
+
+    def append_many(self, payloads: Iterable[Buffer]) -> list[int]:
+        """Append entries in order, pipelined; returns their ids once all are acknowledged. Entries of other threads
+        may come in between."""
+        return self.submit_many(payloads).result()
+
+    def _hand_over(self) -> None:
+        self._appends.wait_sent()
+
+
+class BlockingAdvancedLedgerWriter(BlockingWriteHandle[AdvancedLedgerWriter]):
+    """Appends entries whose ids the caller gives. Made by `BlockingClient.create_advanced`."""
+
+    def append(self, entry_id: int, payload: Buffer) -> int:
+        """Append an entry and return its id once it and all in front of it are acknowledged. Raises as
+        `AdvancedLedgerWriter.append`."""
+        return self._thread.run(self._writer.append, entry_id, payload)
+
+    def submit(self, entry_id: int, payload: Buffer) -> Future[int]:
+        """Send an entry, or keep it until those in front of it have come; returns a future of its id.
+
+        Waits while the window is full, or too much waits behind a gap.
+        """
+
+        async def submit() -> Future[int]:
+            return as_future(await self._writer.submit(entry_id, payload))
+
+        return self._thread.run(submit)
+
+
+class BlockingLedgerReader:
+    """Reads one ledger. Made by `BlockingClient.open`; also a context manager."""
+
+    def __init__(self, thread: LoopThread, reader: LedgerReader) -> None:
+        self._thread = thread
+        self._reader = reader
+
+    @property
+    def ledger_id(self) -> int:
+        return self._reader.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The metadata as this reader knows it."""
+        return self._reader.metadata
+
+    @property
+    def is_closed(self) -> bool:
+        return self._reader.is_closed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last entry that may be read, as far as this reader knows; -1 if none."""
+        return self._reader.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all entries up to `last_add_confirmed`."""
+        return self._reader.length
+
+    @property
+    def served_by(self) -> Mapping[str, int]:
+        """How many entries each bookie served through this handle."""
+        return self._reader.served_by
+
+    @property
+    def damaged_at(self) -> Mapping[str, int]:
+        """How many replicas with a wrong digest each bookie gave."""
+        return self._reader.damaged_at
+
+    def read(self, first: int, last: int) -> list[LedgerEntry]:
+        """Entries `first` to `last`, both included; one bad entry fails the whole range."""
+        return self._thread.run(self._reader.read, first, last)
+
+    def entries(self, first: int = 0, last: int | None = None) -> Iterator[LedgerEntry]:
+        """Iterate over entries in order, by default to the end. Raises as `LedgerReader.entries`."""
+        return iterate(self._thread, lambda: self._reader.entries(first, last), size_of)
+
+    def close(self) -> None:
+        """Give the handle up."""
+        self._thread.run(self._reader.close)
+
+    def __enter__(self) -> BlockingLedgerReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.run(self._reader.__aexit__, kind, error, trace)
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable(self)
+
+
+def not_picklable(thing: object) -> TypeError:
+    """What a program is told that sends a client to another process, as a Spark closure does."""
+    return TypeError(
+        f"a {type(thing).__name__} cannot be sent to another process: make the client where it is used,"
+        " in Spark inside the function given to mapPartitions"
+    )

@@ -1,0 +1,175 @@
+"""One event loop on a thread of its own, and calls into it from any other thread.
+
+Invariants
+- A call into the loop returns or raises: when the loop ends, whatever is under way ends with `RuntimeError`.
+- Interrupting a waiting call (`KeyboardInterrupt`) cancels that call alone; the loop goes on.
+- After a fork the child has no such thread: every call there says so instead of waiting for ever.
+- The loop ends with its owner: when it is stopped, collected, or the interpreter exits.
+
+`LoopThread` may be used from any thread but its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+END_SECONDS: Final = 5.0
+"""How long the clean-up of a loop that nobody stopped may take."""
+
+
+class LoopThread:
+    """A running event loop. `at_end` is awaited on it when it ends, however it ends."""
+
+    def __init__(self, name: str, at_end: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._loop = _new_event_loop()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._stopped = False
+        # A daemon, so that a client that was forgotten does not keep the interpreter from ending.
+        self._thread = threading.Thread(target=_serve, args=(self._loop, at_end), name=name, daemon=True)
+        self._finalizer = weakref.finalize(self, _end, self._loop, self._thread, self._pid)
+        self._thread.start()
+
+    def run(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Await `function(*args, **kwargs)` on the loop; returns or raises what it does."""
+
+        async def call() -> T:
+            return await function(*args, **kwargs)
+
+        future: Future[T] = Future()
+        task: list[asyncio.Task[T]] = []
+
+        def start() -> None:
+            begun = self._loop.create_task(call())
+            task.append(begun)
+            begun.add_done_callback(lambda ended: pass_on(ended, future))
+
+        def cancel() -> None:
+            task[0].cancel()
+
+        self.post(start)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                # This thread was interrupted while it waited. `start` was posted before, so it has run before.
+                with suppress(RuntimeError):
+                    self.post(cancel)
+            raise
+
+    def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call an ordinary function on the loop."""
+
+        async def run_it() -> T:
+            return function(*args, **kwargs)
+
+        return self.run(run_it)
+
+    def post(self, callback: Callable[[], object]) -> None:
+        """Have `callback` called on the loop, in the order of posting; does not wait. Raises `RuntimeError` when
+        nothing can be run: closed, after a fork, or on the loop's own thread."""
+        self.check()
+        with self._lock:
+            if self._stopped:
+                raise closed_error()
+            self._loop.call_soon_threadsafe(callback)
+
+    @property
+    def is_inherited(self) -> bool:
+        """This process got it by a fork: there is no such thread here."""
+        return self._pid != os.getpid()
+
+    def check(self) -> None:
+        """Raises `RuntimeError` when this thread may not, or can no longer, use the loop."""
+        if self.is_inherited:
+            raise RuntimeError(
+                f"this client belongs to process {self._pid} and does not survive a fork:"
+                f" make a client of its own in process {os.getpid()}"
+            )
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                "a blocking call on the client's own event loop would wait for itself: hand it to another thread"
+            )
+        if self._stopped:
+            raise closed_error()
+
+    def stop(self) -> None:
+        """End the loop and wait for its end. Calling it again is fine."""
+        if self.is_inherited:
+            return
+        with self._lock:
+            stopped, self._stopped = self._stopped, True
+        if not stopped:
+            self._finalizer.detach()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:  # no build of it for this platform
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _serve(loop: asyncio.AbstractEventLoop, at_end: Callable[[], Awaitable[None]] | None) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        if at_end is not None:
+            loop.run_until_complete(_clean_up(at_end))
+        loop.run_until_complete(_cancel_all())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+async def _clean_up(at_end: Callable[[], Awaitable[None]]) -> None:
+    with suppress(Exception):  # nobody is left who could be told
+        async with asyncio.timeout(END_SECONDS):
+            await at_end()
+
+
+async def _cancel_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread, pid: int) -> None:
+    """The owner was forgotten, or the interpreter exits."""
+    if os.getpid() != pid:
+        return
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(loop.stop)
+    if threading.current_thread() is not thread:
+        thread.join(2 * END_SECONDS)
+
+
+def pass_on(task: asyncio.Future[Any], future: Future[Any]) -> None:
+    """Tell those who wait for `future` how `task` ended."""
+    if task.cancelled():
+        future.set_exception(closed_error())
+    elif (error := task.exception()) is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(task.result())
+
+
+def closed_error() -> RuntimeError:
+    """What a call is told that the end of the client overtook."""
+    return RuntimeError("this client was closed: make a new one")
