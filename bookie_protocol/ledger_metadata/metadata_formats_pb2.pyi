@@ -110,3 +110,49 @@ class CookieFormat(_message.Message):
     instanceId: str
     indexDirs: str
     def __init__(self, bookieHost: _Optional[str] = ..., journalDir: _Optional[str] = ..., ledgerDirs: _Optional[str] = ..., instanceId: _Optional[str] = ..., indexDirs: _Optional[str] = ...) -> None: ...
+
+class LedgerRereplicationLayoutFormat(_message.Message):
+    __slots__ = ("type", "version")
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    type: str
+    version: int
+    def __init__(self, type: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
+
+class UnderreplicatedLedgerFormat(_message.Message):
+    __slots__ = ("replica", "ctime")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    CTIME_FIELD_NUMBER: _ClassVar[int]
+    replica: _containers.RepeatedScalarFieldContainer[str]
+    ctime: int
+    def __init__(self, replica: _Optional[_Iterable[str]] = ..., ctime: _Optional[int] = ...) -> None: ...
+
+class LockDataFormat(_message.Message):
+    __slots__ = ("bookieId",)
+    BOOKIEID_FIELD_NUMBER: _ClassVar[int]
+    bookieId: str
+    def __init__(self, bookieId: _Optional[str] = ...) -> None: ...
+
+class AuditorVoteFormat(_message.Message):
+    __slots__ = ("bookieId",)
+    BOOKIEID_FIELD_NUMBER: _ClassVar[int]
+    bookieId: str
+    def __init__(self, bookieId: _Optional[str] = ...) -> None: ...
+
+class CheckAllLedgersFormat(_message.Message):
+    __slots__ = ("checkAllLedgersCTime",)
+    CHECKALLLEDGERSCTIME_FIELD_NUMBER: _ClassVar[int]
+    checkAllLedgersCTime: int
+    def __init__(self, checkAllLedgersCTime: _Optional[int] = ...) -> None: ...
+
+class PlacementPolicyCheckFormat(_message.Message):
+    __slots__ = ("placementPolicyCheckCTime",)
+    PLACEMENTPOLICYCHECKCTIME_FIELD_NUMBER: _ClassVar[int]
+    placementPolicyCheckCTime: int
+    def __init__(self, placementPolicyCheckCTime: _Optional[int] = ...) -> None: ...
+
+class ReplicasCheckFormat(_message.Message):
+    __slots__ = ("replicasCheckCTime",)
+    REPLICASCHECKCTIME_FIELD_NUMBER: _ClassVar[int]
+    replicasCheckCTime: int
+    def __init__(self, replicasCheckCTime: _Optional[int] = ...) -> None: ...

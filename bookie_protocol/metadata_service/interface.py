@@ -19,25 +19,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Protocol
 
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 from bookie_protocol.metadata_service.subscription import Subscription
-
-ANY_VERSION: Final = -1
-"""Matches every stored version: an unconditional update or delete."""
-
-T_co = TypeVar("T_co", covariant=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Versioned(Generic[T_co]):
-    """What was stored, with the token that a compare-and-set needs."""
-
-    value: T_co
-    version: int
-
+from bookie_protocol.metadata_service.under_replication import AuditorElection, UnderReplication
+from bookie_protocol.metadata_service.versioned import ANY_VERSION as ANY_VERSION
+from bookie_protocol.metadata_service.versioned import Versioned as Versioned
 
 # --- cluster ----------------------------------------------------------------------------------------------
 
@@ -70,6 +59,23 @@ class ClusterMetadata(Protocol):
         """Create the cluster and return its instance id (default: a new UUID).
 
         `MetadataExists` if there is one.
+        """
+        ...
+
+    async def format(self, *, force: bool = False, timeout: float | None = None) -> str:
+        """Erase ledgers, id generation, marks, cookies and instance id, write new ones; returns the new instance id.
+
+        Registrations, the auditor's votes and the auto-recovery settings stay. Where there is no cluster one is made.
+        `MetadataNotEmpty`: bookies are registered, and `force` is not set. An interrupted call may be repeated.
+        """
+        ...
+
+    async def nuke(self, *, instance_id: str | None, with_ledgers: bool = False, timeout: float | None = None) -> None:
+        """Remove the cluster and its root. An interrupted call may be repeated.
+
+        `InvalidConfiguration`: `instance_id` is not the cluster's (None: do not compare). `MetadataNotEmpty`, and
+        nothing was changed: bookies are registered, the root holds nodes that are none of BookKeeper's, or (unless
+        `with_ledgers`) there are ledgers.
         """
         ...
 
@@ -248,6 +254,10 @@ class MetadataService(Protocol):
     def cookies(self) -> CookieStore: ...
     @property
     def ledgers(self) -> LedgerStore: ...
+    @property
+    def under_replication(self) -> UnderReplication: ...
+    @property
+    def auditor_election(self) -> AuditorElection: ...
     @property
     def session(self) -> Session: ...
 

@@ -1,11 +1,10 @@
 """`metadataServiceUri`: what it means, and opening what it names.
 
-    zk+hierarchical://zk1:2181;zk2:2181/ledgers     ZooKeeper; layouts null (also plain zk://), flat,
-    hierarchical,
-                                                    longhierarchical
+    zk+hierarchical://zk1:2181;zk2:2181/ledgers     ZooKeeper; layouts null (also plain zk://), flat, hierarchical,
+                                                    longhierarchical. The path is the cluster's root; what is called
+                                                    a chroot elsewhere is simply its first part
     embedded://host:port/ledgers                    a store that another process serves
-    /var/lib/podkeeper/metadata                     a store in this folder, owned by this process (also
-    file:///...)
+    /var/lib/podkeeper/metadata                     a store in this folder, owned by this process (also file:///...)
 
 The drivers are imported when they are needed: kazoo and grpc cost start-up time.
 
@@ -24,8 +23,12 @@ from typing import Final
 
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataService
+from bookie_protocol.metadata_service.options import (
+    DEFAULT_TIMEOUT_SECONDS,
+    MetadataServiceOptions,
+    SaslLogin,
+)
 
-DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 DEFAULT_ROOT: Final = "/ledgers"
 _ZOOKEEPER_PORT: Final = 2181
 
@@ -115,26 +118,36 @@ async def open_metadata_service(
     *,
     timeout: float = DEFAULT_TIMEOUT_SECONDS,
     auth: Sequence[tuple[str, str]] = (),
+    sasl: SaslLogin | None = None,
     secure: bool = False,
+    requests_per_second: float = 0.0,
+    ledger_metadata_version: int = -1,
 ) -> MetadataService:
-    """Connect. `timeout` (seconds) is the session time-out (`zkTimeout`) and the default of every call.
+    """Connect; the keywords are those of `MetadataServiceOptions`.
 
-    `auth` holds ZooKeeper's (scheme, credential) pairs; `secure` is `zkEnableSecurity`. Raises
-    `InvalidConfiguration`, or `MetadataUnavailable` if nobody answers in time. A cluster that does not exist
-    yet is no error.
+    Raises `InvalidConfiguration`, or `MetadataUnavailable` if nobody answers in time, or not to these credentials. A
+    cluster that does not exist yet is no error.
     """
     parsed = parse_metadata_service_uri(uri)
+    options = MetadataServiceOptions(
+        timeout=timeout,
+        auth=tuple(auth),
+        sasl=sasl,
+        secure=secure,
+        requests_per_second=requests_per_second,
+        ledger_metadata_version=ledger_metadata_version,
+    )
     if parsed.driver is MetadataDriver.ZOOKEEPER:
         from bookie_protocol.metadata_service.zookeeper.service import open_zookeeper
 
-        return await open_zookeeper(parsed, timeout, auth=auth, secure=secure)
+        return await open_zookeeper(parsed, options)
     if parsed.driver is MetadataDriver.SERVED:
         from bookie_protocol.metadata_service.embedded.remote import open_served
 
-        return await open_served(parsed, timeout)
+        return await open_served(parsed, options)
     from bookie_protocol.metadata_service.embedded.local import open_owned
 
-    return await open_owned(parsed, timeout)
+    return await open_owned(parsed, options)
 
 
 def _layout(text: str, variant: str) -> LedgerLayout | None:

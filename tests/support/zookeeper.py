@@ -17,6 +17,7 @@ import time
 from importlib.util import find_spec
 
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
 
 _JARS = ("zookeeper-*", "zookeeper-jute-*", "slf4j-api-*", "log4j-*", "netty-*", "metrics-core-*", "snappy-*")
 _COMMONS = ("commons-io-*", "commons-lang*", "commons-cli-*", "commons-codec-*")
@@ -110,11 +111,23 @@ class ZooKeeperServer:
                 with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
                     connection.sendall(b"ruok")
                     if connection.recv(4) == b"imok":
-                        return True
+                        return self._serves(deadline)
             except OSError:
                 pass
             time.sleep(0.05)
         return False
+
+    def _serves(self, deadline: float) -> bool:
+        """The first session after a cold start may take seconds on a busy machine; here it is waited for."""
+        client = KazooClient(hosts=self.hosts, timeout=_START_SECONDS)
+        try:
+            client.start(timeout=max(0.0, deadline - time.monotonic()))
+        except KazooTimeoutError:
+            return False
+        finally:
+            client.stop()
+            client.close()
+        return True
 
 
 def _class_path() -> str:

@@ -12,6 +12,7 @@ from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as m
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.interface import LedgerLayout, MetadataService
+from bookie_protocol.metadata_service.options import MetadataServiceOptions
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import DEFAULT_ROOT, MetadataServiceUri
 
@@ -28,7 +29,7 @@ class LocalTransport:
         return "this process"
 
     async def open_session(self, request: messages.OpenSessionRequest, timeout: float) -> messages.OpenSessionReply:
-        return await self._owner.open_session(request)
+        return await self._owner.open_session(request, local=True)
 
     async def heartbeat(self, request: messages.SessionRequest, timeout: float) -> messages.Outcome:
         return self._owner.heartbeat(request)
@@ -54,11 +55,12 @@ async def connect_local(
     root: str = DEFAULT_ROOT,
     layout: LedgerLayout | None = None,
     owned: bool = False,
+    options: MetadataServiceOptions | None = None,
 ) -> MetadataService:
-    """A session with an owner in this process; `timeout` in seconds."""
+    """A session with an owner in this process; `timeout` in seconds (that of `options` does not count)."""
     tree = EmbeddedTree(LocalTransport(owner, owned=owned), timeout)
     await tree.connect()
-    service = TreeMetadataService(tree, root, layout)
+    service = TreeMetadataService(tree, root, layout, options)
     try:
         await service.prepare()
     except BaseException:
@@ -67,8 +69,9 @@ async def connect_local(
     return service
 
 
-async def open_owned(uri: MetadataServiceUri, timeout: float) -> MetadataService:
+async def open_owned(uri: MetadataServiceUri, options: MetadataServiceOptions) -> MetadataService:
     """Open the store in the URI's folder, for this process alone; closing the service closes the store."""
     if uri.folder is None:
         raise InvalidConfiguration("an owned metadata store needs a folder")
-    return await connect_local(await EmbeddedOwner.open(uri.folder), timeout, root=uri.root, owned=True)
+    owner = await EmbeddedOwner.open(uri.folder)
+    return await connect_local(owner, options.timeout, root=uri.root, owned=True, options=options)

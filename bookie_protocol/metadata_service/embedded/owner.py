@@ -2,8 +2,10 @@
 
 Invariants
 - A session ends when its lease was not renewed for its time-out, or when its client says so; its ephemeral
-  nodes go in the same write. Sessions outlive the owner: after a restart each gets its full time-out once
-  more.
+  nodes go in the same write.
+- Sessions outlive the owner: after a restart each gets its full time-out once more. But those of the former
+  owner's own process, and of processes of this machine that are certainly gone, end with the open: nobody
+  has to wait for the dead. (The database admits one owner, so the former one is gone.)
 - An operation of an ended session is refused; one that was accepted before the end is carried out before it.
 - At most `MAX_PENDING` operations wait; beyond, callers wait for their turn.
 
@@ -28,7 +30,9 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.commits import StoreThread
-from bookie_protocol.metadata_service.embedded.store import Change, NodeStore, SessionRecord
+from bookie_protocol.metadata_service.embedded.processes import is_gone
+from bookie_protocol.metadata_service.embedded.records import SessionRecord
+from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
 from bookie_protocol.metadata_service.embedded.watches import SessionWatches, Watches
 from bookie_protocol.metadata_service.tree.nodes import NodeStat
 
@@ -71,8 +75,7 @@ class EmbeddedOwner:
     @staticmethod
     async def open(folder: str) -> EmbeddedOwner:
         """Open or create the store in this folder. `MetadataUnavailable` if it cannot be opened."""
-        store = await asyncio.to_thread(NodeStore, folder)
-        return EmbeddedOwner(store, await asyncio.to_thread(store.sessions))
+        return EmbeddedOwner(*await asyncio.to_thread(_open, folder))
 
     async def close(self) -> None:
         """Close the store. Sessions stay in it until they expire after the next open."""
@@ -85,14 +88,19 @@ class EmbeddedOwner:
 
     # --- sessions -----------------------------------------------------------------------------------------
 
-    async def open_session(self, request: messages.OpenSessionRequest) -> messages.OpenSessionReply:
+    async def open_session(
+        self, request: messages.OpenSessionRequest, *, local: bool = False
+    ) -> messages.OpenSessionReply:
+        """`local`: the session cannot outlive this process."""
         if len(self._leases) >= MAX_SESSIONS:
             return messages.OpenSessionReply(
                 outcome=messages.Outcome(code=messages.FAILED, message=f"{MAX_SESSIONS} sessions are open")
             )
         timeout_ms = min(max(request.timeout_ms, SHORTEST_TIMEOUT_MS), LONGEST_TIMEOUT_MS)
         try:
-            record = await self._thread.post(lambda store: store.open_session(timeout_ms))
+            record = await self._thread.post(
+                lambda store: store.open_session(timeout_ms, local=local, process=request.process)
+            )
         except MetadataError as error:
             return messages.OpenSessionReply(outcome=_outcome(error))
         self._leases[record.session_id] = _Lease(record, self._loop.time() + timeout_ms / 1000)
@@ -176,6 +184,23 @@ class EmbeddedOwner:
                     self._watches.remove(session_id, lease.watches, watched[0])
                 return messages.ExecuteReply(outcome=_outcome(error))
         return reply
+
+
+def _open(folder: str) -> tuple[NodeStore, list[SessionRecord]]:
+    """Open a store and end the sessions that nobody can hold any more; returns it with those that stand."""
+    store = NodeStore(folder)
+    try:
+        standing = []
+        for record in store.sessions():
+            if record.local or is_gone(record.process):
+                store.end_session(record.session_id)
+            else:
+                standing.append(record)
+        store.sync()
+    except BaseException:
+        store.close()
+        raise
+    return store, standing
 
 
 def _watched(request: messages.ExecuteRequest) -> tuple[int, tuple[Change, str]] | None:

@@ -17,6 +17,7 @@ from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as m
 from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import EmbeddedMetadataStub
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.options import MetadataServiceOptions
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import MetadataServiceUri
@@ -83,11 +84,11 @@ class GrpcTransport:
         )
 
 
-async def open_served(uri: MetadataServiceUri, timeout: float) -> MetadataService:
-    """Connect to a served store. `MetadataUnavailable` if nobody answers within `timeout` seconds."""
-    tree = EmbeddedTree(GrpcTransport(uri.connect_string), timeout)
+async def open_served(uri: MetadataServiceUri, options: MetadataServiceOptions) -> MetadataService:
+    """Connect to a served store. `MetadataUnavailable` if nobody answers in time."""
+    tree = EmbeddedTree(GrpcTransport(uri.connect_string), options.timeout)
     await tree.connect()
-    service = TreeMetadataService(tree, uri.root, None)
+    service = TreeMetadataService(tree, uri.root, None, options)
     try:
         await service.prepare()
     except BaseException:

@@ -1,9 +1,8 @@
 """Nodes, sessions and ephemeral ownership in one RocksDB database.
 
 Keys: `n` parent NUL name -> node; `e` owner path -> nothing (an ephemeral node of a session); `s` session ->
-session; `format` -> `FORMAT`. Numbers in keys and records are big-endian 64-bit. A node is a header of six
-numbers (version, child version, creation time in ms, owner, number of children, next sequence number) and
-its bytes; a session is its time-out in ms and its password. All children of a node lie side by side.
+session; `format` -> `FORMAT`. Numbers in keys are big-endian 64-bit; values stand in `records`. All children of
+a node lie side by side.
 
 Invariants
 - Each call is one atomic write. It is durable once `sync` returned; nobody may be answered before.
@@ -20,7 +19,7 @@ import secrets
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Final, TypeVar
 
@@ -33,15 +32,14 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
     MetadataVersionConflict,
 )
+from bookie_protocol.metadata_service.embedded.records import NodeRecord, SessionRecord
 from bookie_protocol.metadata_service.interface import ANY_VERSION
 from bookie_protocol.metadata_service.tree.nodes import Children, Node, NodeStat, parent_of
 
 FORMAT: Final = b"podkeeper embedded metadata 1"
 _FORMAT_KEY: Final = b"format"
-_NODE: Final = struct.Struct(">qqqqqq")
-_SESSION: Final = struct.Struct(">q16s")
 _ID: Final = struct.Struct(">q")
-assert (_NODE.size, _SESSION.size, _ID.size) == (48, 24, 8)
+assert _ID.size == 8
 
 T = TypeVar("T")
 
@@ -51,37 +49,6 @@ class Change(Enum):
 
     NODE = "node"
     CHILDREN = "children"
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRecord:
-    session_id: int
-    password: bytes
-    timeout_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Record:
-    version: int
-    child_version: int
-    ctime_ms: int
-    owner: int
-    children: int
-    sequence: int
-    data: bytes
-
-    def encode(self) -> bytes:
-        header = (self.version, self.child_version, self.ctime_ms, self.owner, self.children, self.sequence)
-        return _NODE.pack(*header) + self.data
-
-    @staticmethod
-    def decode(raw: bytes) -> _Record:
-        version, child_version, ctime_ms, owner, children, sequence = _NODE.unpack_from(raw)
-        return _Record(version, child_version, ctime_ms, owner, children, sequence, raw[_NODE.size :])
-
-    @property
-    def stat(self) -> NodeStat:
-        return NodeStat(self.version, self.child_version, self.ctime_ms, self.owner, self.children)
 
 
 class NodeStore:
@@ -126,11 +93,7 @@ class NodeStore:
         return Children(names, record.child_version)
 
     def sessions(self) -> list[SessionRecord]:
-        found = []
-        for key in self._keys(b"s"):
-            timeout_ms, password = _SESSION.unpack(self._read(key) or b"")
-            found.append(SessionRecord(_ID.unpack(key[1:])[0], password, timeout_ms))
-        return found
+        return [SessionRecord.decode(_ID.unpack(key[1:])[0], self._read(key) or b"") for key in self._keys(b"s")]
 
     # --- writing ------------------------------------------------------------------------------------------
 
@@ -162,10 +125,10 @@ class NodeStore:
         self._stage_delete(staged, path, version)
         self._commit(staged)
 
-    def open_session(self, timeout_ms: int) -> SessionRecord:
-        session = SessionRecord(secrets.randbits(62) + 1, secrets.token_bytes(16), timeout_ms)
+    def open_session(self, timeout_ms: int, *, local: bool = False, process: str = "") -> SessionRecord:
+        session = SessionRecord(secrets.randbits(62) + 1, secrets.token_bytes(16), timeout_ms, local, process)
         batch = WriteBatch(raw_mode=True)
-        batch.put(b"s" + _ID.pack(session.session_id), _SESSION.pack(timeout_ms, session.password))
+        batch.put(b"s" + _ID.pack(session.session_id), session.encode())
         self._write(batch)
         return session
 
@@ -203,7 +166,7 @@ class NodeStore:
         if path in staged.records or self._load(path) is not None:
             raise MetadataExists(f"{path} exists already")
         now_ms = time.time_ns() // 1_000_000
-        staged.records[path] = _Record(0, 0, now_ms, owner, 0, 0, data)
+        staged.records[path] = NodeRecord(0, 0, now_ms, owner, 0, 0, data)
         staged.records[parent_path] = replace(
             parent, child_version=parent.child_version + 1, children=parent.children + 1, sequence=sequence
         )
@@ -248,23 +211,23 @@ class NodeStore:
         if found is None and next(self._keys(b""), None) is None:
             batch = WriteBatch(raw_mode=True)
             batch.put(_FORMAT_KEY, FORMAT)
-            batch.put(_node_key("/"), _Record(0, 0, time.time_ns() // 1_000_000, 0, 0, 0, b"").encode())
+            batch.put(_node_key("/"), NodeRecord(0, 0, time.time_ns() // 1_000_000, 0, 0, 0, b"").encode())
             self._write(batch)
             self.sync()
         elif found != FORMAT:
             self.close()
             raise MetadataUnavailable(f"{self._folder} is no embedded metadata store of this release")
 
-    def _require(self, path: str) -> _Record:
+    def _require(self, path: str) -> NodeRecord:
         record = self._load(path)
         if record is None:
             raise MetadataNotFound(f"{path} does not exist")
         return record
 
-    def _load(self, path: str) -> _Record | None:
+    def _load(self, path: str) -> NodeRecord | None:
         _check_path(path)
         raw = self._read(_node_key(path))
-        return None if raw is None else _Record.decode(raw)
+        return None if raw is None else NodeRecord.decode(raw)
 
     def _read(self, key: bytes) -> bytes | None:
         values = self._guard(lambda: self._db.get([key]), breaks=False)
@@ -300,7 +263,7 @@ class _Staged:
     """The writes of one call; a record of None is a delete."""
 
     def __init__(self) -> None:
-        self.records: dict[str, _Record | None] = {}
+        self.records: dict[str, NodeRecord | None] = {}
         self.new_keys: list[bytes] = []
         self.deleted_keys: list[bytes] = []
         self.changes: set[tuple[Change, str]] = set()
@@ -320,6 +283,6 @@ def _check_path(path: str) -> None:
         raise MetadataUnavailable(f"{path!r} is no path of a node")
 
 
-def _check_version(path: str, record: _Record, version: int) -> None:
+def _check_version(path: str, record: NodeRecord, version: int) -> None:
     if version not in (ANY_VERSION, record.version):
         raise MetadataVersionConflict(f"{path} has version {record.version}, not {version}")

@@ -26,6 +26,7 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
 )
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
+from bookie_protocol.metadata_service.embedded.processes import this_process
 from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
 from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, Children, ConnectionLost, Node, NodeStat, Watch
 from bookie_protocol.metadata_service.tree.session import DriverSession
@@ -204,12 +205,12 @@ class EmbeddedTree:
 
     async def _keep_sessions(self) -> None:
         """One session after the other, until closed."""
-        timeout_ms = int(self._session.default_timeout * 1000)
+        request = messages.OpenSessionRequest(
+            timeout_ms=int(self._session.default_timeout * 1000), process=this_process()
+        )
         while True:
             try:
-                reply = await self._transport.open_session(
-                    messages.OpenSessionRequest(timeout_ms=timeout_ms), self._session.default_timeout
-                )
+                reply = await self._transport.open_session(request, self._session.default_timeout)
                 self._check(reply.outcome)
             except MetadataUnavailable:
                 await asyncio.sleep(self._pause())

@@ -13,18 +13,19 @@ Sources: reference metadata layout, section 9.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 
 from bookie_protocol.errors import (
+    BadRequest,
     MetadataDamaged,
     MetadataError,
     MetadataExists,
     MetadataNotFound,
 )
 from bookie_protocol.ledger_metadata.codec import decode_ledger_metadata, encode_ledger_metadata
-from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
+from bookie_protocol.ledger_metadata.model import CURRENT_FORMAT_VERSION, MAX_LEDGER_ID, LedgerMetadata
 from bookie_protocol.metadata_service.interface import (
     ANY_VERSION,
     LedgerLayout,
@@ -35,29 +36,35 @@ from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
 from bookie_protocol.metadata_service.tree.ledger_ids import LedgerIdGenerator
+from bookie_protocol.metadata_service.tree.ledger_watches import LedgerWatches
 from bookie_protocol.metadata_service.tree.listing import LedgerListing
 from bookie_protocol.metadata_service.tree.nodes import Node, Watch, parent_of
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
-from bookie_protocol.metadata_service.tree.watching import follow
 
 _PRUNED_LAYOUTS = (LedgerLayout.HIERARCHICAL, LedgerLayout.LONG_HIERARCHICAL)
 
 
 class TreeLedgers:
-    """Implements `LedgerStore`."""
+    """Implements `LedgerStore`. `format_version`: the newest format that new ledgers are written in, 1 to 3."""
 
-    def __init__(self, tree: RetryingTree, root: str, cluster: TreeCluster) -> None:
+    def __init__(
+        self, tree: RetryingTree, root: str, cluster: TreeCluster, format_version: int = CURRENT_FORMAT_VERSION
+    ) -> None:
+        self._format_version = format_version
         self._tree = tree
         self._root = root
         self._cluster = cluster
         self._ids = LedgerIdGenerator(tree, root, cluster)
         self._listing = LedgerListing(tree, root, cluster)
+        self._watches = LedgerWatches(self._read_or_none)
         self._random = random.SystemRandom()
 
     async def generate_id(self, *, timeout: float | None = None) -> int:
         return await self._ids.generate(timeout=timeout)
 
     async def create(self, metadata: LedgerMetadata, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
+        if metadata.format_version > self._format_version:
+            metadata = replace(metadata, format_version=self._format_version)
         if metadata.format_version >= 3:
             metadata = replace(metadata, creation_token=self._random.randrange(MAX_LEDGER_ID))
         path = await self._path(metadata.ledger_id, timeout)
@@ -97,19 +104,7 @@ class TreeLedgers:
                 await self._prune(parent_of(path), timeout)
 
     def watch(self, ledger_id: int) -> Subscription[Versioned[LedgerMetadata] | None]:
-        async def feed(publish: Callable[[Versioned[LedgerMetadata] | None], None]) -> None:
-            newest = -1
-
-            def deliver(found: Versioned[LedgerMetadata] | None) -> bool:
-                nonlocal newest
-                if found is None or found.version > newest:
-                    newest = -1 if found is None else found.version
-                    publish(found)
-                return found is not None
-
-            await follow(lambda watch: self._read_or_none(ledger_id, watch), deliver)
-
-        return Subscription(feed)
+        return self._watches.watch(ledger_id)
 
     def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
         return self._listing.ranges(timeout=timeout)
@@ -119,7 +114,11 @@ class TreeLedgers:
         await self._ids.close()
 
     async def _path(self, ledger_id: int, timeout: float | None) -> str:
-        return self._root + paths.ledger_path(await self._cluster.settled_layout(timeout=timeout), ledger_id)
+        layout = await self._cluster.settled_layout(timeout=timeout)
+        try:
+            return self._root + paths.ledger_path(layout, ledger_id)
+        except ValueError as error:
+            raise BadRequest(str(error)) from None
 
     async def _read(self, ledger_id: int, watch: Watch | None, timeout: float | None) -> Versioned[LedgerMetadata]:
         path = await self._path(ledger_id, timeout)

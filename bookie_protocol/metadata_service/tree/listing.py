@@ -5,6 +5,7 @@ Invariants
   it was being listed is empty; a root that is not there, an id out of order or any other doubt ends the
   listing with an error.
 - Ranges follow each other without a gap from 0 to 2^63-1; the last one may hold no ids.
+- Bounded: at most `READ_AHEAD` leaf directories (up to 10,000 ids each) are under way or waiting to be taken.
 
 Threads: event loop only.
 
@@ -14,15 +15,20 @@ Sources: reference metadata layout, sections 7 and 11.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Final
 
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID
 from bookie_protocol.metadata_service.interface import LedgerLayout, LedgerRange
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
+from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 
+READ_AHEAD: Final = 16
+_FLAT_RANGE: Final = 10_000
 _LEVELS = {
     LedgerLayout.LEGACY_HIERARCHICAL: (paths.SHORT_LEVELS,),
     LedgerLayout.HIERARCHICAL: (paths.SHORT_LEVELS, paths.LONG_LEVELS),
@@ -38,38 +44,46 @@ class LedgerListing:
         self._root = root
         self._cluster = cluster
 
-    async def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
+    async def ranges(self, *, timeout: float | None = None) -> AsyncGenerator[LedgerRange, None]:
         """See `LedgerStore.ranges`."""
         layout = await self._cluster.settled_layout(timeout=timeout)
         await self._tree.sync(self._root, timeout=timeout)
         start = 0
-        async for ids in self._id_lists(layout, timeout):
-            if not ids:
-                continue
-            if ids[0] < start:
-                raise MetadataDamaged(
-                    f"{self._root} lists ledger {ids[0]} after {start - 1}: ledgers of two layouts are mixed"
-                )
-            yield LedgerRange(start, ids[-1], ids)
-            start = ids[-1] + 1
+        async with aclosing(self._id_lists(layout, timeout)) as id_lists:
+            async for ids in id_lists:
+                if not ids:
+                    continue
+                if ids[0] < start:
+                    raise MetadataDamaged(
+                        f"{self._root} lists ledger {ids[0]} after {start - 1}: ledgers of two layouts are mixed"
+                    )
+                yield LedgerRange(start, ids[-1], ids)
+                start = ids[-1] + 1
         if start <= MAX_LEDGER_ID:
             yield LedgerRange(start, MAX_LEDGER_ID, ())
 
-    async def _id_lists(self, layout: LedgerLayout, timeout: float | None) -> AsyncIterator[tuple[int, ...]]:
+    async def _id_lists(self, layout: LedgerLayout, timeout: float | None) -> AsyncGenerator[tuple[int, ...], None]:
         if layout is LedgerLayout.FLAT:
             children = await self._tree.children(self._root, timeout=timeout)
-            yield tuple(sorted(i for i in map(paths.flat_ledger_id, children.names) if i is not None))
+            ids = sorted(i for i in map(paths.flat_ledger_id, children.names) if i is not None)
+            for start in range(0, len(ids), _FLAT_RANGE):
+                yield tuple(ids[start : start + _FLAT_RANGE])
             return
-        for levels in _LEVELS[layout]:
-            async for ids in self._walk("", levels, timeout):
-                yield ids
 
-    async def _walk(
+        async def read(directory: str) -> tuple[int, ...]:
+            return await self._leaf(directory, timeout)
+
+        for levels in _LEVELS[layout]:
+            async with aclosing(read_ahead(self._leaves("", levels, timeout), read, READ_AHEAD)) as leaves:
+                async for found in leaves:
+                    yield found
+
+    async def _leaves(
         self, directory: str, levels: Sequence[re.Pattern[str]], timeout: float | None
-    ) -> AsyncIterator[tuple[int, ...]]:
+    ) -> AsyncGenerator[str, None]:
         """All leaf directories below `directory` (itself below the root), in ascending order."""
         if not levels:
-            yield await self._leaf(directory, timeout)
+            yield directory
             return
         try:
             children = await self._tree.children(self._root + directory, timeout=timeout)
@@ -79,8 +93,8 @@ class LedgerListing:
             return
         # names of one level have one length, so the order of text is that of numbers
         for name in sorted(filter(levels[0].fullmatch, children.names)):
-            async for ids in self._walk(f"{directory}/{name}", levels[1:], timeout):
-                yield ids
+            async for leaf in self._leaves(f"{directory}/{name}", levels[1:], timeout):
+                yield leaf
 
     async def _leaf(self, directory: str, timeout: float | None) -> tuple[int, ...]:
         path = self._root + directory

@@ -29,6 +29,8 @@ COOKIES: Final = "cookies"
 ID_GENERATION: Final = "idgen"
 LONG_ID_GENERATION: Final = "idgen-long"
 ID_PREFIX: Final = "ID-"
+UNDER_REPLICATION: Final = "underreplication"
+DISABLE_HEALTH_CHECK: Final = "disableHealthCheck"
 
 SHORT_ID_LIMIT: Final = 2**31 - 1
 """The first id that the hierarchical layout stores under a long path."""
@@ -70,6 +72,16 @@ def ledger_path(layout: LedgerLayout, ledger_id: int) -> str:
     if layout is LedgerLayout.LEGACY_HIERARCHICAL:
         raise ValueError(f"ledger id {ledger_id} does not fit the legacy hierarchical layout (31 bits)")
     return long_path(ledger_id)
+
+
+def is_ledger_parent(name: str) -> bool:
+    """Whether a child of the root holds ledgers, or (flat layout) is one."""
+    return any(pattern.fullmatch(name) for pattern in (_SHORT_TOP, _LONG_TOP, _FLAT_LEAF))
+
+
+def is_id_generation(name: str) -> bool:
+    """Whether a child of the root serves to generate ledger ids."""
+    return name in (ID_GENERATION, LONG_ID_GENERATION) or name.startswith(ID_PREFIX)
 
 
 def flat_ledger_id(name: str) -> int | None:

@@ -33,6 +33,7 @@ from bookie_protocol.metadata_service.tree.nodes import (
     NodeTree,
     Watch,
 )
+from bookie_protocol.metadata_service.tree.rate_limit import RateLimit
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
@@ -41,10 +42,14 @@ T = TypeVar("T")
 
 
 class RetryingTree:
-    """The calls of `NodeTree`, with `timeout=None` for the session's default, over a driver's tree."""
+    """The calls of `NodeTree`, with `timeout=None` for the session's default, over a driver's tree.
 
-    def __init__(self, tree: NodeTree) -> None:
+    `requests_per_second` 0: no limit.
+    """
+
+    def __init__(self, tree: NodeTree, requests_per_second: float = 0.0) -> None:
         self._tree = tree
+        self._limit = RateLimit(requests_per_second)
 
     @property
     def session(self) -> Session:
@@ -139,6 +144,24 @@ class RetryingTree:
 
         await self._repeat(f"delete {path}", attempt, timeout)
 
+    async def delete_own(self, path: str, session_id: int, *, timeout: float | None = None) -> bool:
+        """Delete an ephemeral node that this session of ours made, and no other; whether it was there.
+
+        `session_id`: the session of then. Once it has ended, its node is gone, and one of this name is another's.
+        """
+
+        async def attempt(left: float, _: bool) -> bool:
+            stat = await self._tree.exists(path, timeout=left)
+            if stat is None or stat.owner != session_id or self._tree.session_id != session_id:
+                return False
+            try:
+                await self._tree.delete(path, timeout=left)
+            except MetadataNotFound:
+                return False
+            return True
+
+        return await self._repeat(f"delete {path}", attempt, timeout)
+
     async def ensure(self, path: str, *, open_to_all: bool = False, timeout: float | None = None) -> None:
         """Create an empty persistent node unless it is there. `MetadataNotFound`: its parent is missing."""
         try:
@@ -164,6 +187,7 @@ class RetryingTree:
         deadline = loop.time() + budget
         pause, repeated = _FIRST_PAUSE, False
         while True:
+            await self._turn(what, budget, deadline)
             try:
                 return await attempt(max(0.0, deadline - loop.time()), repeated)
             except ConnectionLost as error:
@@ -172,3 +196,10 @@ class RetryingTree:
             repeated = True
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _turn(self, what: str, budget: float, deadline: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._limit.turn()
+        except TimeoutError:
+            raise MetadataUnavailable(f"could not {what} within {budget:g} s: zkRequestRateLimit is used up") from None

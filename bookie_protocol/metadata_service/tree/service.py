@@ -11,25 +11,39 @@ from contextlib import suppress
 
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import LedgerLayout, Session
+from bookie_protocol.metadata_service.options import MetadataServiceOptions
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.bookies import TreeBookies
-from bookie_protocol.metadata_service.tree.cluster import TreeCluster
 from bookie_protocol.metadata_service.tree.cookies import TreeCookies
 from bookie_protocol.metadata_service.tree.ledgers import TreeLedgers
+from bookie_protocol.metadata_service.tree.life_cycle import TreeClusterLifeCycle
 from bookie_protocol.metadata_service.tree.nodes import NodeTree
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
+from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
+from bookie_protocol.metadata_service.tree.under_replication.election import TreeAuditorElection
+from bookie_protocol.metadata_service.tree.under_replication.manager import TreeUnderReplication
 
 
 class TreeMetadataService:
     """Implements `MetadataService` below `root`; owns the tree and closes it."""
 
-    def __init__(self, tree: NodeTree, root: str, layout: LedgerLayout | None) -> None:
+    def __init__(
+        self,
+        tree: NodeTree,
+        root: str,
+        layout: LedgerLayout | None,
+        options: MetadataServiceOptions | None = None,
+    ) -> None:
+        options = options or MetadataServiceOptions()
         self.root = root
-        self.tree = RetryingTree(tree)
-        self.cluster = TreeCluster(self.tree, root, layout)
+        self.tree = RetryingTree(tree, options.requests_per_second)
+        self.cluster = TreeClusterLifeCycle(self.tree, root, layout)
         self.bookies = TreeBookies(self.tree, root, self.cluster)
         self.cookies = TreeCookies(self.tree, root, self.cluster)
-        self.ledgers = TreeLedgers(self.tree, root, self.cluster)
+        self.ledgers = TreeLedgers(self.tree, root, self.cluster, options.format_version)
+        under_replication = UnderReplicationBase(self.tree, root, self.cluster)
+        self.under_replication = TreeUnderReplication(under_replication)
+        self.auditor_election = TreeAuditorElection(under_replication)
 
     @property
     def session(self) -> Session:

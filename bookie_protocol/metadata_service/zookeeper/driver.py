@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any, Final
 
 from kazoo.client import KazooClient, KazooState
@@ -38,11 +39,13 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SessionMovedError,
 )
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from bookie_protocol.errors import (
+    InvalidConfiguration,
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
@@ -50,6 +53,7 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
 )
 from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
+from bookie_protocol.metadata_service.options import SaslLogin, SaslMechanism
 from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, Children, ConnectionLost, Node, NodeStat, Watch
 from bookie_protocol.metadata_service.tree.session import DriverSession
 from bookie_protocol.metadata_service.zookeeper.bridge import await_result, hop
@@ -74,11 +78,25 @@ _DEFINITE: Final = {
 _log = logging.getLogger(__name__)
 
 
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """With several servers, one that does not even refuse must leave time for the others.
+
+    `connect_timeout` in seconds.
+    """
+
+    def __init__(self, connect_timeout: float) -> None:
+        super().__init__()
+        self._connect_timeout = connect_timeout
+
+    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+        return super().create_connection(*args, timeout=min(timeout, self._connect_timeout), **kwargs)
+
+
 class ZooKeeperTree:
     """One ZooKeeper session. `hosts` is a connect string, `timeout` the session time-out in seconds.
 
-    `auth` holds (scheme, credential) pairs; with `secure` new nodes belong to their creator alone
-    (`zkEnableSecurity`).
+    `auth` holds (scheme, credential) pairs, `sasl` a login; with `secure` new nodes belong to their creator
+    alone (`zkEnableSecurity`). Raises `InvalidConfiguration` if the login needs a package that is missing.
     """
 
     def __init__(
@@ -87,8 +105,8 @@ class ZooKeeperTree:
         timeout: float,
         *,
         auth: Sequence[tuple[str, str]] = (),
+        sasl: SaslLogin | None = None,
         secure: bool = False,
-        client_id: tuple[int, bytes] | None = None,
     ) -> None:
         self._hosts = hosts
         self._loop = asyncio.get_running_loop()
@@ -100,8 +118,9 @@ class ZooKeeperTree:
         self._client = KazooClient(
             hosts=hosts,
             timeout=timeout,
-            client_id=client_id,
+            handler=_Handler(timeout / len(hosts.split(","))),
             auth_data=list(auth) or None,
+            sasl_options=None if sasl is None else _sasl_options(sasl),
             default_acl=CREATOR_ALL_ACL if secure else None,
             connection_retry=KazooRetry(
                 max_tries=-1, delay=_RECONNECT_PAUSE, max_delay=_LONGEST_RECONNECT_PAUSE, ignore_expire=True
@@ -271,3 +290,19 @@ class ZooKeeperTree:
 
 def _stat(stat: Any) -> NodeStat:
     return NodeStat(stat.version, stat.cversion, stat.ctime, stat.ephemeralOwner, stat.numChildren)
+
+
+def _sasl_options(login: SaslLogin) -> dict[str, str]:
+    """As kazoo hands them to pure-sasl."""
+    packages = {SaslMechanism.DIGEST_MD5: ("puresasl",), SaslMechanism.GSSAPI: ("puresasl", "kerberos")}
+    for package in packages[login.mechanism]:
+        if find_spec(package) is None:
+            raise InvalidConfiguration(
+                f"a SASL login to ZooKeeper by {login.mechanism.value} needs the Python package {package}: install it"
+            )
+    options = {"mechanism": login.mechanism.value, "service": login.service}
+    if login.username is not None:
+        options["principal" if login.mechanism is SaslMechanism.GSSAPI else "username"] = login.username
+    if login.password is not None:
+        options["password"] = login.password
+    return options

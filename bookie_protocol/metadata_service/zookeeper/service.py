@@ -5,29 +5,23 @@ Threads: event loop only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.options import MetadataServiceOptions
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import MetadataServiceUri
 from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
 
 
-async def open_zookeeper(
-    uri: MetadataServiceUri,
-    timeout: float,
-    *,
-    auth: Sequence[tuple[str, str]] = (),
-    secure: bool = False,
-    client_id: tuple[int, bytes] | None = None,
-) -> MetadataService:
-    """Connect and settle the layout. `timeout` in seconds; `client_id` takes an existing session over.
+async def open_zookeeper(uri: MetadataServiceUri, options: MetadataServiceOptions) -> MetadataService:
+    """Connect and settle the layout.
 
     Raises `MetadataUnavailable`, `InvalidConfiguration`, `MetadataDamaged`; then nothing stays open.
     """
-    tree = ZooKeeperTree(uri.connect_string, timeout, auth=auth, secure=secure, client_id=client_id)
+    tree = ZooKeeperTree(
+        uri.connect_string, options.timeout, auth=options.auth, sasl=options.sasl, secure=options.secure
+    )
     await tree.connect()
-    service = TreeMetadataService(tree, uri.root, uri.layout)
+    service = TreeMetadataService(tree, uri.root, uri.layout, options)
     try:
         await service.prepare()
     except BaseException:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -63,20 +64,70 @@ async def test_a_lease_ends_unless_it_is_renewed(tmp_path: Path) -> None:
     await owner.close()
 
 
-async def test_registrations_outlive_the_owner_until_they_expire(tmp_path: Path) -> None:
+DIES_WITH_A_REGISTRATION = """
+import asyncio, os, signal, sys
+from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
+from bookie_protocol.metadata_service.uri import open_metadata_service
+
+async def main():
+    service = await open_metadata_service(sys.argv[1], timeout=60)
+    if not await service.cluster.exists():
+        await service.cluster.initialize()
+    info = BookieServiceInfo((Endpoint("bookie", "old", 1, "bookie-rpc"),))
+    await service.bookies.register("b:1", BookieGroup.WRITABLE, info)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def die_with_a_registration(uri: str) -> None:
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", DIES_WITH_A_REGISTRATION, uri)
+    assert await process.wait() == -signal.SIGKILL
+
+
+async def test_sessions_of_others_outlive_the_owner_until_they_expire(tmp_path: Path) -> None:
     owner = await EmbeddedOwner.open(str(tmp_path))
-    service = await connect_local(owner, 1.0)
-    await service.cluster.initialize()
-    await service.bookies.register("b:1", BookieGroup.WRITABLE, INFO)
+    opened = await owner.open_session(messages.OpenSessionRequest(timeout_ms=600, process="another machine 1 7 1"))
+    create = messages.Create(node=messages.NewNode(path="/b", data=b""), ephemeral=True)
+    await owner.execute(messages.ExecuteRequest(session=opened.session, create=create))
     await owner.close()  # as if the process had died: nobody closed the session
     again = await EmbeddedOwner.open(str(tmp_path))
-    reader = await connect_local(again, 10.0)
-    assert (await reader.bookies.list(BookieGroup.WRITABLE)).bookies == {"b:1"}
-    async with asyncio.timeout(10), reader.bookies.watch(BookieGroup.WRITABLE) as changes:
-        while (await anext(changes)).bookies:
-            pass
+    assert again.heartbeat(opened.session).code == messages.OK
+    reader = (await again.open_session(messages.OpenSessionRequest(timeout_ms=60_000))).session
+    look = messages.ExecuteRequest(session=reader, exists=messages.Read(path="/b"))
+    assert (await again.execute(look)).HasField("stat")
+    async with asyncio.timeout(5):
+        assert [event async for event in again.events(opened.session)] == [messages.Event()]
+    assert not (await again.execute(look)).HasField("stat")
+    await again.close()
+
+
+async def test_nobody_waits_for_a_former_owner(tmp_path: Path) -> None:
+    await die_with_a_registration(str(tmp_path / "m"))
+    service = await open_metadata_service(str(tmp_path / "m"), timeout=60)
+    assert not await service.bookies.is_registered("b:1", BookieGroup.WRITABLE)
+    async with asyncio.timeout(5):
+        await service.bookies.register("b:1", BookieGroup.WRITABLE, INFO)
     await service.close()
+
+
+async def test_after_a_restart_nobody_waits_for_the_dead_of_this_machine(tmp_path: Path) -> None:
+    owner = await EmbeddedOwner.open(str(tmp_path))
+    server = EmbeddedMetadataServer(owner)
+    await server.start()
+    await die_with_a_registration(server.uri())
+    alive = await open_metadata_service(server.uri(), timeout=60)
+    await alive.bookies.register("b:2", BookieGroup.WRITABLE, INFO)
+    assert await alive.bookies.is_registered("b:1", BookieGroup.WRITABLE)  # its lease runs on
+    await server.stop()
+    await owner.close()
+    again = await EmbeddedOwner.open(str(tmp_path))
+    reader = await connect_local(again, 10.0)
+    assert (await reader.bookies.list(BookieGroup.WRITABLE)).bookies == {"b:2"}
     await reader.close()
+    await alive.close()
     await again.close()
 
 

@@ -1,0 +1,82 @@
+"""How a metadata service is opened: time-outs, credentials, limits.
+
+Any thread.
+
+Sources: reference metadata layout, sections 8.1, 12, 13 and 16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.ledger_metadata.model import CURRENT_FORMAT_VERSION
+
+DEFAULT_TIMEOUT_SECONDS: Final = 10.0
+_NEWEST_FORMAT: Final = -1
+
+
+class SaslMechanism(Enum):
+    """What a ZooKeeper server offers; GSSAPI (Kerberos) needs the package `kerberos` and a ticket."""
+
+    DIGEST_MD5 = "DIGEST-MD5"
+    GSSAPI = "GSSAPI"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslLogin:
+    """A login to ZooKeeper by SASL. `username` is the principal with GSSAPI (None: that of the ticket)."""
+
+    mechanism: SaslMechanism = SaslMechanism.DIGEST_MD5
+    username: str | None = None
+    password: str | None = None
+    service: str = "zookeeper"
+    """First part of the servers' own principal."""
+
+    def __post_init__(self) -> None:
+        if self.mechanism is SaslMechanism.DIGEST_MD5 and not (self.username and self.password):
+            raise InvalidConfiguration("a SASL login by DIGEST-MD5 needs a user name and a password")
+
+    def __repr__(self) -> str:
+        return f"SaslLogin({self.mechanism.value}, {self.username})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataServiceOptions:
+    """Only `timeout`, `requests_per_second` and `ledger_metadata_version` mean something to embedded stores."""
+
+    timeout: float = DEFAULT_TIMEOUT_SECONDS
+    """Seconds: time-out of the session, and of every call that names none (`zkTimeout`)."""
+    auth: tuple[tuple[str, str], ...] = ()
+    """ZooKeeper's (scheme, credential) pairs, such as ("digest", "user:password")."""
+    sasl: SaslLogin | None = None
+    secure: bool = False
+    """New nodes belong to their creator alone (`zkEnableSecurity`)."""
+    requests_per_second: float = 0.0
+    """Requests a second, in bursts of up to a second's worth (`zkRequestRateLimit`); 0: no limit."""
+    ledger_metadata_version: int = CURRENT_FORMAT_VERSION
+    """Newest format that new ledgers are written in: 1, 2, 3, or -1 for the newest (`ledgerMetadataVersion`)."""
+
+    def __post_init__(self) -> None:
+        if self.timeout <= 0:
+            raise InvalidConfiguration(f"the metadata service's time-out is {self.timeout:g} s: it must be positive")
+        if self.requests_per_second < 0:
+            raise InvalidConfiguration(f"zkRequestRateLimit={self.requests_per_second:g}: it must not be negative")
+        if self.ledger_metadata_version not in (_NEWEST_FORMAT, *range(1, CURRENT_FORMAT_VERSION + 1)):
+            raise InvalidConfiguration(
+                f"ledgerMetadataVersion={self.ledger_metadata_version}: there are formats 1 to "
+                f"{CURRENT_FORMAT_VERSION}, and -1 for the newest"
+            )
+        if self.secure and not self.auth and self.sasl is None:
+            raise InvalidConfiguration(
+                "zkEnableSecurity=true needs credentials, since the access list of a node names its creator; set "
+                "zkAuthCredentialsPath"
+            )
+
+    @property
+    def format_version(self) -> int:
+        """The newest format for new ledgers, 1 to 3."""
+        newest = self.ledger_metadata_version == _NEWEST_FORMAT
+        return CURRENT_FORMAT_VERSION if newest else self.ledger_metadata_version

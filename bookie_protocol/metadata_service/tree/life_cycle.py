@@ -1,0 +1,153 @@
+"""Formatting and removing a cluster.
+
+Invariants
+- Everything that speaks against the step is looked at before the first change.
+- Formatting replaces the instance id first: from then on no bookie with old data gets past its cookie check, and a
+  formatting that was interrupted can only be repeated.
+- Removing deletes the parents of the registrations first: a bookie that came meanwhile stops it, with nothing lost.
+
+Threads: event loop only.
+
+Source: reference metadata layout, section 3.4.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import aclosing
+from typing import Final
+
+from bookie_protocol.errors import InvalidConfiguration, MetadataDamaged, MetadataNotEmpty, MetadataNotFound
+from bookie_protocol.metadata_service.interface import LedgerLayout
+from bookie_protocol.metadata_service.tree import paths
+from bookie_protocol.metadata_service.tree.cluster import TreeCluster
+from bookie_protocol.metadata_service.tree.erasing import erase
+from bookie_protocol.metadata_service.tree.layout import DEFAULT_LAYOUT, encode_layout
+from bookie_protocol.metadata_service.tree.listing import LedgerListing
+from bookie_protocol.metadata_service.tree.under_replication import names
+
+_NAMED: Final = 5
+_SPECIAL: Final = frozenset(
+    (
+        paths.LAYOUT,
+        paths.INSTANCE_ID,
+        paths.AVAILABLE,
+        paths.COOKIES,
+        paths.UNDER_REPLICATION,
+        paths.DISABLE_HEALTH_CHECK,
+    )
+)
+
+
+class TreeClusterLifeCycle(TreeCluster):
+    """Implements `ClusterMetadata`."""
+
+    async def format(self, *, force: bool = False, timeout: float | None = None) -> str:
+        if not await self.exists(timeout=timeout):
+            return await self.initialize(timeout=timeout)
+        if not force:
+            await self._check_no_bookies("formatted", timeout)
+        layout = await self._layout_to_keep(timeout)
+        instance_id = str(uuid.uuid4())
+        await self._replace(paths.INSTANCE_ID, instance_id.encode(), timeout)
+        for name in (await self._tree.children(self._root, timeout=timeout)).names:
+            if paths.is_ledger_parent(name) or paths.is_id_generation(name):
+                await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
+        for name in (names.LEDGERS, names.LOCKS):
+            await erase(self._tree, f"{self._root}/{paths.UNDER_REPLICATION}/{name}", timeout=timeout)
+        await erase(self._tree, f"{self._root}/{paths.COOKIES}", timeout=timeout)
+        await self._replace(paths.LAYOUT, encode_layout(layout), timeout)
+        self._settled = layout
+        for path in self._registration_parents():
+            await self._tree.ensure(path, timeout=timeout)
+        return instance_id
+
+    async def nuke(self, *, instance_id: str | None, with_ledgers: bool = False, timeout: float | None = None) -> None:
+        stored = await self.instance_id(timeout=timeout)
+        if instance_id is not None and instance_id != stored:
+            raise InvalidConfiguration(
+                f"the cluster at {self._root} has instance id {stored or '(none)'}, not {instance_id}; nothing was "
+                "changed"
+            )
+        await self._check_no_bookies("removed", timeout)
+        await self._check_known(timeout)
+        if not with_ledgers:
+            await self._check_no_ledgers(timeout)
+        for path in reversed(self._registration_parents()):
+            try:
+                await self._tree.delete(path, timeout=timeout)
+            except MetadataNotFound:
+                continue
+            except MetadataNotEmpty:
+                await self._check_no_bookies("removed", timeout)
+                raise
+        for name in (await self._tree.children(self._root, timeout=timeout)).names:
+            if name != paths.INSTANCE_ID:  # last, so that an interrupted call can be repeated with it
+                await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
+        await erase(self._tree, self._root, timeout=timeout)
+        self._settled = None
+
+    # --- what speaks against it -------------------------------------------------------------------------------
+
+    async def _check_no_bookies(self, step: str, timeout: float | None) -> None:
+        found: set[str] = set()
+        for path in self._registration_parents():
+            try:
+                found |= set((await self._tree.children(path, timeout=timeout)).names)
+            except MetadataNotFound:
+                continue
+        bookies = sorted(found - {paths.READ_ONLY})
+        if bookies:
+            raise MetadataNotEmpty(
+                f"the cluster at {self._root} cannot be {step}: {_named('bookie', bookies)} registered; stop "
+                f"{'it' if len(bookies) == 1 else 'them'} first"
+            )
+
+    async def _check_known(self, timeout: float | None) -> None:
+        children = (await self._tree.children(self._root, timeout=timeout)).names
+        unknown = sorted(
+            name
+            for name in children
+            if name not in _SPECIAL and not paths.is_ledger_parent(name) and not paths.is_id_generation(name)
+        )
+        if unknown:
+            raise MetadataNotEmpty(
+                f"the cluster at {self._root} cannot be removed: {_named('node', unknown)} none of BookKeeper's; check "
+                "the path, or remove them by hand"
+            )
+
+    async def _check_no_ledgers(self, timeout: float | None) -> None:
+        async with aclosing(LedgerListing(self._tree, self._root, self).ranges(timeout=timeout)) as ranges:
+            async for found in ranges:
+                if found.ids:
+                    raise MetadataNotEmpty(
+                        f"the cluster at {self._root} cannot be removed: it holds ledgers, such as "
+                        f"{found.ids[0]}; delete them first, or say that they may go"
+                    )
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _registration_parents(self) -> tuple[str, str]:
+        available = f"{self._root}/{paths.AVAILABLE}"
+        return available, f"{available}/{paths.READ_ONLY}"
+
+    async def _layout_to_keep(self, timeout: float | None) -> LedgerLayout:
+        try:
+            stored = await self.layout(timeout=timeout)
+        except MetadataDamaged:
+            stored = None
+        return self._configured or stored or DEFAULT_LAYOUT
+
+    async def _replace(self, name: str, data: bytes, timeout: float | None) -> None:
+        path = f"{self._root}/{name}"
+        await erase(self._tree, path, timeout=timeout)
+        await self._tree.create(path, data, timeout=timeout)
+
+
+def _named(what: str, found: list[str]) -> str:
+    """`bookie a is`, `bookies a, b and 7 more are`"""
+    shown = ", ".join(found[:_NAMED])
+    if len(found) == 1:
+        return f"{what} {shown} is"
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return f"{what}s {shown}{more} are"

@@ -1,0 +1,1 @@
+"""The tree `underreplication` over any driver: marks, locks, settings and the auditor's election."""

@@ -1,0 +1,171 @@
+"""Locks of ledgers, and the search for a marked ledger that can be locked.
+
+Invariants
+- The search walks the tree in random order and turns back where everything is locked or gone, so that no mark starves
+  and workers do not follow each other.
+- Directories are listed once and kept until a watch says that they changed; at most `MAX_DIRECTORIES` are kept. What
+  is found through them is looked at again before it is locked.
+- A search that found nothing names an event for the first change of what it saw.
+
+Threads: event loop only.
+
+Sources: reference metadata layout, sections 10.3 and 10.4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from random import Random
+from typing import Final
+
+from bookie_protocol.errors import MetadataExists, MetadataNotFound
+from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
+from bookie_protocol.metadata_service.tree.under_replication import formats, names
+from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
+from bookie_protocol.metadata_service.under_replication import LedgerLock
+
+MAX_DIRECTORIES: Final = 100_000
+_READ_AHEAD: Final = 64
+
+
+class Locks:
+    """Takes and gives back locks, and finds work. `host` is written into locks: whom to ask, for people."""
+
+    def __init__(self, base: UnderReplicationBase, random: Random | None = None) -> None:
+        self._base = base
+        self._tree = base.tree
+        self._random = random or Random()
+        self._directories: dict[str, frozenset[str]] = {}
+        self._changed = asyncio.Event()
+        self._held: dict[int, int] = {}
+        self._owner = formats.encode_lock(socket.gethostname())
+
+    # --- one ledger -------------------------------------------------------------------------------------------
+
+    async def lock(self, ledger_id: int, timeout: float | None) -> LedgerLock:
+        await self._base.prepare(timeout)
+        stat = await self._tree.exists(self._base.mark(ledger_id), timeout=timeout)
+        return await self._lock(ledger_id, None if stat is None else stat.version, timeout)
+
+    async def release(self, lock: LedgerLock, timeout: float | None) -> None:
+        await self._tree.delete_own(self._base.lock(lock.ledger_id), lock.session_id, timeout=timeout)
+        if self._held.get(lock.ledger_id) == lock.session_id:
+            del self._held[lock.ledger_id]
+
+    async def locked_by(self, ledger_id: int, timeout: float | None) -> str | None:
+        path = self._base.lock(ledger_id)
+        try:
+            return formats.decode_lock((await self._tree.get(path, timeout=timeout)).data, path)
+        except MetadataNotFound:
+            await self._base.cluster.require(timeout=timeout)
+            return None
+
+    async def all(self, timeout: float | None) -> Mapping[int, str]:
+        async def read(ledger_id: int) -> tuple[int, str | None]:
+            return ledger_id, await self.locked_by(ledger_id, timeout)
+
+        try:
+            listed = (await self._tree.children(self._base.locks, timeout=timeout)).names
+        except MetadataNotFound:
+            await self._base.cluster.require(timeout=timeout)
+            return {}
+        ids = sorted(found for found in map(names.lock_ledger_id, listed) if found is not None)
+        return {i: host async for i, host in read_ahead(_each(ids), read, _READ_AHEAD) if host is not None}
+
+    async def _lock(self, ledger_id: int, mark_version: int | None, timeout: float | None) -> LedgerLock:
+        path = self._base.lock(ledger_id)
+        if self._held.get(ledger_id) == self._tree.session_id:
+            raise MetadataExists(f"ledger {ledger_id} is locked by this very process")
+        self._held[ledger_id] = self._tree.session_id  # from here on no other task of this session tries
+        try:
+            await self._create(path, timeout)
+        except BaseException as error:
+            del self._held[ledger_id]
+            if isinstance(error, MetadataExists):
+                raise MetadataExists(f"ledger {ledger_id} is locked by another worker") from None
+            raise
+        lock = LedgerLock(ledger_id, mark_version, self._tree.session_id)
+        self._held[ledger_id] = lock.session_id
+        return lock
+
+    async def _create(self, path: str, timeout: float | None) -> None:
+        try:
+            await self._tree.create(path, self._owner, ephemeral=True, timeout=timeout)
+        except MetadataNotFound:  # formatted under our hands
+            await self._base.prepare(timeout, again=True)
+            await self._tree.create(path, self._owner, ephemeral=True, timeout=timeout)
+
+    # --- any ledger -------------------------------------------------------------------------------------------
+
+    async def find(self, timeout: float | None) -> tuple[LedgerLock | None, asyncio.Event]:
+        """Lock a marked ledger; None: there is none that is not locked.
+
+        The event is set as soon as anything that this search saw changes.
+        """
+        await self._base.prepare(timeout)
+        changed = self._changed
+        return await self._walk("", 0, timeout), changed
+
+    async def _walk(self, directory: str, level: int, timeout: float | None) -> LedgerLock | None:
+        if level == names.LEVELS:
+            ledger_id = names.directory_ledger_id(directory)
+            return None if ledger_id is None else await self._try_lock(ledger_id, timeout)
+        groups = [name for name in await self._list(self._base.ledgers + directory, timeout) if names.is_group(name)]
+        self._random.shuffle(groups)
+        for name in groups:
+            lock = await self._walk(f"{directory}/{name}", level + 1, timeout)
+            if lock is not None:
+                return lock
+        return None
+
+    async def _try_lock(self, ledger_id: int, timeout: float | None) -> LedgerLock | None:
+        if names.leaf_name(ledger_id) in await self._list(self._base.locks, timeout):
+            return None
+        path = self._base.mark(ledger_id)
+        stat = await self._tree.exists(path, timeout=timeout)
+        if stat is None:  # on its way in or out: the watch wakes us if it comes
+            stat = await self._tree.exists(path, watch=self._tell, timeout=timeout)
+        if stat is None:
+            return None
+        try:
+            return await self._lock(ledger_id, stat.version, timeout)
+        except MetadataExists:
+            return None
+
+    async def _list(self, path: str, timeout: float | None) -> frozenset[str]:
+        known = self._directories.get(path)
+        if known is not None:
+            return known
+        stale = False
+
+        def forget() -> None:
+            nonlocal stale
+            stale = True
+            self._directories.pop(path, None)
+            self._tell()
+
+        try:
+            children = await self._tree.children(path, watch=forget, timeout=timeout)
+        except MetadataNotFound:
+            if path not in (self._base.ledgers, self._base.locks):
+                return frozenset()  # gone since its parent was listed, whose watch tells
+            await self._base.prepare(timeout, again=True)  # formatted under our hands
+            children = await self._tree.children(path, watch=forget, timeout=timeout)
+        found = frozenset(children.names)
+        if not stale:
+            if len(self._directories) >= MAX_DIRECTORIES:
+                self._directories.pop(next(iter(self._directories)))
+            self._directories[path] = found
+        return found
+
+    def _tell(self) -> None:
+        """Wake everybody who waits on the present event, and begin a new one."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+async def _each(items: Iterable[int]) -> AsyncGenerator[int, None]:
+    for item in items:
+        yield item

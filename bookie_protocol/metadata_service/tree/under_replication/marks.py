@@ -1,0 +1,140 @@
+"""Marks of under-replicated ledgers.
+
+Invariants
+- A mark is changed and removed by version only, so that a replica reported meanwhile is never lost.
+- Directories that became empty go with the mark; marking makes missing ones again.
+- Listing holds the names of one directory for each level, and at most `READ_AHEAD` marks.
+
+Threads: event loop only.
+
+Sources: reference metadata layout, sections 10.1, 10.2 and 10.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from contextlib import suppress
+from typing import Final
+
+from bookie_protocol.errors import (
+    MetadataError,
+    MetadataExists,
+    MetadataNotFound,
+    MetadataVersionConflict,
+)
+from bookie_protocol.metadata_service.tree.nodes import Node, parent_of
+from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
+from bookie_protocol.metadata_service.tree.under_replication import formats, names
+from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
+from bookie_protocol.metadata_service.under_replication import ReplicaPredicate, UnderreplicatedLedger
+from bookie_protocol.metadata_service.versioned import ANY_VERSION
+
+READ_AHEAD: Final = 64
+_MAX_ATTEMPTS: Final = 100
+
+
+class Marks:
+    """Makes, lists and removes marks."""
+
+    def __init__(self, base: UnderReplicationBase) -> None:
+        self._base = base
+        self._tree = base.tree
+
+    async def mark(
+        self, ledger_id: int, missing_replicas: Collection[str], ctime_ms: int | None, timeout: float | None
+    ) -> None:
+        await self._base.prepare(timeout)
+        path = self._base.mark(ledger_id)
+        for _ in range(_MAX_ATTEMPTS):
+            try:
+                await self._tree.create(path, formats.encode_mark(missing_replicas, ctime_ms), timeout=timeout)
+                return
+            except MetadataNotFound:
+                await self._create_parents(path, timeout)
+            except MetadataExists:
+                with suppress(MetadataVersionConflict, MetadataNotFound):
+                    await self._extend(ledger_id, path, missing_replicas, ctime_ms, timeout)
+                    return
+        raise MetadataVersionConflict(f"ledger {ledger_id} could not be marked: {path} never stood still")
+
+    async def read(self, ledger_id: int, timeout: float | None) -> UnderreplicatedLedger | None:
+        node = await self._find(ledger_id, timeout)
+        if node is None:
+            await self._base.cluster.require(timeout=timeout)
+            return None
+        return formats.decode_mark(ledger_id, node.data, self._base.mark(ledger_id))
+
+    async def list(
+        self, predicate: ReplicaPredicate | None, timeout: float | None
+    ) -> AsyncIterator[UnderreplicatedLedger]:
+        async def read(ledger_id: int) -> UnderreplicatedLedger | None:
+            node = await self._find(ledger_id, timeout)
+            return None if node is None else formats.decode_mark(ledger_id, node.data, self._base.mark(ledger_id))
+
+        await self._base.cluster.require(timeout=timeout)
+        async for found in read_ahead(self._ids("", timeout), read, READ_AHEAD):
+            if found is not None and (predicate is None or predicate(found.replicas)):
+                yield found
+
+    async def remove(self, ledger_id: int, version: int, timeout: float | None) -> bool:
+        """Remove a mark that still has this version, and empty directories above it. False: it was renewed."""
+        path = self._base.mark(ledger_id)
+        try:
+            await self._tree.delete(path, version, timeout=timeout)
+        except MetadataVersionConflict:
+            return False
+        except MetadataNotFound:
+            return True
+        with suppress(MetadataError):  # the mark is gone, whatever becomes of its directories
+            await self._prune(parent_of(path), timeout)
+        return True
+
+    async def unmark(self, ledger_id: int, timeout: float | None) -> None:
+        await self.remove(ledger_id, ANY_VERSION, timeout)
+
+    async def _find(self, ledger_id: int, timeout: float | None) -> Node | None:
+        try:
+            return await self._tree.get(self._base.mark(ledger_id), timeout=timeout)
+        except MetadataNotFound:
+            return None
+
+    async def _extend(
+        self, ledger_id: int, path: str, missing: Collection[str], ctime_ms: int | None, timeout: float | None
+    ) -> None:
+        node = await self._tree.get(path, timeout=timeout)
+        found = formats.decode_mark(ledger_id, node.data, path)
+        new = [replica for replica in missing if replica not in found.replicas]
+        if new:
+            data = formats.encode_mark((*found.replicas, *new), found.ctime_ms if ctime_ms is None else ctime_ms)
+            await self._tree.set(path, data, node.stat.version, timeout=timeout)
+
+    async def _create_parents(self, path: str, timeout: float | None) -> None:
+        groups = path.removeprefix(self._base.ledgers).split("/")[1:-1]
+        for depth in range(1, len(groups) + 1):
+            try:
+                await self._tree.ensure("/".join((self._base.ledgers, *groups[:depth])), timeout=timeout)
+            except MetadataNotFound:  # pruned, or the whole tree formatted, under our hands
+                await self._base.prepare(timeout, again=True)
+                return
+
+    async def _prune(self, path: str, timeout: float | None) -> None:
+        while path != self._base.ledgers:
+            stat = await self._tree.exists(path, timeout=timeout)
+            if stat is None or stat.children > 0:
+                return
+            await self._tree.delete(path, stat.version, timeout=timeout)
+            path = parent_of(path)
+
+    async def _ids(self, directory: str, timeout: float | None, level: int = 0) -> AsyncGenerator[int, None]:
+        if level == names.LEVELS:
+            ledger_id = names.directory_ledger_id(directory)
+            if ledger_id is not None:
+                yield ledger_id
+            return
+        try:
+            children = await self._tree.children(self._base.ledgers + directory, timeout=timeout)
+        except MetadataNotFound:
+            return
+        for name in sorted(filter(names.is_group, children.names)):
+            async for ledger_id in self._ids(f"{directory}/{name}", timeout, level + 1):
+                yield ledger_id

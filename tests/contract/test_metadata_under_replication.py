@@ -1,0 +1,349 @@
+"""Marks, locks and settings of auto-recovery, on every metadata driver."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bookie_protocol.errors import MetadataDamaged, MetadataExists, MetadataNotFound
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.under_replication import AuditorCheck, UnderreplicatedLedger
+from tests.contract.test_metadata_golden import golden, load
+from tests.support.metadata_drivers import MetadataDriverUnderTest
+from tests.support.metadata_fixtures import driver
+
+__all__ = ["driver"]
+
+
+@pytest.fixture
+async def pair(driver: MetadataDriverUnderTest) -> tuple[TreeMetadataService, TreeMetadataService]:
+    """Two sessions with one new cluster."""
+    one, two = await driver.open(), await driver.open()
+    await one.cluster.initialize()
+    return one, two
+
+
+Pair = tuple[TreeMetadataService, TreeMetadataService]
+
+
+async def everything(found: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in found]
+
+
+async def marked(service: TreeMetadataService) -> list[int]:
+    return [found.ledger_id async for found in service.under_replication.list()]
+
+
+class TestGolden:
+    async def test_a_tree_of_the_reference_is_read(self, driver: MetadataDriverUnderTest) -> None:
+        service = await driver.open()
+        nodes = golden("znodes-under-replication")
+        await load(service, driver.root, nodes)
+        tree = service.under_replication
+        found = await everything(tree.list())
+        assert [mark.ledger_id for mark in found] == [0, 1, 3, 5, 6, *((1 << 32) + i for i in (0, 2, 3))]
+        assert all(mark.replicas == ("127.0.0.1:32702",) for mark in found)
+        assert found[0] == UnderreplicatedLedger(0, ("127.0.0.1:32702",), 1795228253241)
+        assert await everything(tree.list(lambda replicas: "elsewhere" in replicas)) == []
+        assert await tree.locks() == {0: "localhost"}
+        assert await tree.locked_by(0) == "localhost"
+        assert await tree.locked_by(1) is None
+        assert await tree.lost_bookie_recovery_delay() == 5
+        assert await tree.is_enabled()
+        assert await service.auditor_election.current_auditor() == "127.0.0.1:32700"
+        assert {await tree.check_time(check) for check in AuditorCheck} == {None}
+        ids = set()
+        for _ in range(7):
+            ids.add((await tree.acquire()).ledger_id)
+        assert ids == {mark.ledger_id for mark in found} - {0}
+        assert await tree.try_acquire() is None
+
+    async def test_what_we_write_is_what_the_reference_writes(self, driver: MetadataDriverUnderTest) -> None:
+        nodes = {
+            str(node["path"]).removeprefix("/ledgers"): node
+            for node in golden("znodes-under-replication")
+            if "/underreplication" in str(node["path"])
+        }
+        service = await driver.open()
+        await service.cluster.initialize()
+        tree = service.under_replication
+        for ledger_id, ctime in ((0, 1795228253241), (1, 1795228253255), ((1 << 32) + 3, 1795228253283)):
+            await tree.mark(ledger_id, ["127.0.0.1:32702"], ctime_ms=ctime)
+        await tree.set_lost_bookie_recovery_delay(5)
+        await service.auditor_election.elect("127.0.0.1:32700")
+        await tree.lock(0)
+        for path in (
+            *("/underreplication/LAYOUT", "/underreplication/lostBookieRecoveryDelay"),
+            *("/underreplication/auditorelection", "/underreplication/auditorelection/V_0000000000"),
+            *("/underreplication/ledgers/0000/0000/0000/0000/urL0000000000", "/underreplication/locks"),
+            *("/underreplication/ledgers/0000/0000/0000/0001/urL0000000001", "/underreplication/ledgers/0000"),
+            "/underreplication/ledgers/0000/0001/0000/0003/urL4294967299",
+        ):
+            found = await service.tree.get(driver.root + path)
+            assert found.data.hex() == nodes[path]["dataHex"], path
+            assert bool(found.stat.owner) is nodes[path]["ephemeral"], path
+        lock = await service.tree.get(f"{driver.root}/underreplication/locks/urL0000000000")
+        assert lock.data.decode() == f'bookieId: "{socket.gethostname()}"\n'
+        assert lock.stat.owner == service.tree.session_id
+
+
+class TestMarks:
+    async def test_replicas_join(self, pair: Pair) -> None:
+        one, two = pair
+        await one.under_replication.mark(7, ["a:1"], ctime_ms=100)
+        await two.under_replication.mark(7, ["a:1"], ctime_ms=200)  # nothing new: untouched
+        assert await two.under_replication.read(7) == UnderreplicatedLedger(7, ("a:1",), 100)
+        await two.under_replication.mark(7, ["b:1", "a:1"], ctime_ms=300)
+        assert await one.under_replication.read(7) == UnderreplicatedLedger(7, ("a:1", "b:1"), 300)
+        await two.under_replication.mark(7, ["c:1"], ctime_ms=None)
+        assert await one.under_replication.read(7) == UnderreplicatedLedger(7, ("a:1", "b:1", "c:1"), 300)
+        await one.under_replication.mark(8, [], ctime_ms=None)
+        assert await two.under_replication.read(8) == UnderreplicatedLedger(8, (), None)
+        assert await two.under_replication.read(9) is None
+
+    async def test_of_many_who_mark_at_once_nothing_is_lost(self, pair: Pair) -> None:
+        bookies = {f"b{i}:1" for i in range(20)}
+        await asyncio.gather(
+            *(pair[i % 2].under_replication.mark(3, [bookie], ctime_ms=i) for i, bookie in enumerate(sorted(bookies)))
+        )
+        found = await pair[0].under_replication.read(3)
+        assert found is not None
+        assert set(found.replicas) == bookies
+
+    async def test_listing_is_ordered_and_filtered(self, pair: Pair) -> None:
+        one, two = pair
+        ids = [0, 1, 65_535, 65_536, 2**32 + 5, 2**63 - 1, *range(100, 300)]
+        await asyncio.gather(*(one.under_replication.mark(i, [f"b{i % 3}:1"], ctime_ms=i) for i in reversed(ids)))
+        assert await marked(two) == sorted(ids)
+        some = [found.ledger_id async for found in two.under_replication.list(lambda replicas: "b1:1" in replicas)]
+        assert some == sorted(i for i in ids if i % 3 == 1)
+        await one.under_replication.unmark(65_536)
+        await one.under_replication.unmark(65_536)
+        assert 65_536 not in await marked(two)
+
+    async def test_a_damaged_mark_is_no_missing_mark(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
+        one, two = pair
+        await one.under_replication.mark(7, ["a:1"], ctime_ms=1)
+        path = f"{driver.root}/underreplication/ledgers/0000/0000/0000/0007/urL0000000007"
+        await one.tree.set(path, b"replica = ", -1)
+        for call in (
+            two.under_replication.read(7),
+            two.under_replication.mark(7, ["b:1"], ctime_ms=1),
+            everything(two.under_replication.list()),
+        ):
+            with pytest.raises(MetadataDamaged, match="urL0000000007"):
+                await call
+
+    async def test_looking_makes_nothing(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
+        tree = pair[0].under_replication
+        assert await marked(pair[0]) == []
+        assert await tree.read(1) is None
+        assert await tree.locks() == {}
+        assert await tree.locked_by(1) is None
+        assert await tree.is_enabled()
+        assert await tree.lost_bookie_recovery_delay() is None
+        assert await tree.check_time(AuditorCheck.REPLICAS) is None
+        assert await pair[0].auditor_election.current_auditor() is None
+        assert await pair[0].tree.exists(f"{driver.root}/underreplication") is None
+
+    async def test_another_layout_is_refused(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
+        await pair[0].tree.create(f"{driver.root}/underreplication")
+        await pair[0].tree.create(f"{driver.root}/underreplication/LAYOUT", b'type: "NEW"\nversion: 1\n')
+        with pytest.raises(MetadataDamaged, match="'NEW' 1"):
+            await pair[1].under_replication.mark(1, ["a:1"], ctime_ms=1)
+
+    async def test_without_a_cluster(self, driver: MetadataDriverUnderTest) -> None:
+        service = await driver.open()
+        tree = service.under_replication
+        for call in (
+            tree.mark(1, [], ctime_ms=None),
+            tree.read(1),
+            everything(tree.list()),
+            tree.try_acquire(),
+            tree.lock(1),
+            tree.locks(),
+            tree.is_enabled(),
+            tree.enable(),
+            tree.disable(),
+            tree.lost_bookie_recovery_delay(),
+            tree.set_lost_bookie_recovery_delay(1),
+            tree.check_time(AuditorCheck.ALL_LEDGERS),
+            service.auditor_election.current_auditor(),
+            service.auditor_election.elect("b:1"),
+        ):
+            with pytest.raises(MetadataNotFound):
+                await call
+        assert not await service.cluster.exists()
+
+
+class TestLocks:
+    async def test_two_workers_share_the_work(self, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        for ledger_id in range(12):
+            await one.mark(ledger_id, ["a:1"], ctime_ms=1)
+        locks = [await (one, two)[i % 2].acquire() for i in range(12)]
+        assert sorted(lock.ledger_id for lock in locks) == list(range(12))
+        assert sorted(await one.locks()) == list(range(12))
+        waiting = asyncio.create_task(two.acquire())
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await one.release(locks[0])
+        async with asyncio.timeout(5):
+            assert (await waiting).ledger_id == locks[0].ledger_id
+
+    async def test_every_mark_has_its_turn(self, pair: Pair) -> None:
+        tree = pair[0].under_replication
+        for ledger_id in (1, 2, 70_000, 2**40):
+            await tree.mark(ledger_id, ["a:1"], ctime_ms=1)
+        seen = set()
+        async with asyncio.timeout(30):
+            while len(seen) < 4:
+                lock = await tree.acquire()
+                seen.add(lock.ledger_id)
+                await tree.release(lock)
+
+    async def test_a_worker_wakes_up_for_a_new_mark(self, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        assert await two.try_acquire() is None
+        for ledger_id in (5, 6, 2**40):
+            waiting = asyncio.create_task(two.acquire())
+            await asyncio.sleep(0.05)
+            await one.mark(ledger_id, ["a:1"], ctime_ms=1)
+            async with asyncio.timeout(5):
+                lock = await waiting
+            assert lock.ledger_id == ledger_id
+            await two.mark_replicated(lock)
+        assert await marked(pair[0]) == []
+
+    async def test_replicated_takes_mark_and_directories_away(
+        self, driver: MetadataDriverUnderTest, pair: Pair
+    ) -> None:
+        one = pair[0].under_replication
+        await one.mark(7, ["a:1"], ctime_ms=1)
+        await one.mark(8, ["a:1"], ctime_ms=1)
+        lock = await one.lock(7)
+        await one.mark_replicated(lock)
+        ledgers = f"{driver.root}/underreplication/ledgers"
+        assert (await pair[1].tree.children(f"{ledgers}/0000/0000/0000")).names == ("0008",)
+        assert await one.locks() == {}
+        await one.mark_replicated(await one.lock(8))
+        assert (await pair[1].tree.children(ledgers)).names == ()
+
+    async def test_a_mark_that_was_renewed_stays(self, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.mark(7, ["a:1"], ctime_ms=1)
+        lock = await one.acquire()
+        await two.mark(7, ["b:1"], ctime_ms=2)
+        await one.mark_replicated(lock)
+        assert await two.read(7) == UnderreplicatedLedger(7, ("a:1", "b:1"), 2)
+        assert await two.locks() == {}
+        again = await two.acquire()
+        await two.unmark(7)
+        await two.mark_replicated(again)  # the mark is gone already: fine
+        assert await two.locks() == {}
+
+    async def test_a_lock_without_a_mark(self, pair: Pair) -> None:
+        """As the collector of over-replicated ledgers takes it."""
+        one, two = (service.under_replication for service in pair)
+        lock = await one.lock(9)
+        assert lock.mark_version is None
+        for other in (one, two):
+            with pytest.raises(MetadataExists, match="ledger 9 is locked"):
+                await other.lock(9)
+        assert await two.locked_by(9) == socket.gethostname()
+        await two.mark(9, ["a:1"], ctime_ms=1)
+        assert await two.try_acquire() is None
+        await one.mark_replicated(lock)
+        assert await marked(pair[1]) == [9]
+        assert (await two.acquire()).mark_version == 0
+
+    async def test_a_lock_ends_with_its_session_and_nobody_removes_anothers(
+        self, driver: MetadataDriverUnderTest, pair: Pair
+    ) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.mark(7, ["a:1"], ctime_ms=1)
+        lock = await one.acquire()
+        waiting = asyncio.create_task(two.acquire())
+        await asyncio.sleep(0.05)
+        await driver.expire(pair[0])
+        async with asyncio.timeout(10):
+            assert (await waiting).ledger_id == 7
+        await one.release(lock, timeout=10)
+        assert await two.locked_by(7) is not None
+        with pytest.raises(MetadataExists):
+            await one.lock(7, timeout=10)
+
+    async def test_a_formatted_tree_is_made_again(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.mark(1, ["a:1"], ctime_ms=1)
+        await two.mark_replicated(await two.acquire())
+        for name in ("ledgers", "locks"):
+            await pair[0].tree.delete(f"{driver.root}/underreplication/{name}")
+        assert await two.try_acquire() is None
+        await one.mark(2, ["a:1"], ctime_ms=1)
+        async with asyncio.timeout(5):
+            assert (await two.acquire()).ledger_id == 2
+
+
+class TestSettings:
+    async def test_enable_and_disable(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        async with two.watch_enabled() as states:
+            assert await anext(states)
+            with pytest.raises(MetadataNotFound, match="enabled already"):
+                await one.enable()
+            await one.disable()
+            assert not await anext(states)
+            with pytest.raises(MetadataExists, match="disabled already"):
+                await two.disable()
+            assert (await pair[0].tree.get(f"{driver.root}/underreplication/disable")).data == b""
+            await one.mark(1, ["a:1"], ctime_ms=1)
+            assert await two.try_acquire() is None
+            waiting = asyncio.create_task(two.acquire())
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+            await one.enable()
+            async with asyncio.timeout(5):
+                assert await anext(states)
+                assert (await waiting).ledger_id == 1
+
+    async def test_the_recovery_delay(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        async with two.watch_lost_bookie_recovery_delay() as delays, asyncio.timeout(10):
+            assert await anext(delays) is None
+            assert await one.initialize_lost_bookie_recovery_delay(30)
+            first = await anext(delays)
+            assert first is not None
+            assert not await two.initialize_lost_bookie_recovery_delay(60)
+            assert await two.lost_bookie_recovery_delay() == 30
+            await one.set_lost_bookie_recovery_delay(30)  # asks for an audit
+            second = await anext(delays)
+            assert second is not None
+            assert (first.value, second.value) == (30, 30)
+            assert second.version > first.version
+            await one.set_lost_bookie_recovery_delay(0)
+            third = await anext(delays)
+            assert third is not None
+            assert third.value == 0
+        path = f"{driver.root}/underreplication/lostBookieRecoveryDelay"
+        assert (await pair[0].tree.get(path)).data == b"0"
+        await pair[0].tree.set(path, b"soon", -1)
+        with pytest.raises(MetadataDamaged, match="'soon'"):
+            await two.lost_bookie_recovery_delay()
+        with pytest.raises(ValueError, match="lostBookieRecoveryDelay=-1"):
+            await one.set_lost_bookie_recovery_delay(-1)
+
+    @pytest.mark.parametrize("check", AuditorCheck)
+    async def test_check_times(self, driver: MetadataDriverUnderTest, pair: Pair, check: AuditorCheck) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.set_check_time(check, 1_699_999_999_999)
+        await one.set_check_time(check, 1_700_000_000_000)
+        assert await two.check_time(check) == 1_700_000_000_000
+        node = await pair[1].tree.get(f"{driver.root}/underreplication/{check.value}")
+        assert node.data.hex() == "0880d095ffbc31"
+        await pair[1].tree.set(f"{driver.root}/underreplication/{check.value}", b"", -1)
+        assert await two.check_time(check) is None
