@@ -3,6 +3,7 @@
 from bookie_client.blocking import BlockingClient
 from bookie_client.client import Client
 from bookie_client.options import ClientOptions
+from bookie_client.placement.options import PlacementOptions
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter
@@ -16,4 +17,5 @@ __all__ = [
     "LedgerEntry",
     "LedgerReader",
     "LedgerWriter",
+    "PlacementOptions",
 ]

@@ -25,13 +25,14 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from bookie_client.bookies import Bookies
+from bookie_client.connection.answers import BookieInfo
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.pool import ChannelPool, Connector, tcp_connector
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
 from bookie_client.options import ClientOptions
-from bookie_client.placement.policy import PlacementPolicy
-from bookie_client.placement.random_choice import RandomPlacement
+from bookie_client.placement.inputs import PlacementChoice, PlacementInputs
+from bookie_client.placement.options import PlacementOptions
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.creation import NewLedger, create_ledger
@@ -72,7 +73,10 @@ class Client:
     """A BookKeeper client on the running event loop.
 
     `metadata` is the URI of the metadata service (`zk+null://host:2181/ledgers`, or the embedded service's),
-    or an open service, which is then not closed with the client.
+    or an open service, which is then not closed with the client. `placement` decides which bookies a ledger goes
+    to: a policy's name ("random", "rack-aware", "region-aware", "zone-aware"), `PlacementOptions`, or a policy of
+    your own; by default rack-aware, with the racks that bookies publish. Raises `BadRequest` for a choice that makes
+    no sense.
     """
 
     def __init__(
@@ -80,13 +84,13 @@ class Client:
         metadata: str | MetadataService,
         options: ClientOptions | None = None,
         *,
-        placement: PlacementPolicy | None = None,
+        placement: PlacementChoice | None = None,
         connector: Connector = tcp_connector,
         random: Random | None = None,
     ) -> None:
         self._metadata = metadata
         self._options = options or ClientOptions()
-        self._placement = placement or RandomPlacement()
+        self._placement = PlacementInputs(placement or PlacementOptions())
         self._connector = connector
         self._random = random or Random()
         self._service: MetadataService | None = None
@@ -102,7 +106,9 @@ class Client:
         await self.close()
 
     async def start(self) -> None:
-        """Connect to the metadata service. Raises `MetadataUnavailable`."""
+        """Connect to the metadata service. Raises `MetadataUnavailable`, and `BadRequest` for a topology file or
+        script that cannot be used."""
+        await self._placement.open()
         if isinstance(self._metadata, str):
             # Here, because the drivers take a while to load and a client of an open service needs none of
             # them.
@@ -116,9 +122,9 @@ class Client:
         health = BookieHealth(self._options, asyncio.get_running_loop().time, self._random)
         pool = ChannelPool(bookies.address, self._options, self._connector, health)
         pool.addresses.start(lambda: bookies.known_writable | bookies.known_read_only, bookies.changed)
-        self._context = ClientContext(
-            self._options, self._service.ledgers, bookies, pool, self._placement, self._random
-        )
+        context = ClientContext(self._options, self._service.ledgers, bookies, pool, self._placement, self._random)
+        await self._placement.start(bookies, context.avoided_bookies, context.free_bytes)
+        self._context = context
 
     async def close(self) -> None:
         """Close all connections, and the metadata service if this client opened it. Calling it again is fine.
@@ -129,6 +135,7 @@ class Client:
         if context is not None:
             for end in list(context.open_handles):
                 await end()
+            await self._placement.close()
             await context.pool.close()
             await context.bookies.close()
         service, self._service = self._service, None
@@ -222,6 +229,10 @@ class Client:
     async def writable_bookies(self) -> frozenset[str]:
         """Ids of the bookies that take writes at present."""
         return await self._ready.bookies.writable()
+
+    async def bookie_info(self, bookie_id: str) -> BookieInfo:
+        """Total and free bytes of a bookie, as it says now. Raises `BookieUnavailable`, or what it answered."""
+        return await self._ready.operations.bookie_info(bookie_id)
 
     # --- inside ---------------------------------------------------------------------------------------------
 

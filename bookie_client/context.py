@@ -14,8 +14,9 @@ from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.connection.pool import ChannelPool
 from bookie_client.options import ClientOptions
+from bookie_client.placement.inputs import PlacementInputs
 from bookie_client.placement.policy import ClusterView, PlacementPolicy
-from bookie_client.placement.random_choice import RandomPlacement
+from bookie_client.placement.topology import Topology
 from bookie_protocol.metadata_service.interface import LedgerStore
 
 
@@ -28,7 +29,7 @@ class ClientContext:
     ledgers: LedgerStore
     bookies: Bookies
     pool: ChannelPool
-    placement: PlacementPolicy = field(default_factory=RandomPlacement)
+    placement_inputs: PlacementInputs
     random: Random = field(default_factory=Random)
     open_handles: set[Callable[[], Awaitable[None]]] = field(default_factory=set)
     """How to end each handle that is still open when the client closes."""
@@ -49,6 +50,24 @@ class ClientContext:
         """What was seen of each bookie."""
         return self.pool.health
 
+    def avoided_bookies(self) -> frozenset[str]:
+        """Bookies that new data goes to only when the others do not suffice."""
+        return self.health.failed_lately() | self.health.quarantined()
+
+    async def free_bytes(self, bookie: str) -> int:
+        """Free disk space of a bookie. Raises what operations on bookies raise."""
+        return (await self.operations.bookie_info(bookie)).free_bytes
+
+    @property
+    def placement(self) -> PlacementPolicy:
+        """Who chooses bookies."""
+        return self.placement_inputs.policy
+
+    @property
+    def topology(self) -> Topology:
+        """Where bookies and this client stand, as last known."""
+        return self.placement_inputs.topology
+
     async def cluster_view(self) -> ClusterView:
         """The bookies as a placement policy has to see them now. Raises `MetadataError`."""
-        return ClusterView(writable=await self.bookies.writable(), quarantined=self.pool.down())
+        return await self.placement_inputs.view()

@@ -27,9 +27,10 @@ from bookie_client.blocking.handles import (
 from bookie_client.blocking.iteration import iterate
 from bookie_client.blocking.loop_thread import LoopThread
 from bookie_client.client import Client
+from bookie_client.connection.answers import BookieInfo
 from bookie_client.connection.pool import Connector, tcp_connector
 from bookie_client.options import ClientOptions
-from bookie_client.placement.policy import PlacementPolicy
+from bookie_client.placement.inputs import PlacementChoice
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.writer import LedgerWriter
@@ -51,7 +52,7 @@ class BlockingClient:
         metadata: str | MetadataService,
         options: ClientOptions | None = None,
         *,
-        placement: PlacementPolicy | None = None,
+        placement: PlacementChoice | None = None,
         connector: Connector = tcp_connector,
         random: Random | None = None,
     ) -> None:
@@ -173,6 +174,10 @@ class BlockingClient:
     def writable_bookies(self) -> frozenset[str]:
         """Ids of the bookies that take writes at present."""
         return self._thread.run(self._client.writable_bookies)
+
+    def bookie_info(self, bookie_id: str) -> BookieInfo:
+        """Total and free bytes of a bookie, as it says now. Raises `BookieUnavailable`, or what it answered."""
+        return self._thread.run(self._client.bookie_info, bookie_id)
 
     # --- inside ---------------------------------------------------------------------------------------------
 

@@ -114,12 +114,11 @@ class ZoneAwarePlacement(RuleBasedPlacement):
         windows = windows_of(quorums)
         levels = [Level(ZoneRule(windows, minimum, desired))]
         if not self.enforce:
-            one_domain = "a zone may use one upgrade domain in a write set"
-            for lower in range(minimum, 0, -1):
-                given_up = (one_domain,)
-                if lower < minimum:
-                    given_up += (f"write sets may lie in {lower} instead of {minimum} zones",)
-                levels.append(Level(ZoneRule(windows, lower, desired, domains=False), given_up))
+            given_up: tuple[str, ...] = ("a zone may use one upgrade domain in a write set",)
+            levels.append(Level(ZoneRule(windows, minimum, desired, domains=False), given_up))
+            for lower in range(minimum - 1, 0, -1):
+                zones = f"write sets may lie in {lower} instead of {minimum} zones"
+                levels.append(Level(ZoneRule(windows, lower, desired, domains=False), (*given_up, zones)))
         return levels
 
     def verdict(self, labels: Sequence[Location], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:

@@ -121,6 +121,7 @@ class EntrySources:
             slow=health.slow(),
             writable=writable if writable or read_only else None,
             read_only=read_only,
+            topology=context.topology,
         )
 
     # --- asking ---------------------------------------------------------------------------------------------

@@ -50,5 +50,5 @@ async def find_spares(
         if not unreachable:
             break
         excluded = dict(cluster.excluded) | dict.fromkeys(unreachable, "could not be reached just now")
-        cluster = replace(cluster, excluded=excluded, quarantined=cluster.quarantined | context.pool.down())
+        cluster = replace(cluster, excluded=excluded, quarantined=context.avoided_bookies())
     return replace(cluster, writable=found, quarantined=frozenset())

@@ -75,6 +75,7 @@ async def test_what_a_bookie_says_is_asked_once_for_each_registration(registry):
     # Came back between two looks: the set is the same, its version is not.
     registry.properties["b1"] = {"zone": "z3"}
     registry._tell()
+    await until(lambda: not bookies._infos)
     assert (await bookies.info("b1")).properties == {"zone": "z3"}
     await bookies.close()
 

@@ -1,0 +1,94 @@
+"""Everything a client feeds its placement policy with: who is writable, where bookies stand, how full they are.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bookie_client.bookies import Bookies
+from bookie_client.placement.free_space import AskFreeBytes, FreeSpace
+from bookie_client.placement.options import PlacementOptions, make_policy, make_source
+from bookie_client.placement.policy import ClusterView, PlacementPolicy
+from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Topology, parse_location
+from bookie_client.placement.tracker import TopologyTracker
+from bookie_client.placement.weighted import WeightedPlacement
+
+PlacementChoice = PlacementPolicy | PlacementOptions | str
+"""A policy of one's own, options, or the name of a policy."""
+
+
+class PlacementInputs:
+    """The policy of one client and what it is fed with; `open` and `start` before use.
+
+    Raises `BadRequest` for a choice that makes no sense.
+    """
+
+    def __init__(self, choice: PlacementChoice) -> None:
+        if isinstance(choice, str):
+            choice = PlacementOptions(policy=choice)
+        if isinstance(choice, PlacementOptions):
+            self.options, self.policy = choice, make_policy(choice)
+        else:
+            self.options, self.policy = PlacementOptions(), choice
+        self._source = make_source(self.options)
+        self._bookies: Bookies | None = None
+        self._avoided: Callable[[], frozenset[str]] = frozenset
+        self._tracker: TopologyTracker | None = None
+        self._free_space: FreeSpace | None = None
+
+    async def open(self) -> None:
+        """Look at the configured source. Raises `BadRequest` for a topology file or script that cannot be used."""
+        if self.options.needs_locations:
+            await self._source.open()
+
+    async def start(
+        self, bookies: Bookies, avoided: Callable[[], frozenset[str]], ask_free_bytes: AskFreeBytes
+    ) -> None:
+        """Begin to follow. `avoided`: bookies taken only when the others do not suffice, as known now."""
+        options = self.options
+        self._bookies, self._avoided = bookies, avoided
+        if options.needs_locations:
+            local = parse_location(options.local_location) if options.local_location else None
+            self._tracker = TopologyTracker(
+                self._source, bookies, local=local, refresh_interval=options.topology_refresh
+            )
+            await self._tracker.start()
+        if isinstance(self.policy, WeightedPlacement):
+            self._free_space = FreeSpace(
+                bookies,
+                ask_free_bytes,
+                interval=options.free_space_interval,
+                retry_interval=options.free_space_retry_interval,
+            )
+            self._free_space.start()
+
+    async def close(self) -> None:
+        """Stop following."""
+        if self._tracker is not None:
+            await self._tracker.close()
+        if self._free_space is not None:
+            await self._free_space.close()
+
+    @property
+    def topology(self) -> Topology:
+        """Where bookies stand, as last known; asks nobody."""
+        return self._tracker.topology if self._tracker is not None else UNKNOWN_TOPOLOGY
+
+    async def view(self) -> ClusterView:
+        """The bookies now. Raises the registry's `MetadataError`."""
+        if self._bookies is None:
+            raise RuntimeError("placement inputs are used before `start`")
+        writable = await self._bookies.writable()
+        read_only = self._bookies.known_read_only - writable
+        topology = self.topology
+        if self._tracker is not None:
+            topology = await self._tracker.current(writable | read_only)
+        return ClusterView(
+            writable=writable,
+            read_only=read_only,
+            quarantined=self._avoided(),
+            topology=topology,
+            free_bytes=dict(self._free_space.known) if self._free_space is not None else {},
+        )
