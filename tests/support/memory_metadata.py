@@ -6,7 +6,7 @@ Faults on demand: `lose_next_answer` applies the next write and raises as if the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from bookie_protocol.errors import (
     MetadataExists,
@@ -34,6 +34,7 @@ class MemoryLedgers:
         self.lose_next_answer = False
         self.unavailable = False
         self._next_id = 0
+        self._changed = asyncio.Event()
 
     async def generate_id(self, *, timeout: float | None = None) -> int:
         self._next_id += 1
@@ -67,10 +68,28 @@ class MemoryLedgers:
         return stored
 
     async def delete(self, ledger_id: int, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
-        self.stored.pop(ledger_id, None)
+        current = self.stored.get(ledger_id)
+        if current is None:
+            return
+        if version not in (ANY_VERSION, current.version):
+            raise MetadataVersionConflict(f"version {version} is not {current.version}")
+        del self.stored[ledger_id]
+        self._tell()
 
     def watch(self, ledger_id: int) -> Subscription[Versioned[LedgerMetadata] | None]:
-        raise AssertionError("not used by these tests")
+        async def feed(publish: Callable[[Versioned[LedgerMetadata] | None], None]) -> None:
+            newest = -1
+            while True:
+                changed = self._changed
+                found = self.stored.get(ledger_id)
+                if found is None or found.version > newest:
+                    publish(found)
+                if found is None:
+                    return
+                newest = found.version
+                await changed.wait()
+
+        return Subscription(feed)
 
     async def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
         yield LedgerRange(0, MAX_LEDGER_ID, tuple(sorted(self.stored)))
@@ -78,7 +97,12 @@ class MemoryLedgers:
     def _store(self, metadata: LedgerMetadata, version: int) -> Versioned[LedgerMetadata]:
         stored = self.stored[metadata.ledger_id] = Versioned(metadata, version)
         self.history.append(metadata)
+        self._tell()
         return stored
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
 
 class MemoryBookies:
