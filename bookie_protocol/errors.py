@@ -284,7 +284,7 @@ class MetadataVersionConflict(MetadataError, Refused):
 
 
 class MetadataNotEmpty(MetadataError, Refused):
-    """A node that has children cannot be deleted."""
+    """What is to be deleted still holds something: a node its children, a cluster its bookies or ledgers."""
 
 
 class LedgerIdsExhausted(MetadataError, Refused):

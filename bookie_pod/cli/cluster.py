@@ -1,10 +1,26 @@
-"""`bookie cluster`: the cluster's metadata."""
+"""`bookie cluster`: the cluster's metadata. Other modules add commands to the group too."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
 import click
 
-from bookie_protocol.errors import ExitCode, MetadataExists, MetadataUnavailable, ServerStartFailed
+from bookie_pod.cli.whoami import whoami
+from bookie_protocol.errors import (
+    ExitCode,
+    InvalidConfiguration,
+    MetadataExists,
+    MetadataUnavailable,
+    ServerStartFailed,
+)
+
+if TYPE_CHECKING:
+    from bookie_protocol.metadata_service.interface import MetadataService
+
+T = TypeVar("T")
 
 
 @click.group()
@@ -12,32 +28,133 @@ def cluster() -> None:
     """Look after a cluster's metadata."""
 
 
+cluster.add_command(whoami)
+
+_uri = click.argument("uri")
+_config = click.option(
+    "-c",
+    "--config",
+    "file",
+    envvar="BOOKIE_CONF",
+    metavar="FILE",
+    help="Take zkTimeout and ZooKeeper's login from this properties file. [environment: BOOKIE_CONF]",
+)
+_timeout = click.option("--timeout", type=float, help="Seconds to wait for the metadata service. [default: zkTimeout]")
+_confirm = click.option("--confirm", is_flag=True, help="Yes, do it.")
+_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
 @cluster.command()
-@click.argument("uri")
-@click.option("--timeout", default=10.0, show_default=True, help="Seconds to wait for the metadata service.")
-def init(uri: str, timeout: float) -> int:
+@_uri
+@_config
+@_timeout
+@_json
+def init(uri: str, file: str | None, timeout: float | None, as_json: bool) -> int:
     """Make a new cluster at URI, such as zk+hierarchical://zk1:2181;zk2:2181/ledgers.
 
     Writes the layout and a fresh instance id. A cluster that exists already is left as it is, with exit code 1.
     """
-    import asyncio
-
     try:
-        instance_id = asyncio.run(_init(uri, timeout))
+        instance_id = _run(uri, file, timeout, lambda service: service.cluster.initialize())
     except MetadataExists:
         click.echo(f"bookie: {uri} holds a cluster already; nothing was changed", err=True)
         return ExitCode.INVALID_CONFIGURATION
-    except MetadataUnavailable as error:
-        raise ServerStartFailed(f"the metadata service does not answer: {error}") from error
-    click.echo(f"new cluster {instance_id} at {uri}")
+    _tell(as_json, f"new cluster {instance_id} at {uri}", uri=uri, instance_id=instance_id)
     return ExitCode.OK
 
 
-async def _init(uri: str, timeout: float) -> str:
-    from bookie_protocol.metadata_service.uri import open_metadata_service
+@cluster.command("format")
+@_uri
+@_confirm
+@click.option("--force", is_flag=True, help="Even while bookies are registered.")
+@_config
+@_timeout
+@_json
+def format_(uri: str, confirm: bool, force: bool, file: str | None, timeout: float | None, as_json: bool) -> int:
+    """Erase the metadata of every ledger of the cluster at URI, and all cookies. The data is lost.
 
-    service = await open_metadata_service(uri, timeout=timeout)
+    Marks of under-replicated ledgers and the generation of ledger ids go too; the cluster gets a new instance id, so
+    that bookies with old data refuse to start. The settings of auto-recovery stay. Refuses while bookies are
+    registered. Where there is no cluster, one is made.
+    """
+    if not confirm:
+        raise InvalidConfiguration(
+            f"formatting {uri} erases the metadata of all its ledgers, and with it their data; repeat with --confirm"
+        )
+    instance_id = _run(uri, file, timeout, lambda service: service.cluster.format(force=force))
+    _tell(as_json, f"cluster at {uri} formatted; new instance id {instance_id}", uri=uri, instance_id=instance_id)
+    return ExitCode.OK
+
+
+@cluster.command()
+@_uri
+@click.option("--root", required=True, help="The cluster's root, exactly as in URI: /ledgers for example.")
+@click.option("--instance-id", help="The cluster's instance id.")
+@_confirm
+@click.option("--force", is_flag=True, help="Also without an instance id, and although there are ledgers.")
+@_config
+@_timeout
+@_json
+def nuke(
+    uri: str,
+    root: str,
+    instance_id: str | None,
+    confirm: bool,
+    force: bool,
+    file: str | None,
+    timeout: float | None,
+    as_json: bool,
+) -> int:
+    """Remove the cluster at URI with everything below its root.
+
+    Refuses while bookies are registered, if the root holds nodes that are none of BookKeeper's, if --root or
+    --instance-id is not the cluster's, and, without --force, if there are ledgers.
+    """
+    from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
+
+    found = parse_metadata_service_uri(uri).root
+    if root != found:
+        raise InvalidConfiguration(f"--root {root}: the root of {uri} is {found}; nothing was changed")
+    if instance_id is None and not force:
+        raise InvalidConfiguration(f"removing {uri} needs its --instance-id, or --force; nothing was changed")
+    if not confirm:
+        raise InvalidConfiguration(f"removing {uri} cannot be undone; repeat with --confirm")
+    _run(uri, file, timeout, lambda service: service.cluster.nuke(instance_id=instance_id, with_ledgers=force))
+    _tell(as_json, f"cluster at {uri} removed", uri=uri, removed=root)
+    return ExitCode.OK
+
+
+def _run(
+    uri: str, file: str | None, timeout: float | None, work: Callable[[MetadataService], Coroutine[Any, Any, T]]
+) -> T:
+    """Connect, do the work, disconnect."""
+    import asyncio
+    from dataclasses import replace
+
+    from bookie_pod.config.sections.security import MetadataConfig
+
+    config = MetadataConfig()
+    if file is not None:
+        from bookie_pod.config.load import load_config
+
+        config = load_config(file).metadata
+    if timeout is not None:
+        config = replace(config, zk_timeout_ms=round(timeout * 1000))
+
+    async def connected() -> T:
+        from bookie_pod.node.metadata import open_metadata
+
+        service = await open_metadata(config, uri)
+        try:
+            return await work(service)
+        finally:
+            await service.close()
+
     try:
-        return await service.cluster.initialize()
-    finally:
-        await service.close()
+        return asyncio.run(connected())
+    except MetadataUnavailable as error:
+        raise ServerStartFailed(f"the metadata service does not answer: {error}") from error
+
+
+def _tell(as_json: bool, line: str, **values: str) -> None:
+    click.echo(json.dumps(values) if as_json else line)

@@ -146,8 +146,8 @@ def _disks(config: BookieConfig) -> Iterator[str]:
 
 def _security(config: BookieConfig) -> Iterator[str]:
     metadata, http = config.metadata, config.http
-    if metadata.zk_enable_security:
-        yield "zkEnableSecurity=true: access lists of znodes are not supported; remove the key"
+    if metadata.zk_enable_security and metadata.zk_auth_credentials_path is None:
+        yield "zkEnableSecurity=true: access lists name the user that logged in, so zkAuthCredentialsPath is needed"
     uri = metadata.service_uri
     if uri is not None and "://" not in uri and not uri.startswith("/"):
         yield (

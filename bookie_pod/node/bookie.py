@@ -46,6 +46,7 @@ from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.identity import check_cookies, service_info
 from bookie_pod.node.loop_bridge import LoopBridge
 from bookie_pod.node.memory import give_back_memory, trimmer
+from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server, open_storage_side
 from bookie_pod.node.recovery import replay_journals
@@ -61,7 +62,6 @@ from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.marks import MarkFiles
 from bookie_protocol.errors import PodkeeperError, StorageFault
-from bookie_protocol.metadata_service.uri import open_metadata_service
 
 if TYPE_CHECKING:
     from bookie_protocol.metadata_service.interface import MetadataService
@@ -119,11 +119,7 @@ class Bookie:
         http = asyncio.create_task(start_http(config.http, self, self.registry))
         self._undo.push_async_callback(_stop_server, http)
         self._phase("connecting to the metadata service")
-        self._metadata = await open_metadata_service(
-            uri,
-            timeout=config.metadata.zk_timeout_ms / 1000,
-            secure=config.metadata.zk_enable_security,
-        )
+        self._metadata = await open_metadata(config.metadata, uri)
         self._undo.push_async_callback(self._metadata.close)
         self.bookie_id = await asyncio.to_thread(derive_bookie_id, self._address())
         self._phase("checking cookies")

@@ -92,4 +92,9 @@ class MetadataConfig:
     zk_request_rate_limit: float = key("zkRequestRateLimit", 0.0, at_least=0)
     """Metadata operations per second. 0: no limit."""
     zk_enable_security: bool = key("zkEnableSecurity", False)
-    """Give every znode an access list of its creator. Refused while the ZooKeeper driver does not do so."""
+    """New znodes belong to their creator alone: every component logs in to ZooKeeper as the same user. Znodes that
+    exist keep their access lists. Needs `zkAuthCredentialsPath`."""
+    zk_auth_scheme: str = key("zkAuthScheme", "digest", choices=("digest", "sasl"))
+    """How to log in to ZooKeeper: its own `digest` scheme, or `sasl` (DIGEST-MD5, what Java's JAAS files set up)."""
+    zk_auth_credentials_path: str | None = key("zkAuthCredentialsPath", None)
+    """File that holds `user:password` for ZooKeeper. Unset: no login."""

@@ -1,0 +1,178 @@
+"""`bookie cluster init`, `format`, `nuke` and `whoami`, on a metadata store in a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bookie_pod.cli.main import run
+from bookie_protocol.digest import DigestType
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.uri import open_metadata_service
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.delenv("BOOKIE_CONF", raising=False)
+    return str(tmp_path / "metadata")
+
+
+def with_service(uri: str, work: Callable[[MetadataService], Any]) -> Any:
+    async def connected() -> Any:
+        service = await open_metadata_service(uri)
+        try:
+            return await work(service)
+        finally:
+            await service.close()
+
+    return asyncio.run(connected())
+
+
+def init(uri: str, capsys: Capture) -> str:
+    assert run(["cluster", "init", uri, "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["uri"] == uri
+    return str(made["instance_id"])
+
+
+async def create_ledger(service: MetadataService) -> None:
+    made = LedgerMetadata(3, 1, 1, 1, {0: ("b:1",)}, digest_type=DigestType.CRC32C, password=b"")
+    await service.ledgers.create(made)
+
+
+def refusal(capsys: Capture) -> str:
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("bookie: ")
+    return line
+
+
+def test_init(uri: str, capsys: Capture) -> None:
+    assert run(["cluster", "init", uri]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("new cluster ")
+    assert line.endswith(f" at {uri}\n")
+    instance = with_service(uri, lambda service: service.cluster.instance_id())
+    assert run(["cluster", "init", uri]) == 1
+    assert refusal(capsys) == f"bookie: {uri} holds a cluster already; nothing was changed"
+    assert with_service(uri, lambda service: service.cluster.instance_id()) == instance
+
+
+def test_format(uri: str, capsys: Capture) -> None:
+    before = init(uri, capsys)
+    with_service(uri, create_ledger)
+    assert run(["cluster", "format", uri]) == 1
+    assert "repeat with --confirm" in refusal(capsys)
+    assert with_service(uri, lambda service: service.ledgers.read(3)).value.ledger_id == 3
+    assert run(["cluster", "format", uri, "--confirm", "--json"]) == 0
+    after = json.loads(capsys.readouterr().out)["instance_id"]
+    assert with_service(uri, lambda service: service.cluster.instance_id()) == after != before
+
+
+def test_nuke(uri: str, capsys: Capture) -> None:
+    instance = init(uri, capsys)
+    with_service(uri, create_ledger)
+    known = ["--root", "/ledgers", "--instance-id", instance]
+    for arguments, message in (
+        (["--root", "/ledger", "--instance-id", instance, "--confirm"], f"the root of {uri} is /ledgers"),
+        (["--root", "/ledgers", "--confirm"], "needs its --instance-id, or --force"),
+        (known, "cannot be undone; repeat with --confirm"),
+        (["--root", "/ledgers", "--instance-id", "x", "--confirm"], f"has instance id {instance}, not x"),
+        ([*known, "--confirm"], "it holds ledgers, such as 3"),
+        (["--root", "/ledgers", "--instance-id", "x", "--confirm", "--force"], "not x; nothing was changed"),
+    ):
+        assert run(["cluster", "nuke", uri, *arguments]) != 0
+        assert message in refusal(capsys)
+    assert with_service(uri, lambda service: service.ledgers.read(3)).value.ledger_id == 3
+    assert run(["cluster", "nuke", uri, *known, "--confirm", "--force"]) == 0
+    assert capsys.readouterr().out == f"cluster at {uri} removed\n"
+    assert not with_service(uri, lambda service: service.cluster.exists())
+    assert run(["cluster", "nuke", uri, *known, "--confirm"]) != 0
+    assert "there is no cluster at /ledgers" in refusal(capsys)
+
+
+def test_nobody_answers(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BOOKIE_CONF", raising=False)
+    assert run(["cluster", "init", "embedded://127.0.0.1:9/ledgers", "--timeout", "0.3"]) == 2
+    assert "the metadata service does not answer" in refusal(capsys)
+
+
+@pytest.fixture
+def configured(uri: str, tmp_path: Path) -> list[str]:
+    file = tmp_path / "bk.conf"
+    file.write_text(
+        f"metadataServiceUri={uri}\nbookieId=bookie-1\nadvertisedAddress=10.0.0.1\nbookiePort=4181\n"
+        f"journalDirectories={tmp_path}/journal\nledgerDirectories={tmp_path}/ledgers\n"
+    )
+    return ["cluster", "whoami", "--config", str(file)]
+
+
+def test_whoami(uri: str, configured: list[str], capsys: Capture, tmp_path: Path) -> None:
+    assert run(configured) != 0
+    assert "there is no cluster" in refusal(capsys)
+    instance = init(uri, capsys)
+    assert run(configured) == 0
+    printed = capsys.readouterr().out
+    assert "bookie id           bookie-1\n" in printed
+    assert "cookie              none: a new bookie" in printed
+    assert not (tmp_path / "journal").exists()  # looking changes nothing
+
+    cookie = (
+        f'5\nbookieHost: "bookie-1"\njournalDir: "{tmp_path}/journal"\n'
+        f'ledgerDirs: "1\\t{tmp_path}/ledgers"\ninstanceId: "{instance}"\n'
+    )
+    for folder in ("journal", "ledgers"):
+        (tmp_path / folder / "current").mkdir(parents=True)
+        (tmp_path / folder / "current" / "VERSION").write_text(cookie)
+    with_service(uri, lambda service: service.cookies.create("bookie-1", cookie.encode()))
+    assert run([*configured, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {
+        "bookie_id": "bookie-1",
+        "advertised_address": "10.0.0.1:4181",
+        "metadata_service": uri,
+        "instance_id": instance,
+        "cookie_instance_ids": [instance],
+        "registered": None,
+        "registered_address": None,
+        "cookie": "matches",
+        "problem": None,
+        "instance_id_matches": True,
+    }
+
+    assert run(["cluster", "format", uri, "--confirm", "--json"]) == 0
+    new = json.loads(capsys.readouterr().out)["instance_id"]
+    assert run(configured) == 1
+    printed = capsys.readouterr()
+    assert f"instance id         {new} (a cookie names another)\n" in printed.out
+    assert "belongs to the cluster with instance id" in printed.err
+
+
+def test_whoami_of_a_registered_bookie(
+    uri: str, configured: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bookie_pod.node import whoami as whoami_module
+    from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
+
+    init(uri, capsys)
+    open_metadata = whoami_module.open_metadata
+
+    async def open_and_register(*arguments: Any) -> MetadataService:
+        service = await open_metadata(*arguments)
+        info = BookieServiceInfo((Endpoint("bookie", "10.0.0.9", 3181, "bookie-rpc"),))
+        await service.bookies.register("bookie-1", BookieGroup.READ_ONLY, info)
+        return service
+
+    monkeypatch.setattr(whoami_module, "open_metadata", open_and_register)
+    assert run([*configured, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["registered"], found["registered_address"]) == ("read-only", "10.0.0.9:3181")

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bookie_pod.config.sections.security import MetadataConfig
+from bookie_pod.node import metadata as metadata_module
+from bookie_pod.node.metadata import open_metadata, read_credentials
+from bookie_protocol.errors import InvalidConfiguration
+
+
+def test_credentials(tmp_path: Path) -> None:
+    file = tmp_path / "zk"
+    file.write_text("bookie:a:secret\n")
+    assert read_credentials(str(file)) == ("bookie", "a:secret")
+    for text in ("", "bookie", "bookie:", ":secret", "a:b\nc:d"):
+        file.write_text(text)
+        with pytest.raises(InvalidConfiguration, match="must hold one line user:password"):
+            read_credentials(str(file))
+    with pytest.raises(InvalidConfiguration, match=r"zkAuthCredentialsPath=/nowhere: No such file"):
+        read_credentials("/nowhere")
+    file.write_bytes(b"\xff\xfe:x")
+    with pytest.raises(InvalidConfiguration, match="it is no text"):
+        read_credentials(str(file))
+
+
+async def test_the_configuration_reaches_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "zk").write_text("bookie:secret")
+    calls: list[dict[str, Any]] = []
+
+    async def remember(uri: str, **options: Any) -> None:
+        calls.append({"uri": uri, **options})
+
+    monkeypatch.setattr(metadata_module, "open_metadata_service", remember)
+    config = replace(
+        MetadataConfig(),
+        zk_timeout_ms=1500,
+        zk_enable_security=True,
+        zk_request_rate_limit=7.0,
+        zk_auth_credentials_path=str(tmp_path / "zk"),
+    )
+    await open_metadata(config, "zk://a:1/x")
+    await open_metadata(replace(config, zk_auth_scheme="sasl"), "zk://a:1/x")
+    digest, sasl = calls
+    assert digest["uri"] == "zk://a:1/x"
+    assert (digest["timeout"], digest["secure"], digest["requests_per_second"]) == (1.5, True, 7.0)
+    assert (digest["auth"], digest["sasl"]) == ((("digest", "bookie:secret"),), None)
+    assert sasl["auth"] == ()
+    assert (sasl["sasl"].username, sasl["sasl"].password) == ("bookie", "secret")
+    assert "secret" not in repr(sasl["sasl"])
