@@ -72,14 +72,14 @@ class BookieRecord:
 
     # --- reads ----------------------------------------------------------------------------------------------
 
-    def read_took(self, seconds: float) -> None:
-        """A read was answered, well or ill, after this time."""
-        if self.is_measured:
+    def read_took(self, seconds: float, now: float) -> None:
+        """A read was answered, well or ill, after this time; `now` is when."""
+        if now < self._measured_until:
             self._deviation += (abs(seconds - self.read_seconds) - self._deviation) * _DEVIATION_WEIGHT
             self.read_seconds += (seconds - self.read_seconds) * _MEAN_WEIGHT
         else:
             self.read_seconds, self._deviation = seconds, seconds / 2
-        self._measured_until = self._clock() + self._options.failure_history
+        self._measured_until = now + self._options.failure_history
 
     @property
     def is_measured(self) -> bool:

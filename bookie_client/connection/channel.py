@@ -23,7 +23,7 @@ import structlog
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.handshake import HandshakeProtocol, establish
-from bookie_client.connection.request import Request
+from bookie_client.connection.request import BookieRequest
 from bookie_protocol.errors import BookieUnavailable, MetadataError, MetadataNotFound, PodkeeperError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class _Waiting(NamedTuple):
 
     frame: bytes
     key: bytes
-    request: Request
+    request: BookieRequest
     ticks: int
     measured: bool
 
@@ -67,24 +67,24 @@ class Channel:
 
     # --- sending --------------------------------------------------------------------------------------------
 
-    def send_add(self, frame: bytes, key: bytes, request: Request) -> None:
+    def send_add(self, frame: bytes, key: bytes, request: BookieRequest) -> None:
         """Send an add, with the time-out of adds."""
         if self._connection is not None:
             self._connection.send(frame, key, request, self._pool.add_ticks)
         else:
             self._send_later(_Waiting(frame, key, request, self._pool.add_ticks, False))
 
-    def send_read(self, frame: bytes, key: bytes, request: Request) -> None:
+    def send_read(self, frame: bytes, key: bytes, request: BookieRequest) -> None:
         """Send a plain read, with the time-out of reads; how long it takes is measured."""
         if self._connection is not None:
             self._connection.send_measured(frame, key, request, self._pool.read_ticks)
         else:
             self._send_later(_Waiting(frame, key, request, self._pool.read_ticks, True))
 
-    def send(self, frame: bytes, key: bytes, request: Request, timeout: float) -> None:
+    def send(self, frame: bytes, key: bytes, request: BookieRequest, timeout: float) -> None:
         """Send any other request, with its own time-out in seconds."""
         # One tick more, because it may be sent just before one.
-        ticks = ceil(timeout / self._pool.tick) + 1
+        ticks = ceil(timeout / self._pool.ticker.seconds) + 1
         if self._connection is not None:
             self._connection.send(frame, key, request, ticks)
         else:
@@ -92,14 +92,17 @@ class Channel:
 
     def _send_later(self, waiting: _Waiting) -> None:
         if self._pool.is_closed:
-            self._loop.call_soon(waiting.request.failed, self._pool.closed_error(self.bookie_id))
+            self._refuse_soon(waiting, self._pool.closed_error(self.bookie_id))
         elif self._attempt is not None:
             self._waiting.append(waiting)
         elif self._error is not None and self._loop.time() < self._retry_at:
-            self._loop.call_soon(waiting.request.failed, self._error)
+            self._refuse_soon(waiting, self._error)
         else:
             self._waiting.append(waiting)
             self._start_attempt()
+
+    def _refuse_soon(self, waiting: _Waiting, error: PodkeeperError) -> None:
+        self._loop.call_soon(waiting.request.refused, self.bookie_id, error)
 
     # --- connecting -----------------------------------------------------------------------------------------
 
@@ -152,7 +155,7 @@ class Channel:
             self.bookie_id,
             self.dialect,
             max_frame_size=options.max_frame_size,
-            tick=pool.tick,
+            ticker=pool.ticker,
             silence_ticks=pool.silence_ticks,
             record=self._record,
             on_closed=self._closed,
@@ -190,7 +193,7 @@ class Channel:
         self._back_off(error)
         waiting, self._waiting = self._waiting, []
         for each in waiting:
-            each.request.failed(error)
+            each.request.refused(self.bookie_id, error)
 
     def _back_off(self, error: PodkeeperError) -> None:
         options = self._pool.options

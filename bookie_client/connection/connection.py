@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final, cast
 
 from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.connection.dialect import Dialect
-from bookie_client.connection.request import Request
+from bookie_client.connection.request import BookieRequest
+from bookie_client.connection.ticker import Ticker
 from bookie_protocol.errors import BookieTimeout, BookieUnavailable, ConnectionLost, PodkeeperError, ProtocolViolation
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE, check_length
 
@@ -31,6 +33,19 @@ FLUSH_BYTES: Final = 256 * 1024
 """Bytes collected in one turn of the loop that are written without waiting for its end."""
 TICKS_PER_TIMEOUT: Final = 4
 """A request is given up after its time-out and at most one tick (a quarter of the shortest time-out) more."""
+
+
+class _SameKey(list[BookieRequest]):
+    """Requests with one key, oldest first: in version 2 the key is the entry."""
+
+    @property
+    def deadline(self) -> int:
+        return self.earliest.deadline
+
+    @property
+    def earliest(self) -> BookieRequest:
+        """The one that is given up first."""
+        return min(self, key=attrgetter("deadline"))
 
 
 class BookieConnection(asyncio.Protocol):
@@ -42,7 +57,7 @@ class BookieConnection(asyncio.Protocol):
         dialect: Dialect,
         *,
         max_frame_size: int,
-        tick: float,
+        ticker: Ticker,
         silence_ticks: int,
         record: BookieRecord,
         on_closed: Callable[[BookieConnection], None],
@@ -50,21 +65,19 @@ class BookieConnection(asyncio.Protocol):
         self.bookie_id = bookie_id
         self._dialect = dialect
         self._max_frame_size = max_frame_size
-        self._tick_seconds = tick
+        self._ticker = ticker
         self._silence_ticks = silence_ticks
         self._record = record
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._outstanding: dict[bytes, Request] = {}
+        self._outstanding: dict[bytes, BookieRequest | _SameKey] = {}
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_scheduled = False
         self._partial = bytearray()
         self._wanted = 0
-        self._now = 0
         self._silent_since: int | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._reason: PodkeeperError | None = None
         self._gone = asyncio.Event()
 
@@ -79,16 +92,15 @@ class BookieConnection(asyncio.Protocol):
         """Requests without an answer (requests for the same entry on a v2 connection may count as one)."""
         return len(self._outstanding)
 
-    def send(self, frame: bytes, key: bytes, request: Request, ticks: int) -> None:
+    def send(self, frame: bytes, key: bytes, request: BookieRequest, ticks: int) -> None:
         """Send a request that is given up after `ticks` ticks."""
         if self._reason is not None:
-            self._loop.call_soon(request.failed, self._reason)
+            self._loop.call_soon(request.refused, self.bookie_id, self._reason)
             return
-        request.deadline = self._now + ticks
-        request.chained = None
+        request.deadline = self._ticker.now + ticks
         before = self._outstanding.setdefault(key, request)
         if before is not request:
-            _chain(before, request)
+            self._queue_behind(key, before, request)
         self._out.append(frame)
         self._out_bytes += len(frame)
         if not self._flush_scheduled:
@@ -97,7 +109,7 @@ class BookieConnection(asyncio.Protocol):
         elif self._out_bytes >= FLUSH_BYTES:
             self._write()
 
-    def send_measured(self, frame: bytes, key: bytes, request: Request, ticks: int) -> None:
+    def send_measured(self, frame: bytes, key: bytes, request: BookieRequest, ticks: int) -> None:
         """The same, and its duration goes into the bookie's record."""
         request.sent = self._loop.time()
         self.send(frame, key, request, ticks)
@@ -116,7 +128,7 @@ class BookieConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._timer = self._loop.call_later(self._tick_seconds, self._tick)
+        self._ticker.attach(self._tick)
 
     def data_received(self, data: bytes) -> None:
         self._silent_since = None
@@ -140,13 +152,12 @@ class BookieConnection(asyncio.Protocol):
             self._reason = ConnectionLost(f"bookie {self.bookie_id}: connection closed{detail}")
         self._transport = None
         self._gone.set()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._ticker.detach(self._tick)
         outstanding, self._outstanding = self._outstanding, {}
         self._on_closed(self)
-        for request in outstanding.values():
-            for each in _chain_of(request):
-                each.failed(self._reason)
+        for waiting in outstanding.values():
+            for request in waiting if isinstance(waiting, _SameKey) else (waiting,):
+                request.refused(self.bookie_id, self._reason)
 
     def close(self, reason: PodkeeperError) -> None:
         """Drop the connection; what is outstanding fails with `reason`."""
@@ -175,6 +186,7 @@ class BookieConnection(asyncio.Protocol):
         """Handle all complete frames of `data`; returns how many bytes they took."""
         position, size, longest = 0, len(data), self._max_frame_size - LENGTH_SIZE
         unpack, acknowledged, pop = LENGTH.unpack_from, self._dialect.acknowledged, self._outstanding.pop
+        bookie = self.bookie_id
         while size - position >= LENGTH_SIZE:
             (length,) = unpack(data, position)
             end = position + LENGTH_SIZE + length
@@ -190,62 +202,63 @@ class BookieConnection(asyncio.Protocol):
                 self._slow_answer(data[start:end])
                 continue
             request = pop(key, None)
+            if isinstance(request, _SameKey):
+                request = self._take_out(key, request, request[0])
             if request is not None:
-                if request.chained is not None:
-                    self._outstanding[key] = request.chained
-                request.answered(b"", None)
+                request.acknowledged(bookie)
         self._wanted = LENGTH_SIZE
         return position
 
     def _slow_answer(self, body: bytes) -> None:
         answer = self._dialect.decode(body)
         request = self._outstanding.pop(answer.key, None)
+        if isinstance(request, _SameKey):
+            request = self._take_out(answer.key, request, request[0])
         if request is None:
             return  # given up before
-        if request.chained is not None:
-            self._outstanding[answer.key] = request.chained
         sent = getattr(request, "sent", None)
         if sent is not None:
-            self._record.read_took(self._loop.time() - sent)
+            now = self._loop.time()
+            self._record.read_took(now - sent, now)
         if answer.error is None:
-            request.take(answer)
+            request.accepted(self.bookie_id, answer)
         else:
             self._record.refused(answer.error, was_read=sent is not None)
-            request.failed(
-                answer.error(f"bookie {self.bookie_id} answered {answer.error.v3.name} to {request.describe()}")
-            )
+            what = f"bookie {self.bookie_id} answered {answer.error.v3.name} to {request.describe()}"
+            request.refused(self.bookie_id, answer.error(what))
+
+    def _queue_behind(self, key: bytes, before: BookieRequest | _SameKey, request: BookieRequest) -> None:
+        if isinstance(before, _SameKey):
+            before.append(request)
+        else:
+            self._outstanding[key] = _SameKey((before, request))
+
+    def _take_out(self, key: bytes, waiting: _SameKey, request: BookieRequest) -> BookieRequest:
+        """One of several requests ends; the others stay."""
+        waiting.remove(request)
+        self._outstanding[key] = waiting if len(waiting) > 1 else waiting[0]
+        return request
+
+    # --- time-outs ------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self._now += 1
-        self._timer = self._loop.call_later(self._tick_seconds, self._tick)
-        expired = [key for key, request in self._outstanding.items() if request.deadline <= self._now]
-        for key in expired:
-            request = self._outstanding.pop(key, None)
-            if request is None:
+        now = self._ticker.now
+        expired = [(key, waiting) for key, waiting in self._outstanding.items() if waiting.deadline <= now]
+        for key, waiting in expired:
+            if self._outstanding.get(key) is not waiting:
                 continue
-            if request.chained is not None:
-                self._outstanding[key] = request.chained
-            self._record.refused(BookieTimeout, was_read=hasattr(request, "sent"))
-            request.failed(BookieTimeout(f"bookie {self.bookie_id} did not answer {request.describe()} in time"))
+            del self._outstanding[key]
+            self._give_up(self._take_out(key, waiting, waiting.earliest) if isinstance(waiting, _SameKey) else waiting)
         if expired and self._reason is None:
             self._check_silence()
 
+    def _give_up(self, request: BookieRequest) -> None:
+        self._record.refused(BookieTimeout, was_read=hasattr(request, "sent"))
+        error = BookieTimeout(f"bookie {self.bookie_id} did not answer {request.describe()} in time")
+        request.refused(self.bookie_id, error)
+
     def _check_silence(self) -> None:
         if self._silent_since is None:
-            self._silent_since = self._now
-        elif self._now - self._silent_since >= self._silence_ticks:
+            self._silent_since = self._ticker.now
+        elif self._ticker.now - self._silent_since >= self._silence_ticks:
             self.close(BookieUnavailable(f"bookie {self.bookie_id}: nothing heard from it, the connection is given up"))
-
-
-def _chain(first: Request, last: Request) -> None:
-    while first.chained is not None:
-        first = first.chained
-    first.chained = last
-
-
-def _chain_of(request: Request | None) -> list[Request]:
-    chain = []
-    while request is not None:
-        chain.append(request)
-        request = request.chained
-    return chain

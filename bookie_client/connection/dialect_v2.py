@@ -87,4 +87,5 @@ class V2Dialect(Dialect):
             key = _word(v2.OpCode.BATCH_READ_ENTRY, response.version) + _REQUEST_ID.pack(response.request_id)
             return Answer(key, error_for(response.code), detail=response.entries)
         key = _word(response.opcode, response.version) + ENTRY_IDS.pack(response.ledger_id, response.entry_id)
-        return Answer(key, error_for(response.code), response.entry)
+        error = error_for(response.code)
+        return Answer(key, error, response.entry if error is None else b"")

@@ -19,6 +19,7 @@ from bookie_client.connection.connection import TICKS_PER_TIMEOUT
 from bookie_client.connection.dialects import dialect
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.network import Connector, tcp_connector
+from bookie_client.connection.ticker import Ticker
 from bookie_client.options import ClientOptions
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError
 
@@ -47,10 +48,10 @@ class ChannelPool:
         self.health = health or BookieHealth(options, asyncio.get_running_loop().time)
         self.dialect = dialect(options.protocol_version)
         shortest = min(options.add_timeout, options.read_timeout)
-        self.tick = shortest / TICKS_PER_TIMEOUT
+        self.ticker = Ticker(shortest / TICKS_PER_TIMEOUT)
         # One tick more, because a request may be sent just before one.
-        self.add_ticks = ceil(options.add_timeout / self.tick) + 1
-        self.read_ticks = ceil(options.read_timeout / self.tick) + 1
+        self.add_ticks = ceil(options.add_timeout / self.ticker.seconds) + 1
+        self.read_ticks = ceil(options.read_timeout / self.ticker.seconds) + 1
         self.silence_ticks = SILENT_TIMEOUTS * max(self.add_ticks, self.read_ticks)
         self.is_closed = False
         self._channels: dict[tuple[str, int, int], Channel] = {}

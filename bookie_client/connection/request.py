@@ -10,7 +10,7 @@ Event loop only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bookie_protocol.errors import (
     BadRequest,
@@ -43,13 +43,17 @@ class Answer(NamedTuple):
     """What a successful answer to anything but an add or a read of one entry carries; see `answers`."""
 
 
-class Request(ABC):
-    """Base of what waits in a connection. `deadline`, `chained` and `sent` belong to the connection."""
+ADDED: Final = Answer(b"", None)
+"""The usual answer to an add, as far as anybody asks."""
 
-    __slots__ = ("chained", "deadline", "sent")
+
+class BookieRequest(ABC):
+    """Base of what waits in connections: one object may wait in those to several bookies, with the same
+    time-out. Each of them ends it once. `deadline` and `sent` belong to the connection."""
+
+    __slots__ = ("deadline", "sent")
 
     deadline: int
-    chained: Request | None
     sent: float
     """When it was sent, in seconds of the event loop's clock; set for requests whose duration is measured."""
 
@@ -57,6 +61,37 @@ class Request(ABC):
     def is_wanted(self) -> bool:
         """False when whoever asked has given up: then a request that was not sent yet never is."""
         return True
+
+    def acknowledged(self, bookie: str) -> None:
+        """The bookie did what was asked, and its answer is the usual one to an add."""
+        self.accepted(bookie, ADDED)
+
+    @abstractmethod
+    def accepted(self, bookie: str, answer: Answer) -> None:
+        """The bookie did what was asked."""
+
+    @abstractmethod
+    def refused(self, bookie: str, error: PodkeeperError) -> None:
+        """The bookie refused, or nobody can tell what it did."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """For messages: what was asked, like "add of entry 7 of ledger 3"."""
+
+
+class Request(BookieRequest):
+    """Base of requests that wait for one bookie at a time."""
+
+    __slots__ = ()
+
+    def acknowledged(self, bookie: str) -> None:
+        self.answered(b"", None)
+
+    def accepted(self, bookie: str, answer: Answer) -> None:
+        self.take(answer)
+
+    def refused(self, bookie: str, error: PodkeeperError) -> None:
+        self.failed(error)
 
     def take(self, answer: Answer) -> None:
         """The bookie did what was asked. Adds are answered by `answered` alone; other requests may look at
@@ -70,10 +105,6 @@ class Request(ABC):
     @abstractmethod
     def failed(self, error: PodkeeperError) -> None:
         """The bookie refused, or nobody can tell what it did."""
-
-    @abstractmethod
-    def describe(self) -> str:
-        """For messages: what was asked, like "add of entry 7 of ledger 3"."""
 
 
 _BY_CODE: dict[int, type[PodkeeperError]] = {

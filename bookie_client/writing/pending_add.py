@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
+
+from bookie_client.connection.request import Answer, BookieRequest
+from bookie_protocol.errors import PodkeeperError
 
 
-class PendingAdd:
-    """An entry on its way. `acked`, `failed` and `waiting` are bit sets over positions of `ensemble`:
-    acknowledged, failed, sent without an answer so far.
+class AddAnswers(Protocol):
+    """Who is told what bookies answered: the pipeline that sent the add."""
+
+    ledger_id: int
+
+    def add_acknowledged(self, add: PendingAdd, bookie: str) -> None: ...
+
+    def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None: ...
+
+
+class PendingAdd(BookieRequest):
+    """An entry on its way; this one object waits in the connections to all its bookies. `acked`, `failed` and
+    `waiting` are bit sets over positions of `ensemble`: acknowledged, failed, sent without an answer so far.
 
     `frame` is built once and shared by all replicas, so a re-sent add is the same bytes (reference client
     protocol, section 5); `key` finds its answers; `nbytes` is what it takes of the window. `waiter` is what
@@ -17,6 +30,7 @@ class PendingAdd:
     __slots__ = (
         "acked",
         "acks",
+        "answers",
         "ensemble",
         "entry_id",
         "failed",
@@ -29,15 +43,16 @@ class PendingAdd:
         "waiting",
     )
 
+    answers: AddAnswers
     frame: bytes
     key: bytes
+    nbytes: int
 
     def __init__(self, entry_id: int, length: int, ensemble: tuple[str, ...], waiter: Any = None) -> None:
         self.entry_id = entry_id
         self.length = length
         self.ensemble = ensemble
         self.waiter = waiter
-        self.nbytes = 0
         self.acked = 0
         self.failed = 0
         self.acks = 0
@@ -53,6 +68,20 @@ class PendingAdd:
             self.acks -= 1
         self.failed &= ~bit
         self.waiting &= ~bit
+
+    # --- BookieRequest --------------------------------------------------------------------------------------
+
+    def acknowledged(self, bookie: str) -> None:
+        self.answers.add_acknowledged(self, bookie)
+
+    def accepted(self, bookie: str, answer: Answer) -> None:
+        self.answers.add_acknowledged(self, bookie)
+
+    def refused(self, bookie: str, error: PodkeeperError) -> None:
+        self.answers.add_refused(self, bookie, error)
+
+    def describe(self) -> str:
+        return f"the add of entry {self.entry_id} of ledger {self.answers.ledger_id}"
 
     def __repr__(self) -> str:
         return f"PendingAdd(entry {self.entry_id}, acked {self.acked:b}, failed {self.failed:b})"

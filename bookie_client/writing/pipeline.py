@@ -26,7 +26,6 @@ from bookie_client.connection.dialect import AddEncoder
 from bookie_client.connection.pool import Channel
 from bookie_client.context import ClientContext
 from bookie_client.writing.add_batch import AddBatch
-from bookie_client.writing.add_request import AddRequest
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.mending import mend
 from bookie_client.writing.outcome import Outcome
@@ -173,6 +172,7 @@ class AddPipeline:
         except PodkeeperError:
             self._window.release(1, nbytes)
             raise
+        add.answers = self
         add.nbytes = nbytes
         entry = self._digest.encode(self.ledger_id, add.entry_id, state.piggy_backed, add.length, body)
         add.key, add.frame = self._encode(next(self._context.transactions), add.entry_id, entry)
@@ -187,10 +187,9 @@ class AddPipeline:
 
     def _send(self, add: PendingAdd, position: int) -> None:
         add.waiting |= 1 << position
-        channel = self._channels[position]
-        channel.send_add(add.frame, add.key, AddRequest(self, add, channel.bookie_id))
+        self._channels[position].send_add(add.frame, add.key, add)
 
-    # --- answers (called by AddRequest) ---------------------------------------------------------------------
+    # --- answers (AddAnswers) ---------------------------------------------------------------------
 
     def add_acknowledged(self, add: PendingAdd, bookie: str) -> None:
         """A bookie stored an add."""

@@ -38,7 +38,7 @@ class Rig:
 
     def reads(self, bookie, *seconds):
         for each in seconds:
-            self.health.record(bookie).read_took(each)
+            self.health.record(bookie).read_took(each, self.clock.now)
 
 
 # --- quarantine -------------------------------------------------------------------------------------------
