@@ -2,22 +2,29 @@
 
 Commands import what they need when they run, so that `bookie version` and `--help` answer at once.
 
-Exit codes are those of the reference implementation (`bookie_protocol.errors.ExitCode`); a wrong command line
-counts as invalid configuration. An error that a person can act on is exactly one line on standard error.
+Exit codes of `serve` are those of the reference implementation (`bookie_protocol.errors.ExitCode`), those of commands
+that use a cluster stand in `exit_codes`; a wrong command line counts as invalid configuration. An error that a person
+can act on is exactly one line on standard error.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 import click
 
+from bookie_pod.cli import cluster_view  # noqa: F401 - adds its commands to `cluster`
+from bookie_pod.cli.bench.commands import bench
 from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.config import config
+from bookie_pod.cli.exit_codes import CommandExit, exit_code_of
+from bookie_pod.cli.ledger.commands import ledger
 from bookie_pod.cli.serve import serve
+from bookie_pod.cli.standalone import standalone
 from bookie_pod.cli.trial import trial
-from bookie_protocol.errors import ExitCode, StartupError
+from bookie_protocol.errors import ExitCode, PodkeeperError
 
 
 @click.group(
@@ -25,7 +32,10 @@ from bookie_protocol.errors import ExitCode, StartupError
     epilog="Documentation of every key: docs/configuration.md, or `bookie config docs`.",
 )
 def cli() -> None:
-    """Podkeeper: a BookKeeper bookie. Start one with `bookie serve`."""
+    """Podkeeper: Apache BookKeeper for Kubernetes.
+
+    `bookie serve` runs a bookie, `bookie standalone` a whole cluster on this machine.
+    """
 
 
 @cli.command()
@@ -38,7 +48,10 @@ def version() -> None:
 
 cli.add_command(serve)
 cli.add_command(config)
+cli.add_command(standalone)
 cli.add_command(cluster)
+cli.add_command(ledger)
+cli.add_command(bench)
 cli.add_command(trial)
 
 
@@ -51,14 +64,21 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: the process's) and return its exit code."""
     try:
         code = cli.main(args=arguments, prog_name="bookie", standalone_mode=False)
-    except StartupError as error:
+    except PodkeeperError as error:
         click.echo("bookie: " + " ".join(str(error).split()), err=True)
-        return error.exit_code
+        return exit_code_of(error)
+    except BrokenPipeError:
+        # What is buffered has no reader either; nothing may be written at the end of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CommandExit.BROKEN_PIPE
+    except OSError as error:
+        click.echo(f"bookie: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
+        return CommandExit.COULD_NOT_TELL
     except click.ClickException as error:
         error.show()
         return ExitCode.INVALID_CONFIGURATION
     except click.Abort:
-        return 130  # as a shell reports SIGINT
+        return CommandExit.INTERRUPTED
     return code if isinstance(code, int) else ExitCode.OK
 
 

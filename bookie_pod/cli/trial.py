@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from bookie_pod.cli.quiet import quiet_grpc
 
 if TYPE_CHECKING:
     from bookie_pod.node.trial import TrialReport
@@ -39,14 +39,14 @@ def trial(file: Path | None, bookies: int, entry_size: int, data: Path | None, k
     bookie gets SIGKILL. The ledger is closed, read back and compared byte for byte. The exit code is 0 only
     if every byte came back.
     """
-    # Before gRPC loads: its fork handlers only print complaints, and the children run another program anyway.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    quiet_grpc()
     import asyncio
 
     import uvloop
     from rich.console import Console
 
     from bookie_pod import logs
+    from bookie_pod.cli.signals import end_with_sigterm
     from bookie_pod.cli.trial_view import TrialProgress, report_table
     from bookie_pod.node.trial import TrialOptions, run_trial
 
@@ -70,13 +70,3 @@ def trial(file: Path | None, bookies: int, entry_size: int, data: Path | None, k
         click.echo(f"bookie: trial failed: {report.problem}", err=True)
         return FAILED
     return 0
-
-
-def end_with_sigterm() -> None:
-    """SIGTERM cancels the running task, so that bookies and directories do not stay behind."""
-    import asyncio
-    import signal
-
-    task = asyncio.current_task()
-    if task is not None and sys.platform != "win32":
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

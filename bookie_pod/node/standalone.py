@@ -39,6 +39,7 @@ from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.uri import open_metadata_service
 
 LOOPBACK: Final = "127.0.0.1"
 START_SECONDS: Final = 60.0
@@ -67,6 +68,10 @@ class BookieProcess:
     directory: Path
     port: int
     process: asyncio.subprocess.Process
+    grpc_port: int | None = None
+    """None: it serves no gRPC."""
+    http_port: int | None = None
+    """None: it serves no HTTP."""
 
     @property
     def pid(self) -> int:
@@ -103,16 +108,31 @@ class BookieProcess:
 class StandaloneCluster:
     """Metadata service and bookies in `directory`; an async context manager.
 
-    `keys` are added to every bookie's configuration (keys of bk_server.conf).
+    `keys` are added to every bookie's configuration (keys of bk_server.conf). `metadata_uri`: a metadata service that
+    runs already; by default an embedded one at `metadata_port`. `grpc_port`, `http_port`: those of the first bookie,
+    the others have the next ones; None: it serves none. A port that is 0 is any free one.
     """
 
-    def __init__(self, directory: Path, bookies: int = 3, keys: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        bookies: int = 3,
+        keys: Mapping[str, str] | None = None,
+        *,
+        metadata_uri: str | None = None,
+        metadata_port: int = 0,
+        grpc_port: int | None = None,
+        http_port: int | None = None,
+    ) -> None:
         self.directory = directory
         self.bookies: dict[str, BookieProcess] = {}
         self.metadata: MetadataService
         self._count = bookies
         self._keys = dict(keys or {})
-        self._uri = ""
+        self._uri = metadata_uri or ""
+        self._metadata_port = metadata_port
+        self._given_ports: set[int] = set()
+        self._first_ports = {"grpc": grpc_port, "http": http_port}
         self._undo = AsyncExitStack()
 
     @property
@@ -162,25 +182,37 @@ class StandaloneCluster:
     # --- inside ---------------------------------------------------------------------------------------------
 
     async def _start_metadata(self) -> None:
+        if self._uri:
+            self.metadata = await open_metadata_service(self._uri, timeout=SESSION_SECONDS)
+            self._undo.push_async_callback(self.metadata.close)
+        else:
+            await self._start_embedded()
+        if not await self.metadata.cluster.exists():
+            await self.metadata.cluster.initialize()
+
+    async def _start_embedded(self) -> None:
         folder = self.directory / "metadata"
         folder.mkdir(parents=True, exist_ok=True)
         owner = await EmbeddedOwner.open(str(folder))
         self._undo.push_async_callback(owner.close)
-        server = EmbeddedMetadataServer(owner, LOOPBACK)
+        server = EmbeddedMetadataServer(owner, LOOPBACK, self._metadata_port)
         await server.start()
         self._undo.push_async_callback(server.stop)
         self.metadata = await connect_local(owner, SESSION_SECONDS)
         self._undo.push_async_callback(self.metadata.close)
         self._uri = server.uri()
-        if not await self.metadata.cluster.exists():
-            await self.metadata.cluster.initialize()
+        self._undo.callback(self._forget_uri)
+
+    def _forget_uri(self) -> None:
+        self._uri = ""
 
     async def _spawn(self, bookie_id: str) -> BookieProcess:
         directory = self.directory / bookie_id
         directory.mkdir(parents=True, exist_ok=True)
-        port = self._free_port()
+        port, grpc, http = self._free_port(), self._port("grpc", bookie_id), self._port("http", bookie_id)
         configuration = directory / "bookie.conf"
-        configuration.write_text("".join(f"{key}={value}\n" for key, value in self._configuration(bookie_id, port)))
+        keys = self._configuration(bookie_id, port) | _server_keys(grpc, http) | self._keys
+        configuration.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
         command = (sys.executable, "-c", _CHILD, str(os.getpid()), "serve", "--config", str(configuration))
         with (directory / "bookie.log").open("ab") as output:
             process = await asyncio.create_subprocess_exec(
@@ -189,14 +221,15 @@ class StandaloneCluster:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                env=_child_environment(),
             )
-        bookie = self.bookies[bookie_id] = BookieProcess(bookie_id, directory, port, process)
+        bookie = self.bookies[bookie_id] = BookieProcess(bookie_id, directory, port, process, grpc, http)
         return bookie
 
-    def _configuration(self, bookie_id: str, port: int) -> list[tuple[str, str]]:
+    def _configuration(self, bookie_id: str, port: int) -> dict[str, str]:
         directory = self.directory / bookie_id
         interfaces = [name for _, name in socket.if_nameindex()]
-        keys = {
+        return {
             "bookieId": bookie_id,
             "bookiePort": str(port),
             "advertisedAddress": LOOPBACK,
@@ -207,20 +240,23 @@ class StandaloneCluster:
             "journalDirectories": str(directory / "journal"),
             "ledgerDirectories": str(directory / "ledgers"),
             "memoryBudgetMb": str(max(SMALLEST_DEFAULT_MB, default_memory_budget_mb() // self._count)),
-            "httpServerEnabled": "false",
-            "prometheusStatsHttpEnable": "false",
-            "grpcServerEnabled": "false",
         }
-        return list((keys | self._keys).items())
+
+    def _port(self, kind: str, bookie_id: str) -> int | None:
+        """The port of a bookie's gRPC or HTTP server."""
+        first = self._first_ports[kind]
+        if not first:
+            return None if first is None else self._free_port()
+        return first + int(bookie_id.rpartition("-")[2]) - 1
 
     def _free_port(self) -> int:
-        """A port that nobody listens on now, and that no bookie of this cluster was given."""
-        taken = {bookie.port for bookie in self.bookies.values()}
+        """A port that nobody listens on now, and that was not given before."""
         while True:
             with socket.socket() as probe:
                 probe.bind((LOOPBACK, 0))
                 port: int = probe.getsockname()[1]
-            if port not in taken:
+            if port not in self._given_ports:
+                self._given_ports.add(port)
                 return port
 
     async def _wait_ready(self, bookie: BookieProcess, timeout: float) -> None:
@@ -254,6 +290,8 @@ class StandaloneCluster:
                 await asyncio.sleep(_RETRY_SECONDS)
         finally:
             await pool.close()
+        if bookie.grpc_port is not None:
+            await _listens(bookie.grpc_port)
 
     async def _address(self, bookie_id: str) -> int | None:
         try:
@@ -263,6 +301,24 @@ class StandaloneCluster:
         if address is None:
             raise MetadataDamaged(f"{bookie_id} is registered without an address")
         return address[1]
+
+
+def _child_environment() -> dict[str, str]:
+    """Without keys of the configuration: what a user sets for clients would win over the bookies' own files."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("BK_") and name != "BOOKIE_CONF"}
+
+
+def _server_keys(grpc_port: int | None, http_port: int | None) -> dict[str, str]:
+    keys = {
+        "grpcServerEnabled": str(grpc_port is not None).lower(),
+        "httpServerEnabled": str(http_port is not None).lower(),
+        "prometheusStatsHttpEnable": "false",
+    }
+    if grpc_port is not None:
+        keys |= {"grpcServerPort": str(grpc_port), "grpcServerHost": LOOPBACK}
+    if http_port is not None:
+        keys |= {"httpServerPort": str(http_port), "httpServerHost": LOOPBACK}
+    return keys
 
 
 class _Answer(Request):
@@ -288,6 +344,18 @@ async def _ask(pool: ChannelPool, bookie_id: str) -> PodkeeperError | None:
     key, frame = pool.dialect.read(1, 0, 0)
     pool.channel(bookie_id).send_read(frame, key, answer)
     return await answer.outcome
+
+
+async def _listens(port: int) -> None:
+    """Return once somebody listens there; gRPC is loaded when the bookie serves already."""
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(LOOPBACK, port)
+        except OSError:
+            await asyncio.sleep(_RETRY_SECONDS)
+        else:
+            writer.close()
+            return
 
 
 def _resolver(port: int) -> Resolver:

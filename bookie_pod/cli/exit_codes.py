@@ -1,0 +1,45 @@
+"""Exit codes of the commands that use a cluster; `bookie serve` has those of the reference implementation.
+
+The codes tell apart what a script does next: nothing to be had, ask differently, or try again.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from bookie_protocol.errors import (
+    ExitCode,
+    InvalidConfiguration,
+    NotThere,
+    PodkeeperError,
+    Refused,
+    StartupError,
+)
+
+
+class CommandExit(IntEnum):
+    """0 and 1 are those of every command."""
+
+    OK = 0
+    USAGE = 1
+    """The command line or the configuration is wrong."""
+    REFUSED = 10
+    """The cluster understood and will not do it (fenced, wrong password, too few bookies)."""
+    NOT_THERE = 11
+    """There is no such ledger or entry."""
+    COULD_NOT_TELL = 12
+    """A fault: trying again, or looking at the cluster, may help."""
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+    """Whoever read the output went away, as `head` does."""
+
+
+def exit_code_of(error: PodkeeperError) -> int:
+    """The exit code that stands for an error."""
+    if isinstance(error, InvalidConfiguration):
+        return ExitCode.INVALID_CONFIGURATION
+    if isinstance(error, StartupError):
+        return error.exit_code
+    if isinstance(error, NotThere):
+        return CommandExit.NOT_THERE
+    return CommandExit.REFUSED if isinstance(error, Refused) else CommandExit.COULD_NOT_TELL

@@ -1,0 +1,132 @@
+"""`bookie standalone`: a whole cluster on this machine, for as long as the command runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.quiet import quiet_grpc
+
+if TYPE_CHECKING:
+    from bookie_pod.node.standalone import StandaloneCluster
+
+METADATA_PORT: Final = 3180
+GRPC_PORT: Final = 3182
+_PORT: Final = click.IntRange(0, 65535)
+
+
+@click.command()
+@click.option("--bookies", default=3, show_default=True, type=click.IntRange(1, 64), help="Bookie processes.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Directory for everything. Started again with it, the cluster has its data again.",
+)
+@click.option("--zookeeper", metavar="URI", help="Use this metadata service, such as zk+null://localhost:2181/ledgers.")
+@click.option(
+    "--metadata-port",
+    default=METADATA_PORT,
+    show_default=True,
+    type=_PORT,
+    help="Port of the embedded metadata service. 0: any free one.",
+)
+@click.option(
+    "--grpc-port",
+    default=GRPC_PORT,
+    show_default=True,
+    type=_PORT,
+    help="Port of the first bookie's gRPC server; the others have the next ones. 0: any free ones.",
+)
+@click.option("--http-port", type=_PORT, help="Serve HTTP: port of the first bookie. [default: none]")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set a key of every bookie.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when the cluster is ready.")
+def standalone(
+    bookies: int,
+    data: Path,
+    zookeeper: str | None,
+    metadata_port: int,
+    grpc_port: int,
+    http_port: int | None,
+    assignments: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Run a cluster on this machine until Ctrl-C: bookies as processes of their own, and an embedded metadata
+    service unless --zookeeper names one.
+
+    Prints the metadata service's URI, which is what clients need. A bookie that ends is started again. Everything
+    listens on the loopback address only.
+    """
+    quiet_grpc()
+    import asyncio
+    import signal
+
+    import uvloop
+
+    from bookie_pod import logs
+    from bookie_pod.cli.options import overrides
+    from bookie_pod.cli.progress import Bar
+    from bookie_pod.cli.signals import end_with
+    from bookie_pod.node.standalone import StandaloneCluster
+    from bookie_pod.node.supervision import keep_running
+
+    logs.configure("console", "warning")
+    cluster = StandaloneCluster(
+        data,
+        bookies,
+        overrides(assignments, {}),
+        metadata_uri=zookeeper,
+        metadata_port=metadata_port,
+        grpc_port=grpc_port,
+        http_port=http_port,
+    )
+
+    async def run() -> None:
+        end_with(signal.SIGINT, signal.SIGTERM)
+        try:
+            with Bar(f"starting {bookies} bookies"):
+                await cluster.start()
+            click.echo(json.dumps(_as_dict(cluster)) if as_json else _as_text(cluster))
+            await keep_running(cluster, lambda text: click.echo(f"bookie: {text}", err=True))
+        finally:
+            with Bar("stopping"):
+                await cluster.stop()
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())
+    except asyncio.CancelledError:
+        click.echo("bookie: stopped", err=True)
+    return CommandExit.OK
+
+
+def _as_dict(cluster: StandaloneCluster) -> dict[str, object]:
+    return {
+        "metadata_service": cluster.metadata_service_uri,
+        "bookies": [
+            {
+                "bookie_id": bookie.bookie_id,
+                "pid": bookie.pid,
+                "port": bookie.port,
+                "grpc_port": bookie.grpc_port,
+                "http_port": bookie.http_port,
+                "log": str(bookie.directory / "bookie.log"),
+            }
+            for bookie in cluster.bookies.values()
+        ],
+    }
+
+
+def _as_text(cluster: StandaloneCluster) -> str:
+    lines = [f"metadata service  {cluster.metadata_service_uri}"]
+    for bookie in cluster.bookies.values():
+        ports = [f"127.0.0.1:{bookie.port}", f"gRPC 127.0.0.1:{bookie.grpc_port}"]
+        if bookie.http_port is not None:
+            ports.append(f"http://127.0.0.1:{bookie.http_port}")
+        lines.append(f"{bookie.bookie_id:16}  {', '.join(ports)}, {bookie.directory / 'bookie.log'}")
+    lines += ["", f"export BK_metadataServiceUri={cluster.metadata_service_uri}", "Ctrl-C stops it."]
+    return "\n".join(lines)

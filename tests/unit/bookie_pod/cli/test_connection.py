@@ -1,0 +1,110 @@
+"""How commands find their cluster, their client's options, passwords, and exit codes."""
+
+import pytest
+
+from bookie_client import ClientOptions
+from bookie_pod.cli.connection import Connection, client_options
+from bookie_pod.cli.exit_codes import exit_code_of
+from bookie_pod.cli.main import run
+from bookie_pod.cli.passwords import read_password
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    InvalidConfiguration,
+    LedgerFenced,
+    MetadataNotFound,
+    MetadataUnavailable,
+    NoSuchLedger,
+    QuorumLost,
+    ServerStartFailed,
+)
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch):
+    for name in ("BK_metadataServiceUri", "BOOKIE_CONF", "BOOKIE_LEDGER_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def uri(given=None, file=None):
+    return Connection(given, file, (), 1.0).uri()
+
+
+def test_the_flag_wins_over_the_environment_and_the_environment_over_the_file(tmp_path, monkeypatch):
+    (tmp_path / "bk.conf").write_text("metadataServiceUri=zk+null://file/ledgers\n")
+    file = str(tmp_path / "bk.conf")
+    assert uri(file=file) == "zk+null://file/ledgers"
+    monkeypatch.setenv("BK_metadataServiceUri", "zk+null://environment/ledgers")
+    assert uri() == uri(file=file) == "zk+null://environment/ledgers"
+    assert uri("zk+null://flag/ledgers", file) == "zk+null://flag/ledgers"
+
+
+def test_without_any_the_line_says_what_to_do(capsys):
+    assert run(["ledger", "list"]) == 1
+    assert capsys.readouterr().err == (
+        "bookie: no cluster is named: give --metadata URI, set BK_metadataServiceUri, or give --config FILE\n"
+    )
+
+
+def test_a_metadata_service_that_is_not_there(capsys):
+    assert run(["ledger", "list", "--metadata", "embedded://127.0.0.1:1/ledgers", "--timeout", "0.2"]) == 12
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bookie: the metadata service embedded://127.0.0.1:1/ledgers does not answer")
+
+
+def test_options_of_the_client():
+    settings = ("protocol_version=2", "add_timeout=1.5", "delay_ensemble_change=true", "max_ensemble_changes=none")
+    made = client_options(settings, {"write_window_entries": 7, "add_timeout": 9.0})
+    assert made == ClientOptions(
+        protocol_version=2, add_timeout=1.5, delay_ensemble_change=True, write_window_entries=7
+    )
+
+
+@pytest.mark.parametrize("setting", ["nonsense=1", "add_timeout", "add_timeout=soon", "protocol_version=2.5"])
+def test_options_that_are_none(setting):
+    with pytest.raises(InvalidConfiguration, match=f"--client {setting}"):
+        client_options((setting,), {})
+
+
+def test_passwords_come_from_a_file_or_the_environment(tmp_path, monkeypatch):
+    file = tmp_path / "password"
+    file.write_bytes(b"from the file\n")
+    assert read_password(None) == b""
+    monkeypatch.setenv("BOOKIE_LEDGER_PASSWORD", "from the environment")
+    assert read_password(None) == b"from the environment"
+    assert read_password(str(file)) == b"from the file"
+    file.write_bytes(b"\n\n")
+    assert read_password(str(file)) == b"\n"
+    with pytest.raises(InvalidConfiguration, match="No such file"):
+        read_password(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidConfiguration, 1),
+        (ServerStartFailed, 2),
+        (LedgerFenced, 10),
+        (NoSuchLedger, 11),
+        (MetadataNotFound, 11),
+        (MetadataUnavailable, 12),
+        (BookieUnavailable, 12),
+        (QuorumLost, 12),
+    ],
+)
+def test_exit_codes_tell_what_a_script_does_next(error, code):
+    assert exit_code_of(error("x")) == code
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["ledger", "read", "x"], "'x' is not a valid integer"),
+        (["ledger", "write", "--property", "novalue", "-m", "/x"], "--property novalue: must look like name=value"),
+        (["ledger", "delete", "1"], "there is no terminal: give --yes"),
+        (["standalone"], "Missing option '--data'"),
+    ],
+)
+def test_wrong_command_lines(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
+    assert run(arguments) == 1
+    assert message in capsys.readouterr().err
