@@ -1,0 +1,115 @@
+"""Listing very many ledgers: complete, in order, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.metadata_service.interface import LedgerLayout
+from bookie_protocol.metadata_service.tree import paths
+from bookie_protocol.metadata_service.tree.listing import READ_AHEAD, LedgerListing
+from bookie_protocol.metadata_service.tree.nodes import Children
+
+ROOT = "/ledgers"
+
+
+class Tree:
+    """The directories of given ledgers; remembers how many requests were under way at once."""
+
+    def __init__(self, layout: LedgerLayout, ids: Iterable[int]) -> None:
+        self.layout = layout
+        self.vanished: set[str] = set()
+        self.unavailable: str | None = None
+        self.under_way = self.most = 0
+        children: dict[str, set[str]] = defaultdict(set)
+        for ledger_id in ids:
+            path = ""
+            for name in paths.ledger_path(layout, ledger_id).split("/")[1:]:
+                children[path].add(name)
+                path = f"{path}/{name}"
+        self._children = {path: tuple(names) for path, names in children.items()}
+
+    async def settled_layout(self, *, timeout: float | None = None) -> LedgerLayout:
+        return self.layout
+
+    async def sync(self, path: str, *, timeout: float | None = None) -> None:
+        await asyncio.sleep(0)
+
+    async def children(self, path: str, *, timeout: float | None = None) -> Children:
+        below = path.removeprefix(ROOT)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0)
+        self.under_way -= 1
+        if below == self.unavailable:
+            raise MetadataUnavailable(below)
+        if below in self.vanished:
+            raise MetadataNotFound(below)
+        return Children(self._children.get(below, ()), 0)
+
+
+def listing(tree: Any) -> LedgerListing:
+    return LedgerListing(tree, ROOT, tree)
+
+
+async def listed(tree: Tree) -> list[int]:
+    expected_start, ids = 0, []
+    async for found in listing(tree).ranges():
+        assert found.start == expected_start
+        ids += found.ids
+        expected_start = found.end + 1
+    assert expected_start == 2**63
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("layout", "step"), [(LedgerLayout.HIERARCHICAL, 10_000), (LedgerLayout.HIERARCHICAL, 1), (LedgerLayout.FLAT, 3)]
+)
+async def test_a_hundred_thousand_ledgers(layout: LedgerLayout, step: int) -> None:
+    tree = Tree(layout, range(0, 100_000 * step, step))
+    count = 0
+    tracemalloc.start()
+    try:
+        async with aclosing(listing(tree).ranges()) as ranges:
+            async for found in ranges:
+                assert len(found.ids) <= 10_000
+                count += len(found.ids)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == 100_000
+    assert tree.most <= READ_AHEAD
+    assert peak < 16 * 1024 * 1024
+
+
+async def test_directories_that_vanish_are_empty_and_faults_end_the_listing() -> None:
+    ids = [1, 20_000, 30_000, 2**40, 2**40 + 10_000]
+    tree = Tree(LedgerLayout.HIERARCHICAL, ids)
+    assert await listed(tree) == ids
+    tree.vanished = {"/00/0002", "/000/0001/0995"}
+    assert await listed(tree) == [1, 30_000]
+    tree.unavailable = "/00/0003"
+    with pytest.raises(MetadataUnavailable):
+        await listed(tree)
+    assert tree.under_way == 0
+
+
+async def test_ledgers_of_two_layouts_are_an_error() -> None:
+    tree = Tree(LedgerLayout.HIERARCHICAL, [5])
+    tree._children |= Tree(LedgerLayout.LONG_HIERARCHICAL, [3])._children | {"": ("00", "000")}
+    with pytest.raises(MetadataDamaged, match="two layouts"):
+        await listed(tree)
+
+
+async def test_a_root_that_is_gone_is_an_error() -> None:
+    tree = Tree(LedgerLayout.HIERARCHICAL, [5])
+    tree.vanished = {""}
+    with pytest.raises(MetadataNotFound):
+        await listed(tree)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.metadata_service.options import MetadataServiceOptions, SaslLogin
+from bookie_protocol.metadata_service.tree.rate_limit import RateLimit
+
+
+async def test_a_second_may_burst_and_then_turns_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    now, pauses = 100.0, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(round(seconds, 6))
+
+    monkeypatch.setattr(loop, "time", lambda: now)
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    limit = RateLimit(10)
+    for _ in range(10):
+        await limit.turn()
+    assert pauses == []
+    for _ in range(3):
+        await limit.turn()
+    assert pauses == [0.1, 0.2, 0.3]
+    now += 0.3 + 0.5
+    for _ in range(6):
+        await limit.turn()
+    assert pauses[3:] == [0.1]
+    free = RateLimit(0)
+    for _ in range(1000):
+        await free.turn()
+    assert len(pauses) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"timeout": 0}, "must be positive"),
+        ({"requests_per_second": -1}, "zkRequestRateLimit=-1"),
+        ({"ledger_metadata_version": 4}, "ledgerMetadataVersion=4"),
+        ({"ledger_metadata_version": 0}, "ledgerMetadataVersion=0"),
+        ({"secure": True}, "zkAuthCredentialsPath"),
+    ],
+)
+def test_options_are_checked(options: dict[str, float], message: str) -> None:
+    with pytest.raises(InvalidConfiguration, match=message):
+        MetadataServiceOptions(**options)  # type: ignore[arg-type]
+
+
+def test_a_login_needs_both() -> None:
+    assert MetadataServiceOptions(ledger_metadata_version=-1).format_version == 3
+    assert MetadataServiceOptions(ledger_metadata_version=2).format_version == 2
+    with pytest.raises(InvalidConfiguration, match="user name and a password"):
+        SaslLogin(username="bookie")

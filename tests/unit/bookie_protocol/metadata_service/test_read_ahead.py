@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import pytest
+
+from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
+
+
+async def numbers(count: int, taken: list[int]) -> AsyncGenerator[int, None]:
+    for number in range(count):
+        taken.append(number)
+        yield number
+
+
+async def test_answers_come_in_order_and_ahead() -> None:
+    taken: list[int] = []
+    under_way = most = 0
+
+    async def read(number: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range((number * 7) % 5):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return number * 2
+
+    assert [found async for found in read_ahead(numbers(100, taken), read, 8)] == [2 * i for i in range(100)]
+    assert 1 < most <= 8
+
+
+async def test_the_source_is_not_taken_further_than_the_window() -> None:
+    taken: list[int] = []
+
+    async def read(number: int) -> int:
+        return number
+
+    async with aclosing(read_ahead(numbers(100, taken), read, 8)) as found:
+        assert await anext(found) == 0
+        assert len(taken) == 8
+        assert await anext(found) == 1
+        assert len(taken) == 9
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_nothing_is_left_under_way(early: bool) -> None:
+    ended: list[int] = []
+
+    async def read(number: int) -> int:
+        try:
+            if number == 3 and not early:
+                raise MetadataUnavailable("three")
+            if number:
+                await asyncio.sleep(0 if number < 3 else 60)
+            return number
+        finally:
+            ended.append(number)
+
+    found = read_ahead(numbers(6, []), read, 6)
+    async with aclosing(found):
+        assert [await anext(found) for _ in range(3)] == [0, 1, 2]
+        if not early:
+            with pytest.raises(MetadataUnavailable, match="three"):
+                await anext(found)
+    assert sorted(ended) == list(range(6))
