@@ -95,7 +95,7 @@ class ClientOptions:
     """Read ranges by requests for many entries where every bookie of the ensemble holds every entry (ensemble
     size = write quorum) and the bookie can; single reads otherwise (`batchReadEnabled`)."""
     batch_read_bytes: int = MIB
-    """Bytes of one such answer; also bounded by `max_frame_size` and a quarter of `read_window_bytes`."""
+    """Bytes of one such answer; also bounded by `max_frame_size` and an eighth of `read_window_bytes`."""
     batch_read_entries: int = 2_000
     """Entries of one such answer; 1 turns them off."""
     first_speculative_read_timeout: float | None = None
@@ -113,6 +113,18 @@ class ClientOptions:
     reorder_reads: bool = True
     """Ask healthy and near replicas first; False: in the order of the striping alone
     (`reorderReadSequenceEnabled`)."""
+
+    long_poll_timeout: float = 5.0
+    """Seconds for which a bookie is asked to wait for news of an open ledger that is tailed, protocol version 3
+    only."""
+    keep_metadata_updated: bool = False
+    """Readers follow the metadata of closed ledgers too, so that they know copies that re-replication moved before
+    reads fail (the reference's open option of this name)."""
+    recovery_window_entries: int = 256
+    """Entries that a recovery reads ahead of those that are stored again (`recoveryReadBatchSize`, whose default
+    is 1)."""
+    recovery_window_bytes: int = 16 * MIB
+    """Bytes of those entries, as far as the sizes seen tell."""
 
     delay_ensemble_change: bool = False
     """Replace a failed bookie only when the ack quorum is out of reach (`delayEnsembleChange`)."""
@@ -176,4 +188,7 @@ _POSITIVE: Final = (
     "batch_read_entries",
     "max_speculative_read_timeout",
     "degraded_retry_interval",
+    "long_poll_timeout",
+    "recovery_window_entries",
+    "recovery_window_bytes",
 )

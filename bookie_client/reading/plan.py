@@ -9,7 +9,8 @@ Invariants
   may have, single reads with the average of what was seen. The size of one batch is kept free for the piece
   that is next to be delivered, so a range never waits for itself. Only entries larger than a batch (or single
   ones larger than the average) exceed the bound.
-- Single reads under way, or here and not yet consumed, are at most `max_entries`.
+- Single reads under way, or here and not yet consumed, are at most `max_entries`, and one more if the piece
+  that is next to be delivered waits.
 
 Pure; one range uses it.
 
@@ -32,8 +33,9 @@ FRAME_COST: Final = 36
 """Bytes that an entry has in a batch read's answer beyond its payload, at least: length word and header."""
 FIRST_SINGLES: Final = 16
 """Single reads under way before any size is known."""
-PIECES_PER_WINDOW: Final = 4
-LARGEST_SINGLES_PIECE: Final = 64
+SINGLES_PIECES_PER_WINDOW: Final = 4
+BATCHES_PER_WINDOW: Final = 8
+LARGEST_SINGLES_PIECE: Final = 256
 
 
 class Piece:
@@ -86,7 +88,7 @@ class ReadLimits:
     @property
     def largest_batch(self) -> int:
         """Bytes that one batch may take here."""
-        return min(self.batch_bytes, max(1, self.max_bytes // PIECES_PER_WINDOW))
+        return min(self.batch_bytes, max(1, self.max_bytes // BATCHES_PER_WINDOW))
 
 
 class ReadPlan:
@@ -130,7 +132,7 @@ class ReadPlan:
         stop = min(stop, start + count)
         by_batch = by_batch and stop - start > 1
         reserved = self._batch if by_batch else self._singles_bytes(stop - start)
-        kept_free = self._batch if self.by_batch else 0
+        kept_free = self._batch * (2 if piece is None else 1) if self.by_batch else 0
         if stop == start or (not is_head and self.bytes_in_use + reserved > self._limits.max_bytes - kept_free):
             return None
         piece = self._cut_off(start, stop) if piece is None else self._begin(piece, stop)
@@ -147,10 +149,13 @@ class ReadPlan:
             self._split(piece, piece.start + len(entries))
         self._settle(piece, nbytes + len(entries) * ENTRY_COST)
 
-    def by_singles(self, piece: Piece) -> None:
-        """Nobody serves this piece as a batch: it, or its first part, is fetched by single reads."""
-        self._split(piece, piece.start + self._singles_count(is_head=True))
-        self._reserve(piece, by_batch=False, nbytes=self._singles_bytes(piece.count))
+    def give_back(self, piece: Piece) -> None:
+        """It could not be fetched as it was asked for: `ask` offers it again."""
+        piece.is_asked = False
+        self._unasked += 1
+        self._settle(piece, 0)
+        if not piece.by_batch:
+            self.singles_in_use -= piece.count
 
     def consumed(self) -> None:
         """The application has taken the first piece."""
@@ -172,7 +177,7 @@ class ReadPlan:
         if self._average is None:
             return min(FIRST_SINGLES, limits.max_entries)
         affordable = limits.max_bytes // (self._average + ENTRY_COST)
-        share = max(1, min(limits.max_entries, affordable) // PIECES_PER_WINDOW)
+        share = max(1, min(limits.max_entries, affordable) // SINGLES_PIECES_PER_WINDOW)
         room = limits.max_entries - self.singles_in_use
         return max(int(is_head), min(room, share, LARGEST_SINGLES_PIECE))
 

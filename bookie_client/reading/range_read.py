@@ -136,9 +136,8 @@ class RangeRead:
 
     def _fall_back(self, piece: Piece) -> None:
         """No replica serves batches at present: this range goes on without them."""
-        self._plan.by_batch = False
-        self._plan.by_singles(piece)
-        self._read_singly(piece)
+        self._plan.by_batch = self._plan.head_only = False
+        self._plan.give_back(piece)
         self._issue()
 
     def _took(self, piece: Piece, answers: Sequence[LedgerEntry | PodkeeperError]) -> None:

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from bookie_client.options import ClientOptions
 
-LEAST_ADAPTIVE_DELAY: Final = 0.02
+LEAST_ADAPTIVE_DELAY: Final = 0.1
 """Seconds. Below it other replicas are seldom faster, and the event loop's own pauses would count."""
 LEAST_PAUSE: Final = 0.005
 """Seconds between two looks at a range."""
@@ -49,7 +49,7 @@ class SpeculationPolicy:
         """How long the first replica has. `expected`: seconds that its reads take at most as a rule."""
         if self.first is not None:
             return min(self.first, self.longest)
-        return min(max(2 * expected, LEAST_ADAPTIVE_DELAY), self.longest)
+        return min(max(3 * expected, LEAST_ADAPTIVE_DELAY), self.longest)
 
     def next_delay(self, delay: float) -> float:
         """How long the next replica has."""

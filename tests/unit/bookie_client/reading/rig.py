@@ -1,0 +1,201 @@
+"""A reader over scripted bookies on a virtual clock: no sockets, and nothing waits."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+from types import SimpleNamespace
+
+from bookie_client.batch_support import BatchSupport
+from bookie_client.connection.answers import EntryAnswer
+from bookie_client.connection.health import BookieHealth
+from bookie_client.options import ClientOptions
+from bookie_client.placement.topology import UNKNOWN_TOPOLOGY
+from bookie_client.reading.reader import EntryReader
+from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.errors import BadVersion, NoSuchEntry
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+
+LEDGER = 7
+DIGEST = digest_manager(DigestType.CRC32C, b"")
+
+
+class _VirtualSelector(selectors.DefaultSelector):
+    now = 0.0
+
+    def select(self, timeout=None):
+        assert timeout is not None, "the loop waits for ever"
+        self.now += timeout
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self):
+        super().__init__(_VirtualSelector())
+        self._clock_resolution = 1e-9
+
+    def time(self):
+        return self._selector.now
+
+
+def run_virtually(main):
+    """Run a coroutine function on virtual time; nothing may be left behind."""
+
+    async def checked():
+        result = await main()
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return result
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(checked())
+
+
+def now():
+    return asyncio.get_running_loop().time()
+
+
+@dataclass
+class Bookie:
+    """`delay` None: never answers. `error`: every read fails with it."""
+
+    entries: dict = field(default_factory=dict)
+    delay: float | None = 0.001
+    error: type | None = None
+    batch_error: type | None = None
+    knows_batches: bool = True
+    reads: list = field(default_factory=list)
+    batches: list = field(default_factory=list)
+    outstanding: int = 0
+    slow_entries: dict = field(default_factory=dict)
+
+    def damage(self, entry_id):
+        self.entries[entry_id] = self.entries[entry_id][:-1] + b"?"
+
+    def answer(self, entry_id):
+        if self.error is not None:
+            raise self.error("scripted")
+        if entry_id not in self.entries:
+            raise NoSuchEntry(f"entry {entry_id}")
+        return self.entries[entry_id]
+
+
+class Channel:
+    def __init__(self, bookie):
+        self.bookie = bookie
+
+    def send_read(self, frame, key, request):
+        bookie, entry_id = self.bookie, frame
+        bookie.reads.append(entry_id)
+        delay = bookie.slow_entries.get(entry_id, bookie.delay)
+        if delay is None:
+            return
+        bookie.outstanding += 1
+        asyncio.get_running_loop().call_later(delay, self.end, entry_id, request)
+
+    def end(self, entry_id, request):
+        self.bookie.outstanding -= 1
+        try:
+            entry = self.bookie.answer(entry_id)
+        except Exception as error:
+            request.failed(error)
+        else:
+            request.answered(entry, 99)
+
+
+class Rig:
+    """Ledger 7 on bookies A, B, C ...; every entry on its write set."""
+
+    def __init__(self, entries=100, *, ensemble=3, write_quorum=3, size=100, closed=True, sizes=None, **options):
+        self.names = [chr(ord("A") + i) for i in range(ensemble)]
+        self.bookies = {name: Bookie() for name in self.names}
+        self.payloads = [bytes([i % 256]) * (sizes[i] if sizes else size) for i in range(entries)]
+        length = sum(map(len, self.payloads))
+        state = {"state": LedgerState.CLOSED, "last_entry_id": entries - 1, "length": length} if closed else {}
+        self.metadata = LedgerMetadata(LEDGER, ensemble, write_quorum, write_quorum, {0: tuple(self.names)}, **state)
+        self.place_entries()
+        self.options = ClientOptions(**options)
+        self.heard = []
+        self.batches_under_way = self.most_batches = self.given_up = 0
+
+    def place_entries(self):
+        length = 0
+        for entry_id, payload in enumerate(self.payloads):
+            length += len(payload)
+            entry = DIGEST.encode(LEDGER, entry_id, entry_id - 1, length, payload)
+            for name in self.metadata.bookies_for(entry_id):
+                self.bookies.setdefault(name, Bookie()).entries[entry_id] = entry
+
+    def reader(self):
+        loop = asyncio.get_running_loop()
+        self.health = BookieHealth(self.options, loop.time)
+        self.context = SimpleNamespace(
+            options=self.options,
+            pool=SimpleNamespace(
+                channel=lambda bookie, ledger_id: Channel(self.bookies[bookie]),
+                dialect=SimpleNamespace(read=lambda txn, ledger_id, entry_id: (b"", entry_id)),
+            ),
+            operations=self,
+            health=self.health,
+            bookies=SimpleNamespace(known_writable=frozenset(self.bookies), known_read_only=frozenset()),
+            batch_support=BatchSupport(),
+            damaged_replicas=Counter(),
+            transactions=count(1),
+            random=Random(1),
+            topology=UNKNOWN_TOPOLOGY,
+        )
+        return EntryReader(self.context, lambda: self.metadata, DIGEST, on_lac=self.heard.append)
+
+    # --- operations -----------------------------------------------------------------------------------------
+
+    async def read_entry(self, name, ledger_id, entry_id):
+        assert ledger_id == LEDGER
+        bookie = self.bookies[name]
+        bookie.reads.append(entry_id)
+        await self._wait(bookie)
+        return EntryAnswer(bookie.answer(entry_id), None)
+
+    async def batch_read(self, name, ledger_id, first, max_count, max_bytes):
+        assert ledger_id == LEDGER
+        bookie = self.bookies[name]
+        bookie.batches.append((first, max_count))
+        self.batches_under_way += 1
+        self.most_batches = max(self.most_batches, self.batches_under_way)
+        try:
+            await self._wait(bookie)
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+        finally:
+            self.batches_under_way -= 1
+        if not bookie.knows_batches:
+            raise BadVersion("no batches")
+        if bookie.batch_error is not None:
+            raise bookie.batch_error("scripted")
+        entries, size = [bookie.answer(first)], 36 + len(bookie.answer(first)) + 4
+        while len(entries) < max_count and (entry := bookie.entries.get(first + len(entries))) is not None:
+            size += len(entry) + 4
+            if size > max_bytes:
+                break
+            entries.append(entry)
+        return entries
+
+    async def _wait(self, bookie):
+        if bookie.delay is None:
+            await asyncio.Event().wait()
+        else:
+            await asyncio.sleep(bookie.delay)
+
+    # --- what was asked -------------------------------------------------------------------------------------
+
+    def asked(self):
+        """Single reads of each bookie."""
+        return {name: len(bookie.reads) for name, bookie in self.bookies.items()}
+
+    def batched(self):
+        """Batch reads of each bookie."""
+        return {name: len(bookie.batches) for name, bookie in self.bookies.items()}
