@@ -14,6 +14,7 @@ from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.dialects import dialect
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.one_shot import OneShot
+from bookie_client.connection.ticker import Ticker
 from bookie_client.options import ClientOptions
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError, ProtocolViolation
 from tests.support import golden_frames
@@ -81,7 +82,7 @@ async def _feed(speaks: Dialect, pieces: list[bytes]) -> None:
         "b",
         speaks,
         max_frame_size=1 << 20,
-        tick=1000.0,
+        ticker=Ticker(1000.0),
         silence_ticks=10,
         record=health.record("b"),
         on_closed=closed.append,

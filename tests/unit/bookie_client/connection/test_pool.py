@@ -250,7 +250,7 @@ async def test_a_connection_on_which_nothing_is_heard_any_more_is_given_up(rig):
 async def test_a_slow_connection_that_still_answers_stays(rig):
     await rig.add(0).ended
     rig.server.hold = True
-    for _ in range(12):
+    for _ in range(6):
         assert isinstance(await rig.read(5).ended, BookieTimeout)
         rig.server.release()
         await asyncio.sleep(0.01)
