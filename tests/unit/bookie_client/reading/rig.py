@@ -74,7 +74,8 @@ class Bookie:
     slow_entries: dict = field(default_factory=dict)
 
     def damage(self, entry_id):
-        self.entries[entry_id] = self.entries[entry_id][:-1] + b"?"
+        entry = self.entries[entry_id]
+        self.entries[entry_id] = entry[:-1] + bytes([entry[-1] ^ 1])
 
     def answer(self, entry_id):
         if self.error is not None:

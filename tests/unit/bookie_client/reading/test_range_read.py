@@ -1,0 +1,404 @@
+"""Ranges by batch and singly: order, fall-over, fall-back, bounds, speculation, giving up. On a virtual clock."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from bookie_client.batch_support import RETRY_SECONDS
+from bookie_client.reading.range_read import RangeRead
+from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NoSuchEntry, StorageFault
+from tests.unit.bookie_client.reading.rig import Rig, now, run_virtually
+
+
+def read(rig, first=0, last=None):
+    """Entries, seconds, reader."""
+
+    async def main():
+        reader = rig.reader()
+        end = len(rig.payloads) - 1 if last is None else last
+        entries = await reader.read(first, end, bound=end)
+        return entries, now(), reader
+
+    return run_virtually(main)
+
+
+def right(rig, entries, first=0):
+    return [(e.entry_id, e.payload) for e in entries] == list(enumerate(rig.payloads))[first:][: len(entries)]
+
+
+def test_a_range_takes_few_requests_and_all_bookies_share_them():
+    rig = Rig(1000, batch_read_entries=100)
+    entries, _, reader = read(rig)
+    assert right(rig, entries)
+    assert len(entries) == 1000
+    assert sum(rig.batched().values()) == 10
+    assert all(3 <= batches <= 4 for batches in rig.batched().values())
+    assert rig.asked() == {"A": 0, "B": 0, "C": 0}
+    assert sum(reader.served_by.values()) == 1000
+
+
+def test_batches_are_under_way_together_once_one_was_served():
+    rig = Rig(1000, batch_read_entries=100)
+    _, seconds, _ = read(rig)
+    assert rig.most_batches == 9  # all that are left behind the first
+    assert seconds == pytest.approx(0.002)
+
+
+def test_the_window_bounds_batches_in_bytes():
+    rig = Rig(400, size=1000, read_window_bytes=80_000, batch_read_bytes=10_000)
+    plans = []
+
+    async def main():
+        reader = rig.reader()
+        plan = reader._plan(0, 399)
+        plans.append(plan)
+        count = 0
+        async with aclosing(RangeRead(reader._sources, plan).run()) as batches:
+            async for batch in batches:
+                count += len(batch)
+                assert plan.bytes_in_use <= 80_000
+        return count
+
+    assert run_virtually(main) == 400
+    assert 60_000 <= plans[0].peak_bytes <= 80_000
+    assert plans[0].bytes_in_use == 0
+    assert rig.most_batches <= 7
+
+
+def test_entries_of_very_different_sizes_come_all_and_in_order():
+    sizes = [5 if i % 10 else 9_000 for i in range(300)]
+    rig = Rig(300, sizes=sizes, read_window_bytes=80_000, batch_read_bytes=10_000)
+    entries, *_ = read(rig)
+    assert right(rig, entries)
+    assert len(entries) == 300
+
+
+def test_one_entry_is_read_by_a_single_read():
+    rig = Rig()
+    entries, *_ = read(rig, 5, 5)
+    assert right(rig, entries, 5)
+    assert sum(rig.batched().values()) == 0
+
+
+@pytest.mark.parametrize("options", [{"batch_reads": False}, {"batch_read_entries": 1}])
+def test_batches_can_be_turned_off(options):
+    rig = Rig(**options)
+    entries, *_ = read(rig)
+    assert right(rig, entries)
+    assert (len(entries), sum(rig.batched().values()), sum(rig.asked().values())) == (100, 0, 100)
+
+
+def test_a_striped_ledger_is_read_singly():
+    rig = Rig(ensemble=4, write_quorum=2)
+    entries, *_ = read(rig)
+    assert (right(rig, entries), len(entries), sum(rig.batched().values())) == (True, 100, 0)
+    assert rig.asked() == dict.fromkeys("ABCD", 25)
+
+
+def test_segments_are_read_from_their_own_bookies():
+    rig = Rig(90)
+    rig.metadata = rig.metadata.with_ensemble(50, ("A", "D", "E"))
+    for bookie in rig.bookies.values():
+        bookie.entries.clear()
+    rig.place_entries()
+    entries, *_ = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 90)
+    assert all(first >= 50 for name in "DE" for first, _ in rig.bookies[name].batches)
+    assert all(first < 50 for name in "BC" for first, _ in rig.bookies[name].batches)
+
+
+# --- bookies that cannot -----------------------------------------------------------------------------------------
+
+
+def test_bookies_without_batch_reads_are_read_singly_and_remembered():
+    rig = Rig(300, batch_read_entries=50)
+    for bookie in rig.bookies.values():
+        bookie.knows_batches = False
+
+    async def main():
+        reader = rig.reader()
+        first = await reader.read(0, 299, bound=299)
+        assert rig.batched() == {"A": 1, "B": 1, "C": 1}
+        second = await reader.read(0, 299, bound=299)
+        assert rig.batched() == {"A": 1, "B": 1, "C": 1}
+        await asyncio.sleep(RETRY_SECONDS)
+        for bookie in rig.bookies.values():
+            bookie.knows_batches = True
+        third = await reader.read(0, 299, bound=299)
+        assert sum(rig.batched().values()) == 3 + 6
+        return first, second, third
+
+    for entries in run_virtually(main):
+        assert right(rig, entries)
+        assert len(entries) == 300
+
+
+def test_one_old_bookie_leaves_the_batches_to_the_others():
+    rig = Rig(600, batch_read_entries=50)
+    rig.bookies["A"].knows_batches = False
+    entries, *_ = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 600)
+    assert rig.batched()["A"] == 1
+    assert rig.asked() == {"A": 0, "B": 0, "C": 0}
+
+
+def test_the_only_copy_on_an_old_bookie_is_found():
+    rig = Rig(60)
+    rig.bookies["B"].knows_batches = False
+    del rig.bookies["A"].entries[0], rig.bookies["C"].entries[0]
+    entries, *_ = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 60)
+
+
+# --- failures ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [StorageFault, BookieUnavailable, NoSuchEntry])
+def test_a_failed_batch_is_read_from_the_next_replica(error):
+    rig = Rig(300, batch_read_entries=50)
+    rig.bookies["A"].error = error
+    entries, _, reader = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 300)
+    assert set(reader.served_by) == {"B", "C"}
+
+
+def test_a_hole_of_one_replica_is_filled_from_another():
+    rig = Rig(100, batch_read_entries=50)
+    for missing in (10, 20, 21, 60):
+        del rig.bookies["A"].entries[missing]
+    entries, *_ = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 100)
+
+
+def test_a_damaged_entry_alone_is_read_elsewhere():
+    rig = Rig(100)
+    rig.bookies["A"].damage(30)
+    rig.bookies["A"].damage(31)
+    rig.bookies["B"].damage(31)
+    entries, _, reader = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 100)
+    assert reader.damaged_at == {"A": 2, "B": 1}
+    assert reader.served_by == {"A": 98, "B": 1, "C": 1}
+    assert rig.batched() == {"A": 1, "B": 0, "C": 0}
+
+
+def test_a_batch_of_nothing_but_damage_is_read_from_the_next_replica():
+    rig = Rig(100)
+    for entry_id in range(100):
+        rig.bookies["A"].damage(entry_id)
+    entries, _, reader = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 100)
+    assert reader.damaged_at == {"A": 100}
+    assert (rig.batched(), sum(rig.asked().values())) == ({"A": 1, "B": 1, "C": 0}, 0)
+
+
+@pytest.mark.parametrize("batch_reads", [True, False])
+def test_the_first_entry_that_nobody_serves_ends_the_range(batch_reads):
+    rig = Rig(100, batch_reads=batch_reads)
+    for bookie in rig.bookies.values():
+        bookie.damage(42)
+
+    async def main():
+        seen = []
+        with pytest.raises(DigestMismatch, match="entry 42 of ledger 7: no replica could serve it") as raised:
+            async for batch in rig.reader().batches(0, 99, bound=99):
+                seen.extend(batch)
+        assert all(f"{name}: " in str(raised.value) for name in "ABC")
+        return seen
+
+    seen = run_virtually(main)
+    assert (right(rig, seen), len(seen)) == (True, 42)
+
+
+@pytest.mark.parametrize("batch_reads", [True, False])
+def test_an_entry_that_everybody_misses_is_no_such_entry(batch_reads):
+    rig = Rig(100, batch_reads=batch_reads)
+    for bookie in rig.bookies.values():
+        del bookie.entries[42]
+    with pytest.raises(NoSuchEntry, match="entry 42 of ledger 7"):
+        read(rig)
+    rig.bookies["C"].error = StorageFault
+    with pytest.raises(StorageFault):
+        read(rig, 42)
+
+
+# --- slow bookies ------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_batch_is_asked_of_another_bookie_and_given_up():
+    rig = Rig(100, first_speculative_read_timeout=0.5)
+    rig.bookies["A"].delay = 10.0
+
+    async def main():
+        reader = rig.reader()
+        entries = await reader.read(0, 99, bound=99)
+        assert rig.health.slow() == {"A"}
+        return entries, now()
+
+    entries, seconds = run_virtually(main)
+    assert (right(rig, entries), len(entries)) == (True, 100)
+    assert seconds == pytest.approx(0.501)
+    assert (rig.batched(), rig.given_up) == ({"A": 1, "B": 1, "C": 0}, 1)
+
+
+def test_a_scan_with_a_silent_bookie_waits_once():
+    """Once overtaken, the bookie counts as slow and is asked last."""
+    rig = Rig(1000, batch_read_entries=50, first_speculative_read_timeout=0.5, read_window_bytes=400_000)
+    rig.bookies["A"].delay = None
+    entries, seconds, reader = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 1000)
+    assert seconds < 1.1
+    assert set(reader.served_by) == {"B", "C"}
+
+
+def test_single_reads_of_a_silent_bookie_are_asked_elsewhere_after_the_delay():
+    rig = Rig(90, batch_reads=False, first_speculative_read_timeout=0.5)
+    rig.bookies["A"].delay = None
+    entries, seconds, reader = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 90)
+    assert seconds < 1.1
+    assert reader.served_by["A"] == 0
+
+
+def test_a_bookie_that_goes_on_answering_is_given_more_time():
+    rig = Rig(30, ensemble=1, write_quorum=1, batch_reads=False)
+    rig.metadata = Rig(30, ensemble=2, write_quorum=2).metadata
+    rig.bookies.clear()
+    rig.place_entries()
+    for place, entry_id in enumerate(range(0, 30, 2)):
+        rig.bookies["A"].slow_entries[entry_id] = 0.09 * place  # one after the other, the last after 1.3 s
+    read(rig)
+    assert rig.asked() == {"A": 15, "B": 15}
+    rig.bookies["A"].slow_entries[0] = None  # this one never, whatever else it answers
+    entries, seconds, _ = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 30)
+    assert rig.asked()["B"] > 30
+    assert seconds < 2.2
+
+
+def test_parallel_ranges_take_the_fastest():
+    rig = Rig(100, parallel_reads=True)
+    rig.bookies["A"].delay = None
+    rig.bookies["B"].delay = 5.0
+    entries, seconds, _ = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 100)
+    assert seconds == pytest.approx(0.001)
+    assert (rig.batched(), rig.given_up) == ({"A": 1, "B": 1, "C": 1}, 2)
+
+
+# --- sticky ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_reads", [True, False])
+def test_a_sticky_reader_stays_with_one_bookie_until_it_fails(batch_reads):
+    rig = Rig(300, sticky_reads=True, batch_reads=batch_reads, batch_read_entries=50, reorder_reads=False)
+
+    async def main():
+        reader = rig.reader()
+        await reader.read(0, 299, bound=299)
+        (first,) = reader.served_by
+        rig.bookies[first].error = StorageFault
+        await reader.read(0, 299, bound=299)
+        (second,) = set(reader.served_by) - {first}
+        rig.bookies[first].error = None
+        before = rig.asked()[first] + rig.batched()[first]
+        await reader.read(0, 299, bound=299)
+        assert set(reader.served_by) == {first, second}
+        assert rig.asked()[first] + rig.batched()[first] == before
+        assert reader.served_by[second] == 600
+
+    run_virtually(main)
+
+
+def test_striped_ledgers_are_not_sticky():
+    rig = Rig(ensemble=4, write_quorum=2, sticky_reads=True)
+    entries, _, reader = read(rig)
+    assert (right(rig, entries), reader.served_by) == (True, dict.fromkeys("ABCD", 25))
+
+
+def test_slow_and_unreachable_bookies_are_asked_last():
+    rig = Rig(100)
+
+    async def main():
+        reader = rig.reader()
+        rig.health.mark_slow("A")
+        rig.health.record("B").connection_failed(10)
+        assert reader.order(0) == ["C", "A", "B"]
+        assert reader.order(1) == ["C", "A", "B"]
+        await reader.read(0, 99, bound=99)
+        assert rig.batched() == {"A": 0, "B": 0, "C": 1}
+
+    run_virtually(main)
+    unordered = Rig(reorder_reads=False)
+
+    async def in_order_of_the_striping():
+        reader = unordered.reader()
+        unordered.health.mark_slow("A")
+        assert reader.order(0) == ["A", "B", "C"]
+
+    run_virtually(in_order_of_the_striping)
+
+
+# --- giving up ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_reads", [True, False])
+def test_an_iteration_that_is_given_up_leaves_nothing_behind(batch_reads):
+    rig = Rig(1000, batch_reads=batch_reads, batch_read_entries=10, read_window_entries=100)
+
+    async def main():
+        reader = rig.reader()
+        async with aclosing(reader.entries(0, 999, bound=999)) as entries:
+            async for entry in entries:
+                if entry.entry_id == 50:
+                    break
+        assert rig.batches_under_way == 0
+        before = rig.asked(), rig.batched()
+        await asyncio.sleep(10)
+        assert (rig.asked(), rig.batched()) == before
+        assert len(asyncio.all_tasks()) == 1
+
+    run_virtually(main)
+
+
+@pytest.mark.parametrize("batch_reads", [True, False])
+def test_cancelling_leaves_nothing_behind(batch_reads):
+    rig = Rig(1000, batch_reads=batch_reads, batch_read_entries=10)
+    for bookie in rig.bookies.values():
+        bookie.delay, bookie.error = 3.0, StorageFault
+
+    async def main():
+        reading = asyncio.create_task(rig.reader().read(0, 999, bound=999))
+        await asyncio.sleep(1.0)
+        reading.cancel()
+        await asyncio.wait([reading])
+        assert reading.cancelled()
+        assert rig.batches_under_way == 0
+        assert len(asyncio.all_tasks()) == 1
+        before = rig.asked()
+        await asyncio.sleep(30)
+        assert rig.asked() == before
+
+    run_virtually(main)
+
+
+def test_a_defect_is_raised_where_the_range_is_read():
+    rig = Rig(100)
+
+    async def broken(*what):
+        raise RuntimeError("a defect")
+
+    async def main():
+        reader = rig.reader()
+        rig.context.operations.batch_read = broken
+        with pytest.raises(RuntimeError, match="a defect"):
+            await reader.read(0, 99, bound=99)
+
+    run_virtually(main)
+
+
+def test_open_ledgers_are_read_without_knowing_sizes():
+    rig = Rig(500, closed=False, size=5000, batch_read_bytes=50_000, read_window_bytes=400_000)
+    entries, *_ = read(rig)
+    assert (right(rig, entries), len(entries)) == (True, 500)
