@@ -10,13 +10,15 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
-from bookie_protocol.errors import MetadataUnavailable
-from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
+from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
+from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout, SessionState
+from bookie_protocol.metadata_service.options import SaslLogin, SaslMechanism
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
 from tests.contract.test_metadata_service import INFO, ledger
 from tests.support import zookeeper as zookeeper_support
+from tests.support.bookie_process import free_port
 from tests.support.zookeeper import ZooKeeperServer
 
 pytestmark = pytest.mark.zookeeper
@@ -120,6 +122,100 @@ async def test_secure_nodes_belong_to_their_creator(zookeeper: ZooKeeperServer, 
         acls, _ = raw.get_acls(f"{root}/{path}")
         assert [acl.id.scheme for acl in acls] == ["digest"]
     await service.close()
+
+
+async def test_two_components_of_a_secure_cluster_share_it(zookeeper: ZooKeeperServer, raw: KazooClient) -> None:
+    """Everything that several components write must be open to whoever logged in as the same user."""
+    uri, options = zookeeper.uri("/secure-shared"), {"auth": [("digest", "bk:secret")], "secure": True}
+    one = await open_metadata_service(uri, **options)  # type: ignore[arg-type]
+    two = await open_metadata_service(uri, **options)  # type: ignore[arg-type]
+    await one.cluster.initialize()
+    await two.bookies.register("b:1", BookieGroup.WRITABLE, INFO)
+    created = await one.ledgers.create(ledger(1))
+    await two.ledgers.write(created.value.in_recovery(), created.version)
+    await one.under_replication.mark(1, ["b:1"], ctime_ms=1)
+    await two.under_replication.mark_replicated(await two.under_replication.acquire())
+    await one.under_replication.set_lost_bookie_recovery_delay(5)
+    acls, _ = raw.get_acls("/secure-shared/underreplication/lostBookieRecoveryDelay")
+    assert [(acl.id.scheme, acl.perms) for acl in acls] == [("world", 31)]
+    with pytest.raises(MetadataUnavailable, match="refuses access; check the credentials"):
+        await open_metadata_service(uri, auth=[("digest", "bk:wrong")])
+    await one.close()
+    await two.close()
+
+
+@pytest.fixture(scope="module")
+def sasl_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    server = ZooKeeperServer(str(tmp_path_factory.mktemp("sasl")), {"bookie": "s3cret"})
+    server.start()
+    yield server
+    server.stop()
+
+
+async def test_a_sasl_login(sasl_server: ZooKeeperServer) -> None:
+    login = SaslLogin(username="bookie", password="s3cret")
+    service = await open_metadata_service(sasl_server.uri(), sasl=login, secure=True)
+    assert isinstance(service, TreeMetadataService)
+    await service.cluster.initialize()
+    await service.ledgers.create(ledger(1))
+    client = KazooClient(hosts=sasl_server.hosts, sasl_options=sasl_server._login())
+    client.start()
+    try:
+        acls, _ = client.get_acls("/ledgers/00/0000/L0001")
+        assert [(acl.id.scheme, acl.id.id) for acl in acls] == [("sasl", "bookie")]
+    finally:
+        client.stop()
+        client.close()
+    identity = service.tree._tree.client_id  # type: ignore[attr-defined]
+    sasl_server.expire(*identity)
+    assert (await service.ledgers.read(1, timeout=15)).version == 0  # the next session logs in again
+    await service.close()
+
+
+@pytest.mark.parametrize("sasl", [None, SaslLogin(username="bookie", password="wrong")])
+async def test_a_wrong_login_is_said_to_be_one(sasl_server: ZooKeeperServer, sasl: SaslLogin | None) -> None:
+    with pytest.raises(MetadataUnavailable, match="refuses access; check the credentials"):
+        await open_metadata_service(sasl_server.uri("/nobody"), sasl=sasl, timeout=5)
+
+
+async def test_gssapi_names_the_package_that_is_missing(zookeeper: ZooKeeperServer) -> None:
+    login = SaslLogin(mechanism=SaslMechanism.GSSAPI, username="bookie@EXAMPLE.COM")
+    with pytest.raises(InvalidConfiguration, match="the Python package kerberos: install it"):
+        await open_metadata_service(zookeeper.uri(), sasl=login)
+
+
+async def test_several_hosts_of_which_some_do_not_answer(zookeeper: ZooKeeperServer) -> None:
+    """One port refuses; at the other the connection stands and nobody ever answers."""
+    silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = silent.sockets[0].getsockname()[1]
+    refusing = free_port()
+    for _ in range(3):  # kazoo shuffles them
+        uri = f"zk+hierarchical://127.0.0.1:{refusing};127.0.0.1:{port};{zookeeper.hosts}/several/parts/ledgers"
+        service = await open_metadata_service(uri, timeout=8)
+        if not await service.cluster.exists():
+            await service.cluster.initialize()
+        assert await service.cluster.layout() is LedgerLayout.HIERARCHICAL
+        await service.close()
+    silent.close()
+
+
+async def test_the_newest_format_of_new_ledgers_can_be_chosen(zookeeper: ZooKeeperServer) -> None:
+    uri = zookeeper.uri("/formats")
+    service = await open_metadata_service(uri)
+    await service.cluster.initialize()
+    await service.ledgers.create(ledger(3))
+    await service.close()
+    for version in (1, 2, 3, -1):
+        service = await open_metadata_service(uri, ledger_metadata_version=version)
+        assert isinstance(service, TreeMetadataService)
+        created = await service.ledgers.create(ledger(10 + version))
+        assert created.value.format_version == (3 if version == -1 else version)
+        found = await service.ledgers.read(10 + version)
+        assert found.value.format_version == created.value.format_version
+        old = await service.ledgers.read(3)
+        await service.ledgers.write(old.value.in_recovery(), old.version)
+        assert (await service.ledgers.read(3)).value.format_version == 3  # a rewrite keeps the format
+        await service.close()
 
 
 def test_without_java_the_fixture_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

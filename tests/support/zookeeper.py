@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 
 from kazoo.client import KazooClient
@@ -27,10 +28,14 @@ TICK_MS = 500
 
 
 class ZooKeeperServer:
-    """`start` returns when the server answers. Session time-outs down to two ticks (1 s) are granted."""
+    """`start` returns when the server answers. Session time-outs down to two ticks (1 s) are granted.
 
-    def __init__(self, directory: str) -> None:
+    With `sasl_users` (name and password) only who logs in by SASL is served.
+    """
+
+    def __init__(self, directory: str, sasl_users: Mapping[str, str] | None = None) -> None:
         self._directory = directory
+        self._sasl_users = sasl_users
         self._process: subprocess.Popen[bytes] | None = None
         self._started_before = False
         self.port = _free_port()
@@ -67,8 +72,14 @@ class ZooKeeperServer:
                 "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
                 "4lw.commands.whitelist=ruok\nextendedTypesEnabled=true\n"
             )
+            if self._sasl_users:
+                out.write(
+                    "authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider\n"
+                    "sessionRequireClientSASLAuth=true\n"
+                )
         command = [
             *(java, "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"),
+            *self._sasl_options(),
             *("-Dzookeeper.forceSync=no", "-Dlog4j2.level=ERROR", "-Dlog4j.rootLogger=ERROR"),
             *("-cp", _class_path(), "org.apache.zookeeper.server.quorum.QuorumPeerMain", config),
         ]
@@ -76,6 +87,15 @@ class ZooKeeperServer:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
+
+    def _sasl_options(self) -> Iterator[str]:
+        if not self._sasl_users:
+            return
+        file = f"{self._directory}/jaas.conf"
+        with open(file, "w", encoding="utf-8") as out:
+            users = "\n".join(f'user_{name}="{password}"' for name, password in self._sasl_users.items())
+            out.write(f"Server {{ org.apache.zookeeper.server.auth.DigestLoginModule required\n{users};\n}};\n")
+        yield f"-Djava.security.auth.login.config={file}"
 
     def stop(self) -> None:
         """Kill the server; its data stays."""
@@ -94,10 +114,16 @@ class ZooKeeperServer:
 
     def expire(self, session_id: int, password: bytes) -> None:
         """End somebody's session: take it over with a second client, and close it."""
-        client = KazooClient(hosts=self.hosts, timeout=10, client_id=(session_id, password))
+        login = self._login()
+        client = KazooClient(hosts=self.hosts, timeout=10, client_id=(session_id, password), sasl_options=login)
         client.start(timeout=10)
         client.stop()
         client.close()
+
+    def _login(self) -> dict[str, str] | None:
+        for name, password in (self._sasl_users or {}).items():
+            return {"mechanism": "DIGEST-MD5", "username": name, "password": password}
+        return None
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -119,7 +145,7 @@ class ZooKeeperServer:
 
     def _serves(self, deadline: float) -> bool:
         """The first session after a cold start may take seconds on a busy machine; here it is waited for."""
-        client = KazooClient(hosts=self.hosts, timeout=_START_SECONDS)
+        client = KazooClient(hosts=self.hosts, timeout=_START_SECONDS, sasl_options=self._login())
         try:
             client.start(timeout=max(0.0, deadline - time.monotonic()))
         except KazooTimeoutError:

@@ -19,10 +19,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from typing import Any, Final
 
-from kazoo.client import KazooClient, KazooState
+from kazoo.client import KazooState
 from kazoo.exceptions import (
     AuthFailedError,
     BadVersionError,
@@ -36,16 +35,14 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionClosedRequireSaslError,
     SessionExpiredError,
     SessionMovedError,
 )
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KeeperState
-from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+from kazoo.security import OPEN_ACL_UNSAFE
 
 from bookie_protocol.errors import (
-    InvalidConfiguration,
     MetadataExists,
     MetadataNotEmpty,
     MetadataNotFound,
@@ -53,14 +50,13 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
 )
 from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
-from bookie_protocol.metadata_service.options import SaslLogin, SaslMechanism
+from bookie_protocol.metadata_service.options import SaslLogin
 from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, Children, ConnectionLost, Node, NodeStat, Watch
 from bookie_protocol.metadata_service.tree.session import DriverSession
 from bookie_protocol.metadata_service.zookeeper.bridge import await_result, hop
+from bookie_protocol.metadata_service.zookeeper.client import LONGEST_RECONNECT_PAUSE, make_client
 
 MAX_IN_FLIGHT: Final = 1024
-_RECONNECT_PAUSE: Final = 0.1
-_LONGEST_RECONNECT_PAUSE: Final = 2.0
 _LOST: Final = (
     ConnectionLoss,
     ConnectionClosedError,
@@ -76,20 +72,6 @@ _DEFINITE: Final = {
 }
 
 _log = logging.getLogger(__name__)
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """With several servers, one that does not even refuse must leave time for the others.
-
-    `connect_timeout` in seconds.
-    """
-
-    def __init__(self, connect_timeout: float) -> None:
-        super().__init__()
-        self._connect_timeout = connect_timeout
-
-    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
-        return super().create_connection(*args, timeout=min(timeout, self._connect_timeout), **kwargs)
 
 
 class ZooKeeperTree:
@@ -114,19 +96,7 @@ class ZooKeeperTree:
         self._places = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._closing = False
         self._restart: asyncio.Task[None] | None = None
-        kazoo_log = logging.getLogger("kazoo.client")
-        self._client = KazooClient(
-            hosts=hosts,
-            timeout=timeout,
-            handler=_Handler(timeout / len(hosts.split(","))),
-            auth_data=list(auth) or None,
-            sasl_options=None if sasl is None else _sasl_options(sasl),
-            default_acl=CREATOR_ALL_ACL if secure else None,
-            connection_retry=KazooRetry(
-                max_tries=-1, delay=_RECONNECT_PAUSE, max_delay=_LONGEST_RECONNECT_PAUSE, ignore_expire=True
-            ),
-            logger=kazoo_log,
-        )
+        self._client = make_client(hosts, timeout, auth, sasl, secure=secure)
         self._client.add_listener(self._on_kazoo_state)
         self._tell_loop = hop(self._loop, self._on_state)
 
@@ -251,7 +221,7 @@ class ZooKeeperTree:
                 return ours(f"{path} {meaning}")
         if isinstance(error, _LOST):
             return ConnectionLost(f"{path}: connection to ZooKeeper at {self._hosts} lost ({type(error).__name__})")
-        if isinstance(error, NoAuthError | AuthFailedError):
+        if isinstance(error, NoAuthError | AuthFailedError | SessionClosedRequireSaslError):
             return MetadataUnavailable(
                 f"{path}: ZooKeeper at {self._hosts} refuses access; check the credentials and zkEnableSecurity"
             )
@@ -283,26 +253,10 @@ class ZooKeeperTree:
 
     async def _start_again(self) -> None:
         _log.warning("the ZooKeeper connection ended; opening a new session")
-        await asyncio.sleep(_LONGEST_RECONNECT_PAUSE)
+        await asyncio.sleep(LONGEST_RECONNECT_PAUSE)
         await asyncio.to_thread(self._client.start_async)
         self._restart = None
 
 
 def _stat(stat: Any) -> NodeStat:
     return NodeStat(stat.version, stat.cversion, stat.ctime, stat.ephemeralOwner, stat.numChildren)
-
-
-def _sasl_options(login: SaslLogin) -> dict[str, str]:
-    """As kazoo hands them to pure-sasl."""
-    packages = {SaslMechanism.DIGEST_MD5: ("puresasl",), SaslMechanism.GSSAPI: ("puresasl", "kerberos")}
-    for package in packages[login.mechanism]:
-        if find_spec(package) is None:
-            raise InvalidConfiguration(
-                f"a SASL login to ZooKeeper by {login.mechanism.value} needs the Python package {package}: install it"
-            )
-    options = {"mechanism": login.mechanism.value, "service": login.service}
-    if login.username is not None:
-        options["principal" if login.mechanism is SaslMechanism.GSSAPI else "username"] = login.username
-    if login.password is not None:
-        options["password"] = login.password
-    return options

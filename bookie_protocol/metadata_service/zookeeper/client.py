@@ -1,0 +1,89 @@
+"""kazoo's client as the driver wants it: reconnects for ever, shares its time between servers, logs in.
+
+Threads: `make_client` anywhere; the rest runs on kazoo's connection thread.
+
+Sources: reference metadata layout, sections 12 and 13.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any, Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import AuthFailedError, SASLException, SessionClosedRequireSaslError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
+
+from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.metadata_service.options import SaslLogin, SaslMechanism
+
+_RECONNECT_PAUSE: Final = 0.1
+LONGEST_RECONNECT_PAUSE: Final = 2.0
+
+
+def make_client(
+    hosts: str, timeout: float, auth: Sequence[tuple[str, str]], sasl: SaslLogin | None, *, secure: bool
+) -> Any:
+    """A client that is not started; see `ZooKeeperTree`. Raises `InvalidConfiguration`."""
+    client = KazooClient(
+        hosts=hosts,
+        timeout=timeout,
+        handler=_Handler(timeout / len(hosts.split(","))),
+        auth_data=list(auth) or None,
+        sasl_options=None if sasl is None else _sasl_options(sasl),
+        default_acl=CREATOR_ALL_ACL if secure else None,
+        connection_retry=KazooRetry(
+            max_tries=-1, delay=_RECONNECT_PAUSE, max_delay=LONGEST_RECONNECT_PAUSE, ignore_expire=True
+        ),
+        logger=logging.getLogger("kazoo.client"),
+    )
+    if sasl is not None:
+        _tame_login(client)
+    return client
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """With several servers, one that does not even refuse must leave time for the others.
+
+    `connect_timeout` in seconds.
+    """
+
+    def __init__(self, connect_timeout: float) -> None:
+        super().__init__()
+        self._connect_timeout = connect_timeout
+
+    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
+        return super().create_connection(*args, timeout=min(timeout, self._connect_timeout), **kwargs)
+
+
+def _tame_login(client: Any) -> None:
+    """Some refusals of a login end kazoo's connection thread with a traceback: make them the refusal that it knows."""
+    login = client._connection._authenticate_with_sasl
+
+    def authenticate(host: str, timeout: float) -> None:
+        try:
+            login(host, timeout)
+        except (SASLException, SessionClosedRequireSaslError) as error:
+            raise AuthFailedError(type(error).__name__) from error
+
+    client._connection._authenticate_with_sasl = authenticate
+
+
+def _sasl_options(login: SaslLogin) -> dict[str, str]:
+    """As kazoo hands them to pure-sasl."""
+    packages = {SaslMechanism.DIGEST_MD5: ("puresasl",), SaslMechanism.GSSAPI: ("puresasl", "kerberos")}
+    for package in packages[login.mechanism]:
+        if find_spec(package) is None:
+            raise InvalidConfiguration(
+                f"a SASL login to ZooKeeper by {login.mechanism.value} needs the Python package {package}: install it"
+            )
+    options = {"mechanism": login.mechanism.value, "service": login.service}
+    if login.username is not None:
+        options["principal" if login.mechanism is SaslMechanism.GSSAPI else "username"] = login.username
+    if login.password is not None:
+        options["password"] = login.password
+    return options
