@@ -1,46 +1,70 @@
-"""The reader's handle of a closed ledger.
+"""The reader's handle: of a closed ledger, or of one that is still written.
 
 Invariants
 - A closed ledger is immutable: no bookie is asked for its end, and reading never changes anything.
+- A reader of an open ledger never fences: the writer notices nothing. It reads up to the last add confirmed that
+  it knows, which never goes back.
+- Entries that could not be read are looked for once more where the metadata say now: a writer may have begun a
+  new segment, or a copy may have moved, since this handle learnt of it last.
 
 Event loop only.
 
-Source: reference client protocol, sections 11 and 13.
+Source: reference client protocol, sections 11, 12 and 13.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from types import TracebackType
 
 from bookie_client.context import ClientContext
 from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.followed import FollowedLedger
+from bookie_client.reading.lac import read_last_confirmed, try_read_last_confirmed
+from bookie_client.reading.lac_follower import LacFollower
 from bookie_client.reading.reader import EntryReader
+from bookie_client.reading.tail import tail
 from bookie_protocol.digest import DigestManager
+from bookie_protocol.errors import BadRequest, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import Versioned
 
 
 class LedgerReader:
     """Reads one ledger. Made by `Client.open`; also an async context manager."""
 
-    def __init__(self, context: ClientContext, metadata: LedgerMetadata, digest: DigestManager) -> None:
-        self.ledger_id = metadata.ledger_id
-        self.metadata = metadata
-        self._reader = EntryReader(context, lambda: self.metadata, digest)
+    def __init__(self, context: ClientContext, stored: Versioned[LedgerMetadata], digest: DigestManager) -> None:
+        self.ledger_id = stored.value.ledger_id
+        self._context = context
+        self._digest = digest
+        self._ledger = FollowedLedger(context, stored)
+        self._follower = LacFollower(context, self._ledger, digest)
+        self._reader = EntryReader(context, lambda: self._ledger.metadata, digest, on_lac=self._ledger.heard)
+
+    # --- what can be asked ----------------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The metadata as this reader knows it; of an open ledger it follows the metadata service."""
+        return self._ledger.metadata
 
     @property
     def is_closed(self) -> bool:
-        return self.metadata.is_closed
+        """Whether the ledger is closed, so that its end is final."""
+        return self._ledger.is_closed
 
     @property
     def last_add_confirmed(self) -> int:
-        """The last entry; -1 when the ledger is empty."""
-        return self.metadata.last_entry_id
+        """The last entry that may be read, as far as this reader knows; -1 if none. Of a closed ledger its last
+        entry."""
+        return self._ledger.lac
 
     @property
     def length(self) -> int:
-        """Payload bytes of all entries."""
-        return self.metadata.length
+        """Payload bytes of all entries of a closed ledger; 0 while it is open, when nobody but its writer
+        knows."""
+        return self._ledger.metadata.length
 
     @property
     def served_by(self) -> Mapping[str, int]:
@@ -52,22 +76,114 @@ class LedgerReader:
         """How many replicas with a wrong digest each bookie gave."""
         return dict(self._reader.damaged_at)
 
+    # --- the last add confirmed -----------------------------------------------------------------------------
+
+    async def read_last_add_confirmed(self) -> int:
+        """Ask the bookies how far the ledger is confirmed; returns what is known then.
+
+        Waits for as many bookies as it takes to have one of every possible ack quorum. The newest entry is
+        confirmed to readers by the one behind it, by its writer's explicit LAC, or by closing. Of a closed
+        ledger nobody is asked.
+
+            reader = await client.open(ledger_id, password=b"secret")
+            await reader.read_last_add_confirmed()
+            entries = await reader.read(0, reader.last_add_confirmed)
+
+        Raises `BookieUnavailable` or another `CouldNotTell` when too few bookies answered, `Unauthorized`.
+        """
+        if not self.is_closed:
+            try:
+                lac = await read_last_confirmed(self._context, self.metadata, self._digest)
+            except PodkeeperError:
+                # Perhaps those bookies were replaced, or the ledger is closed by now.
+                if not await self._ledger.refresh():
+                    self._check_exists()
+                    raise
+                return await self.read_last_add_confirmed()
+            self._ledger.heard(lac)
+        return self.last_add_confirmed
+
+    async def try_read_last_add_confirmed(self) -> int:
+        """As `read_last_add_confirmed`, content with the first answer that is news: cheap to poll with, and of
+        no news it means less.
+
+        Raises `BookieUnavailable` or another `CouldNotTell` when nobody answered, `Unauthorized`.
+        """
+        if not self.is_closed:
+            known = self.last_add_confirmed
+            self._ledger.heard(await try_read_last_confirmed(self._context, self.metadata, self._digest, known))
+        return self.last_add_confirmed
+
+    # --- reading --------------------------------------------------------------------------------------------
+
     async def read(self, first: int, last: int) -> list[LedgerEntry]:
-        """Entries `first` to `last`, both included. Raises as `entries` does; one bad entry fails the whole
-        range."""
-        return [entry async for entry in self.entries(first, last)]
+        """Entries `first` to `last`, both included; one bad entry fails the whole range. Raises as `entries`."""
+        return await self._collect(first, last, self.last_add_confirmed)
 
     def entries(self, first: int = 0, last: int | None = None) -> AsyncIterator[LedgerEntry]:
-        """Iterate over entries in order, by default to the end, with reads pipelined in a bounded window.
+        """Iterate over entries in order, by default up to the last one confirmed, with reads pipelined in a
+        bounded window.
 
         Raises `BadRequest` for a range outside the ledger. Iterating raises when no replica can serve an
         entry: `NoSuchEntry` only when all of them say so, else what went wrong.
         """
+        return _one_by_one(self.batches(first, last))
+
+    def batches(self, first: int = 0, last: int | None = None) -> AsyncGenerator[list[LedgerEntry], None]:
+        """The same entries, some at a time, which costs less per entry. Raises as `entries`."""
         end = self.last_add_confirmed if last is None else last
-        return self._reader.entries(first, end, bound=self.last_add_confirmed)
+        return self._batches(first, end, self._reader.batches(first, end, bound=self.last_add_confirmed))
+
+    async def read_unconfirmed(self, first: int, last: int) -> list[LedgerEntry]:
+        """Entries `first` to `last` of an open ledger, whether they are confirmed or not.
+
+        What is read above the last add confirmed may never become part of the ledger: its writer was not told
+        that it is stored, and a recovery may end the ledger in front of it. Of a closed ledger as `read`.
+        Raises `NoSuchEntry` when all replicas of one say that they have none, else as `entries`.
+
+            newest = await reader.read_unconfirmed(reader.last_add_confirmed + 1, reader.last_add_confirmed + 1)
+        """
+        return await self._collect(first, last, self.last_add_confirmed if self.is_closed else last)
+
+    def tail(self, start: int = 0) -> AsyncIterator[LedgerEntry]:
+        """Iterate over entries from `start` on as they become confirmed; ends when the ledger is closed and read
+        to its end.
+
+            async with client.open(ledger_id, password=b"secret") as reader:
+                async for entry in reader.tail():
+                    print(entry.entry_id, entry.payload)
+
+        The newest entry comes when the next one is written, when its writer tells bookies
+        (`explicit_lac_interval`), or when the ledger is closed. Bookies that fail are passed over; new segments
+        are followed. Of a ledger that is closed already all entries come at once.
+
+        Raises `BadRequest` (`start` is negative). Iterating raises what reading an entry raises, `NoSuchLedger`
+        when the ledger was deleted while it was open, and `LedgerClosed` when this handle was closed. To go on
+        behind such an error, tail again from the next entry.
+        """
+        if start < 0:
+            raise BadRequest(f"ledger {self.ledger_id}: {start} is no entry id")
+        return tail(self._ledger, self._follower, self._confirmed_batches, start)
+
+    # --- the handle -----------------------------------------------------------------------------------------
+
+    async def follow(self) -> None:
+        """Learn the last add confirmed, and go on learning what happens to the ledger. Called once, by
+        `Client.open`, for a ledger that is not closed; raises as `read_last_add_confirmed`."""
+        self._context.open_handles.add(self.close)
+        self._ledger.follow()
+        try:
+            await self.read_last_add_confirmed()
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
-        """Nothing to give back: connections belong to the client."""
+        """Stop following the ledger; tails end with `LedgerClosed`. Calling it again is fine. Connections belong
+        to the client."""
+        self._context.open_handles.discard(self.close)
+        await self._ledger.close()
+        await self._follower.close()
 
     async def __aenter__(self) -> LedgerReader:
         return self
@@ -76,3 +192,41 @@ class LedgerReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _check_exists(self) -> None:
+        if self._ledger.is_deleted:
+            raise NoSuchLedger(f"ledger {self.ledger_id} does not exist any more")
+
+    def _confirmed_batches(self, first: int, last: int) -> AsyncGenerator[list[LedgerEntry], None]:
+        return self._batches(first, last, self._reader.batches(first, last, bound=last))
+
+    async def _collect(self, first: int, last: int, bound: int) -> list[LedgerEntry]:
+        result: list[LedgerEntry] = []
+        async with aclosing(self._batches(first, last, self._reader.batches(first, last, bound=bound))) as batches:
+            async for batch in batches:
+                result += batch
+        return result
+
+    async def _batches(
+        self, first: int, last: int, batches: AsyncGenerator[list[LedgerEntry], None]
+    ) -> AsyncGenerator[list[LedgerEntry], None]:
+        while True:
+            try:
+                async with aclosing(batches):
+                    async for batch in batches:
+                        first = batch[-1].entry_id + 1
+                        yield batch
+                return
+            except PodkeeperError:
+                if not await self._ledger.refresh():
+                    raise
+            batches = self._reader.batches(first, last, bound=last)
+
+
+async def _one_by_one(batches: AsyncGenerator[list[LedgerEntry], None]) -> AsyncIterator[LedgerEntry]:
+    async with aclosing(batches):
+        async for batch in batches:
+            for entry in batch:
+                yield entry

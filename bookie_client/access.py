@@ -1,0 +1,38 @@
+"""What it takes to open a ledger: the digest type and the keys that follow from its password.
+
+Invariants
+- A password that the ledger recorded is compared before anything is sent to a bookie.
+- The recorded digest type counts; the caller's only where none was recorded.
+
+Pure; any thread.
+
+Source: reference client protocol, sections 5 and 13.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hmac import compare_digest
+
+from bookie_protocol.digest import DigestManager, DigestType, digest_manager
+from bookie_protocol.errors import Unauthorized
+from bookie_protocol.keys import master_key
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerAccess:
+    """Made by `access_to`."""
+
+    digest: DigestManager
+    master_key: bytes = field(repr=False)
+
+
+def access_to(metadata: LedgerMetadata, password: bytes | None, digest: DigestType) -> LedgerAccess:
+    """Access with this password; None: with the recorded one, for administration. Raises `Unauthorized`."""
+    recorded = metadata.password
+    if password is None:
+        password = recorded or b""
+    elif recorded is not None and not compare_digest(recorded, password):
+        raise Unauthorized(f"ledger {metadata.ledger_id} has another password")
+    return LedgerAccess(digest_manager(metadata.digest_type or digest, password), master_key(password))

@@ -1,0 +1,155 @@
+"""Asking the bookies of an open ledger for its last add confirmed.
+
+Two ways. `read_last_confirmed` asks every bookie of the current ensemble and is done once the answers cover it:
+then every entry that was acknowledged early enough for its LAC to have travelled is known. `try_read_last_confirmed`
+takes the first answer that is news.
+
+Invariants
+- Nothing is fenced: a writer notices nothing.
+- What is returned is a lower bound of the ledger's LAC; entries up to it are acknowledged.
+- Only bytes whose digest was verified count.
+- A segment begins behind the LAC of its writer, so the entries in front of the last segment are confirmed,
+  whatever its bookies know.
+
+Event loop only.
+
+Source: reference client protocol, section 12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from bookie_client.connection.answers import EntryAnswer, LacAnswer
+from bookie_client.context import ClientContext
+from bookie_client.distribution import Quorums
+from bookie_client.reading.ballot import Ballot
+from bookie_client.reading.lac_vote import LacVote, LastEntry, VoteOutcome, is_negative
+from bookie_protocol.digest import DigestManager
+from bookie_protocol.entry import LAST_ENTRY, NO_LAC
+from bookie_protocol.errors import BookieUnavailable, CouldNotTell, DigestMismatch, PodkeeperError, Unauthorized
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+
+def quorums_of(metadata: LedgerMetadata) -> Quorums:
+    """A ledger's quorums, for the arithmetic of write sets."""
+    return Quorums(metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size)
+
+
+def least_lac(metadata: LedgerMetadata) -> int:
+    """What the metadata alone says is confirmed: everything in front of the last segment, or in a closed ledger
+    everything."""
+    return metadata.last_entry_id if metadata.is_closed else metadata.first_entry_ids[-1] - 1
+
+
+async def read_last_confirmed(context: ClientContext, metadata: LedgerMetadata, digest: DigestManager) -> int:
+    """The LAC that the current ensemble knows.
+
+    Raises `Unauthorized` at once; else, when too few bookies answered, the last error, naming all of them.
+    """
+    vote = LacVote(quorums_of(metadata))
+    async with Ballot(_requests(context, metadata)) as ballot:
+        async for position, answer in ballot:
+            _count(vote, position, answer, metadata.ledger_id, digest)
+            if vote.outcome is not VoteOutcome.OPEN:
+                break
+    if vote.outcome is VoteOutcome.COVERED:
+        return max(vote.lac, least_lac(metadata))
+    raise vote_failure(metadata, vote, "its last add confirmed cannot be told")
+
+
+async def try_read_last_confirmed(
+    context: ClientContext, metadata: LedgerMetadata, digest: DigestManager, known: int
+) -> int:
+    """The first LAC heard that is above `known`; after all answers the highest one.
+
+    Raises `Unauthorized` at once; else the last error, when no bookie answered.
+    """
+    vote = LacVote(quorums_of(metadata))
+    best = max(known, least_lac(metadata))
+    answered = False
+    async with Ballot(_requests(context, metadata)) as ballot:
+        async for position, answer in ballot:
+            _count(vote, position, answer, metadata.ledger_id, digest)
+            if isinstance(answer, Unauthorized):
+                break
+            answered = answered or position not in vote.errors
+            best = max(best, vote.lac)
+            if best > known:
+                return best
+    if answered:
+        return best
+    raise vote_failure(metadata, vote, "its last add confirmed cannot be told")
+
+
+async def last_confirmed_of(context: ClientContext, bookie: str, ledger_id: int, digest: DigestManager) -> int:
+    """What one bookie knows; -1 if nothing. Raises its error, and `DigestMismatch`."""
+    try:
+        explicit, last = _verified(await _request(context, bookie, ledger_id), ledger_id, digest)
+    except PodkeeperError as error:
+        if is_negative(error):
+            return NO_LAC
+        raise
+    return max(explicit, NO_LAC if last is None else last.lac)
+
+
+def vote_failure(metadata: LedgerMetadata, vote: LacVote, what: str) -> PodkeeperError:
+    """The error of a vote without result: of the type that ended it, with what each bookie said."""
+    cause = vote.error
+    said = "; ".join(f"{metadata.last_ensemble[position]}: {error}" for position, error in vote.errors.items())
+    kind = BookieUnavailable if cause is None else type(cause)
+    failure = kind(f"ledger {metadata.ledger_id}: {what}, too few bookies of its ensemble answered ({said})")
+    failure.__cause__ = cause
+    return failure
+
+
+# --- inside ---------------------------------------------------------------------------------------------------
+
+
+Answer = LacAnswer | EntryAnswer
+
+
+def _requests(context: ClientContext, metadata: LedgerMetadata) -> dict[int, Coroutine[Any, Any, Answer]]:
+    return {
+        position: _request(context, bookie, metadata.ledger_id)
+        for position, bookie in enumerate(metadata.last_ensemble)
+    }
+
+
+async def _request(context: ClientContext, bookie: str, ledger_id: int) -> Answer:
+    if context.options.protocol_version == 2:
+        return await context.operations.read_entry(bookie, ledger_id, LAST_ENTRY)
+    return await context.operations.read_lac(bookie, ledger_id)
+
+
+def _count(
+    vote: LacVote, position: int, answer: Answer | PodkeeperError, ledger_id: int, digest: DigestManager
+) -> None:
+    if isinstance(answer, PodkeeperError):
+        vote.failed(position, answer)
+        return
+    try:
+        explicit, last = _verified(answer, ledger_id, digest)
+    except DigestMismatch as error:
+        vote.failed(position, error)
+        return
+    if isinstance(answer, LacAnswer) and not answer.complete:
+        vote.hinted(position, explicit, CouldNotTell("it could not tell its last entry"))
+    else:
+        vote.served(position, last, explicit)
+
+
+def _verified(answer: Answer, ledger_id: int, digest: DigestManager) -> tuple[int, LastEntry | None]:
+    """Explicit LAC (-1 if none) and last entry. Raises `DigestMismatch` when a part that counts is damaged."""
+    if isinstance(answer, EntryAnswer):
+        return NO_LAC, LastEntry.of(digest, ledger_id, answer.entry)
+    last = None if answer.last_entry is None else LastEntry.of(digest, ledger_id, answer.last_entry)
+    if answer.explicit is None:
+        return NO_LAC, last
+    try:
+        return digest.verify_lac(answer.explicit, ledger_id), last
+    except DigestMismatch:
+        if last is None:
+            raise
+        return NO_LAC, last

@@ -1,0 +1,1 @@
+"""Recovery: fencing, finding the end of a ledger that nobody closed, storing it."""

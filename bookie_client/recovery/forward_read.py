@@ -1,0 +1,109 @@
+"""The recovery's read of one entry: found, not found, or an error because nobody can tell.
+
+Invariants
+- Every request fences its bookie first, so a bookie's "no" holds for ever: an add of the old writer that is still
+  under way can no longer make it wrong.
+- Replicas are asked one after the other: the next one when one failed, or has not answered for as long as its
+  reads take as a rule. An answer that comes later still counts.
+- When the verdict stands nothing of the read is under way any more.
+
+Event loop only.
+
+Source: reference client protocol, section 14.5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from bookie_client.reading.replicas import read_failure
+from bookie_client.reading.speculation import SpeculationPolicy
+from bookie_client.recovery.entry_vote import EntryVote, Verdict
+from bookie_client.recovery.parts import RecoveryParts
+from bookie_protocol.entry import read_header
+from bookie_protocol.errors import PodkeeperError
+
+
+class FoundEntry(NamedTuple):
+    """An undamaged copy."""
+
+    entry_id: int
+    length: int
+    """Payload bytes of the ledger up to and including this entry, as its writer counted."""
+    payload: bytes
+
+
+async def read_forward(parts: RecoveryParts, entry_id: int) -> FoundEntry | None:
+    """The entry; None when it was never acknowledged. Raises the error that counts when nobody can tell."""
+    read = _ForwardRead(parts, entry_id)
+    try:
+        return await read.run()
+    finally:
+        await read.close()
+
+
+class _ForwardRead:
+    def __init__(self, parts: RecoveryParts, entry_id: int) -> None:
+        self._parts = parts
+        self._entry_id = entry_id
+        bookies = parts.metadata.bookies_for(entry_id)
+        unreachable = parts.context.health.failed_lately()
+        self._order = sorted(bookies, key=unreachable.__contains__)
+        self._vote = EntryVote(parts.quorums, bookies)
+        self._policy = SpeculationPolicy.of(parts.context.options)
+        self._asked: dict[asyncio.Task[FoundEntry], str] = {}
+
+    async def run(self) -> FoundEntry | None:
+        loop = asyncio.get_running_loop()
+        delay: float | None = None
+        while True:
+            if self._order:
+                bookie = self._order.pop(0)
+                self._asked[loop.create_task(self._ask(bookie))] = bookie
+                delay = self._delay(bookie, delay)
+            done, _ = await asyncio.wait(
+                self._asked, timeout=delay if self._order else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            found = self._count(done)
+            if self._vote.verdict is Verdict.FOUND:
+                return found
+            if self._vote.verdict is Verdict.NOT_FOUND:
+                return None
+            if self._vote.verdict is Verdict.UNKNOWN:
+                raise read_failure(self._parts.ledger_id, self._entry_id, self._vote.errors)
+
+    async def close(self) -> None:
+        tasks, self._asked = list(self._asked), {}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _delay(self, bookie: str, delay: float | None) -> float | None:
+        """How long the replica has before the next one is asked too; None: until it fails."""
+        if self._policy.is_off:
+            return None
+        if delay is None:
+            return self._policy.first_delay(self._parts.context.health.expected_read_seconds(bookie))
+        return self._policy.next_delay(delay)
+
+    def _count(self, done: set[asyncio.Task[FoundEntry]]) -> FoundEntry | None:
+        found = None
+        # Of answers that came together a copy counts before those who have none.
+        for task in sorted(done, key=lambda task: task.exception() is not None):
+            bookie = self._asked.pop(task)
+            try:
+                found = task.result()
+            except PodkeeperError as error:
+                self._vote.failed(bookie, error)
+            else:
+                self._vote.found(bookie)
+        return found
+
+    async def _ask(self, bookie: str) -> FoundEntry:
+        parts = self._parts
+        answer = await parts.context.operations.read_entry(
+            bookie, parts.ledger_id, self._entry_id, fence_key=parts.master_key, high_priority=True
+        )
+        payload = parts.digest.verify(answer.entry, parts.ledger_id, self._entry_id)
+        return FoundEntry(self._entry_id, read_header(answer.entry).length, payload)
