@@ -7,8 +7,17 @@
             async for entry in reader.entries():
                 print(entry.payload)
 
+A ledger that its writer has not closed, because it still writes or because it died, is opened in one of two ways:
+
+    async with client.open(ledger_id, password=b"secret") as reader:                 # the writer notices nothing
+        async for entry in reader.tail():
+            print(entry.payload)
+    async with client.open(ledger_id, password=b"secret", recover=True) as reader:   # the writer is locked out
+        entries = await reader.read(0, reader.last_add_confirmed)
+
 Invariants
 - Creating and opening a closed ledger talk to the metadata service only.
+- A wrong password is told before any bookie is asked, where the ledger recorded one.
 - The client owns its connections: closing it ends every handle.
 
 Event loop only.
@@ -19,54 +28,36 @@ Source: reference client protocol, sections 3, 13, 15 and 27.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from random import Random
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
+from bookie_client.access import access_to
 from bookie_client.bookies import Bookies
 from bookie_client.connection.answers import BookieInfo
 from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.pool import ChannelPool, Connector, tcp_connector
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
+from bookie_client.opening import Opening
 from bookie_client.options import ClientOptions
 from bookie_client.placement.inputs import PlacementChoice, PlacementInputs
 from bookie_client.placement.options import PlacementOptions
 from bookie_client.reading.handle import LedgerReader
+from bookie_client.recovery.recovery import recover_ledger
 from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.creation import NewLedger, create_ledger
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import DigestType, digest_manager
-from bookie_protocol.errors import LedgerNotClosed, MetadataNotFound, NoSuchLedger, Unauthorized
+from bookie_protocol.errors import MetadataNotFound, NoSuchLedger
 from bookie_protocol.keys import master_key
-from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import MetadataService, Versioned
 
-Handle = TypeVar("Handle", bound=LedgerWriter | AdvancedLedgerWriter | LedgerReader)
+__all__ = ["Client", "Opening"]
+
 Writer = TypeVar("Writer", LedgerWriter, AdvancedLedgerWriter)
-
-
-class Opening(Generic[Handle]):
-    """A handle in the making: `await` it, or enter it with `async with`, which closes the handle at the
-    end."""
-
-    def __init__(self, make: Callable[[], Awaitable[Handle]]) -> None:
-        self._make = make
-        self._handle: Handle | None = None
-
-    def __await__(self) -> Generator[Any, None, Handle]:
-        return self._make().__await__()
-
-    async def __aenter__(self) -> Handle:
-        self._handle = await self._make()
-        return self._handle
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._handle is not None:
-            await self._handle.__aexit__(kind, error, trace)
 
 
 class Client:
@@ -199,29 +190,66 @@ class Client:
         return Opening(lambda: self._create(AdvancedLedgerWriter, new))
 
     def open(
-        self, ledger_id: int, *, password: bytes = b"", digest: DigestType = DigestType.CRC32C
+        self,
+        ledger_id: int,
+        *,
+        password: bytes | None = b"",
+        digest: DigestType = DigestType.CRC32C,
+        recover: bool = False,
     ) -> Opening[LedgerReader]:
-        """Open a closed ledger for reading.
+        """Open a ledger for reading.
 
-        The recorded digest type is used; `digest` counts only for ledgers that recorded none. Raises
-        `NoSuchLedger`, `Unauthorized` (another password), `LedgerNotClosed`, `MetadataUnavailable`.
+        Of a ledger that is not closed the handle reads up to the last add confirmed and may tail; its writer goes
+        on. `recover`: close it first, as `Client.recover` does, so that its end is known and no writer can add to
+        it any more.
+
+        `password` None: the one that the ledger recorded (administration). The recorded digest type is used;
+        `digest` counts only for ledgers that recorded none. Raises `NoSuchLedger`, `Unauthorized` (another
+        password), `MetadataUnavailable`; of a ledger that is not closed also what
+        `LedgerReader.read_last_add_confirmed`, or with `recover` what `Client.recover`, raises.
         """
-        return Opening(lambda: self._open(ledger_id, password, digest))
+        return Opening(lambda: self._open(ledger_id, password, digest, recover))
+
+    async def recover(
+        self, ledger_id: int, *, password: bytes | None = b"", digest: DigestType = DigestType.CRC32C
+    ) -> LedgerMetadata:
+        """Close a ledger that its writer has not closed; returns its final metadata. A closed one is left as it is.
+
+        The writer is fenced: whatever it appends from now on fails with `LedgerFenced`. All entries that it saw
+        acknowledged are part of the ledger; one whose append failed, or never ended, may be. Any number of clients
+        may recover a ledger at the same time and come to the same end. `password` and `digest` as in `open`.
+
+            metadata = await client.recover(ledger_id, password=b"secret")
+            print(metadata.last_entry_id, metadata.length)
+
+        Raises `RecoveryFailed` when too few bookies can be reached (the ledger stays in recovery; try again when
+        they are back), `NoSuchLedger`, `Unauthorized` (another password; nothing was fenced then),
+        `MetadataUnavailable`.
+        """
+        stored = await self._stored(ledger_id)
+        return (await recover_ledger(self._ready, stored, access_to(stored.value, password, digest))).value
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete a ledger's metadata; bookies give the space back when their garbage collection has run. A
-        ledger that does not exist is fine."""
+        """Delete a ledger's metadata, whatever its state; bookies give the space back when their garbage collection
+        has run. A ledger that does not exist is fine. A writer notices at its next ensemble change, or when it
+        closes.
+
+            await client.delete(ledger_id)
+
+        Raises `MetadataUnavailable`.
+        """
         await self._ready.ledgers.delete(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """A ledger's metadata. Raises `NoSuchLedger`."""
-        try:
-            return (await self._ready.ledgers.read(ledger_id)).value
-        except MetadataNotFound as error:
-            raise NoSuchLedger(f"ledger {ledger_id} does not exist") from error
+        """A ledger's metadata. Raises `NoSuchLedger`, `MetadataUnavailable`."""
+        return (await self._stored(ledger_id)).value
 
     async def list(self) -> AsyncIterator[int]:
-        """The ids of all ledgers, ascending."""
+        """The ids of all ledgers, ascending; complete, or it raises `MetadataUnavailable`.
+
+        async for ledger_id in client.list():
+            print(ledger_id)
+        """
         async for span in self._ready.ledgers.ranges():
             for ledger_id in span.ids:
                 yield ledger_id
@@ -248,12 +276,19 @@ class Client:
         digest = digest_manager(new.digest, new.password)
         return handle(context, stored, digest, master_key(new.password), deferred_sync=new.deferred_sync)
 
-    async def _open(self, ledger_id: int, password: bytes, digest: DigestType) -> LedgerReader:
-        metadata = await self.metadata(ledger_id)
-        if metadata.password is not None and metadata.password != password:
-            raise Unauthorized(f"ledger {ledger_id} has another password")
-        if metadata.state is not LedgerState.CLOSED:
-            raise LedgerNotClosed(
-                f"ledger {ledger_id} is {metadata.state.value}: its end is known once its writer closes it"
-            )
-        return LedgerReader(self._ready, metadata, digest_manager(metadata.digest_type or digest, password))
+    async def _open(self, ledger_id: int, password: bytes | None, digest: DigestType, recover: bool) -> LedgerReader:
+        context = self._ready
+        stored = await self._stored(ledger_id)
+        access = access_to(stored.value, password, digest)
+        if recover:
+            stored = await recover_ledger(context, stored, access)
+        reader = LedgerReader(context, stored, access.digest)
+        if not stored.value.is_closed or context.options.keep_metadata_updated:
+            await reader.follow()
+        return reader
+
+    async def _stored(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        try:
+            return await self._ready.ledgers.read(ledger_id)
+        except MetadataNotFound as error:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist") from error

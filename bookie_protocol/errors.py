@@ -58,6 +58,7 @@ class ClientCode(IntEnum):
     DIGEST_MISMATCH = -5
     BOOKIE_HANDLE_NOT_AVAILABLE = -8
     ZK = -9
+    LEDGER_RECOVERY = -10
     LEDGER_CLOSED = -11
     WRITE = -12
     NO_SUCH_ENTRY = -13
@@ -244,6 +245,13 @@ class QuorumLost(CouldNotTell):
     """Too few bookies can still store an entry that was sent: whether it survives is unknown."""
 
     client = ClientCode.WRITE
+
+
+class RecoveryFailed(CouldNotTell):
+    """The end of a ledger could not be found because too few bookies answered: it stays in recovery, and a later
+    attempt may succeed."""
+
+    client = ClientCode.LEDGER_RECOVERY
 
 
 class ProtocolViolation(CouldNotTell):

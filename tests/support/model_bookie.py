@@ -7,6 +7,7 @@ v3 over TCP for it. Simulations use the first without the second.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -21,9 +22,10 @@ from bookie_protocol.errors import (
     Unauthorized,
     V2Code,
 )
+from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.framing import FrameReader
-from tests.support.model_bookie_v3 import serve_v3
+from tests.support.model_bookie_v3 import is_long_poll, serve_v3
 
 
 @dataclass
@@ -55,6 +57,9 @@ class ModelBookie:
         self.batch_reads = 0
         self.forces = 0
         self.lac_writes = 0
+        self.long_polls = 0
+        self.lac_waiters: dict[int, set[Callable[[], None]]] = {}
+        """Long polls that wait, by ledger."""
 
     def add(self, key: bytes, entry: bytes, *, recovery: bool = False, deferred: bool = False) -> None:
         self.adds += 1
@@ -67,7 +72,9 @@ class ModelBookie:
         if ledger.fenced and not recovery:
             raise LedgerFenced(f"ledger {ledger_id} is fenced")
         ledger.entries[entry_id] = entry
-        ledger.lac = max(ledger.lac, lac)
+        if lac > ledger.lac:
+            ledger.lac = lac
+            self._wake(ledger_id)
         if deferred:
             ledger.unsynced.add(entry_id)
         else:
@@ -96,6 +103,7 @@ class ModelBookie:
         ledger = self._ledger(ledger_id, key)
         ledger.explicit_lac = packet
         ledger.lac = max(ledger.lac, read_lac_packet(packet).lac)
+        self._wake(ledger_id)
 
     def read_lac(self, ledger_id: int) -> tuple[bytes | None, bytes | None]:
         """The explicit LAC's packet, and the last entry."""
@@ -115,6 +123,7 @@ class ModelBookie:
             if not fence_key:
                 raise Unauthorized("a fencing read needs the master key")
             self._ledger(ledger_id, fence_key).fenced = True
+            self._wake(ledger_id)
         if self.fail_reads is not None:
             raise self.fail_reads("model fault")
         ledger = self.ledgers.get(ledger_id)
@@ -145,6 +154,25 @@ class ModelBookie:
                 break
             entries.append(entry)
         return entries
+
+    def must_wait(self, ledger_id: int, previous_lac: int) -> bool:
+        """Whether a long poll has nothing to tell yet."""
+        ledger = self.ledgers.get(ledger_id)
+        return self.fail_reads is None and ledger is not None and ledger.lac <= previous_lac
+
+    def long_poll(self, ledger_id: int, previous_lac: int) -> tuple[bytes | None, int]:
+        """The entry behind `previous_lac`, if it is confirmed and stored here, and the LAC."""
+        if self.fail_reads is not None:
+            raise self.fail_reads("model fault")
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            raise NoSuchLedger(f"ledger {ledger_id}")
+        entry = ledger.entries.get(previous_lac + 1) if ledger.lac > previous_lac else None
+        return entry, ledger.lac
+
+    def _wake(self, ledger_id: int) -> None:
+        for waiter in list(self.lac_waiters.get(ledger_id, ())):
+            waiter()
 
     def damage(self, ledger_id: int, entry_id: int) -> None:
         """Flip one bit of the stored payload."""
@@ -203,6 +231,7 @@ class _Connection(asyncio.Protocol):
         self._frames = FrameReader()
         self._speaks_v2 = False
         self.held: list[bytes] = []
+        self._timers: list[tuple[asyncio.TimerHandle, set[Callable[[], None]], Callable[[], None]]] = []
         self._transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -212,6 +241,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.connections.discard(self)
+        for timer, waiters, answer in self._timers:
+            timer.cancel()
+            waiters.discard(answer)
 
     def abort(self) -> None:
         self._transport.abort()
@@ -235,12 +267,33 @@ class _Connection(asyncio.Protocol):
     def _serve(self, body: bytes) -> bytes:
         request = None if self._speaks_v2 else v3.parse_request(body)
         if request is not None:
+            if is_long_poll(request) and self._waits(request):
+                return b""
             return v3.encode_frame(serve_v3(self._server.bookie, request))
         self._speaks_v2 = True
         v2_request = v2.decode_request(body)
         if isinstance(v2_request, v2.BatchReadRequest):
             return self._serve_batch(v2_request)
         return self._serve_v2(v2_request)
+
+    def _waits(self, request: pb.Request) -> bool:
+        """Answer a long poll later, if there is nothing to tell yet."""
+        bookie, read = self._server.bookie, request.readRequest
+        bookie.long_polls += 1
+        if not bookie.must_wait(read.ledgerId, read.previousLAC):
+            return False
+        waiters = bookie.lac_waiters.setdefault(read.ledgerId, set())
+
+        def answer() -> None:
+            waiters.discard(answer)
+            timer.cancel()
+            if not self._transport.is_closing() and not self._server.silent:
+                self._transport.write(v3.encode_frame(serve_v3(bookie, request)))
+
+        timer = asyncio.get_running_loop().call_later(read.timeOut / 1000, answer)
+        waiters.add(answer)
+        self._timers.append((timer, waiters, answer))
+        return True
 
     def _serve_batch(self, request: v2.BatchReadRequest) -> bytes:
         bookie = self._server.bookie

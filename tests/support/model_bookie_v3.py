@@ -42,8 +42,20 @@ def _add(bookie, request, done) -> None:
     bookie.add(add.masterKey, add.body, recovery=add.HasField("flag"), deferred=deferred)
 
 
+def is_long_poll(request: pb.Request) -> bool:
+    """Whether the request waits for the LAC, and asks for the entry behind it."""
+    read = request.readRequest
+    return request.header.operation == pb.READ_ENTRY and read.HasField("previousLAC")
+
+
 def _read(bookie, request, done) -> None:
     read = request.readRequest
+    if read.HasField("previousLAC"):
+        assert read.flag == pb.ReadRequest.ENTRY_PIGGYBACK
+        entry, done.readResponse.maxLAC = bookie.long_poll(read.ledgerId, read.previousLAC)
+        if entry is not None:
+            done.readResponse.body = entry
+        return
     fence = read.HasField("flag") and read.flag == pb.ReadRequest.FENCE_LEDGER
     entry, lac = bookie.read(read.ledgerId, read.entryId, read.masterKey if fence else None)
     done.readResponse.body, done.readResponse.maxLAC = entry, lac
