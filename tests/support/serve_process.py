@@ -37,7 +37,6 @@ class ServeProcess:
             "allowLoopback": "true",
             "advertisedAddress": "127.0.0.1",
             "metadataServiceUri": f"file://{work}/metadata",
-            "zkTimeout": "1000",  # after a kill the next start waits for the end of the session
             "journalDirectories": str(work / "journal"),
             "ledgerDirectories": str(work / "ledgers"),
             "httpServerEnabled": "false",
