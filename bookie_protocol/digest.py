@@ -77,9 +77,13 @@ class DigestManager(ABC):
     def encode(self, ledger_id: int, entry_id: int, lac: int, length: int, payload: Buffer) -> bytes:
         """The whole entry as it is sent and stored. `length` counts the ledger's payload bytes up to and
         including this entry."""
-        header = ENTRY_HEADER.pack(ledger_id, entry_id, lac, length)
         body = bytes(payload)
-        return b"".join((header, self.digest(header, body), body))
+        return self.front(ledger_id, entry_id, lac, length, body) + body
+
+    def front(self, ledger_id: int, entry_id: int, lac: int, length: int, payload: bytes) -> bytes:
+        """What stands in front of the payload: header and digest."""
+        header = ENTRY_HEADER.pack(ledger_id, entry_id, lac, length)
+        return header + self.digest(header, payload)
 
     def verify(self, entry: Buffer, ledger_id: int, entry_id: int | None) -> bytes:
         """The payload of `entry`, if it is entry `entry_id` of `ledger_id` and undamaged.

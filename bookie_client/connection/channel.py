@@ -15,6 +15,7 @@ Source: reference client protocol, sections 2 and 18; reference metadata layout,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,7 +24,7 @@ import structlog
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.handshake import HandshakeProtocol, establish
-from bookie_client.connection.request import BookieRequest
+from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_protocol.errors import BookieUnavailable, MetadataError, MetadataNotFound, PodkeeperError
 
 if TYPE_CHECKING:
@@ -73,6 +74,14 @@ class Channel:
             self._connection.send(frame, key, request, self._pool.add_ticks)
         else:
             self._send_later(_Waiting(frame, key, request, self._pool.add_ticks, False))
+
+    def send_adds(self, frames: bytes, adds: Sequence[FramedRequest]) -> None:
+        """Send many adds at once; `frames` are their frames, one behind the other."""
+        if self._connection is not None:
+            self._connection.send_many(frames, adds, self._pool.add_ticks)
+            return
+        for add in adds:
+            self.send_add(add.frame, add.key, add)
 
     def send_read(self, frame: bytes, key: bytes, request: BookieRequest) -> None:
         """Send a plain read, with the time-out of reads; how long it takes is measured."""

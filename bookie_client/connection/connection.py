@@ -18,13 +18,13 @@ Source: reference wire protocol, sections 1 and 10; reference client protocol, s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final, cast
 
 from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.connection.dialect import Dialect
-from bookie_client.connection.request import BookieRequest
+from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.connection.ticker import Ticker
 from bookie_protocol.errors import BookieTimeout, BookieUnavailable, ConnectionLost, PodkeeperError, ProtocolViolation
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE, check_length
@@ -101,18 +101,36 @@ class BookieConnection(asyncio.Protocol):
         before = self._outstanding.setdefault(key, request)
         if before is not request:
             self._queue_behind(key, before, request)
-        self._out.append(frame)
-        self._out_bytes += len(frame)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
-        elif self._out_bytes >= FLUSH_BYTES:
-            self._write()
+        self._put(frame)
+
+    def send_many(self, frames: bytes, requests: Sequence[FramedRequest], ticks: int) -> None:
+        """Send many requests at once; `frames` are their frames, one behind the other."""
+        if self._reason is not None:
+            for request in requests:
+                self._loop.call_soon(request.refused, self.bookie_id, self._reason)
+            return
+        deadline = self._ticker.now + ticks
+        setdefault = self._outstanding.setdefault
+        for request in requests:
+            request.deadline = deadline
+            before = setdefault(request.key, request)
+            if before is not request:
+                self._queue_behind(request.key, before, request)
+        self._put(frames)
 
     def send_measured(self, frame: bytes, key: bytes, request: BookieRequest, ticks: int) -> None:
         """The same, and its duration goes into the bookie's record."""
         request.sent = self._loop.time()
         self.send(frame, key, request, ticks)
+
+    def _put(self, frames: bytes) -> None:
+        self._out.append(frames)
+        self._out_bytes += len(frames)
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self._flush)
+        elif self._out_bytes >= FLUSH_BYTES:
+            self._write()
 
     def _flush(self) -> None:
         self._flush_scheduled = False

@@ -16,16 +16,21 @@ Source: reference wire protocol, sections 3, 4 and 12.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from typing import Protocol
 
 from bookie_client.connection.request import Answer
 from bookie_protocol.errors import BadVersion
 from bookie_protocol.wire.auth import AuthMessage
 
-AddEncoder = Callable[[int, int, bytes], tuple[bytes, bytes]]
-"""(transaction id, entry id, entry) -> (key, frame)."""
-
 KeyAndFrame = tuple[bytes, bytes]
+
+
+class AddEncoder(Protocol):
+    """Encodes the adds of one ledger."""
+
+    def __call__(self, txn_id: int, entry_id: int, front: bytes, rest: bytes = b"", /) -> KeyAndFrame:
+        """The entry may come in two parts, which are copied once."""
+        ...
 
 
 class Dialect(ABC):

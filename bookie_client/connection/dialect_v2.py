@@ -43,9 +43,9 @@ class V2Dialect(Dialect):
         flags = v2.Flag.RECOVERY_ADD | v2.Flag.HIGH_PRIORITY if recovery else v2.Flag.NONE
         word = _word(v2.OpCode.ADDENTRY)
 
-        def encode(txn_id: int, entry_id: int, entry: bytes) -> tuple[bytes, bytes]:
-            frame = b"".join(v2.encode_add_request(master_key, entry, flags))
-            return word + ENTRY_IDS.pack(ledger_id, entry_id), frame
+        def encode(txn_id: int, entry_id: int, front: bytes, rest: bytes = b"", /) -> KeyAndFrame:
+            head = v2.add_request_head(master_key, len(front) + len(rest), flags)
+            return word + ENTRY_IDS.pack(ledger_id, entry_id), b"".join((head, front, rest))
 
         return encode
 

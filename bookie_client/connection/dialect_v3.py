@@ -22,6 +22,9 @@ from bookie_protocol.wire.varint import encode_varint
 
 _TOTAL_AND_FREE: Final = pb.GetBookieInfoRequest.TOTAL_DISK_CAPACITY | pb.GetBookieInfoRequest.FREE_DISK_SPACE
 
+MAX_SHAPES: Final = 256
+"""Shapes of adds (entry size, widths of the numbers) that one encoder remembers."""
+
 
 class V3Dialect(Dialect):
     """See the module."""
@@ -36,9 +39,20 @@ class V3Dialect(Dialect):
         if deferred_sync:
             flags |= v3_encode.DEFERRED_SYNC
 
-        def encode(txn_id: int, entry_id: int, entry: bytes) -> tuple[bytes, bytes]:
-            pieces = v3_encode.add_request(txn_id, ledger_id, entry_id, master_key, entry, flags)
-            return encode_varint(txn_id), b"".join(pieces)
+        shapes: dict[int, tuple[bytes, bytes, bytes, bytes]] = {}
+
+        def encode(txn_id: int, entry_id: int, front: bytes, rest: bytes = b"", /) -> KeyAndFrame:
+            txn, number = encode_varint(txn_id), encode_varint(entry_id)
+            size = len(front) + len(rest)
+            shape = size << 8 | len(txn) << 4 | len(number)
+            parts = shapes.get(shape)
+            if parts is None:
+                if len(shapes) >= MAX_SHAPES:
+                    shapes.clear()
+                parts = v3_encode.add_request_parts(ledger_id, master_key, size, len(txn), len(number), flags)
+                shapes[shape] = parts
+            before, between, behind, tail = parts
+            return txn, b"".join((before, txn, between, number, behind, front, rest, tail))
 
         return encode
 

@@ -79,6 +79,15 @@ class BookieRequest(ABC):
         """For messages: what was asked, like "add of entry 7 of ledger 3"."""
 
 
+class FramedRequest(BookieRequest):
+    """A request that carries its own bytes, so that it can be sent again, and many in one go."""
+
+    __slots__ = ("frame", "key")
+
+    frame: bytes
+    key: bytes
+
+
 class Request(BookieRequest):
     """Base of requests that wait for one bookie at a time."""
 

@@ -138,6 +138,11 @@ class AddState:
             return [position for position in write_set if not add.failed >> position & 1]
         return write_set
 
+    @property
+    def everywhere(self) -> bool:
+        """New adds go to every position."""
+        return not self._striped and not self.degraded
+
     def wanted_change(self) -> Outcome:
         """To be called after `begin` when `late_failures`: starts the change that late failures asked for."""
         if self._late and self._changing is None and self.failure is None:
@@ -153,8 +158,11 @@ class AddState:
 
     def acknowledged(self, add: PendingAdd, bookie: str) -> bool:
         """A bookie stored the add. True: `deliver` has something now."""
-        position = self._position(add, bookie)
-        if position < 0:
+        try:
+            position = add.ensemble.index(bookie)
+        except ValueError:
+            return False
+        if self._striped and self._moved(add, position):
             return False
         bit = 1 << position
         add.waiting &= ~bit
@@ -270,9 +278,11 @@ class AddState:
             position = add.ensemble.index(bookie)
         except ValueError:
             return -1
-        if self._striped and self.ensemble_changes and not self.quorums.holds(position, add.entry_id):
-            return -1  # exchanged, and taken again for another position
-        return position
+        return -1 if self._moved(add, position) else position
+
+    def _moved(self, add: PendingAdd, position: int) -> bool:
+        """The bookie was exchanged, and taken again for a position that does not hold the entry."""
+        return self.ensemble_changes > 0 and not self.quorums.holds(position, add.entry_id)
 
     def _skip_degraded(self, add: PendingAdd) -> None:
         for position, bookie in self.degraded.items():

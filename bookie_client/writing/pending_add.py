@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from bookie_client.connection.request import Answer, BookieRequest
+from bookie_client.connection.request import Answer, FramedRequest
 from bookie_protocol.errors import PodkeeperError
 
 
@@ -18,7 +18,7 @@ class AddAnswers(Protocol):
     def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None: ...
 
 
-class PendingAdd(BookieRequest):
+class PendingAdd(FramedRequest):
     """An entry on its way; this one object waits in the connections to all its bookies. `acked`, `failed` and
     `waiting` are bit sets over positions of `ensemble`: acknowledged, failed, sent without an answer so far.
 
@@ -34,8 +34,6 @@ class PendingAdd(BookieRequest):
         "ensemble",
         "entry_id",
         "failed",
-        "frame",
-        "key",
         "length",
         "lingering",
         "nbytes",
@@ -44,8 +42,6 @@ class PendingAdd(BookieRequest):
     )
 
     answers: AddAnswers
-    frame: bytes
-    key: bytes
     nbytes: int
 
     def __init__(self, entry_id: int, length: int, ensemble: tuple[str, ...], waiter: Any = None) -> None:

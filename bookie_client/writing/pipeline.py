@@ -114,21 +114,30 @@ class AddPipeline:
         Raises what ended appending, or what `payloads` raised; what was sent before goes on.
         """
         batch = AddBatch(self._loop)
-        sent = 0
+        begun: list[PendingAdd] = []
+        nbytes_begun = 0
         try:
             for payload in payloads:
                 body = self.body(payload)
                 nbytes = len(body) + self._overhead
                 if not self._window.try_acquire(nbytes):
+                    self._send_many(begun)
+                    begun, nbytes_begun = [], 0
                     await self._window.acquire(nbytes)
-                self._add(body, nbytes, batch)
-                sent += nbytes
-                if sent >= BULK_BYTES:
-                    sent = 0
+                add = self._begin(body, nbytes, batch)
+                batch.expect(add.entry_id)
+                begun.append(add)
+                nbytes_begun += nbytes
+                if nbytes_begun >= BULK_BYTES:
+                    self._send_many(begun)
+                    begun, nbytes_begun = [], 0
                     await asyncio.sleep(0)
         except LedgerClosed:
             batch.raise_failure()
             raise
+        finally:
+            # Whatever happened: an entry id that was given out is sent.
+            self._send_many(begun)
         batch.seal()
         return batch.future
 
@@ -166,6 +175,15 @@ class AddPipeline:
             await asyncio.wait(tasks)
 
     def _add(self, body: bytes, nbytes: int, waiter: Waiter) -> None:
+        add = self._begin(body, nbytes, waiter)
+        for position in self.state.targets(add):
+            self._send(add, position)
+        if self.state.late_failures:
+            self._replace_late()
+
+    def _begin(self, body: bytes, nbytes: int, waiter: Waiter) -> PendingAdd:
+        """Gives out the next entry id, and builds the add's frame. The caller has room in the window, and sends
+        the add before anything else can happen."""
         state = self.state
         try:
             add = state.begin(len(body), waiter)
@@ -174,20 +192,34 @@ class AddPipeline:
             raise
         add.answers = self
         add.nbytes = nbytes
-        entry = self._digest.encode(self.ledger_id, add.entry_id, state.piggy_backed, add.length, body)
-        add.key, add.frame = self._encode(next(self._context.transactions), add.entry_id, entry)
-        if isinstance(waiter, AddBatch):
-            waiter.expect(add.entry_id)
+        entry_id = add.entry_id
+        front = self._digest.front(self.ledger_id, entry_id, state.piggy_backed, add.length, body)
+        add.key, add.frame = self._encode(next(self._context.transactions), entry_id, front, body)
         self._idle.clear()
-        for position in state.targets(add):
-            self._send(add, position)
-        if state.late_failures:
-            self._deliver_due()
-            self._carry_out(state.wanted_change())
+        return add
 
     def _send(self, add: PendingAdd, position: int) -> None:
         add.waiting |= 1 << position
         self._channels[position].send_add(add.frame, add.key, add)
+
+    def _send_many(self, adds: list[PendingAdd]) -> None:
+        """Send new adds."""
+        if not adds:
+            return
+        everywhere = self.state.everywhere
+        frames = b"".join([add.frame for add in adds]) if everywhere else b""
+        for position, channel in enumerate(self._channels):
+            bit = 1 << position
+            mine = adds if everywhere else [add for add in adds if position in self.state.targets(add)]
+            for add in mine:
+                add.waiting |= bit
+            channel.send_adds(frames or b"".join([add.frame for add in mine]), mine)
+        if self.state.late_failures:
+            self._replace_late()
+
+    def _replace_late(self) -> None:
+        self._deliver_due()
+        self._carry_out(self.state.wanted_change())
 
     # --- answers (AddAnswers) ---------------------------------------------------------------------
 

@@ -69,6 +69,7 @@ __all__ = [
     "ReadRequest",
     "Request",
     "Response",
+    "add_request_head",
     "carries_key",
     "decode_request",
     "decode_response",
@@ -216,8 +217,13 @@ def encode_add_request(
 
     `master_key` has 20 bytes.
     """
+    return [add_request_head(master_key, len(entry), flags, version), entry]
+
+
+def add_request_head(master_key: bytes, size: int, flags: int = Flag.NONE, version: int = CURRENT_VERSION) -> bytes:
+    """What stands in front of an entry of `size` bytes in the frame of an add."""
     word = header_word(version, OpCode.ADDENTRY, flags)
-    return [_ADD_REQUEST_FRAME.pack(ADD_ENTRY_OFFSET + len(entry), word, master_key), entry]
+    return _ADD_REQUEST_FRAME.pack(ADD_ENTRY_OFFSET + size, word, master_key)
 
 
 def encode_read_request(

@@ -105,23 +105,33 @@ def read_error(txn: bytes, ledger: bytes, entry: bytes, status: V3Status) -> byt
 # --- client -------------------------------------------------------------------------------------------------
 
 
+def add_request_parts(
+    ledger_id: int, master_key: bytes, size: int, txn_width: int, entry_width: int, flags: int = 0
+) -> tuple[bytes, bytes, bytes, bytes]:
+    """What is the same in the frames of all adds of one ledger whose entries have `size` bytes and whose two
+    numbers have these widths: in front of the transaction id, between it and the entry id, between that and
+    the entry, behind the entry. Flags: RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC."""
+    tail = _DEFERRED_FIELD if flags & DEFERRED_SYNC else b""
+    if flags & RECOVERY_ADD:
+        tail += _RECOVERY_FIELD
+    priority = _PRIORITY_FIELD if flags & HIGH_PRIORITY else b""
+    ledger = encode_varint(ledger_id)
+    behind = b"".join((b"\x1a", encode_varint(len(master_key)), master_key, b"\x22", encode_varint(size)))
+    inner = 2 + len(ledger) + entry_width + len(behind) + size + len(tail)
+    inner_length = encode_varint(inner)
+    header = 5 + txn_width + len(priority)
+    length = LENGTH.pack(4 + header + len(inner_length) + inner)
+    before = b"".join((length, bytes((0x0A, header)), b"\x08\x03\x10\x02\x18"))
+    return before, b"".join((priority, b"\xaa\x06", inner_length, b"\x08", ledger, b"\x10")), behind, tail
+
+
 def add_request(
     txn_id: int, ledger_id: int, entry_id: int, master_key: bytes, entry: bytes, flags: int = 0
 ) -> list[bytes]:
     """The frame of an add, in pieces. Flags: RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC."""
-    size = len(entry)
-    tail = b""
-    if flags & DEFERRED_SYNC:
-        tail = _DEFERRED_FIELD
-    if flags & RECOVERY_ADD:
-        tail += _RECOVERY_FIELD
-    ids = _request_ids(ledger_id, entry_id)
-    key = b"".join((b"\x1a", encode_varint(len(master_key)), master_key, b"\x22", encode_varint(size)))
-    inner = len(ids) + len(key) + size + len(tail)
-    header = _request_header(b"\x08\x03\x10\x02\x18", txn_id, flags)
-    inner_length = encode_varint(inner)
-    length = LENGTH.pack(len(header) + 2 + len(inner_length) + inner)
-    head = b"".join((length, header, b"\xaa\x06", inner_length, ids, key))
+    txn, number = encode_varint(txn_id), encode_varint(entry_id)
+    before, between, behind, tail = add_request_parts(ledger_id, master_key, len(entry), len(txn), len(number), flags)
+    head = b"".join((before, txn, between, number, behind))
     return [head, entry, tail] if tail else [head, entry]
 
 

@@ -7,35 +7,34 @@ Pure functions; any thread.
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 from bookie_protocol.errors import ProtocolViolation
 
 MAX_VARINT_SIZE: Final = 10
-_ONE_BYTE: Final = tuple(bytes((n,)) for n in range(0x80))
-_TWO_BYTES: Final = struct.Struct("2B").pack
-_THREE_BYTES: Final = struct.Struct("3B").pack
 _WORD: Final = 1 << 64
+_LOW: Final = (1 << 14) - 1
+
+# Two bytes at a time: ids of transactions and entries are encoded for every request. The last 14 bits of a
+# number, and 14 bits that others follow.
+_LAST: Final = tuple(bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 14))
+_NOT_LAST: Final = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14))
 
 
 def encode_varint(value: int) -> bytes:
     """The shortest form of an int64 or uint64. ValueError for what 64 bits cannot hold."""
-    if 0 <= value < 0x80:
-        return _ONE_BYTE[value]
-    if 0 < value < 0x4000:
-        return _TWO_BYTES(value & 0x7F | 0x80, value >> 7)
-    if 0 < value < 0x200000:
-        return _THREE_BYTES(value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14)
+    if 0 <= value <= _LOW:
+        return _LAST[value]
+    if 0 < value < 1 << 28:
+        return _NOT_LAST[value & _LOW] + _LAST[value >> 14]
     if not -(1 << 63) <= value < _WORD:
         raise ValueError(f"{value} does not fit 64 bits")
     value %= _WORD
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    out = b""
+    while value > _LOW:
+        out += _NOT_LAST[value & _LOW]
+        value >>= 14
+    return out + _LAST[value]
 
 
 def decode_int64(raw: bytes) -> int:

@@ -10,7 +10,7 @@ from bookie_protocol.errors import ProtocolViolation
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire.varint import decode_int64, decode_uint64, encode_varint, varint_size
 
-EDGES = [0, 1, 127, 128, 16383, 16384, 2**21 - 1, 2**21, 2**63 - 1, -1, -(2**63)]
+EDGES = [0, 1, 127, 128, 2**63 - 1, -1, -(2**63), *(2**bits + off for bits in range(14, 63, 7) for off in (-1, 0))]
 
 
 @given(st.integers(-(2**63), 2**63 - 1))
@@ -24,7 +24,9 @@ def test_same_bytes_as_protobuf(value):
 
 @pytest.mark.parametrize("value", EDGES)
 def test_edges(value):
-    assert decode_int64(encode_varint(value)) == value
+    raw = encode_varint(value)
+    assert decode_int64(raw) == value
+    assert pb.ReadLacRequest(ledgerId=value).SerializeToString() == b"\x08" + raw
 
 
 @given(st.binary(min_size=1, max_size=12))
