@@ -38,7 +38,7 @@ def parse_locations(name: str, text: str) -> Locations:
 def _json(name: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise BadRequest(f"network topology {name} cannot be read: {error}") from error
 
 
@@ -48,7 +48,7 @@ def _yaml(name: str, text: str) -> Any:
 
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadRequest(f"network topology {name} cannot be read: {' '.join(str(error).split())}") from error
 
 
