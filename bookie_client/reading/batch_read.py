@@ -25,7 +25,7 @@ from bookie_client.reading.replicas import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_client.reading.verified import Verified, verify_run
 from bookie_protocol.digest import DigestManager
-from bookie_protocol.errors import DigestMismatch, PodkeeperError
+from bookie_protocol.errors import PodkeeperError
 
 
 class BatchRefused(Exception):
@@ -33,10 +33,10 @@ class BatchRefused(Exception):
 
 
 class BatchAnswer(NamedTuple):
-    """What one replica gave. `entries` are those of consecutive ids, each verified; at least one is good."""
+    """What one replica gave; at least one entry is good."""
 
     bookie: str
-    entries: Verified
+    verified: Verified
 
 
 class BatchParts(NamedTuple):
@@ -133,11 +133,10 @@ class BatchRead:
         ledger_id, first, count, _ = self._what
         verified = verify_run(parts.digest, ledger_id, first, entries[:count])
         parts.support.served(bookie)
-        damaged = [entry for entry in verified if isinstance(entry, DigestMismatch)]
-        if len(damaged) == len(verified):
-            for entry_id, error in enumerate(damaged, first):
-                parts.observer.damaged(bookie, entry_id, error)
-            raise damaged[0]
+        if len(verified.damaged) == len(verified.entries):
+            for place, error in verified.damaged.items():
+                parts.observer.damaged(bookie, first + place, error)
+            raise verified.damaged[0]
         return BatchAnswer(bookie, verified)
 
     def _failed(self, bookie: str, error: PodkeeperError) -> None:

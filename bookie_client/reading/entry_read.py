@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from bookie_client.connection.pool import ChannelPool
+from bookie_client.connection.channel import Channel
 from bookie_client.connection.request import Request
 from bookie_client.reading.replicas import read_failure
 from bookie_protocol.digest import DigestManager
@@ -52,7 +52,7 @@ Done = Callable[[int, bytes | None, bytes, PodkeeperError | None], None]
 class ReadPath:
     """What all reads of one handle share."""
 
-    pool: ChannelPool
+    channels: Mapping[str, Channel]
     digest: DigestManager
     observer: ReadObserver
     fan_out: int = 1
@@ -162,7 +162,7 @@ class EntryRead(Request):
         self._asked += 1
         self._outstanding += 1
         key, frame = self._key_and_frame
-        self._path.pool.channel(bookie, self.ids[0]).send_read(frame, key, request)
+        self._path.channels[bookie].send_read(frame, key, request)
 
     def _tell_slow(self, winner: str) -> None:
         failed = self._errors or {}

@@ -14,13 +14,13 @@ Source: reference client protocol, sections 11.2 to 11.5.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 
 from bookie_client.reading.batch_read import BatchRefused
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_group import EntryGroup
 from bookie_client.reading.plan import Piece, ReadPlan
-from bookie_client.reading.sources import EntrySources
+from bookie_client.reading.sources import EntrySources, Fetched, fetched
 from bookie_client.reading.speculation import Speculator
 from bookie_protocol.errors import PodkeeperError
 
@@ -72,8 +72,8 @@ class RangeRead:
         if self._broken is not None:
             raise self._broken
 
-    def _piece_done(self, piece: Piece) -> None:
-        """Wake whoever waits for it; and what it left, or learnt about sizes, may be asked for now."""
+    def _piece_done(self) -> None:
+        """Wake whoever waits for it; and what it left, or what its size allows, may be asked for now."""
         if self._waiter is not None and not self._waiter.done() and self._plan.pieces[0].is_done:
             self._waiter.set_result(None)
         self._issue()
@@ -100,7 +100,7 @@ class RangeRead:
     def _group_done(self, group: EntryGroup) -> None:
         piece = self._groups.pop(group)
         self._speculator.forget(group)
-        self._took(piece, [group.answers[entry_id] for entry_id in range(piece.start, piece.stop)])
+        self._took(piece, fetched(group.answers[entry_id] for entry_id in range(piece.start, piece.stop)))
 
     # --- batches --------------------------------------------------------------------------------------------
 
@@ -124,15 +124,14 @@ class RangeRead:
             self._fall_back(piece)
             return
         try:
-            answers = await sources.read_batch(piece.start, piece.count, piece.max_bytes, order)
+            got = await sources.read_batch(piece.start, piece.count, piece.max_bytes, order)
         except BatchRefused:
             self._fall_back(piece)
         except PodkeeperError as error:
-            self._plan.took(piece, [], 0, error)
-            self._piece_done(piece)
+            self._took(piece, Fetched([], 0, error))
         else:
             self._plan.head_only = False
-            self._took(piece, answers)
+            self._took(piece, got)
 
     def _fall_back(self, piece: Piece) -> None:
         """No replica serves batches at present: this range goes on without them."""
@@ -140,14 +139,6 @@ class RangeRead:
         self._plan.give_back(piece)
         self._issue()
 
-    def _took(self, piece: Piece, answers: Sequence[LedgerEntry | PodkeeperError]) -> None:
-        good: list[LedgerEntry] = []
-        nbytes, problem = 0, None
-        for answer in answers:
-            if not isinstance(answer, LedgerEntry):
-                problem = answer
-                break
-            good.append(answer)
-            nbytes += len(answer[3])
-        self._plan.took(piece, good, nbytes, problem)
-        self._piece_done(piece)
+    def _took(self, piece: Piece, got: Fetched) -> None:
+        self._plan.took(piece, *got)
+        self._piece_done()

@@ -22,7 +22,7 @@ from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.plan import ENTRY_COST, LARGEST_SINGLES_PIECE
 from bookie_client.reading.sources import EntrySources
 from bookie_client.reading.verified import verify_run
-from bookie_protocol.errors import BookieUnavailable, DigestMismatch, PodkeeperError
+from bookie_protocol.errors import BookieUnavailable, PodkeeperError
 from bookie_protocol.ledger_metadata.model import holds_entry
 
 CHUNKS_AHEAD: Final = 4
@@ -57,11 +57,11 @@ class ReplicaReader:
         """
         sources = self._sources
         answer = await self._operations.read_entry(bookie, sources.ledger_id, entry_id)
-        (entry,) = verify_run(sources.digest, sources.ledger_id, entry_id, [answer.entry])
-        if isinstance(entry, LedgerEntry):
-            return entry
-        sources.damaged(bookie, entry_id, entry)
-        raise entry
+        verified = verify_run(sources.digest, sources.ledger_id, entry_id, [answer.entry])
+        for error in verified.damaged.values():
+            sources.damaged(bookie, entry_id, error)
+            raise error
+        return verified.entries[0]
 
     async def read_all(self, entry_id: int) -> list[ReplicaAnswer]:
         """What each bookie of the entry's write set says, in the order of the write set."""
@@ -139,13 +139,11 @@ class ReplicaReader:
 
     def _verified(self, bookie: str, first: int, entries: Sequence[bytes]) -> list[ReplicaAnswer]:
         sources = self._sources
-        answers = []
-        for entry_id, entry in enumerate(verify_run(sources.digest, sources.ledger_id, first, entries), first):
-            if isinstance(entry, DigestMismatch):
-                sources.damaged(bookie, entry_id, entry)
-                answers.append(ReplicaAnswer(bookie, entry_id, None, entry))
-            else:
-                answers.append(ReplicaAnswer(bookie, entry_id, entry, None))
+        verified = verify_run(sources.digest, sources.ledger_id, first, entries)
+        answers = [ReplicaAnswer(bookie, entry.entry_id, entry, None) for entry in verified.entries]
+        for place, error in verified.damaged.items():
+            sources.damaged(bookie, first + place, error)
+            answers[place] = ReplicaAnswer(bookie, first + place, None, error)
         return answers
 
     async def _singly(self, bookie: str, ids: Sequence[int]) -> list[ReplicaAnswer]:

@@ -15,11 +15,13 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import structlog
 
+from bookie_client.connection.channel import Channel
+from bookie_client.connection.pool import ChannelPool
 from bookie_client.context import ClientContext
 from bookie_client.reading.batch_read import BatchParts, BatchRead
 from bookie_client.reading.entry import LedgerEntry
@@ -30,7 +32,7 @@ from bookie_client.reading.replicas import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy, Speculator
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import DigestMismatch, PodkeeperError
-from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 _log = structlog.get_logger(__name__)
 
@@ -40,6 +42,39 @@ BATCH_DECAY: Final = 0.9
 """How fast the slowest batch is forgotten, per batch."""
 LOGGED_ONE_BY_ONE: Final = 10
 """Damaged replicas of one bookie that are logged each; after them the 16th, 32nd, 64th and so on."""
+
+
+class Fetched(NamedTuple):
+    """Consecutive entries, and what the one behind them met; `nbytes` of payload."""
+
+    entries: list[LedgerEntry]
+    nbytes: int
+    error: PodkeeperError | None
+
+
+def fetched(answers: Iterable[LedgerEntry | PodkeeperError]) -> Fetched:
+    """The entries in front of the first error."""
+    entries: list[LedgerEntry] = []
+    nbytes = 0
+    for answer in answers:
+        if not isinstance(answer, LedgerEntry):
+            return Fetched(entries, nbytes, answer)
+        entries.append(answer)
+        nbytes += len(answer.payload)
+    return Fetched(entries, nbytes, None)
+
+
+class Channels(dict[str, Channel]):
+    """The channels that one ledger's reads use, by bookie: looked up once for each bookie, not for each entry."""
+
+    def __init__(self, pool: ChannelPool, ledger_id: int) -> None:
+        super().__init__()
+        self._pool = pool
+        self._ledger_id = ledger_id
+
+    def __missing__(self, bookie: str) -> Channel:
+        channel = self[bookie] = self._pool.channel(bookie, self._ledger_id)
+        return channel
 
 
 class EntrySources:
@@ -63,7 +98,7 @@ class EntrySources:
         self.is_striped = value.ensemble_size != value.write_quorum_size
         self.policy = SpeculationPolicy.of(options)
         fan_out = value.write_quorum_size if options.parallel_reads else 1
-        self.path = ReadPath(context.pool, digest, self, fan_out)
+        self.path = ReadPath(Channels(context.pool, self.ledger_id), digest, self, fan_out)
         self._batch_parts = BatchParts(context.operations, context.batch_support, digest, self, self.policy, fan_out)
         self._slowest_batch = LEAST_BATCH_SECONDS
         self._on_lac = on_lac
@@ -133,22 +168,24 @@ class EntrySources:
         return EntryGroup(self.ledger_id, self.path, self.policy, done, known)
 
     def send(self, group: EntryGroup, entry_ids: Sequence[int], order: Sequence[str] | None = None) -> None:
-        """Ask for entries one by one; `order` instead of the one of each entry's write set."""
+        """Ask for entries of ascending ids one by one; `order` instead of that of each entry's write set."""
         context, metadata, ledger_id, view = self.context, self.metadata(), self.ledger_id, self._view()
-        read, transactions = context.pool.dialect.read, context.transactions
-        orders: dict[tuple[Ensemble, int], Sequence[str]] = {}
-        requests = []
+        read, transactions, size = context.pool.dialect.read, context.transactions, metadata.ensemble_size
+        chosen: dict[int, Sequence[str]] = {}
+        firsts: set[str] = set()
+        requests, end = [], -1
         for entry_id in entry_ids:
+            if entry_id >= end:
+                chosen, end = {}, self.segment_end(entry_id)
             # Entries of one segment with the same place in the striping are asked in the same order.
-            place = metadata.ensemble_for(entry_id), entry_id % metadata.ensemble_size
-            chosen = orders.get(place)
-            if chosen is None:
-                chosen = order or self._reordered(self._write_set(metadata, entry_id), view)
-                orders[place] = chosen
-            requests.append((entry_id, chosen, read(next(transactions), ledger_id, entry_id)))
-        now = asyncio.get_running_loop().time()
-        expected = max(context.health.expected_read_seconds(chosen[0]) for chosen in orders.values())
-        group.send(requests, now, self.policy.first_delay(expected))
+            replicas = chosen.get(entry_id % size)
+            if replicas is None:
+                replicas = order or self._reordered(self._write_set(metadata, entry_id), view)
+                chosen[entry_id % size] = replicas
+                firsts.add(replicas[0])
+            requests.append((entry_id, replicas, read(next(transactions), ledger_id, entry_id)))
+        expected = max(map(context.health.expected_read_seconds, firsts))
+        group.send(requests, asyncio.get_running_loop().time(), self.policy.first_delay(expected))
 
     async def read_one(
         self,
@@ -173,37 +210,28 @@ class EntrySources:
             return answer
         raise answer
 
-    async def read_batch(
-        self, first: int, count: int, max_bytes: int, order: Sequence[str]
-    ) -> list[LedgerEntry | PodkeeperError]:
-        """Up to `count` consecutive entries from `first` on, at least one. What was damaged in the batch is
-        read elsewhere, and is its error if nobody has it. Raises as `BatchRead.run`."""
+    async def read_batch(self, first: int, count: int, max_bytes: int, order: Sequence[str]) -> Fetched:
+        """Up to `count` consecutive entries from `first` on, at least one or an error. What was damaged in the
+        batch is read elsewhere. Raises as `BatchRead.run`."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         expected = max(self.context.health.expected_read_seconds(order[0]), self._slowest_batch)
         delay = self.policy.first_delay(expected)
-        answer = await BatchRead(self._batch_parts, self.ledger_id, first, count, max_bytes, order, delay).run()
+        bookie, verified = await BatchRead(
+            self._batch_parts, self.ledger_id, first, count, max_bytes, order, delay
+        ).run()
         self._slowest_batch = max(LEAST_BATCH_SECONDS, BATCH_DECAY * self._slowest_batch, loop.time() - started)
-        damaged = [place for place, entry in enumerate(answer.entries) if not isinstance(entry, LedgerEntry)]
-        self.served_by[answer.bookie] += len(answer.entries) - len(damaged)
-        if not damaged:
-            return list(answer.entries)
-        return await self._mended(first, answer.bookie, answer.entries, damaged)
-
-    async def _mended(
-        self, first: int, bookie: str, entries: Sequence[LedgerEntry | DigestMismatch], damaged: Sequence[int]
-    ) -> list[LedgerEntry | PodkeeperError]:
-        mended: list[LedgerEntry | PodkeeperError] = list(entries)
-        reads = []
-        for place in damaged:
-            error = entries[place]
-            assert isinstance(error, DigestMismatch)
+        self.served_by[bookie] += len(verified.entries) - len(verified.damaged)
+        if not verified.damaged:
+            return Fetched(verified.entries, verified.nbytes, None)
+        answers: list[LedgerEntry | PodkeeperError] = list(verified.entries)
+        for place, error in verified.damaged.items():
             self.damaged(bookie, first + place, error)
             self.failed(bookie, error)
-            reads.append(self._read_elsewhere(first + place, bookie, error))
-        for place, answer in zip(damaged, await asyncio.gather(*reads), strict=True):
-            mended[place] = answer
-        return mended
+        reads = (self._read_elsewhere(first + place, bookie, error) for place, error in verified.damaged.items())
+        for place, answer in zip(verified.damaged, await asyncio.gather(*reads), strict=True):
+            answers[place] = answer
+        return fetched(answers)
 
     async def _read_elsewhere(self, entry_id: int, bookie: str, error: DigestMismatch) -> LedgerEntry | PodkeeperError:
         others = [other for other in self.order(entry_id) if other != bookie]
