@@ -52,6 +52,7 @@ class ModelBookie:
         self.fail_forces: type[PodkeeperError] | None = None
         self.fail_lac_writes: type[PodkeeperError] | None = None
         self.knows_batch_reads = True
+        self.total_bytes = self.free_bytes = 1 << 40
         self.adds = 0
         self.reads = 0
         self.batch_reads = 0

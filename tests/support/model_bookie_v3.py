@@ -78,6 +78,12 @@ def _force(bookie, request, done) -> None:
     bookie.force(request.forceLedgerRequest.ledgerId)
 
 
+def _bookie_info(bookie, request, done) -> None:
+    answer = done.getBookieInfoResponse
+    answer.status = v3.status_code(V3Status.EOK)
+    answer.totalDiskCapacity, answer.freeDiskSpace = bookie.total_bytes, bookie.free_bytes
+
+
 def _part(name):
     """The operation's part of a request or response."""
     return lambda message: getattr(message, name + ("Request" if isinstance(message, pb.Request) else "Response"))
@@ -89,4 +95,5 @@ _OPERATIONS = {
     pb.WRITE_LAC: (_write_lac, _part("writeLac")),
     pb.READ_LAC: (_read_lac, _part("readLac")),
     pb.FORCE_LEDGER: (_force, _part("forceLedger")),
+    pb.GET_BOOKIE_INFO: (_bookie_info, None),
 }

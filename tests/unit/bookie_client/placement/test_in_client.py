@@ -1,0 +1,109 @@
+"""Placement as a client applies it: new ledgers, ensemble changes, reads."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from bookie_client import Client, ClientOptions, PlacementOptions
+from bookie_client.placement.rack_aware import RackAwarePlacement
+from bookie_protocol.errors import BadRequest, NotEnoughBookies
+from tests.support.until import until
+from tests.unit.bookie_client.conftest import FAST
+
+ZONES = {"a1": "a", "a2": "a", "b1": "b", "b2": "b", "c1": "c", "c2": "c"}
+
+
+@pytest.fixture
+async def zoned(cluster):
+    """Six bookies in three zones, as they publish it."""
+    for bookie, zone in ZONES.items():
+        await cluster.add_bookie(bookie)
+        cluster.metadata.bookies.properties[bookie] = {"zone": zone}
+    return cluster
+
+
+def client_of(cluster, placement=None, **options):
+    return Client(cluster.metadata, ClientOptions(**{**FAST, **options}), placement=placement, random=Random(1))
+
+
+def zones_of(ensemble):
+    return sorted(ZONES[bookie] for bookie in ensemble)
+
+
+async def test_by_default_ledgers_span_the_zones_that_bookies_publish(zoned):
+    async with client_of(zoned) as client:
+        for _ in range(20):
+            async with client.create(ensemble=3, write_quorum=3, ack_quorum=2) as ledger:
+                assert zones_of(ledger.metadata.last_ensemble) == ["a", "b", "c"]
+    assert zoned.metadata.bookies.info_reads <= 2 * len(ZONES)
+
+
+async def test_a_failed_bookie_is_replaced_in_its_zone(zoned):
+    async with client_of(zoned) as client, client.create(ensemble=3, write_quorum=3, ack_quorum=2) as ledger:
+        await ledger.append(b"one")
+        failed = ledger.metadata.last_ensemble[1]
+        await zoned.servers[failed].stop()
+        zoned.metadata.bookies.drop(failed)
+        await ledger.append(b"two")
+        await until(lambda: failed not in ledger.metadata.last_ensemble)
+        await ledger.append(b"three")
+        assert zones_of(ledger.metadata.last_ensemble) == ["a", "b", "c"]
+
+
+async def test_an_enforced_rule_leaves_a_position_degraded_rather_than_break_it(cluster):
+    for bookie in ("a1", "a2", "b1"):
+        await cluster.add_bookie(bookie)
+    placement = PlacementOptions(locations={"a1": "/a", "a2": "/a", "b1": "/b"}, enforce_racks=True)
+    async with client_of(cluster, placement) as client:
+        ledger = await client.create(ensemble=2, write_quorum=2, ack_quorum=1)
+        await cluster.servers["b1"].stop()
+        await ledger.append(b"one")
+        await until(lambda: "b1" in ledger.degraded.values())
+        assert "b1" in ledger.metadata.last_ensemble
+        with pytest.raises(NotEnoughBookies, match="at least 2 racks, enforced"):
+            cluster.metadata.bookies.drop("b1")
+            await until(lambda: client._ready.bookies.known_writable == {"a1", "a2"})
+            await client.create(ensemble=2, write_quorum=2, ack_quorum=2)
+
+
+async def test_a_policy_by_name_or_of_ones_own(zoned):
+    async with client_of(zoned, "random") as client:
+        await client.create()
+        assert zoned.metadata.bookies.info_reads == 0  # nobody has to know where bookies stand
+    mine = RackAwarePlacement(min_racks=3, enforce=True)
+    async with client_of(zoned, mine) as client, client.create(ensemble=3, write_quorum=3) as ledger:
+        assert zones_of(ledger.metadata.last_ensemble) == ["a", "b", "c"]
+    with pytest.raises(BadRequest, match="no placement policy 'rackaware'"):
+        client_of(zoned, "rackaware")
+
+
+async def test_a_topology_file_that_cannot_be_read_is_refused_at_the_start(zoned, tmp_path):
+    client = client_of(zoned, PlacementOptions(topology_file=str(tmp_path / "missing")))
+    with pytest.raises(BadRequest, match="missing cannot be read: No such file"):
+        await client.start()
+    await client.close()
+
+
+async def test_free_space_decides_how_often_a_bookie_is_taken(zoned):
+    for server in zoned.servers.values():
+        server.bookie.free_bytes = 1000
+    zoned.bookie("a1").free_bytes = zoned.bookie("b1").free_bytes = 100
+    async with client_of(zoned, PlacementOptions(weighted=True)) as client:
+        await until(lambda: len(client._ready.placement_inputs._free_space.known) == len(ZONES))
+        taken = Counter()
+        for _ in range(150):
+            taken.update((await client.create(ensemble=3, write_quorum=3)).metadata.last_ensemble)
+    assert all(taken[poor] < 35 and taken[rich] > 115 for poor, rich in (("a1", "a2"), ("b1", "b2")))
+    assert 50 < taken["c1"] < 100
+
+
+async def test_reads_go_to_the_own_zone(zoned):
+    placement = PlacementOptions(local_location="/b")
+    async with client_of(zoned, placement) as client:
+        async with client.create(ensemble=3, write_quorum=3, ack_quorum=3) as ledger:
+            await ledger.append_many([b"entry"] * 30)
+        near = next(bookie for bookie in ledger.metadata.last_ensemble if ZONES[bookie] == "b")
+        async with client.open(ledger.ledger_id) as reader:
+            assert len(await reader.read(0, 29)) == 30
+            assert reader.served_by == {near: 30}
