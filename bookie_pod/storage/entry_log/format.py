@@ -136,10 +136,3 @@ def _map_batches(ledgers: Mapping[int, int]) -> Iterator[bytes]:
         count = len(batch)
         head = MAP_HEAD.pack(MAP_FIXED_SIZE + count * MAP_PAIR.size, MAP_LEDGER_ID, MAP_ENTRY_ID, count)
         yield head + Struct(f">{2 * count}q").pack(*chain.from_iterable(batch))
-
-
-def decode_map_pairs(data: bytes | memoryview, count: int) -> list[tuple[int, int]]:
-    """`count` pairs (ledger id, bytes) of one batch; `ValueError` if `data` has another length."""
-    if len(data) != count * MAP_PAIR.size:
-        raise ValueError(f"{len(data)} bytes do not hold {count} ledgers")
-    return list(MAP_PAIR.iter_unpack(data))

@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, TypeVar
 
+from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
+
 RotationListener = Callable[[int], None]
 """Called with the id of a log that was rotated, on the appending thread with the append lock held: only
 note it.
@@ -79,14 +81,19 @@ class Scan(Protocol[T_co]):
 class LedgersMap:
     """Bytes per ledger in one log, including the 4-byte size of each entry."""
 
-    ledgers: dict[int, int]
+    ledgers: LedgerSizes
     end: ScanEnd | None
     """None: read from the log's own map. Otherwise counted by a scan, which ended thus."""
+    closed: bool = True
+    """The log's header names a map, so the log was once complete."""
 
     @property
     def complete(self) -> bool:
-        """Whether every entry of the log is accounted for."""
-        return self.end is None or self.end.clean
+        """Whether every entry of the log is accounted for. A log that was active at a crash may end in the
+        middle of an entry that nobody points to; a closed one may not."""
+        if self.end is None or self.end.clean:
+            return True
+        return self.end.outcome is ScanOutcome.TORN and not self.closed
 
 
 @dataclass(slots=True)
@@ -227,9 +234,9 @@ class EntryLogger(Protocol):
         """As `scan`, without reading the entries' bodies."""
         ...
 
-    def ledgers_map(self, log_id: int) -> LedgersMap:
+    def ledgers_map(self, log_id: int, pay: Callable[[int, int], None] | None = None) -> LedgersMap:
         """Bytes per ledger, from the tail of the log or else by a scan. `StorageFault` if the log is not
-        there.
+        there. `pay(entries, bytes)` is called now and then in a scan, with what was read since.
         """
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 import time
 from collections.abc import Callable, Container, Sequence
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -21,7 +21,8 @@ from bookie_pod.storage.entry_log.direct import DirectWriterFactory
 from bookie_pod.storage.entry_log.directories import LedgerDirs
 from bookie_pod.storage.entry_log.format import SIZE_BYTES
 from bookie_pod.storage.entry_log.interface import EntryLogStats, LedgersMap, RotationListener, Scan
-from bookie_pod.storage.entry_log.ledgers_map import read_ledgers_map
+from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
+from bookie_pod.storage.entry_log.ledgers_map import is_closed, read_ledgers_map
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.per_ledger import PerLedgerLogs
 from bookie_pod.storage.entry_log.reader import EntryReader
@@ -31,6 +32,9 @@ from bookie_pod.storage.files import Files
 from bookie_protocol.errors import StorageFault
 
 logger = structlog.get_logger(__name__)
+
+PAY_ENTRIES: Final = 1024
+"""Entries of a counting scan between two calls of `pay`."""
 
 
 class DefaultEntryLogger:
@@ -131,9 +135,10 @@ class DefaultEntryLogger:
             bodies=bodies,
         )
 
-    def ledgers_map(self, log_id: int) -> LedgersMap:
+    def ledgers_map(self, log_id: int, pay: Callable[[int, int], None] | None = None) -> LedgersMap:
         handle = self._reader.handles.acquire(log_id)
         try:
+            closed = is_closed(handle.file)
             return LedgersMap(read_ledgers_map(handle.file), None)
         except ValueError as reason:
             logger.debug("no ledgers map, counting by a scan", log_id=log_id, reason=str(reason))
@@ -142,10 +147,16 @@ class DefaultEntryLogger:
         finally:
             self._reader.handles.release(handle)
         scan = self.scan_sizes(log_id)
-        ledgers: dict[int, int] = {}
+        ledgers = LedgerSizesBuilder()
+        entries = nbytes = 0
         for _, ledger_id, _, size in scan:
-            ledgers[ledger_id] = ledgers.get(ledger_id, 0) + SIZE_BYTES + size
-        return LedgersMap(ledgers, scan.end)
+            ledgers.add(ledger_id, SIZE_BYTES + size)
+            entries += 1
+            nbytes += SIZE_BYTES + size
+            if pay is not None and entries >= PAY_ENTRIES:
+                pay(entries, nbytes)
+                entries = nbytes = 0
+        return LedgersMap(ledgers.build(), scan.end, closed)
 
     # --- logs as a whole ------------------------------------------------------------------------------------
 

@@ -61,24 +61,6 @@ def test_no_ledgers_no_map() -> None:
     assert fmt.encode_ledgers_map({}) == []
 
 
-@given(
-    st.dictionaries(
-        st.integers(min_value=0, max_value=2**63 - 1), st.integers(min_value=20, max_value=2**40), max_size=50
-    )
-)
-def test_map_round_trip(ledgers: dict[int, int]) -> None:
-    decoded: dict[int, int] = {}
-    for batch in fmt.encode_ledgers_map(ledgers):
-        count = fmt.MAP_HEAD.unpack_from(batch)[3]
-        decoded.update(fmt.decode_map_pairs(batch[fmt.MAP_HEAD.size :], count))
-    assert decoded == ledgers
-
-
-def test_map_pairs_of_another_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="do not hold"):
-        fmt.decode_map_pairs(bytes(31), 2)
-
-
 def test_location_of_the_worked_example() -> None:
     assert fmt.make_location(5, 0x404) == 21474837508
     assert fmt.split_location(21474837508) == (5, 0x404)

@@ -1,0 +1,10 @@
+"""Garbage collection: space of deleted ledgers comes back.
+
+storage.py           what a collection needs of an engine
+metadata.py          what it needs of the metadata service, blocking
+ledger_collector.py  ledgers that no longer exist are deleted here
+log_usage.py         how much of each entry log still lives
+compactor.py         live entries of mostly dead logs are copied, the log goes
+schedule.py          which compaction is due          state_file.py    what survives a restart
+throttle.py          how fast it may go               collector.py     the thread that does all this
+"""

@@ -1,0 +1,202 @@
+"""Deletes ledgers here that the metadata service no longer has, and those that it has moved elsewhere.
+
+Invariants
+- The local ledgers are listed *before* the service is: a ledger's metadata exists before its first entry, so one that
+  is local and not in the later listing was deleted.
+- Whatever could not be told keeps the ledger: an error ends the listing, and only what was compared before is deleted.
+- A listing that names no ledger at all while there are some here is believed only when it says so twice in a row
+  and the service answers for each ledger that it does not exist.
+- A ledger that is named in any ensemble together with this bookie is never deleted.
+
+Threads: the garbage collection thread.
+
+Source: reference bookie behaviour, sections 6.3 and 6.4.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from bookie_pod.storage.gc.metadata import GcMetadata
+from bookie_pod.storage.gc.storage import CollectedStorage
+from bookie_protocol.errors import MetadataError, PodkeeperError
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class LedgerCollection:
+    """What one search did."""
+
+    deleted: int = 0
+    kept_in_doubt: int = 0
+    """Candidates that could not be verified, or that the service turned out to have after all."""
+    failed: int = 0
+    complete: bool = False
+    """Every local ledger was compared."""
+
+
+class LedgerCollector:
+    """Searches of one storage. `pay` is called before each metadata operation (rate limit)."""
+
+    def __init__(
+        self,
+        storage: CollectedStorage,
+        metadata: GcMetadata,
+        pay: Callable[[], None],
+        *,
+        verify: bool,
+    ) -> None:
+        self._storage = storage
+        self._metadata = metadata
+        self._pay = pay
+        self._verify = verify
+        self._saw_nothing = False
+        self.gone: set[int] = set()
+        """Ledgers that the service said do not exist; what of them lies in entry logs is garbage."""
+
+    # --- ledgers that no longer exist -----------------------------------------------------------------------
+
+    def collect_deleted(self) -> LedgerCollection:
+        """Compare and delete. Never raises for the metadata service: what it could not tell is kept."""
+        result = LedgerCollection()
+        local = sorted(self._storage.ledger_ids())
+        if not local:
+            result.complete = True
+            return result
+        try:
+            self._metadata.check_instance()
+            self._compare(local, result)
+        except MetadataError as error:
+            _log.warning("search for deleted ledgers ended early: nothing more is deleted", reason=str(error))
+        return result
+
+    def _compare(self, local: Sequence[int], result: LedgerCollection) -> None:
+        at = 0
+        seen_any = False
+        first_absent: list[int] = []  # until some ledger was listed, what is absent is not believed
+        self._pay()
+        for span in self._metadata.ranges():
+            upto = bisect_right(local, span.end, at)
+            present = set(span.ids) if upto > at else frozenset[int]()
+            absent = [ledger_id for ledger_id in local[at:upto] if ledger_id not in present]
+            at = upto
+            if not seen_any and not span.ids:
+                first_absent += absent
+                continue
+            if not seen_any:
+                seen_any = True
+                self._delete_all(first_absent, result, verify=self._verify)
+                first_absent = []
+            self._delete_all(absent, result, verify=self._verify)
+            self._pay()
+        if not seen_any:
+            self._nothing_listed(first_absent, result)
+        else:
+            self._saw_nothing = False
+        result.complete = at == len(local)
+
+    def _nothing_listed(self, absent: Sequence[int], result: LedgerCollection) -> None:
+        if not self._saw_nothing:
+            self._saw_nothing = True
+            result.kept_in_doubt += len(absent)
+            _log.error(
+                "the metadata service lists no ledger at all, this bookie holds some: nothing is deleted before the"
+                " next pass has seen the same; check metadataServiceUri if that is not expected",
+                ledgers_here=len(absent),
+            )
+            return
+        self._delete_all(absent, result, verify=True)
+
+    def _delete_all(self, ledger_ids: Sequence[int], result: LedgerCollection, *, verify: bool) -> None:
+        for ledger_id in ledger_ids:
+            if verify and not self._is_garbage(ledger_id):
+                result.kept_in_doubt += 1
+                continue
+            self._delete(ledger_id, result)
+
+    def _is_garbage(self, ledger_id: int) -> bool:
+        """Ask for the ledger itself. "Could not tell" is no."""
+        self._pay()
+        try:
+            metadata = self._metadata.read(ledger_id)
+        except MetadataError as error:
+            _log.warning("ledger kept: its metadata could not be read", ledger=ledger_id, reason=str(error))
+            return False
+        if metadata is None:
+            return True
+        if names(metadata, self._metadata.bookie_id):
+            _log.error("ledger kept: the listing lacks it, but it exists and names this bookie", ledger=ledger_id)
+            return False
+        return metadata.state is LedgerState.CLOSED
+
+    def _delete(self, ledger_id: int, result: LedgerCollection) -> None:
+        try:
+            self._storage.delete_ledger(ledger_id)
+        except PodkeeperError as error:
+            result.failed += 1
+            _log.error("ledger could not be deleted, will be tried again", ledger=ledger_id, reason=str(error))
+            return
+        self.gone.add(ledger_id)
+        result.deleted += 1
+
+    # --- ledgers that live elsewhere ------------------------------------------------------------------------
+
+    def collect_over_replicated(self) -> LedgerCollection:
+        """Delete closed ledgers whose metadata names this bookie nowhere (any more)."""
+        result = LedgerCollection()
+        try:
+            self._metadata.check_instance()
+            for ledger_id in sorted(self._storage.ledger_ids()):
+                self._pay()
+                if self._is_over_replicated(ledger_id):
+                    self._delete_under_lock(ledger_id, result)
+        except MetadataError as error:
+            _log.warning("search for over-replicated ledgers ended early", reason=str(error))
+        else:
+            result.complete = True
+        return result
+
+    def _is_over_replicated(self, ledger_id: int) -> bool:
+        metadata = self._metadata.read(ledger_id)
+        if metadata is None or metadata.state is not LedgerState.CLOSED:
+            return False  # gone: the other search's; open: a writer may still be told of this bookie
+        return not names(metadata, self._metadata.bookie_id)
+
+    def _delete_under_lock(self, ledger_id: int, result: LedgerCollection) -> None:
+        with self._metadata.re_replication_lock(ledger_id) as ours:
+            if not ours:
+                result.kept_in_doubt += 1
+                return
+            self._pay()
+            if self._is_over_replicated(ledger_id):
+                _log.info("ledger deleted: no ensemble of it names this bookie", ledger=ledger_id)
+                self._delete(ledger_id, result)
+
+    # --- ledgers that only entry logs know ------------------------------------------------------------------
+
+    def is_dead(self, ledger_id: int) -> bool:
+        """Whether entries in logs of a ledger that is not known here are garbage.
+
+        An index that lost a row must not make data garbage, so the metadata service is asked, once for each
+        ledger. Raises `MetadataError`.
+        """
+        if ledger_id in self.gone:
+            return True
+        self._pay()
+        metadata = self._metadata.read(ledger_id)
+        if metadata is not None and names(metadata, self._metadata.bookie_id):
+            return False
+        if metadata is None:
+            self.gone.add(ledger_id)
+        return True
+
+
+def names(metadata: LedgerMetadata, bookie_id: str) -> bool:
+    """Whether any ensemble of the ledger holds this bookie."""
+    return any(bookie_id in ensemble for ensemble in metadata.ensembles.values())

@@ -1,0 +1,39 @@
+"""What garbage collection asks the metadata service, as blocking calls.
+
+Invariants
+- "It does not exist" and "could not tell" never share an answer: the first is None, the second a `MetadataError`.
+
+Threads: the garbage collection thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import LedgerRange
+
+
+class GcMetadata(Protocol):
+    """The metadata service as the collection sees it. Every call may raise `MetadataError`."""
+
+    bookie_id: str
+
+    def check_instance(self) -> None:
+        """Raises `MetadataError` unless this is still the cluster that this bookie's cookie names: a wiped or another
+        service must not make every ledger garbage."""
+        ...
+
+    def ranges(self) -> Iterator[LedgerRange]:
+        """Every ledger of the cluster in ascending spans without gaps."""
+        ...
+
+    def read(self, ledger_id: int) -> LedgerMetadata | None:
+        """The ledger's metadata; None when the service answered that there is no such ledger."""
+        ...
+
+    def re_replication_lock(self, ledger_id: int) -> AbstractContextManager[bool]:
+        """Holds the ledger's under-replication lock; False when it is being re-replicated by somebody."""
+        ...

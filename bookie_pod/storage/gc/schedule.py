@@ -1,0 +1,108 @@
+"""Which compaction is due.
+
+Invariants
+- At most one compaction in a pass; a major one counts as a minor one too.
+- A suspended compaction runs only when it is forced by name.
+- The times of the last compactions survive restarts (`GcTimes` is stored by the caller): a bookie that restarts more
+  often than the interval compacts all the same.
+
+Pure; time is an argument, in milliseconds since 1970.
+
+Source: reference bookie behaviour, sections 6.2 and 6.6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Compaction(Enum):
+    MINOR = "minor"
+    MAJOR = "major"
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRule:
+    """One kind of compaction."""
+
+    threshold: float
+    """Logs whose live share is below this are rewritten, 0 to 1; 0 or less: never."""
+    interval_s: int
+    """Seconds between two of them; 0 or less: only when forced."""
+    max_time_ms: int = -1
+    """Milliseconds that one may take; 0 or less: no limit."""
+
+    @property
+    def periodic(self) -> bool:
+        return self.threshold > 0 and self.interval_s > 0
+
+    def is_due(self, last_ms: int, now_ms: int) -> bool:
+        return self.periodic and now_ms - last_ms > self.interval_s * 1000
+
+
+@dataclass(slots=True)
+class GcTimes:
+    """When the last compaction of each kind ended, in ms since 1970, and how many there were."""
+
+    last_minor_ms: int
+    last_major_ms: int
+    minor_count: int = 0
+    major_count: int = 0
+
+    def done(self, compaction: Compaction, now_ms: int) -> None:
+        """Note a compaction that has ended."""
+        self.last_minor_ms = now_ms
+        if compaction is Compaction.MAJOR:
+            self.last_major_ms = now_ms
+            self.major_count += 1
+        else:
+            self.minor_count += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Force:
+    """A pass that somebody asked for. None: as the rules and suspensions say, but at once."""
+
+    major: bool | None = None
+    minor: bool | None = None
+
+
+@dataclass(slots=True)
+class CompactionSchedule:
+    """Decides; `force_allowed` lets forced passes compact although the periodic compaction is off."""
+
+    minor: CompactionRule
+    major: CompactionRule
+    force_allowed: bool = False
+    minor_suspended: bool = False
+    major_suspended: bool = False
+
+    def rule(self, compaction: Compaction) -> CompactionRule:
+        return self.major if compaction is Compaction.MAJOR else self.minor
+
+    def choose(self, times: GcTimes, now_ms: int, force: Force | None = None) -> Compaction | None:
+        """The compaction that this pass does."""
+        if self._runs(
+            self.major, self.major_suspended, times.last_major_ms, now_ms, force, force.major if force else None
+        ):
+            return Compaction.MAJOR
+        if self._runs(
+            self.minor, self.minor_suspended, times.last_minor_ms, now_ms, force, force.minor if force else None
+        ):
+            return Compaction.MINOR
+        return None
+
+    def _runs(
+        self, rule: CompactionRule, suspended: bool, last_ms: int, now_ms: int, force: Force | None, named: bool | None
+    ) -> bool:
+        if force is None:
+            return not suspended and rule.is_due(last_ms, now_ms)
+        if named is False:
+            return False
+        possible = rule.periodic or (self.force_allowed and 0 < rule.threshold < 1)
+        if named:
+            return possible
+        if force.major is not None or force.minor is not None:
+            return False  # the other kind was asked for by name
+        return possible and not suspended

@@ -1,0 +1,86 @@
+"""What garbage collection remembers across restarts: `gc-state.json` in the ledger directory.
+
+    {"lastMinorMs": 0, "lastMajorMs": 0, "minorCount": 0, "majorCount": 0, "quarantined": {"17": "at 4711: ..."}}
+
+Invariants
+- The file is replaced whole and durably, so a crash leaves the old one or the new one.
+- A file that is missing or cannot be understood is an empty one: timers begin now, damage is found again.
+
+Threads: the garbage collection thread.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import structlog
+
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.gc.schedule import GcTimes
+from bookie_protocol.errors import StorageFault
+
+_log = structlog.get_logger(__name__)
+
+NAME: Final = "gc-state.json"
+
+
+@dataclass(slots=True)
+class GcMemory:
+    """The content of the file."""
+
+    times: GcTimes
+    quarantined: dict[int, str] = field(default_factory=dict)
+
+
+class GcStateFile:
+    """The state file of one ledger directory (its `current` folder)."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        self._files = files
+        self._path = posixpath.join(folder, NAME)
+
+    def read(self, now_ms: int) -> GcMemory:
+        """What was stored; `now_ms` stands for times that nobody knows."""
+        fresh = GcMemory(GcTimes(now_ms, now_ms))
+        try:
+            stored = json.loads(self._files.read_bytes(self._path))
+            return GcMemory(
+                _times(stored, now_ms), {int(key): str(text) for key, text in stored["quarantined"].items()}
+            )
+        except FileNotFoundError:
+            return fresh
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            _log.warning(
+                "state of garbage collection unknown, its timers begin now", path=self._path, reason=repr(error)
+            )
+            return fresh
+
+    def write(self, memory: GcMemory) -> None:
+        """Replace the file; durable on return. `StorageFault`."""
+        times = memory.times
+        content = json.dumps(
+            {
+                "lastMinorMs": times.last_minor_ms,
+                "lastMajorMs": times.last_major_ms,
+                "minorCount": times.minor_count,
+                "majorCount": times.major_count,
+                "quarantined": {str(log_id): detail for log_id, detail in memory.quarantined.items()},
+            }
+        )
+        try:
+            self._files.write_bytes_atomic(self._path, content.encode())
+        except OSError as error:
+            raise StorageFault(f"cannot write {self._path}: {error}") from error
+
+
+def _times(stored: Any, now_ms: int) -> GcTimes:
+    # A clock that was set back must not keep compaction from running for years.
+    return GcTimes(
+        min(int(stored["lastMinorMs"]), now_ms),
+        min(int(stored["lastMajorMs"]), now_ms),
+        int(stored["minorCount"]),
+        int(stored["majorCount"]),
+    )

@@ -1,0 +1,45 @@
+"""What garbage collection needs of a storage engine: one ledger directory, or a whole engine.
+
+Threads: the garbage collection thread calls all of it, beside reads, writes and flushes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.index.locations import EntryMove
+
+
+class CollectedStorage(Protocol):
+    """One space of entry logs with the index that points into it."""
+
+    @property
+    def logs(self) -> EntryLogger: ...
+
+    def ledger_ids(self) -> Collection[int]:
+        """Every ledger known here."""
+        ...
+
+    def has_ledger(self, ledger_id: int) -> bool: ...
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """Forget the ledger, in memory at once; durable with the next `flush`."""
+        ...
+
+    def flush(self) -> None:
+        """Make everything before this call durable. `StorageFault`."""
+        ...
+
+    def location_of(self, ledger_id: int, entry_id: int) -> int:
+        """Where the index says the entry is; 0 when it says nothing. `StorageFault`."""
+        ...
+
+    def move(self, moves: Sequence[EntryMove]) -> int:
+        """Point to the new places, where the index still names the old ones; durable on return. How many moved."""
+        ...
+
+    def compact_index(self) -> None:
+        """Give back the space of deleted index rows."""
+        ...
