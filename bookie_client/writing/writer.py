@@ -39,7 +39,7 @@ class LedgerWriter(WriteHandle):
         Waits only while the window is full (`write_window_entries`, `write_window_bytes`), so a loop over
         `submit` keeps the pipeline full and memory bounded. Calls made one after the other get ascending ids.
         """
-        return await self._pipeline.submit(payload)
+        return self._pipeline.try_submit(payload) or await self._pipeline.submit(payload)
 
     async def submit_many(self, payloads: Iterable[Buffer]) -> asyncio.Future[list[int]]:
         """Send entries in order, as `submit` does; one future for all of them, which costs much less."""

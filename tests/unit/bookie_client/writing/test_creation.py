@@ -1,0 +1,79 @@
+"""What may be asked for when a ledger is created."""
+
+import pytest
+
+from bookie_client.distribution import Quorums
+from bookie_client.writing.creation import MAX_ID_ATTEMPTS, NewLedger
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import BadRequest, MetadataExists
+from bookie_protocol.ledger_metadata.model import LedgerState
+
+THREE = Quorums(3, 2, 2)
+
+
+@pytest.mark.parametrize("ledger_id", [-1, 2**63])
+def test_ids_outside_63_bits_are_refused(ledger_id):
+    with pytest.raises(BadRequest, match=r"is outside 0 to 2\^63-1"):
+        NewLedger(quorums=THREE, ledger_id=ledger_id)
+
+
+@pytest.mark.parametrize("metadata", [{"name": "text"}, {b"name": b"bytes"}])
+def test_custom_metadata_maps_names_to_bytes(metadata):
+    with pytest.raises(BadRequest, match="custom metadata maps names to bytes"):
+        NewLedger(quorums=THREE, metadata=metadata)
+
+
+def test_a_password_is_not_printed():
+    assert "secret" not in repr(NewLedger(quorums=THREE, password=b"secret"))
+
+
+@pytest.mark.parametrize("advanced", [False, True])
+async def test_everything_asked_for_is_stored_and_no_bookie_is_contacted(three, advanced):
+    async with three.client() as client:
+        create = client.create_advanced if advanced else client.create
+        ledger = await create(
+            ensemble=3,
+            write_quorum=3,
+            ack_quorum=1,
+            password=b"pw",
+            digest=DigestType.MAC,
+            metadata={"app": b"\x00x"},
+            ledger_id=2**40,
+        )
+        stored = three.stored(2**40)
+        assert (stored.ensemble_size, stored.write_quorum_size, stored.ack_quorum_size) == (3, 3, 1)
+        assert (stored.state, stored.password, stored.digest_type) == (LedgerState.OPEN, b"pw", DigestType.MAC)
+        assert stored.custom_metadata == {"app": b"\x00x"}
+        assert (ledger.ledger_id, ledger.last_add_confirmed, ledger.last_add_pushed, ledger.length) == (
+            2**40,
+            -1,
+            -1,
+            0,
+        )
+        assert [server.accepted for server in three.servers.values()] == [0, 0, 0]
+
+
+async def test_a_generated_id_that_somebody_chose_is_passed_over(three):
+    async with three.client() as client:
+        for chosen in (0, 1):
+            async with client.create(ledger_id=chosen):
+                pass
+        async with client.create() as ledger:
+            assert ledger.ledger_id == 2
+
+
+async def test_a_generator_that_gives_the_same_id_for_ever_ends(three):
+    attempts = 0
+
+    async def generate_id(*, timeout=None):
+        nonlocal attempts
+        attempts += 1
+        return 5
+
+    three.metadata.ledgers.generate_id = generate_id
+    async with three.client() as client:
+        async with client.create():
+            pass
+        with pytest.raises(MetadataExists):
+            await client.create()
+    assert attempts == 1 + MAX_ID_ATTEMPTS

@@ -1,0 +1,286 @@
+"""The writer's handle: bulk appends, giving up, closing, and which failures replace a bookie."""
+
+import asyncio
+
+import pytest
+
+from bookie_client import Client
+from bookie_client.placement.random_choice import RandomPlacement
+from bookie_protocol.errors import (
+    BadRequest,
+    BadVersion,
+    BookieReadOnly,
+    CouldNotTell,
+    LedgerClosed,
+    LedgerStateUnknown,
+    MetadataUnavailable,
+    NoSuchLedger,
+    QuorumLost,
+    StorageFault,
+    TooManyRequests,
+)
+from bookie_protocol.ledger_metadata.model import LedgerState
+from tests.support.until import until
+
+
+def hold(cluster):
+    for server in cluster.servers.values():
+        server.hold = True
+
+
+def release(cluster):
+    for server in cluster.servers.values():
+        server.release()
+
+
+async def settle():
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+# --- bulk appends -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (1, 1, 1)])
+async def test_one_future_for_many_entries(three, version, quorums):
+    ensemble, write, ack = quorums
+    written = [b"%d" % i * (i % 50) for i in range(3000)]
+    async with three.client(protocol_version=version, write_window_entries=500) as client:
+        async with client.create(ensemble=ensemble, write_quorum=write, ack_quorum=ack) as ledger:
+            first = await ledger.submit_many(written[:1000])
+            alone = await ledger.submit(written[1000])
+            rest = await ledger.submit_many(iter(written[1001:]))
+            assert await first == list(range(1000))
+            assert await alone == 1000
+            assert await rest == list(range(1001, 3000))
+            assert await (await ledger.submit_many([])) == []
+        async with client.open(ledger.ledger_id) as reader:
+            assert [e.payload async for e in reader.entries()] == written
+    for position, bookie in enumerate(three.stored(0).ensembles[0]):
+        assert three.held_at(bookie, 0) == {e for e in range(3000) if (position - e) % ensemble < write}
+
+
+async def test_two_bulk_appends_at_a_time_share_the_window_and_lose_nothing(three):
+    async with three.client(write_window_entries=50) as client, client.create(write_quorum=3) as ledger:
+        a, b = await asyncio.gather(ledger.append_many([b"a"] * 700), ledger.append_many([b"b"] * 700))
+        assert sorted(a + b) == list(range(1400))
+        assert a == sorted(a)
+        entries = await ledger.read(0, 1399)
+        assert {e.entry_id for e in entries if e.payload == b"a"} == set(a)
+
+
+async def test_payloads_that_break_off_leave_no_entry_without_an_end(three):
+    def payloads():
+        yield b"one"
+        yield b"two"
+        raise RuntimeError("the source broke")
+
+    async with three.client() as client, client.create(write_quorum=3) as ledger:
+        with pytest.raises(RuntimeError, match="the source broke"):
+            await ledger.append_many(payloads())
+        with pytest.raises(TypeError):
+            await ledger.append_many([b"three", "text"])
+        with pytest.raises(TypeError):
+            await ledger.append(7)
+        await ledger.flush()
+        assert ledger.last_add_confirmed == 2
+
+
+async def test_an_entry_too_large_in_a_bulk_append_is_refused_and_the_others_go_on(three):
+    async with three.client(max_frame_size=4096) as client, client.create(write_quorum=3) as ledger:
+        with pytest.raises(BadRequest, match="split it"):
+            await ledger.append_many([b"fits", bytes(5000), b"never sent"])
+        await ledger.flush()
+        assert ledger.last_add_confirmed == 0
+
+
+async def test_a_bulk_append_fails_with_what_ended_the_handle(three):
+    async with three.client(write_window_entries=10) as client:
+        ledger = await client.create(write_quorum=3, ack_quorum=3)
+        three.bookie("b2").fail_adds = StorageFault
+        with pytest.raises(QuorumLost, match="entry 0 on"):
+            await ledger.append_many([b"x"] * 100)
+        await ledger.close()
+
+
+async def test_a_bulk_append_without_some_bookie_goes_to_the_others(three):
+    async with three.client() as client, client.create(write_quorum=3, ack_quorum=2) as ledger:
+        await three.servers["b3"].stop()
+        await ledger.append_many([b"x"] * 10)
+        assert list(ledger.degraded.values()) == ["b3"]
+        assert await ledger.append_many([b"x"] * 2000) == list(range(10, 2010))
+        assert three.held_at("b1", 0) == three.held_at("b2", 0) == set(range(2010))
+
+
+# --- giving up ----------------------------------------------------------------------------------------------
+
+
+async def test_an_append_that_timed_out_may_be_in_the_ledger(three):
+    hold(three)
+    async with three.client() as client, client.create(write_quorum=3) as ledger:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await ledger.append(b"nobody waits any more")
+        release(three)
+        assert await ledger.append(b"next") == 1
+        assert (await ledger.read(0, 0))[0].payload == b"nobody waits any more"
+
+
+async def test_an_append_that_gives_up_waiting_for_room_was_never_sent(three):
+    hold(three)
+    async with three.client(write_window_entries=1) as client, client.create(write_quorum=3) as ledger:
+        first = await ledger.submit(b"fills the window")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await ledger.append(b"taken back")
+        release(three)
+        await first
+        assert ledger.last_add_pushed == 0
+        assert await ledger.append(b"next") == 1
+
+
+async def test_a_cancelled_bulk_append_leaves_what_was_sent(three):
+    hold(three)
+    async with three.client(write_window_entries=10) as client, client.create(write_quorum=3) as ledger:
+        task = asyncio.create_task(ledger.append_many([b"x"] * 100))
+        await until(lambda: all(server.held == 10 for server in three.servers.values()))
+        task.cancel()
+        await asyncio.wait([task])
+        release(three)
+        await ledger.flush()
+        assert (ledger.last_add_confirmed, ledger.last_add_pushed) == (9, 9)
+
+
+# --- closing ------------------------------------------------------------------------------------------------
+
+
+async def test_closing_is_done_once_whoever_calls_and_however_often(three):
+    async with three.client() as client:
+        ledger = await client.create(write_quorum=3)
+        await ledger.submit(b"x")
+        await asyncio.gather(*(ledger.close() for _ in range(5)))
+        await ledger.close()
+        assert three.metadata.ledgers.writes == 1
+        assert (ledger.is_closed, three.stored(0).last_entry_id) == (True, 0)
+
+
+async def test_a_cancelled_close_goes_on_and_the_next_one_gets_its_result(three):
+    hold(three)
+    async with three.client() as client:
+        ledger = await client.create(write_quorum=3)
+        await ledger.submit(b"x")
+        closing = asyncio.create_task(ledger.close())
+        await settle()
+        closing.cancel()
+        await asyncio.wait([closing])
+        with pytest.raises(LedgerClosed, match="this handle is closed"):
+            await ledger.append(b"late")
+        release(three)
+        await ledger.close()
+        assert three.stored(0).last_entry_id == 0
+
+
+async def test_an_error_of_closing_is_told_to_every_caller(three):
+    async with three.client() as client:
+        ledger = await client.create()
+        three.metadata.ledgers.unavailable = True
+        for _ in range(2):
+            with pytest.raises(MetadataUnavailable):
+                await ledger.close()
+        assert not ledger.is_closed
+        assert three.stored(0).state is LedgerState.OPEN
+
+
+async def test_a_ledger_that_a_recovery_closed_at_the_same_end_is_closed_well(three):
+    async with three.client() as client:
+        ledger = await client.create(write_quorum=3)
+        await ledger.append(b"four")
+        store = three.metadata.ledgers
+        await store.write(three.stored(0).closed(0, 4), store.stored[0].version)
+        await ledger.close()
+        assert ledger.is_closed
+
+
+# --- which failures replace a bookie ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error", [StorageFault, BookieReadOnly, TooManyRequests, NoSuchLedger, LedgerStateUnknown, BadVersion]
+)
+async def test_any_refusal_but_fencing_and_a_wrong_key_replaces_the_bookie(three, error):
+    await three.add_bookie("b4")
+    async with three.client() as client, client.create(write_quorum=3, ack_quorum=3) as ledger:
+        await ledger.append(b"one")
+        victim = ledger.metadata.last_ensemble[1]
+        three.bookie(victim).fail_adds = error
+        await ledger.append(b"two")
+        assert victim not in ledger.metadata.last_ensemble
+        assert list(ledger.metadata.ensembles) == [0, 1]
+        assert ledger.ensemble_changes == 1
+
+
+async def test_delayed_ensemble_change_waits_until_the_ack_quorum_is_at_stake(three):
+    async with three.client(delay_ensemble_change=True) as client:
+        async with client.create(write_quorum=3, ack_quorum=2) as ledger:
+            await three.add_bookie("b4")
+            first = ledger.metadata.last_ensemble
+            three.bookie(first[0]).fail_adds = StorageFault
+            await ledger.append_many([b"x"] * 20)
+            assert (ledger.ensemble_changes, ledger.metadata.last_ensemble) == (0, first)
+            three.bookie(first[1]).fail_adds = StorageFault
+            await ledger.append_many([b"x"] * 20)
+            assert ledger.ensemble_changes >= 1
+            assert "b4" in ledger.metadata.last_ensemble
+        assert three.stored(0).last_entry_id == 39
+
+
+async def test_delayed_ensemble_change_replaces_a_read_only_bookie_at_once(three):
+    async with three.client(delay_ensemble_change=True) as client, client.create(write_quorum=3) as ledger:
+        await three.add_bookie("b4")
+        victim = ledger.metadata.last_ensemble[0]
+        three.bookie(victim).read_only = True
+        await ledger.append(b"x")
+        await until(lambda: "b4" in ledger.metadata.last_ensemble)
+        assert victim not in ledger.metadata.last_ensemble
+
+
+async def test_bookies_that_keep_failing_end_the_handle_at_the_limit(three):
+    for i in range(4, 10):
+        await three.add_bookie(f"b{i}")
+    async with three.client(max_ensemble_changes=2) as client:
+        ledger = await client.create(write_quorum=3, ack_quorum=3)
+        for name in three.servers:
+            three.bookie(name).fail_adds = StorageFault
+        with pytest.raises(QuorumLost, match="more than 2 ensemble changes"):
+            await ledger.append(b"x")
+        assert ledger.ensemble_changes == 2
+        await ledger.close()
+
+
+async def test_a_late_failure_is_acted_upon_by_the_next_append(three):
+    async with three.client() as client, client.create(write_quorum=3, ack_quorum=2) as ledger:
+        await three.add_bookie("b4")
+        late = ledger.metadata.last_ensemble[2]
+        three.servers[late].hold = True
+        three.bookie(late).fail_adds = StorageFault
+        await ledger.append(b"enough without it")
+        three.servers[late].release()
+        await until(lambda: ledger._state.late_failures)
+        assert ledger.ensemble_changes == 0
+        await ledger.append(b"next")
+        await until(lambda: "b4" in ledger.metadata.last_ensemble)
+
+
+async def test_a_placement_policy_that_breaks_ends_the_handle_and_hangs_nobody(three):
+    await three.add_bookie("b4")
+
+    class Broken(RandomPlacement):
+        def replacement(self, request):
+            raise ZeroDivisionError("a bug")
+
+    async with Client(three.metadata, placement=Broken()) as client:
+        ledger = await client.create(write_quorum=3, ack_quorum=3)
+        three.bookie(ledger.metadata.last_ensemble[0]).fail_adds = StorageFault
+        with pytest.raises(CouldNotTell, match="the ensemble change failed: ZeroDivisionError"):
+            await ledger.append(b"x")
+        await ledger.close()
