@@ -22,7 +22,9 @@ from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
+from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
 
 ROOT = "/ledgers"
 
@@ -35,6 +37,7 @@ class LossyTree:
         self.lose: str | None = None
         self.meanwhile: Callable[[], Any] | None = None
         self.number: int | None = None
+        self.lose_number = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tree, name)
@@ -51,6 +54,8 @@ class LossyTree:
         return result
 
     async def create(self, *args: Any, **kwargs: Any) -> Any:
+        if self.lose_number and kwargs.get("sequential"):
+            self.lose, self.lose_number = "after", False
         path = await self._lossy("create", *args, **kwargs)
         if kwargs.get("sequential") and self.number is not None:
             number, self.number = self.number, None
@@ -190,3 +195,66 @@ async def test_a_layout_of_31_bits_runs_out(rig: Rig) -> None:
     with pytest.raises(LedgerIdsExhausted, match="flat layout"):
         await flat.ledgers.generate_id()
     await flat.ledgers.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_marks_and_locks_happen_once(rig: Rig, when: str) -> None:
+    service, lossy = rig
+    tree = service.under_replication
+    await tree.mark(1, ["a:1"], ctime_ms=1)
+    lossy.lose = when
+    await tree.mark(1, ["b:1"], ctime_ms=2)
+    assert await tree.read(1) == UnderreplicatedLedger(1, ("a:1", "b:1"), 2)
+    lossy.lose = when
+    lock = await tree.lock(1)
+    assert (lock.mark_version, lock.session_id) == (1, service.tree.session_id)
+    lossy.lose = when
+    await tree.release(lock)
+    assert await tree.locks() == {}
+    lock = await tree.lock(1)
+    lossy.lose = when
+    await tree.mark_replicated(lock)
+    assert await tree.read(1) is None
+    assert await tree.locks() == {}
+    lossy.lose = when
+    await tree.disable()
+    lossy.lose = when
+    await tree.enable()
+    assert await tree.is_enabled()
+
+
+async def test_of_two_votes_after_a_lost_answer_the_older_counts(rig: Rig) -> None:
+    """Others wait for the older one: were the newer one ours, nobody would ever be the auditor."""
+    service, lossy = rig
+    parent = f"{ROOT}/underreplication/auditorelection"
+    await (await service.auditor_election.elect("b:0")).resign()
+
+    async def foreign_vote() -> None:
+        lossy.meanwhile = None
+        await service.tree.create(f"{parent}/V_9", b"", timeout=5)
+
+    lossy.lose_number, lossy.meanwhile = True, foreign_vote
+    office = await service.auditor_election.elect("b:1")
+    assert await service.auditor_election.current_auditor() == office.bookie_id == "b:1"
+    assert sorted((await service.tree.children(parent)).names) == ["V_0000000001", "V_9"]
+
+
+async def test_nobody_elses_node_is_deleted(rig: Rig) -> None:
+    service, lossy = rig
+    await service.tree.create(f"{ROOT}/mine", ephemeral=True)
+    await service.tree.create(f"{ROOT}/standing")
+    mine = service.tree.session_id
+    for path, session_id in ((f"{ROOT}/mine", mine + 1), (f"{ROOT}/standing", mine), (f"{ROOT}/nowhere", mine)):
+        assert not await service.tree.delete_own(path, session_id)
+    assert await service.tree.exists(f"{ROOT}/mine") is not None
+    lossy.lose = "before"
+    assert await service.tree.delete_own(f"{ROOT}/mine", mine)
+    assert await service.tree.exists(f"{ROOT}/mine") is None
+
+
+async def test_the_rate_limit_is_part_of_the_deadline(rig: Rig) -> None:
+    _, lossy = rig
+    limited = RetryingTree(lossy, requests_per_second=0.5)  # type: ignore[arg-type]
+    with pytest.raises(MetadataUnavailable, match=r"within 0\.1 s: zkRequestRateLimit is used up"):
+        for _ in range(2):
+            await limited.exists("/", timeout=0.1)
