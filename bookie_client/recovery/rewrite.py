@@ -60,6 +60,7 @@ class Rewriter:
         self._state = _Rewrites(parts, start)
         encoder = parts.context.pool.dialect.add_encoder(parts.ledger_id, parts.master_key, recovery=True)
         self._pipeline = AddPipeline(parts.context, self._state, parts.digest, encoder, self._change)
+        self._ensemble = parts.metadata.last_ensemble
         self._under_way: deque[asyncio.Future[int]] = deque()
         self.segments: dict[int, Ensemble] = {}
         """Ensembles that this recovery went over to, by the first entry that they hold."""
@@ -106,10 +107,10 @@ class Rewriter:
             raise failure
 
     async def _change(self, failed: Mapping[int, str]) -> Ensemble:
-        context, quorums, state = self._parts.context, self._parts.quorums, self._state
-        spares = await find_spares(context, quorums, state.ensemble, failed)
-        ensemble = replace_bookies(state.ensemble, failed, quorums, spares, context.placement, context.random).ensemble
-        if ensemble != state.ensemble:
-            # Nothing is confirmed while a change runs, so the key is well defined.
-            self.segments[state.lac + 1] = ensemble
+        context, quorums = self._parts.context, self._parts.quorums
+        spares = await find_spares(context, quorums, self._ensemble, failed)
+        ensemble = replace_bookies(self._ensemble, failed, quorums, spares, context.placement, context.random).ensemble
+        if ensemble != self._ensemble:
+            # Nothing is confirmed while a change runs, also of several rounds, so the key is well defined.
+            self.segments[self._state.lac + 1] = self._ensemble = ensemble
         return ensemble

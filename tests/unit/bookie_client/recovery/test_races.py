@@ -1,0 +1,337 @@
+"""Recovery against writers that go on, other recoverers, bookies that fail in the middle, and its own death."""
+
+import asyncio
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from bookie_protocol.errors import (
+    BookieReadOnly,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+    RecoveryFailed,
+    StorageFault,
+)
+from bookie_protocol.ledger_metadata.model import LedgerState
+from tests.support.until import until
+from tests.unit.bookie_client.recovery.crashed import LEDGER, contents, length_of, payload
+from tests.unit.bookie_client.recovery.test_recovery import ABC, crashed
+
+
+async def long_tail(cluster, quorums=(3, 3, 2), spares=0, tail=300, copies=1):
+    """10 confirmed entries, and many that only some bookies of their write sets hold."""
+    ledger = await crashed(cluster, quorums, spares=spares)
+    ledger.put_all(*range(10))
+    for entry_id in range(10, 10 + tail):
+        ledger.put(entry_id, *ledger.metadata.bookies_for(entry_id)[:copies], lac=8)
+    return ledger
+
+
+# --- much to recover ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 2, 1)])
+async def test_a_long_tail_in_a_bounded_window(cluster, version, quorums):
+    ledger = await long_tail(cluster, quorums)
+    before = cluster.bookie("b1").reads
+    async with cluster.client(protocol_version=version, recovery_window_entries=20) as client:
+        await client.recover(LEDGER, password=b"pw")
+        ledger.check(309)
+        assert await contents(client) == [payload(i) for i in range(310)]
+    assert before == 0
+
+
+async def test_no_more_than_the_window_is_read_or_stored_at_a_time(cluster):
+    ledger = await long_tail(cluster)
+    asked, high = set(), 0
+    for name in ABC:
+        bookie = cluster.bookie(name)
+        read = bookie.read
+
+        def counting(ledger_id, entry_id, fence_key=None, read=read):
+            nonlocal high
+            asked.add(entry_id)
+            stored = [i for i in range(10, 310) if sum(i in cluster.held_at(b, LEDGER) for b in ABC) == 3]
+            high = max(high, max(asked) - max(stored, default=9))
+            return read(ledger_id, entry_id, fence_key)
+
+        bookie.read = counting
+    async with cluster.client(recovery_window_entries=8) as client:
+        await client.recover(LEDGER, password=b"pw")
+    ledger.check(309)
+    assert high <= 8 + 8
+
+
+async def test_large_entries_make_the_window_small(cluster):
+    ledger = await long_tail(cluster, tail=60)
+    async with cluster.client(recovery_window_bytes=len(payload(2)) * 2) as client:
+        await client.recover(LEDGER, password=b"pw")
+    ledger.check(69)
+
+
+# --- bookies that fail ----------------------------------------------------------------------------------------
+
+
+async def test_a_bookie_that_dies_meanwhile_is_replaced_and_the_segment_stored_with_the_end(cluster, version):
+    ledger = await long_tail(cluster, spares=1)
+    bookie = cluster.bookie("b2")
+    bookie.fail_adds = BookieReadOnly
+    async with cluster.client(protocol_version=version) as client:
+        await client.recover(LEDGER, password=b"pw")
+        ledger.check(309)
+        assert list(ledger.stored.ensembles)[0] == 0
+        assert list(ledger.stored.ensembles)[1] >= 9
+        assert ledger.stored.last_ensemble == ("b1", "s0", "b3")
+        assert await contents(client) == [payload(i) for i in range(310)]
+    assert ledger.states == ["OPEN", "IN_RECOVERY", "CLOSED"]
+    assert list(cluster.metadata.ledgers.history[1].ensembles) == [0]
+
+
+async def test_without_a_spare_the_ack_quorum_has_to_do(cluster, version):
+    ledger = await long_tail(cluster)
+    cluster.bookie("b2").fail_adds = StorageFault
+    async with cluster.client(protocol_version=version) as client:
+        await client.recover(LEDGER, password=b"pw")
+        ledger.check(309)
+    assert list(ledger.stored.ensembles) == [0]
+
+
+async def test_less_than_the_ack_quorum_fails_and_leaves_the_ledger_in_recovery(cluster):
+    ledger = await long_tail(cluster)
+    for name in ("b2", "b3"):
+        cluster.bookie(name).fail_adds = StorageFault
+    async with cluster.client() as client:
+        with pytest.raises(RecoveryFailed, match="of 2 needed acknowledgements"):
+            await client.recover(LEDGER, password=b"pw")
+        assert ledger.stored.state is LedgerState.IN_RECOVERY
+        for name in ("b2", "b3"):
+            cluster.bookie(name).fail_adds = None
+        await client.recover(LEDGER, password=b"pw")
+        ledger.check(309)
+
+
+async def test_the_segment_of_an_empty_last_ensemble_is_replaced_in_place(cluster):
+    ledger = await crashed(cluster, segments={0: ABC, 4: ("b1", "b2", "b4")}, spares=1)
+    ledger.put_all(*range(4))
+    ledger.put(4, "b2")
+    cluster.bookie("b4").fail_adds = StorageFault
+    async with cluster.client() as client:
+        await client.recover(LEDGER, password=b"pw")
+    ledger.check(4)
+    assert ledger.stored.ensembles == {0: ABC, 4: ("b1", "b2", "s0")}
+
+
+async def test_a_segment_reached_behind_the_end_is_not_stored(cluster):
+    """The last rewrite is confirmed by two; the third fails late, when nothing is left to store."""
+    ledger = await crashed(cluster, spares=1)
+    ledger.put_all(*range(4))
+    ledger.put(4, "b2")
+    cluster.bookie("b3").fail_adds = StorageFault
+    async with cluster.client() as client:
+        await client.recover(LEDGER, password=b"pw")
+    ledger.check(4)
+    assert all(first <= 4 for first in ledger.stored.ensembles)
+
+
+@pytest.mark.parametrize("victim", ABC)
+async def test_any_one_bookie_may_die_anywhere(cluster, victim):
+    ledger = await long_tail(cluster, spares=1, tail=100, copies=2)
+    order = Random(victim).randrange(1, 60)
+    bookie = cluster.bookie(victim)
+    read = bookie.read
+
+    def dying(*asked, **more):
+        if bookie.reads == order:
+            for connection in list(cluster.servers[victim].connections):
+                connection.abort()
+            bookie.fail_adds = bookie.fail_reads = StorageFault
+        return read(*asked, **more)
+
+    bookie.read = dying
+    async with cluster.client() as client:
+        await client.recover(LEDGER, password=b"pw")
+        ledger.check(109)
+
+
+# --- the metadata service -------------------------------------------------------------------------------------
+
+
+async def test_lost_answers_of_the_metadata_service(cluster):
+    ledger = await long_tail(cluster, tail=5)
+    store = cluster.metadata.ledgers
+    write, lost = store.write, []
+
+    async def losing(metadata, version, *, timeout=None):
+        store.lose_next_answer = True
+        lost.append(metadata.state)
+        return await write(metadata, version)
+
+    store.write = losing
+    async with cluster.client() as client:
+        await client.recover(LEDGER, password=b"pw")
+    ledger.check(14)
+    assert lost == [LedgerState.IN_RECOVERY, LedgerState.CLOSED]
+    assert ledger.states == ["OPEN", "IN_RECOVERY", "CLOSED"]
+
+
+async def test_a_metadata_service_that_is_away_fences_nobody(cluster):
+    ledger = await long_tail(cluster, tail=5)
+    cluster.metadata.ledgers.unavailable = True
+    async with cluster.client() as client:
+        with pytest.raises(MetadataUnavailable):
+            await client.recover(LEDGER, password=b"pw")
+        assert not any(ledger.fenced(b) for b in ABC)
+        cluster.metadata.ledgers.unavailable = False
+        await client.recover(LEDGER, password=b"pw")
+    ledger.check(14)
+
+
+async def test_a_tail_that_somebody_changed_meanwhile_is_not_closed_by_what_the_old_one_said(cluster):
+    ledger = await long_tail(cluster, spares=1, tail=5)
+    store = cluster.metadata.ledgers
+    bookie, read = cluster.bookie("b1"), cluster.bookie("b1").read
+
+    def changing(*asked, **more):
+        if list(ledger.stored.ensembles) == [0]:
+            store._store(ledger.stored.with_ensemble(12, ("b1", "b2", "s0")), store.stored[LEDGER].version + 1)
+        return read(*asked, **more)
+
+    bookie.read = changing
+    async with cluster.client() as client:
+        with pytest.raises(MetadataVersionConflict, match="changed its state or last ensemble"):
+            await client.recover(LEDGER, password=b"pw")
+        assert ledger.stored.state is LedgerState.IN_RECOVERY
+
+
+# --- several at once ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 5])
+async def test_recoverers_at_once_come_to_one_end(cluster, version, count):
+    ledger = await long_tail(cluster, spares=2, tail=50)
+    cluster.bookie("b3").fail_adds = StorageFault
+    clients = [cluster.client(protocol_version=version) for _ in range(count)]
+    for client in clients:
+        await client.start()
+    found = await asyncio.gather(*(client.recover(LEDGER, password=b"pw") for client in clients))
+    assert len({(metadata.last_entry_id, metadata.length) for metadata in found}) == 1
+    assert all(metadata == found[0] for metadata in found)
+    ledger.check(59)
+    assert ledger.states == ["OPEN", "IN_RECOVERY", "CLOSED"]
+    for client in clients:
+        await client.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_recoverer_that_dies_anywhere_is_continued(cluster, seed):
+    random = Random(seed)
+    ledger = await long_tail(cluster, spares=1, tail=80)
+    if seed % 2:
+        cluster.bookie("b2").fail_adds = StorageFault
+    for _ in range(3):
+        client = cluster.client(recovery_window_entries=8)
+        await client.start()
+        work = asyncio.create_task(client.recover(LEDGER, password=b"pw"))
+        await asyncio.sleep(random.random() * 0.03)
+        before = asyncio.all_tasks() - {work}
+        work.cancel()
+        await asyncio.wait([work])
+        await client.close()
+        assert asyncio.all_tasks() <= before
+    async with cluster.client() as client:
+        await client.recover(LEDGER, password=b"pw")
+        ledger.check(89)
+        assert await contents(client) == [payload(i) for i in range(90)]
+
+
+# --- the old writer goes on -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_a_writer_that_goes_on_loses_nothing_that_it_saw_acknowledged(cluster, seed):
+    random = Random(seed)
+    quorums = [(3, 3, 2), (3, 2, 2), (3, 3, 3), (5, 3, 2), (4, 2, 1)][seed % 5]
+    for i in range(quorums[0] + 1):
+        server = await cluster.add_bookie(f"b{i}")
+        server.shuffle_answers = random.random() < 0.5
+    sizes = dict(zip(("ensemble", "write_quorum", "ack_quorum"), quorums, strict=True))
+    version = random.choice([2, 3])
+    async with cluster.client(protocol_version=version) as zombie, cluster.client() as one, cluster.client() as two:
+        writer = await zombie.create(**sizes, password=b"pw", ledger_id=LEDGER)
+        acknowledged = []
+
+        async def write():
+            for i in range(100_000):
+                future = await writer.submit(payload(i))
+                future.add_done_callback(lambda f: f.exception() or acknowledged.append(f.result()))
+                if i % 7 == 0:
+                    await asyncio.sleep(0)
+
+        writing = asyncio.create_task(write())
+        await asyncio.sleep(random.random() * 0.05)
+        if random.random() < 0.5:
+            cluster.bookie("b1").fail_adds = StorageFault
+        await asyncio.sleep(random.random() * 0.02)
+        recovering = [asyncio.create_task(client.recover(LEDGER, password=b"pw")) for client in (one, two)]
+        with pytest.raises((LedgerFenced, LedgerClosed)):
+            await writing
+        ends = {(metadata.last_entry_id, metadata.length) for metadata in await asyncio.gather(*recovering)}
+        await asyncio.sleep(0)
+        assert len(ends) == 1
+        stored = cluster.stored(LEDGER)
+        last = stored.last_entry_id
+        assert acknowledged == list(range(len(acknowledged)))
+        assert last >= len(acknowledged) - 1
+        assert stored.length == length_of(last)
+        for entry_id in range(last + 1):
+            held = [b for b in stored.bookies_for(entry_id) if entry_id in cluster.held_at(b, LEDGER)]
+            assert len(held) >= quorums[2], entry_id
+        assert await contents(one) == [payload(i) for i in range(last + 1)]
+        with suppress(MetadataVersionConflict):
+            await writer.close()
+        assert cluster.stored(LEDGER) == stored
+
+
+async def test_an_add_under_way_is_not_acknowledged_behind_the_decision_that_it_is_not_there(cluster):
+    """The bookies are fenced by every read of the recovery, not by the first one alone: an add that waits in a
+    bookie which the LAC vote did without must not complete once recovery has said "no such entry"."""
+    ledger = await crashed(cluster, (3, 3, 2))
+    async with cluster.client() as client:
+        ledger.put_all(*range(3))
+        await client.recover(LEDGER, password=b"pw")
+        ledger.check(2)
+        for name in ABC:
+            if ledger.fenced(name):
+                with pytest.raises(LedgerFenced):
+                    ledger.put(3, name)
+        assert sum(ledger.fenced(name) for name in ABC) >= 2
+
+
+async def test_deferred_sync_recovers_what_the_bookies_kept(three):
+    async with three.client() as client:
+        writer = await client.create(write_quorum=3, deferred_sync=True, password=b"pw", ledger_id=LEDGER)
+        for i in range(4):
+            await writer.append(payload(i))
+        await writer.force()
+        for i in range(4, 8):
+            await writer.append(payload(i))
+        await until(lambda: all(len(three.held_at(b, LEDGER)) == 8 for b in three.servers))
+    for name in ("b1", "b2"):
+        three.bookie(name).crash()
+    async with three.client() as client:
+        metadata = await client.recover(LEDGER, password=b"pw")
+        assert 3 <= metadata.last_entry_id <= 7
+        assert await contents(client) == [payload(i) for i in range(metadata.last_entry_id + 1)]
+
+
+async def test_an_advanced_ledger_with_a_gap_ends_in_front_of_it(three):
+    async with three.client() as client:
+        writer = await client.create_advanced(write_quorum=3, password=b"pw", ledger_id=LEDGER)
+        futures = [await writer.submit(i, payload(i)) for i in (0, 1, 2, 4)]
+        await asyncio.gather(*futures[:3])
+    async with three.client() as client:
+        assert (await client.recover(LEDGER, password=b"pw")).last_entry_id == 2
+        assert await contents(client) == [payload(i) for i in range(3)]
