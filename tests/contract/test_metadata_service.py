@@ -9,6 +9,7 @@ import pytest
 
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
+    BadRequest,
     InvalidConfiguration,
     MetadataExists,
     MetadataNotFound,
@@ -309,6 +310,13 @@ class TestListing:
         for gone in (0, 2**32, 2**63 - 1):
             await service.ledgers.delete(gone)
         assert await listed(service) == sorted(set(self.IDS) - {0, 2**32, 2**63 - 1})
+
+    async def test_an_id_that_the_layout_cannot_hold_is_refused(self, driver: MetadataDriverUnderTest) -> None:
+        service = await driver.open(layout=LedgerLayout.LEGACY_HIERARCHICAL)
+        await service.cluster.initialize()
+        with pytest.raises(BadRequest, match=r"ledger id 4294967296 does not fit the legacy hierarchical layout"):
+            await service.ledgers.create(ledger(2**32))
+        assert await listed(service) == []
 
     async def test_an_emptied_directory_is_no_end(self, driver: MetadataDriverUnderTest) -> None:
         service = await driver.open()
