@@ -15,7 +15,7 @@ Source: reference client protocol, sections 3, 7.3 and 16.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import Final
@@ -107,6 +107,8 @@ class RuleBasedPlacement(ABC):
         request.random.shuffle(others)
         for count in range(len(others) + 1):
             for moved in islice(combinations(others, count), MAX_SUBSETS):
+                if self._hopeless(request, levels[0].rule, {*failed, *moved}):
+                    continue
                 placement = self._refill(request, sorted((*failed, *moved)), levels)
                 if placement is not None and placement.report.adherence is not Adherence.FAIL:
                     return placement
@@ -156,12 +158,22 @@ class RuleBasedPlacement(ABC):
         if avoided:
             yield pool | avoided
 
-    def _refill(self, request: ReplacementRequest, holes: Sequence[int], levels: Sequence[Level]) -> Placement | None:
-        cluster = request.cluster
-        labels = [
-            None if position in holes else self._label_of(bookie, cluster)
+    def _hopeless(self, request: ReplacementRequest, rule: Rule, holes: Collection[int]) -> bool:
+        """Whether the members that would stay break the rule whoever joins them."""
+        labels = self._labels(request, holes)
+        return any(
+            label is not None and rule.objection(labels, position) is not None for position, label in enumerate(labels)
+        )
+
+    def _labels(self, request: ReplacementRequest, holes: Collection[int]) -> list[Location | None]:
+        return [
+            None if position in holes else self._label_of(bookie, request.cluster)
             for position, bookie in enumerate(request.ensemble)
         ]
+
+    def _refill(self, request: ReplacementRequest, holes: Sequence[int], levels: Sequence[Level]) -> Placement | None:
+        cluster = request.cluster
+        labels = self._labels(request, holes)
         for candidates in self._pools(cluster, _taken(request)):
             for level in levels:
                 chosen = fill(labels, holes, candidates, level.rule, request.random, cluster.weights)

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, Protocol
 
 from bookie_client.placement.topology import Location
 
-MAX_STEPS: Final = 4000
+MAX_STEPS: Final = 2000
 
 Labels = Sequence[Location | None]
 """The place of the member at each position; None: nobody is chosen yet."""
