@@ -40,7 +40,7 @@ def derive(
     """
     if "memoryBudgetMb" not in ranks:
         config = replace(config, memory=replace(config.memory, budget_mb=memory_budget_mb()))
-    for step in (_threads, _memory_shares, _engine, _files_and_disks, _metadata):
+    for step in (_threads, _memory_shares, _engine, _files_and_disks, _metadata, _gateway, _compaction):
         config = step(config, ranks)
     return config
 
@@ -108,3 +108,18 @@ def _metadata(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
         servers = ";".join(metadata.zk_servers)
         metadata = replace(metadata, service_uri=f"zk+{layout}://{servers}{metadata.zk_ledgers_root_path}")
     return replace(config, metadata=metadata)
+
+
+def _gateway(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
+    """Its port knows no certificates: where bookies demand them nobody gets past unasked."""
+    tls = config.tls
+    if "gatewayEnabled" in ranks or not (tls.provider_factory_class and tls.client_authentication):
+        return config
+    return replace(config, gateway=replace(config.gateway, enabled=False))
+
+
+def _compaction(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
+    """One log per ledger cannot be compacted into logs of their own."""
+    if "useTransactionalCompaction" in ranks or not config.ledger_storage.entry_log_per_ledger:
+        return config
+    return replace(config, gc=replace(config.gc, transactional_compaction=False))

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bookie_pod.config.keys import Key, keys_of, render
+from bookie_pod.config.sections.gateway import GatewayConfig
 from bookie_pod.config.sections.gc import DisksConfig, GcConfig
 from bookie_pod.config.sections.journal import DirectoriesConfig, JournalConfig
 from bookie_pod.config.sections.ledger_storage import DbStorageConfig, LedgerStorageConfig, RocksDbConfig
@@ -55,6 +56,7 @@ class BookieConfig:
     tls: TlsConfig = field(default_factory=TlsConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
     grpc: GrpcConfig = field(default_factory=GrpcConfig)
+    gateway: GatewayConfig = field(default_factory=GatewayConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     node: NodeConfig = field(default_factory=NodeConfig)
     log: LogConfig = field(default_factory=LogConfig)

@@ -9,7 +9,7 @@ Start (a failure ends it there, with everything that was started stopped again):
  6. everything flushed, marks written
  7. journals start (a new file each), checkpoints, disk monitor
  8. registration
- 9. `DIRTY` written; requests are served; gRPC health
+ 9. `DIRTY` written; requests are served; gRPC: health, gateway
 
 Stop: deregister, no more requests, answer what is under way, flush, marks, journals, files, `DIRTY` removed.
 After a failure (`abort`) nothing is flushed: the journals hold what was acknowledged.
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.gateway.start import start_gateway
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
@@ -64,6 +65,9 @@ from bookie_pod.storage.journal.marks import MarkFiles
 from bookie_protocol.errors import PodkeeperError, StorageFault
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bookie_pod.gateway.gateway import Gateway
     from bookie_protocol.metadata_service.interface import MetadataService
 
 _log = structlog.get_logger(__name__)
@@ -138,13 +142,16 @@ class Bookie:
         self._server.context.accepting = True
         self._running = True
         self._phase("serving")
-        grpc = asyncio.create_task(start_grpc(config.grpc, self))
+        grpc = asyncio.create_task(start_grpc(config.grpc, self, self._gateway))
         self._undo.push_async_callback(_stop_server, grpc)
         self._tasks.watch(grpc)
         self._tasks.run(collect_cycles())
         self._tasks.run(give_back_memory(lambda: [journal.last_mark() for journal in self._journals], trimmer()))
         gc.collect()
         gc.freeze()
+
+    async def _gateway(self) -> Sequence[Gateway]:
+        return await start_gateway(self.config, self._metadata, self.registry)
 
     async def _open_storage(self) -> None:
         def close() -> None:

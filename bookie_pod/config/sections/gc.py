@@ -30,19 +30,22 @@ class GcConfig:
     """Time between major compactions, in seconds. 0 or less: no major compaction."""
     major_compaction_max_time_ms: int = key("majorCompactionMaxTimeMillis", -1)
     """Longest major compaction, in ms. 0 or less: no limit."""
-    throttle_by_bytes: bool = key("isThrottleByBytes", False)
-    """Throttle compaction by bytes instead of by entries."""
+    throttle_by_bytes: bool = key("isThrottleByBytes", True)
+    """Throttle compaction by bytes instead of by entries, whose sizes differ. Apache's default is false."""
     compaction_rate_by_entries: int = key(
         "compactionRateByEntries", 1000, at_least=1, at_most=INT_MAX, legacy=("compactionRate",)
     )
     """Entries that compaction moves per second."""
-    compaction_rate_by_bytes: int = key("compactionRateByBytes", 1_000_000, at_least=1, at_most=INT_MAX)
-    """Bytes that compaction moves per second, with `isThrottleByBytes`."""
+    compaction_rate_by_bytes: int = key("compactionRateByBytes", 20_000_000, at_least=1, at_most=INT_MAX)
+    """Bytes that compaction reads and writes per second, with `isThrottleByBytes`; a tenth of it while clients wait for
+    the disks. Apache's default is 1000000."""
     compaction_max_outstanding: int = key("compactionMaxOutstandingRequests", 100_000, at_least=1, at_most=INT_MAX)
     """Entries that compaction moves before the index is flushed."""
-    transactional_compaction: bool = key("useTransactionalCompaction", False)
+    transactional_compaction: bool = key(
+        "useTransactionalCompaction", True, derived="`true`, with `entryLogPerLedgerEnabled` `false`"
+    )
     """Compact into logs of their own, so that an interrupted compaction leaves nothing behind. Not with
-    one log per ledger."""
+    one log per ledger. Apache's default is false."""
     force_allow_compaction: bool = key("forceAllowCompaction", False)
     """A forced pass may compact although the periodic compaction is off."""
     force_gc_when_no_space: bool = key("isForceGCAllowWhenNoSpace", False)
@@ -50,8 +53,9 @@ class GcConfig:
     frees any."""
     use_target_entry_log_size: bool = key("useTargetEntryLogSizeForGc", False)
     """Compute a log's live share against `logSizeLimit` when the log is smaller."""
-    verify_metadata: bool = key("verifyMetadataOnGC", False)
-    """Read a ledger's metadata once more before it is deleted here."""
+    verify_metadata: bool = key("verifyMetadataOnGC", True)
+    """Read a ledger's metadata once more before it is deleted here. Apache's default is false, which trusts the
+    listing."""
     metadata_op_rate_limit: int = key("gcMetadataOpRateLimit", 1000, at_least=1, at_most=INT_MAX)
     """Metadata operations per second."""
     overreplicated_wait_time_ms: int = key("gcOverreplicatedLedgerWaitTime", 86_400_000)

@@ -1,9 +1,10 @@
-"""The gRPC server: `grpc.health.v1.Health` and reflection.
+"""The gRPC server: `grpc.health.v1.Health`, reflection, and what the node adds to them.
 
 Invariants
-- The services "" and "bookie" are SERVING exactly while the node has no reason to be unready; a change shows
-  within `POLL_S`, at once after `refresh`. Other names are NOT_FOUND.
-- At most `MAX_CONCURRENT_RPCS` calls run; gRPC answers RESOURCE_EXHAUSTED beyond.
+- The services "" and "bookie", and those of the node, are SERVING exactly while the node has no reason to be unready; a
+  change shows within `POLL_S`, at once after `refresh`. Other names are NOT_FOUND.
+- At most `MAX_CONCURRENT_RPCS` calls run, and as many more as the node's services may have; gRPC answers
+  RESOURCE_EXHAUSTED beyond. So those services cannot keep the probes out.
 - Every service is NOT_SERVING from the moment that `stop` begins.
 
 Event loop only.
@@ -12,7 +13,8 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -26,15 +28,45 @@ SERVICES: Final = ("", "bookie")
 POLL_S: Final = 0.5
 MAX_CONCURRENT_RPCS: Final = 128
 STOP_GRACE_S: Final = 1.0
+KEEPALIVE_MS: Final = 60_000
 _MAX_MESSAGE_BYTES: Final = 1024 * 1024
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class GrpcServer:
-    """Serves the health of one node."""
+class GrpcService(Protocol):
+    """A service that the node adds; it is stopped with the server."""
 
-    def __init__(self, config: GrpcConfig, status: NodeStatus) -> None:
+    @property
+    def names(self) -> Sequence[str]:
+        """Full names, for reflection and health."""
+        ...
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Largest request that it takes."""
+        ...
+
+    @property
+    def max_calls(self) -> int:
+        """Calls that it may have at a time."""
+        ...
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Register its handlers."""
+        ...
+
+    async def stop(self) -> None:
+        """Take no more calls, and end what they opened."""
+        ...
+
+
+class GrpcServer:
+    """Serves the health of one node, and `services`."""
+
+    def __init__(self, config: GrpcConfig, status: NodeStatus, services: Sequence[GrpcService] = ()) -> None:
+        self._services = services
+        self._names = [*SERVICES, *(name for service in services for name in service.names)]
         self._config = config
         self._status = status
         self._health = health.aio.HealthServicer()
@@ -49,15 +81,22 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Listen; `ServerStartFailed` if that is not possible."""
+        largest = [service.max_message_bytes for service in self._services]
         server = grpc.aio.server(
-            maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS,
+            maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS + sum(service.max_calls for service in self._services),
             options=[
                 ("grpc.so_reuseport", 0),  # else two bookies would share the port without noticing
-                ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+                ("grpc.max_receive_message_length", max((_MAX_MESSAGE_BYTES, *largest))),
+                ("grpc.max_send_message_length", -1),
+                # Clients that vanished without a word hold streams: they are asked whether they still live.
+                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+                ("grpc.http2.max_pings_without_data", 0),
             ],
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        names = (health.SERVICE_NAME, reflection.SERVICE_NAME)
+        for service in self._services:
+            service.add_to(server)
+        names = (health.SERVICE_NAME, reflection.SERVICE_NAME, *self._names[len(SERVICES) :])
         reflection.enable_server_reflection(names, server)
         host, port = self._config.server_host, self._config.server_port
         try:
@@ -76,7 +115,7 @@ class GrpcServer:
     async def refresh(self) -> None:
         """Show the node's present readiness."""
         serving = _SERVING if self._status.unready_reason() is None else _NOT_SERVING
-        for service in SERVICES:
+        for service in self._names:
             await self._health.set(service, serving)
 
     async def stop(self) -> None:
@@ -87,6 +126,9 @@ class GrpcServer:
             await asyncio.gather(self._poll, return_exceptions=True)
             self._poll = None
         await self._health.enter_graceful_shutdown()
+        services, self._services = self._services, ()
+        for service in services:
+            await service.stop()
         if self._server is not None:
             await self._server.stop(STOP_GRACE_S)
             self._server = None

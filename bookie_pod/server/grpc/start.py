@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.server.status import NodeStatus
 
 if TYPE_CHECKING:
-    from bookie_pod.server.grpc.server import GrpcServer
+    from bookie_pod.server.grpc.server import GrpcServer, GrpcService
 
 
-async def start_grpc(config: GrpcConfig, status: NodeStatus) -> GrpcServer | None:
+MakeServices = Callable[[], Awaitable[Sequence["GrpcService"]]]
+"""Starts what else is served; called once grpc is loaded."""
+
+
+async def start_grpc(
+    config: GrpcConfig, status: NodeStatus, make_services: MakeServices | None = None
+) -> GrpcServer | None:
     """The running gRPC server, or None if the configuration asks for none; `ServerStartFailed` if the port
     cannot be opened."""
     if not config.server_enabled:
@@ -21,6 +28,10 @@ async def start_grpc(config: GrpcConfig, status: NodeStatus) -> GrpcServer | Non
     await asyncio.to_thread(importlib.import_module, "bookie_pod.server.grpc.server")
     from bookie_pod.server.grpc.server import GrpcServer
 
-    server = GrpcServer(config, status)
-    await server.start()
+    server = GrpcServer(config, status, await make_services() if make_services else ())
+    try:
+        await server.start()
+    except BaseException:
+        await server.stop()
+        raise
     return server

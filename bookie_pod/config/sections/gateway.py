@@ -1,0 +1,36 @@
+"""The gateway: `LedgerService` on the gRPC port. All keys are our own. Frozen; any thread may read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bookie_pod.config.keys import INT_MAX, key
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayConfig:
+    """Gateway"""
+
+    enabled: bool = key(
+        "gatewayEnabled", True, own=True, derived="false if `tlsClientAuthentication` is set with TLS, else true"
+    )
+    """Serve `LedgerService` on `grpcServerPort`: ledgers for clients of any language. The port has neither TLS nor
+    authentication: only a ledger's password protects it, as on a bookie's own port without TLS. Keep it inside a
+    network that you trust, or put a proxy with TLS before it. Where bookies demand certificates of their clients
+    it is off unless this key is set, because it would let everybody past them."""
+    max_open_writers: int = key("gatewayMaxOpenWriters", 1000, at_least=1, at_most=INT_MAX, own=True)
+    """Ledgers that may be written through this gateway at the same time; beyond, RESOURCE_EXHAUSTED."""
+    max_streams: int = key("gatewayMaxStreams", 256, at_least=1, at_most=100_000, own=True)
+    """Streaming calls (Append, Read, Tail, List) that may run at the same time; beyond, RESOURCE_EXHAUSTED."""
+    idle_writer_seconds: int = key("gatewayIdleWriterSeconds", 300, at_least=1, at_most=INT_MAX, own=True)
+    """A writer to which nothing was appended for so long is ended, and its ledger closed, in seconds."""
+    max_message_bytes: int = key("gatewayMaxMessageBytes", 16 * _MIB, at_least=65_536, at_most=INT_MAX, own=True)
+    """Largest request that is accepted, in bytes: a batch of entries."""
+    read_batch_bytes: int = key("gatewayReadBatchBytes", _MIB, at_least=1, at_most=INT_MAX, own=True)
+    """Upper limit of the entries in one response, in bytes. One entry that is larger is sent alone. gRPC clients refuse
+    responses above 4 MiB unless told otherwise."""
+    max_pending_bytes: int = key("gatewayMaxPendingBytes", 64 * _MIB, at_least=1, at_most=INT_MAX, own=True)
+    """Bytes of appends that may wait for their acknowledgement, all calls together; beyond, requests are read no
+    further."""

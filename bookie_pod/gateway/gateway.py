@@ -1,0 +1,71 @@
+"""The gateway as the node composes it.
+
+Invariants
+- It shares the node's metadata service, and has connections of its own to the bookies, this one among them.
+- Stopping refuses new calls, closes the ledgers that are being written, and ends within `STOP_SECONDS`.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import grpc
+
+from bookie_client import Client, ClientOptions
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.gateway.budget import ByteBudget
+from bookie_pod.gateway.service import GatewayParts, LedgerService
+from bookie_pod.gateway.writers import OpenWriters
+from bookie_pod.metrics.gateway import GatewayMetrics
+from bookie_pod.metrics.registry import Registry
+from bookie_protocol.ledger_service.ledger_service_pb2 import DESCRIPTOR
+from bookie_protocol.ledger_service.ledger_service_pb2_grpc import add_LedgerServiceServicer_to_server
+from bookie_protocol.metadata_service.interface import MetadataService
+
+SERVICE_NAME: Final[str] = DESCRIPTOR.services_by_name["LedgerService"].full_name
+STOP_SECONDS: Final = 5.0
+READ_WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""Bytes that one Read or Tail reads ahead; there may be many."""
+UNARY_CALLS: Final = 128
+"""Calls with one answer that run at a time; gRPC refuses more."""
+
+
+class Gateway:
+    """`start` before use; it can be stopped once."""
+
+    names: Final = (SERVICE_NAME,)
+
+    def __init__(self, config: BookieConfig, metadata: MetadataService, registry: Registry) -> None:
+        gateway = config.gateway
+        self.max_message_bytes = gateway.max_message_bytes
+        self.max_calls = gateway.max_streams + UNARY_CALLS
+        options = ClientOptions(max_frame_size=config.network.max_frame_size_bytes, read_window_bytes=READ_WINDOW_BYTES)
+        self._client = Client(metadata, options)
+        self._writers = OpenWriters(
+            self._client, max_open=gateway.max_open_writers, idle_seconds=gateway.idle_writer_seconds
+        )
+        budget = ByteBudget(gateway.max_pending_bytes)
+        metrics = GatewayMetrics(registry)
+        self._service = LedgerService(GatewayParts(self._client, self._writers, budget, gateway, metrics))
+        metrics.bind_levels(
+            writers=lambda: self._writers.count,
+            streams=lambda: self._service.streams,
+            pending_bytes=lambda: budget.used,
+        )
+
+    async def start(self) -> None:
+        """Open the client."""
+        await self._client.start()
+        self._writers.start()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve the calls there."""
+        add_LedgerServiceServicer_to_server(self._service, server)  # type: ignore[no-untyped-call]
+
+    async def stop(self) -> None:
+        """Close the ledgers that are being written, then the client."""
+        self._service.is_stopping = True
+        await self._writers.stop(STOP_SECONDS)
+        await self._client.close()

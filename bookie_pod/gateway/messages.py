@@ -1,0 +1,80 @@
+"""Requests and metadata, between protobuf and the client. Pure; any thread."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import BadRequest
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.ledger_service import ledger_service_pb2 as messages
+
+DEFAULT_DIGEST: Final = DigestType.CRC32C
+_STATES: Final = {
+    LedgerState.OPEN: messages.LedgerMetadata.OPEN,
+    LedgerState.IN_RECOVERY: messages.LedgerMetadata.IN_RECOVERY,
+    LedgerState.CLOSED: messages.LedgerMetadata.CLOSED,
+}
+
+_DIGESTS: Final = {
+    DigestType.CRC32: messages.CRC32,
+    DigestType.MAC: messages.MAC,
+    DigestType.CRC32C: messages.CRC32C,
+    DigestType.DUMMY: messages.DUMMY,
+}
+
+
+def creation(request: messages.CreateRequest) -> dict[str, Any]:
+    """The arguments of `Client.create`. Raises `BadRequest`."""
+    for name in ("ensemble_size", "write_quorum", "ack_quorum"):
+        if getattr(request, name) < 0:
+            raise BadRequest(f"{name} {getattr(request, name)} is negative")
+    if request.HasField("ledger_id"):
+        check_ledger_id(request.ledger_id)
+    return {
+        "ensemble": request.ensemble_size or 3,
+        "write_quorum": request.write_quorum or 2,
+        "ack_quorum": request.ack_quorum or 2,
+        "password": request.password,
+        "digest": digest_of(request.digest_type),
+        "metadata": dict(request.custom_metadata),
+        "ledger_id": request.ledger_id if request.HasField("ledger_id") else None,
+    }
+
+
+def check_ledger_id(ledger_id: int) -> int:
+    """The id as it is; `BadRequest` if it is none."""
+    if ledger_id < 0:
+        raise BadRequest(f"ledger id {ledger_id} is negative")
+    return ledger_id
+
+
+def digest_of(number: int) -> DigestType:
+    """The digest type; unspecified is the default. Raises `BadRequest`."""
+    if number == messages.DIGEST_TYPE_UNSPECIFIED:
+        return DEFAULT_DIGEST
+    try:
+        return DigestType(number)
+    except ValueError:
+        raise BadRequest(f"digest type {number} is none of {', '.join(kind.name for kind in DigestType)}") from None
+
+
+def metadata_message(metadata: LedgerMetadata) -> messages.LedgerMetadata:
+    """What clients see of a ledger's metadata; never the password."""
+    segments = [
+        messages.LedgerMetadata.Segment(first_entry_id=first, bookies=bookies)
+        for first, bookies in metadata.ensembles.items()
+    ]
+    return messages.LedgerMetadata(
+        ledger_id=metadata.ledger_id,
+        state=_STATES[metadata.state],
+        last_entry_id=metadata.last_entry_id,
+        length=metadata.length,
+        ensemble_size=metadata.ensemble_size,
+        write_quorum=metadata.write_quorum_size,
+        ack_quorum=metadata.ack_quorum_size,
+        digest_type=_DIGESTS[metadata.digest_type] if metadata.digest_type else messages.DIGEST_TYPE_UNSPECIFIED,
+        segments=segments,
+        custom_metadata=dict(metadata.custom_metadata),
+        created_ms=metadata.ctime,
+    )

@@ -1,0 +1,79 @@
+"""Read and Tail: entries as responses of a bounded size.
+
+Invariants
+- A response has at most as many entries and bytes as the request and the gateway allow, but at least one entry; a range
+  without entries is one response without any.
+- While a response waits to be taken the next entries are read, at most one response's worth of them.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from bookie_client import LedgerEntry, LedgerReader
+from bookie_client.batches import Batches
+from bookie_protocol.errors import BadRequest
+from bookie_protocol.ledger_service import ledger_service_pb2 as messages
+
+MAX_ENTRIES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Upper limits of one response; bytes of payload."""
+
+    entries: int
+    nbytes: int
+
+    @staticmethod
+    def of(request: messages.ReadRequest | messages.TailRequest, max_bytes: int) -> BatchLimits:
+        """What the request asks for, within what the gateway allows. Raises `BadRequest`."""
+        if request.max_batch_entries < 0 or request.max_batch_bytes < 0:
+            raise BadRequest("max_batch_entries and max_batch_bytes must not be negative")
+        return BatchLimits(
+            min(request.max_batch_entries or MAX_ENTRIES, MAX_ENTRIES),
+            min(request.max_batch_bytes or max_bytes, max_bytes),
+        )
+
+
+async def responses(
+    reader: LedgerReader, entries: AsyncIterator[LedgerEntry], limits: BatchLimits
+) -> AsyncIterator[messages.ReadResponse]:
+    """What is to be sent, in order. Raises what reading raises."""
+    batches = Batches(entries, _size_of, max_items=limits.entries, max_bytes=limits.nbytes)
+    empty = True
+    try:
+        while batch := await batches.take():
+            empty = False
+            for part in _parts(batch, limits.nbytes):
+                yield _response(reader, part)
+    finally:
+        await batches.close()
+    if empty:
+        yield _response(reader, [])
+
+
+def _parts(batch: list[LedgerEntry], max_bytes: int) -> Iterator[list[LedgerEntry]]:
+    """A batch passes its limit by its last entry, which then goes by itself."""
+    if len(batch) > 1 and sum(map(_size_of, batch)) > max_bytes:
+        yield batch[:-1]
+        yield batch[-1:]
+    else:
+        yield batch
+
+
+def _response(reader: LedgerReader, entries: list[LedgerEntry]) -> messages.ReadResponse:
+    return messages.ReadResponse(
+        first_entry_id=entries[0].entry_id if entries else 0,
+        entries=[entry.payload for entry in entries],
+        last_add_confirmed=reader.last_add_confirmed,
+        ledger_closed=reader.is_closed,
+    )
+
+
+def _size_of(entry: LedgerEntry) -> int:
+    return len(entry.payload)

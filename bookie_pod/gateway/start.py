@@ -1,0 +1,27 @@
+"""Starting the gateway without holding up the bookie: what it needs takes long to load."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.metrics.registry import Registry
+from bookie_protocol.metadata_service.interface import MetadataService
+
+if TYPE_CHECKING:
+    from bookie_pod.gateway.gateway import Gateway
+
+
+async def start_gateway(config: BookieConfig, metadata: MetadataService, registry: Registry) -> Sequence[Gateway]:
+    """The started gateway, or nothing if the configuration asks for none."""
+    if not config.gateway.enabled:
+        return ()
+    await asyncio.to_thread(importlib.import_module, "bookie_pod.gateway.gateway")
+    from bookie_pod.gateway.gateway import Gateway
+
+    gateway = Gateway(config, metadata, registry)
+    await gateway.start()
+    return (gateway,)

@@ -1,0 +1,167 @@
+"""The writers that the gateway keeps, and how each of them ends.
+
+Invariants
+- At most `max_open` writers are open, those that are being made included; beyond, `TooManyRequests`.
+- A writer belongs to one Append call at a time.
+- Every writer ends: its client closes it, the call that made it ends, nothing was appended for `idle_seconds`, or the
+  gateway stops. It ends with its ledger closed behind the last entry that was acknowledged; if the metadata service
+  cannot tell, the ledger stays open, for a recovery to close.
+- A writer whose creation was cancelled half-way is ended too, once it exists.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from bookie_client import Client, LedgerWriter
+from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError, TooManyRequests, Unauthorized
+
+LOOKS_PER_PERIOD: Final = 4
+"""An idle writer is found at most a quarter of the period late."""
+
+_log = structlog.get_logger(__name__)
+
+
+class OpenWriter:
+    """One writer. `on_idle` is set by the call that uses it at present, and ends that call."""
+
+    __slots__ = ("handle", "last_used", "on_idle", "password")
+
+    def __init__(self, handle: LedgerWriter, password: bytes, now: float) -> None:
+        self.handle = handle
+        self.password = password
+        self.last_used = now
+        self.on_idle: Callable[[], None] | None = None
+
+    @property
+    def ledger_id(self) -> int:
+        return self.handle.ledger_id
+
+
+class OpenWriters:
+    """All writers of one gateway, by ledger id; `start` before use."""
+
+    def __init__(self, client: Client, *, max_open: int, idle_seconds: float) -> None:
+        self._client = client
+        self._max_open = max_open
+        self._idle_seconds = idle_seconds
+        self._loop = asyncio.get_running_loop()
+        self._writers: dict[int, OpenWriter] = {}
+        self._making: set[asyncio.Task[OpenWriter]] = set()
+        self._ending: set[asyncio.Task[None]] = set()
+        self._reaper: asyncio.Task[None] | None = None
+
+    @property
+    def count(self) -> int:
+        """Writers that are open, being made or being ended."""
+        return len(self._writers) + len(self._making) + len(self._ending)
+
+    def start(self) -> None:
+        """Begin to look for idle writers."""
+        self._reaper = self._loop.create_task(self._reap(), name="idle writers")
+
+    async def stop(self, timeout: float) -> None:
+        """End all of them, within `timeout` seconds; those that are not closed by then are left to a recovery."""
+        if self._reaper is not None:
+            self._reaper.cancel()
+            await asyncio.wait([self._reaper])
+        for making in self._making:
+            making.cancel()
+        for writer in list(self._writers.values()):
+            self.end(writer)
+        if self._ending or self._making:
+            await asyncio.wait(self._ending | self._making, timeout=timeout)
+
+    # --- one writer -----------------------------------------------------------------------------------------
+
+    async def create(self, arguments: dict[str, Any]) -> OpenWriter:
+        """Create a ledger, and keep its writer. Raises `TooManyRequests`, and what `Client.create` raises."""
+        if self.count >= self._max_open:
+            raise TooManyRequests(
+                f"this gateway has {self._max_open} writers open, as many as gatewayMaxOpenWriters allows: try another"
+                " gateway, or later"
+            )
+        making = self._loop.create_task(self._make(arguments), name="create")
+        self._making.add(making)
+        making.add_done_callback(self._making.discard)
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(self._end_made)
+            raise
+
+    def take(self, ledger_id: int, password: bytes) -> OpenWriter:
+        """A kept writer, for the one call that may use it. Raises `LedgerClosed` (not kept here), `Unauthorized`,
+        `BadRequest` (another call uses it)."""
+        writer = self._writers.get(ledger_id)
+        if writer is None:
+            raise LedgerClosed(
+                f"this gateway has no open writer of ledger {ledger_id}: it was ended, or another gateway created it"
+            )
+        if not hmac.compare_digest(writer.password, password):
+            raise Unauthorized(f"ledger {ledger_id} has another password")
+        if writer.on_idle is not None:
+            raise BadRequest(f"ledger {ledger_id}: another Append call uses its writer")
+        return writer
+
+    def holds(self, ledger_id: int) -> bool:
+        """Whether this gateway keeps the ledger's writer."""
+        return ledger_id in self._writers
+
+    def used(self, writer: OpenWriter) -> None:
+        """Something was appended."""
+        writer.last_used = self._loop.time()
+
+    def give_back(self, writer: OpenWriter) -> None:
+        """The call is over, and the writer is kept."""
+        writer.on_idle = None
+        self.used(writer)
+
+    async def close(self, writer: OpenWriter) -> None:
+        """Close the ledger, and forget the writer. Raises as `LedgerWriter.close`; it is forgotten all the same."""
+        self._writers.pop(writer.ledger_id, None)
+        await writer.handle.close()
+
+    def end(self, writer: OpenWriter) -> None:
+        """Close the ledger in the background: nobody waits for it."""
+        if self._writers.pop(writer.ledger_id, None) is not None:
+            ending = self._loop.create_task(self._end(writer), name=f"end ledger {writer.ledger_id}")
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _make(self, arguments: dict[str, Any]) -> OpenWriter:
+        handle = await self._client.create(**arguments)
+        writer = self._writers[handle.ledger_id] = OpenWriter(handle, arguments["password"], self._loop.time())
+        return writer
+
+    def _end_made(self, making: asyncio.Task[OpenWriter]) -> None:
+        if not making.cancelled() and making.exception() is None:
+            self.end(making.result())
+
+    async def _end(self, writer: OpenWriter) -> None:
+        try:
+            await writer.handle.close()
+        except PodkeeperError as error:
+            _log.warning("ledger could not be closed", ledger=writer.ledger_id, error=str(error))
+
+    async def _reap(self) -> None:
+        while True:
+            await asyncio.sleep(self._idle_seconds / LOOKS_PER_PERIOD)
+            before = self._loop.time() - self._idle_seconds
+            for writer in [each for each in self._writers.values() if each.last_used < before]:
+                if writer.handle.pending:
+                    continue
+                _log.info("idle writer ended", ledger=writer.ledger_id, after=writer.handle.last_add_confirmed)
+                if writer.on_idle is not None:
+                    writer.on_idle()
+                else:
+                    self.end(writer)
