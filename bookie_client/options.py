@@ -113,6 +113,12 @@ class ClientOptions:
     reorder_reads: bool = True
     """Ask healthy and near replicas first; False: in the order of the striping alone
     (`reorderReadSequenceEnabled`)."""
+    random_read_order: bool = False
+    """Shuffle replicas that are equally good, instead of keeping the order of the striping
+    (`ensembleRandomReadReordering`)."""
+    read_reorder_threshold: int = 0
+    """How many more requests than the least busy replica the first one may have waiting before the least busy
+    one is asked first; 0: never mind (`readReorderThresholdPendingRequests`)."""
 
     long_poll_timeout: float = 5.0
     """Seconds for which a bookie is asked to wait for news of an open ledger that is tailed, protocol version 3
@@ -157,6 +163,10 @@ class ClientOptions:
             raise BadRequest(
                 "client option speculative_read_backoff_multiplier must be at least 1, not "
                 f"{self.speculative_read_backoff_multiplier}"
+            )
+        if self.read_reorder_threshold < 0:
+            raise BadRequest(
+                f"client option read_reorder_threshold must not be negative: {self.read_reorder_threshold}"
             )
         for name in _POSITIVE_OR_NONE:
             value = getattr(self, name)

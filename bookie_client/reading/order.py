@@ -12,7 +12,7 @@ Source: reference client protocol, section 17.3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
@@ -82,6 +82,18 @@ def replica_order(replicas: Sequence[str], view: ReplicaView = NOTHING_KNOWN) ->
     remote = next((i for i, bookie in enumerate(order) if ranks[bookie].standing is Standing.REMOTE), 0)
     if remote > LATEST_PLACE_OF_A_REMOTE_REPLICA:
         order.insert(LATEST_PLACE_OF_A_REMOTE_REPLICA, order.pop(remote))
+    return order
+
+
+def least_busy_first(replicas: Sequence[str], outstanding: Callable[[str], int], threshold: int) -> list[str]:
+    """The replica with the fewest waiting requests to the front, if the first one has at least `threshold` more;
+    0: never."""
+    order = list(replicas)
+    if threshold > 0:
+        least = min(order, key=outstanding)
+        if outstanding(order[0]) - outstanding(least) >= threshold:
+            order.remove(least)
+            order.insert(0, least)
     return order
 
 

@@ -1,4 +1,4 @@
-"""Which replica is asked first, and which error counts when all of them failed.
+"""Which error counts when all replicas failed. `order` says which one is asked first.
 
 Invariants
 - "No such entry" is the outcome only when nobody failed in any other way: a fault, a time-out or a bad digest
@@ -6,23 +6,14 @@ Invariants
 
 Pure; any thread.
 
-Source: reference client protocol, sections 11.2 and 17.3.
+Source: reference client protocol, section 11.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from bookie_protocol.errors import BookieUnavailable, NotThere, PodkeeperError
-from bookie_protocol.ledger_metadata.model import LedgerMetadata
-
-
-def read_order(metadata: LedgerMetadata, entry_id: int, failed_lately: Collection[str]) -> list[str]:
-    """The bookies of the entry's write set, those that failed lately last."""
-    order = list(metadata.bookies_for(entry_id))
-    if failed_lately:
-        order.sort(key=failed_lately.__contains__)
-    return order
 
 
 def outcome_of(errors: Mapping[str, PodkeeperError]) -> PodkeeperError:

@@ -27,7 +27,7 @@ from bookie_client.reading.batch_read import BatchParts, BatchRead
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_group import EntryGroup
 from bookie_client.reading.entry_read import ReadPath
-from bookie_client.reading.order import NOTHING_KNOWN, ReplicaView, replica_order
+from bookie_client.reading.order import NOTHING_KNOWN, ReplicaView, least_busy_first, replica_order
 from bookie_client.reading.replicas import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy, Speculator
 from bookie_protocol.digest import DigestManager
@@ -142,7 +142,12 @@ class EntrySources:
         return ensemble[self._sticky :] + ensemble[: self._sticky]
 
     def _reordered(self, replicas: Sequence[str], view: ReplicaView) -> list[str]:
-        return list(replicas) if view is NOTHING_KNOWN else replica_order(replicas, view)
+        if view is NOTHING_KNOWN:
+            return list(replicas)
+        options, random, health = self.context.options, self.context.random, self.context.health
+        if options.random_read_order and self._sticky is None:
+            replicas = random.sample(replicas, len(replicas))
+        return replica_order(least_busy_first(replicas, health.outstanding, options.read_reorder_threshold), view)
 
     def _view(self) -> ReplicaView:
         context = self.context

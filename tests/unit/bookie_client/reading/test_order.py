@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.placement.topology import Topology, parse_location
-from bookie_client.reading.order import NOTHING_KNOWN, Rank, ReplicaView, Standing, rank, replica_order
+from bookie_client.reading.order import (
+    NOTHING_KNOWN,
+    Rank,
+    ReplicaView,
+    Standing,
+    least_busy_first,
+    rank,
+    replica_order,
+)
 
 
 def topology(local, **locations):
@@ -88,6 +96,14 @@ def test_a_remote_replica_comes_third_at_the_latest_and_only_a_healthy_one(repli
     assert replica_order(replicas, view)[2] == "E"
     sick = ReplicaView(topology=view.topology, troubled=frozenset("E"))
     assert replica_order(replicas, sick)[4] == "E"
+
+
+def test_a_busy_replica_gives_way_to_the_least_busy_one():
+    waiting = {"A": 100, "B": 40, "C": 30}.__getitem__
+    assert least_busy_first("ABC", waiting, 0) == ["A", "B", "C"]
+    assert least_busy_first("ABC", waiting, 71) == ["A", "B", "C"]
+    assert least_busy_first("ABC", waiting, 70) == ["C", "A", "B"]
+    assert least_busy_first("CAB", waiting, 1) == ["C", "A", "B"]
 
 
 some = st.frozensets(st.sampled_from("ABCDE"))

@@ -340,6 +340,18 @@ def test_slow_and_unreachable_bookies_are_asked_last():
     run_virtually(in_order_of_the_striping)
 
 
+def test_a_random_order_spreads_the_first_replica_and_keeps_slow_ones_last():
+    rig = Rig(300, random_read_order=True)
+
+    async def main():
+        reader = rig.reader()
+        rig.health.mark_slow("A")
+        orders = [reader.order(0) for _ in range(50)]
+        assert {tuple(order) for order in orders} == {("B", "C", "A"), ("C", "B", "A")}
+
+    run_virtually(main)
+
+
 # --- giving up ---------------------------------------------------------------------------------------------------
 
 

@@ -1,8 +1,8 @@
-"""Order of replicas, and which of several errors counts."""
+"""Which of several errors counts."""
 
 import pytest
 
-from bookie_client.reading.replicas import outcome_of, read_failure, read_order
+from bookie_client.reading.replicas import outcome_of, read_failure
 from bookie_protocol.errors import (
     BookieUnavailable,
     DigestMismatch,
@@ -11,15 +11,6 @@ from bookie_protocol.errors import (
     StorageFault,
     TooManyRequests,
 )
-from bookie_protocol.ledger_metadata.model import LedgerMetadata
-
-LEDGER = LedgerMetadata(1, 3, 3, 2, {0: ("A", "B", "C"), 10: ("A", "B", "D")})
-
-
-def test_the_write_set_is_asked_in_order_and_failed_bookies_last():
-    assert read_order(LEDGER, 1, ()) == ["B", "C", "A"]
-    assert read_order(LEDGER, 1, {"B"}) == ["C", "A", "B"]
-    assert read_order(LEDGER, 11, {"B", "D"}) == ["A", "D", "B"]
 
 
 @pytest.mark.parametrize(
