@@ -11,6 +11,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import LedgerFenced, Unauthorized
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.interop.java_programs import run_program
+from tests.support.writing_scenarios import check_deferred_sync, chosen_ids, deferred_sync, explicit_lac
 
 PASSWORD = b"interop"
 ENTRIES = 2_000
@@ -122,3 +123,10 @@ async def test_a_killed_java_bookie_is_replaced(java_cluster, options):
             found = [entry.payload async for entry in reader.entries()]
         assert found == [payload(ledger.ledger_id, i) for i in range(1000)]
     java_cluster.discard(victim)
+
+
+async def test_java_bookies_serve_deferred_sync_explicit_lac_and_chosen_ids(java_cluster):
+    async with Client(java_cluster.metadata_uri, ClientOptions(explicit_lac_interval=0.02)) as client:
+        await check_deferred_sync(client, await deferred_sync(client))
+        await explicit_lac(client)
+        await chosen_ids(client)
