@@ -8,7 +8,7 @@ Start (a failure ends it there, with everything that was started stopped again):
  5. journals replayed into the storage
  6. everything flushed, marks written
  7. journals start (a new file each), checkpoints, disk monitor
- 8. registration
+ 8. registration, garbage collection
  9. `DIRTY` written; requests are served; gRPC: health, gateway
 
 Stop: deregister, no more requests, answer what is under way, flush, marks, journals, files, `DIRTY` removed.
@@ -44,6 +44,8 @@ from bookie_pod.node.bookie_id import (
 )
 from bookie_pod.node.dirty import DirtyMarker
 from bookie_pod.node.disk_watch import start_disk_watch
+from bookie_pod.node.gc.collection import GarbageCollection, make_collection
+from bookie_pod.node.gc.metadata import LoopGcMetadata
 from bookie_pod.node.identity import check_cookies, service_info
 from bookie_pod.node.loop_bridge import LoopBridge
 from bookie_pod.node.memory import give_back_memory, trimmer
@@ -71,6 +73,9 @@ if TYPE_CHECKING:
     from bookie_protocol.metadata_service.interface import MetadataService
 
 _log = structlog.get_logger(__name__)
+
+PRESSURE_BYTES: Final = 8 * 1024 * 1024
+"""Bytes waiting for one journal's sync from which on garbage collection gives way."""
 
 DRAIN_S: Final = 5.0
 """How long a stop waits for requests under way, in seconds."""
@@ -103,6 +108,7 @@ class Bookie:
         self._checkpoints: SyncThread
         self._metadata: MetadataService
         self._registration: RegistrationManager | None = None
+        self.gc: GarbageCollection
         self._mode: BookieMode | None = None
         self._tasks = BackgroundTasks(self.loop, self.fail)
         self._steps = BlockingSteps()
@@ -135,9 +141,11 @@ class Bookie:
         self._phase("starting")
         self._start_journals(marks)
         self._make_server(journaled_keys)
+        await self._make_gc()
         self._start_disks()
         await http
         await self._register()
+        self._start_gc()
         await asyncio.to_thread(self._dirty.write)
         self._server.context.accepting = True
         self._running = True
@@ -251,9 +259,36 @@ class Bookie:
     def _address(self) -> BookieAddressOptions:
         return options.address_options(self.config, self.port)
 
+    async def _make_gc(self) -> None:
+        metadata = LoopGcMetadata(
+            self._metadata,
+            self.loop,
+            self.bookie_id,
+            await self._metadata.cluster.instance_id(),
+            timeout=2 * self.config.metadata.zk_timeout_ms / 1000,
+        )
+        self.gc = make_collection(
+            self.config, self._files, self._storage.storage, metadata, self.registry, self._under_pressure
+        )
+
+    def _start_gc(self) -> None:
+        self.gc.start()
+        self._undo.push_async_callback(self.gc.stop)
+
+    def _under_pressure(self) -> bool:
+        """Clients wait for the disks. Any thread."""
+        return any(journal.queued_bytes > PRESSURE_BYTES for journal in self._journals)
+
     def _start_disks(self) -> None:
         monitor = start_disk_watch(
-            self.config, self._files, self._storage, self._mode_of(), self._tasks, self.fail, self._metrics
+            self.config,
+            self._files,
+            self._storage,
+            self._mode_of(),
+            self._tasks,
+            self.fail,
+            self._metrics,
+            self.gc.on_disk,
         )
         self._undo.push_async_callback(asyncio.to_thread, monitor.stop)
 

@@ -15,6 +15,7 @@ from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.parts import StorageSide
 from bookie_pod.storage.disks import DiskMonitor
+from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import Files
 
 
@@ -26,14 +27,21 @@ def start_disk_watch(
     tasks: BackgroundTasks,
     fail: Callable[[BaseException], None],
     metrics: BookieMetrics,
+    on_state: Callable[[str, DiskState], None],
 ) -> DiskMonitor:
-    """Check all directories once, then keep checking until the monitor is stopped."""
+    """Check all directories once, then keep checking until the monitor is stopped. `on_state` hears the state of each
+    ledger folder at every check."""
     directories = config.directories
+
+    def report(folder: str, state: DiskState) -> None:
+        storage.dirs[folder].report(folder, state)
+        on_state(folder, state)
+
     monitor = DiskMonitor(
         files,
         options.current_folders(directories.ledger),
         options.disk_options(config),
-        report=lambda folder, state: storage.dirs[folder].report(folder, state),
+        report=report,
         on_verdict=tasks.on_loop(mode.on_disks),
         on_failure=tasks.on_loop(fail),
         index_directories=options.current_folders(

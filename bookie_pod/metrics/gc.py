@@ -1,0 +1,102 @@
+"""Metrics of garbage collection: `bookie_*` with `ledgerDir` and `indexDir` for DbLedgerStorage, `bookie_gc_*` without
+labels for the other engines.
+
+Implements the `GcMetrics` protocol of the collectors.
+
+Source: reference bookie behaviour, section 11.6.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Final
+
+from bookie_pod.metrics.registry import Registry
+
+_RUNTIMES: Final = ("THREAD_RUNTIME", "GC_LEDGER_RUNTIME", "EXTRACT_META_RUNTIME", "COMPACT_RUNTIME")
+_BUCKETS: Final = 10
+
+
+class GcInstruments:
+    """Instruments of one collector. Any thread may call every method."""
+
+    def __init__(self, registry: Registry, directories: tuple[str, str] | None) -> None:
+        """`directories`: ledger and index folder, for the labels; None for an engine with one collector in all."""
+        if directories is None:
+            scope = registry.scope("bookie_gc")
+        else:
+            scope = registry.scope("bookie", ledgerDir=directories[0], indexDir=directories[1])
+        self._scope = scope
+        self._runtimes = {name: scope.op_stats(name) for name in _RUNTIMES}
+        self._compactions = {
+            "major": scope.counter("MAJOR_COMPACTION_TOTAL"),
+            "minor": scope.counter("MINOR_COMPACTION_TOTAL"),
+        }
+        self._index_compactions = scope.counter("ENTRY_LOCATION_COMPACTION_TOTAL")
+        self._deleted = scope.counter("DELETED_LEDGER_TOTAL")
+        self._delete_failed = scope.counter("RECLAIM_FAILED_TO_DELETE")
+        self._reclaimed = {
+            True: scope.counter("RECLAIMED_COMPACTION_SPACE_BYTES"),
+            False: scope.counter("RECLAIMED_DELETION_SPACE_BYTES"),
+        }
+
+    def bind_levels(
+        self,
+        *,
+        logs: Callable[[], float],
+        live_bytes: Callable[[], float],
+        total_bytes: Callable[[], float],
+        ledgers: Callable[[], float],
+        buckets: Callable[[], Sequence[int]],
+        quarantined: Callable[[], float],
+    ) -> None:
+        """Export levels: logs that the last pass measured, their live and all bytes, ledgers, logs in each tenth of
+        usage, logs that are quarantined."""
+        scope = self._scope
+        scope.gauge("ACTIVE_ENTRY_LOG_TOTAL", logs)
+        scope.gauge("ACTIVE_ENTRY_LOG_SPACE_BYTES", live_bytes)
+        scope.gauge("ENTRY_LOG_SPACE_BYTES", total_bytes)
+        scope.gauge("ACTIVE_LEDGER_TOTAL", ledgers)
+        scope.gauge("ENTRY_LOG_COMPACT_RATIO", lambda: 1 - live_bytes() / total_bytes() if total_bytes() else 0.0)
+        scope.gauge("QUARANTINED_ENTRY_LOG_TOTAL", quarantined)
+        for tenth in range(_BUCKETS):
+            scope.gauge(f"entry_log_usage_buckets_le_{(tenth + 1) * 10}", _item(buckets, tenth))
+
+    @contextmanager
+    def timed(self, stage: Enum) -> Iterator[None]:
+        """Measures one stage; one that raises counts as failed."""
+        begin = time.perf_counter()
+        success = False
+        try:
+            yield
+            success = True
+        finally:
+            self._runtimes[stage.value].observe_ms((time.perf_counter() - begin) * 1000, success=success)
+
+    def ledgers_deleted(self, count: int, failed: int) -> None:
+        """A search for dead ledgers has ended."""
+        self._deleted.add(count)
+        self._delete_failed.add(failed)
+
+    def reclaimed(self, nbytes: int, *, compacted: bool) -> None:
+        """An entry log was removed."""
+        self._reclaimed[compacted].add(nbytes)
+
+    def delete_failed(self) -> None:
+        """An entry log could not be removed."""
+        self._delete_failed.add()
+
+    def compacted(self, compaction: Enum) -> None:
+        """A compaction has ended."""
+        self._compactions[compaction.value].add()
+
+    def index_compacted(self) -> None:
+        """The location index was compacted."""
+        self._index_compactions.add()
+
+
+def _item(values: Callable[[], Sequence[int]], index: int) -> Callable[[], float]:
+    return lambda: values()[index]

@@ -1,0 +1,181 @@
+"""All garbage collectors of one bookie: started, stopped, forced and suspended together.
+
+What the disks have to do with it, for the collector of the directory that changed:
+
+                                    by default                      with isForceGCAllowWhenNoSpace
+    almost full                     major compaction is suspended   a pass is forced
+    full                            both are suspended              a pass is forced
+    room again, still above warn    minor compaction resumes        a pass is forced
+    room again                      both resume                     a forced pass that has not begun is forgotten
+
+Threads: `on_disk` runs on the disk monitor's thread; the rest may be called by any thread.
+
+Source: reference bookie behaviour, section 6.6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import structlog
+
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.ledger_storage import StorageEngine
+from bookie_pod.metrics.gc import GcInstruments
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.node import options
+from bookie_pod.storage.engines.interface import LedgerStorage
+from bookie_pod.storage.entry_log.directories import DiskState
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.gc.collector import GarbageCollector
+from bookie_pod.storage.gc.engines import collected
+from bookie_pod.storage.gc.metadata import GcMetadata
+from bookie_pod.storage.gc.options import GcOptions
+from bookie_pod.storage.gc.schedule import CompactionRule, Force
+from bookie_pod.storage.gc.state_file import GcStateFile
+from bookie_pod.storage.gc.storage import CollectedStorage
+
+_log = structlog.get_logger(__name__)
+
+
+def gc_options(config: BookieConfig, collectors: int) -> GcOptions:
+    """The collectors' settings from the configuration."""
+    gc = config.gc
+    return GcOptions(
+        minor=CompactionRule(
+            gc.minor_compaction_threshold, gc.minor_compaction_interval_s, gc.minor_compaction_max_time_ms
+        ),
+        major=CompactionRule(
+            gc.major_compaction_threshold, gc.major_compaction_interval_s, gc.major_compaction_max_time_ms
+        ),
+        wait_ms=gc.wait_time_ms,
+        collectors=collectors,
+        force_allowed=gc.force_allow_compaction,
+        throttle_by_bytes=gc.throttle_by_bytes,
+        compaction_rate=gc.compaction_rate_by_bytes if gc.throttle_by_bytes else gc.compaction_rate_by_entries,
+        max_outstanding=gc.compaction_max_outstanding,
+        transactional=gc.transactional_compaction,
+        verify_metadata=gc.verify_metadata,
+        metadata_rate=gc.metadata_op_rate_limit,
+        over_replicated_interval_ms=gc.overreplicated_wait_time_ms,
+        index_compaction_interval_ms=gc.entry_location_compaction_interval_s * 1000,
+        use_target_log_size=gc.use_target_entry_log_size,
+        log_size_limit=config.ledger_storage.log_size_limit_bytes,
+    )
+
+
+class GarbageCollection:
+    """The collectors, in the order of the ledger directories (one in all for Sorted and Interleaved)."""
+
+    def __init__(self, collectors: Mapping[str, GarbageCollector], *, force_when_full: bool) -> None:
+        """`collectors` by `current` folder; all folders of an engine with one collector name the same one."""
+        self._by_folder = dict(collectors)
+        self.collectors: Sequence[GarbageCollector] = list(dict.fromkeys(collectors.values()))
+        self._force_when_full = force_when_full
+        self._states = dict.fromkeys(collectors, DiskState.WRITABLE)
+
+    def start(self) -> None:
+        for collector in self.collectors:
+            collector.start()
+
+    async def stop(self) -> None:
+        """End all of them at the next safe place."""
+        await asyncio.gather(*(asyncio.to_thread(collector.stop) for collector in self.collectors))
+
+    def force(self, major: bool | None = None, minor: bool | None = None) -> None:
+        """Ask every collector for a pass now."""
+        for collector in self.collectors:
+            collector.request(Force(major, minor))
+
+    @property
+    def force_pending(self) -> bool:
+        """A forced pass waits or runs somewhere."""
+        return any(collector.force_pending for collector in self.collectors)
+
+    def suspend(self, *, major: bool = False, minor: bool = False) -> None:
+        """Hold back compactions until they are resumed."""
+        self._set_suspended(self.collectors, True, major, minor)
+
+    def resume(self, *, major: bool = False, minor: bool = False) -> None:
+        self._set_suspended(self.collectors, False, major, minor)
+
+    @property
+    def major_suspended(self) -> bool:
+        return any(collector.schedule.major_suspended for collector in self.collectors)
+
+    @property
+    def minor_suspended(self) -> bool:
+        return any(collector.schedule.minor_suspended for collector in self.collectors)
+
+    def on_disk(self, folder: str, state: DiskState) -> None:
+        """A ledger directory was looked at."""
+        before, self._states[folder] = self._states[folder], state
+        if state is before:
+            return
+        collector = [self._by_folder[folder]]
+        if state is DiskState.WRITABLE:
+            self._set_suspended(collector, False, True, True)
+            collector[0].cancel_request()
+        elif self._force_when_full:
+            collector[0].request(Force())
+        elif state is DiskState.FULL:
+            self._set_suspended(collector, True, True, True)
+        elif before is DiskState.FULL:
+            self._set_suspended(collector, False, False, True)
+        else:
+            self._set_suspended(collector, True, True, False)
+
+    def _set_suspended(self, collectors: Sequence[GarbageCollector], suspended: bool, major: bool, minor: bool) -> None:
+        for collector in collectors:
+            if major:
+                collector.schedule.major_suspended = suspended
+            if minor:
+                collector.schedule.minor_suspended = suspended
+        kinds = [name for name, meant in (("major", major), ("minor", minor)) if meant]
+        _log.info("compaction " + ("suspended" if suspended else "resumed"), kinds=kinds)
+
+
+def make_collection(
+    config: BookieConfig,
+    files: Files,
+    storage: LedgerStorage,
+    metadata: GcMetadata,
+    registry: Registry,
+    under_pressure: Callable[[], bool],
+) -> GarbageCollection:
+    """The collectors of this configuration, not started."""
+    folders = options.current_folders(config.directories.ledger)
+    parts = collected(storage)
+    settings = gc_options(config, len(parts))
+    made: list[GarbageCollector] = []
+    indexes = options.current_folders(config.directories.index)
+    for index, part in enumerate(parts):
+        labels = None
+        if config.ledger_storage.engine is StorageEngine.DB:
+            labels = (folders[index], indexes[index] if indexes else folders[index])
+        instruments = GcInstruments(registry, labels)
+        collector = GarbageCollector(
+            part,
+            metadata,
+            GcStateFile(files, folders[index]),
+            settings,
+            index=index,
+            under_pressure=under_pressure,
+            metrics=instruments,
+        )
+        _bind_levels(instruments, collector, part)
+        made.append(collector)
+    by_folder = {folder: made[min(index, len(made) - 1)] for index, folder in enumerate(folders)}
+    return GarbageCollection(by_folder, force_when_full=config.gc.force_gc_when_no_space)
+
+
+def _bind_levels(instruments: GcInstruments, collector: GarbageCollector, part: CollectedStorage) -> None:
+    instruments.bind_levels(
+        logs=lambda: len(collector.usages()),
+        live_bytes=lambda: sum(each.remaining for each in collector.usages()),
+        total_bytes=lambda: sum(each.total for each in collector.usages()),
+        ledgers=lambda: len(part.ledger_ids()),
+        buckets=lambda: [logs for logs, _, _ in collector.buckets()],
+        quarantined=lambda: len(collector.state().quarantined),
+    )

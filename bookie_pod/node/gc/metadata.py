@@ -1,0 +1,89 @@
+"""The metadata service for the garbage collection threads: blocking calls onto the event loop's driver.
+
+Invariants
+- Every call ends: after `timeout` seconds, or when the loop is closed, with `MetadataUnavailable`.
+- A service whose instance id differs from the one that the bookie started with is not asked anything.
+
+Threads: the garbage collection threads; never the event loop (it would wait for itself).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import TimeoutError as WaitTimeout
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from bookie_protocol.errors import MetadataDamaged, MetadataExists, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import LedgerRange, MetadataService
+
+_T = TypeVar("_T")
+
+
+class LoopGcMetadata:
+    """`GcMetadata` over an open service. `timeout`: seconds for each call (`zkTimeout`, doubled)."""
+
+    def __init__(
+        self,
+        service: MetadataService,
+        loop: asyncio.AbstractEventLoop,
+        bookie_id: str,
+        instance_id: str | None,
+        timeout: float,
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._service = service
+        self._loop = loop
+        self._instance_id = instance_id
+        self._timeout = timeout
+
+    def check_instance(self) -> None:
+        found = self._wait(self._service.cluster.instance_id(timeout=self._timeout))
+        if found != self._instance_id:
+            raise MetadataDamaged(
+                f"the metadata service is that of cluster {found or '(none)'}, this bookie belongs to"
+                f" {self._instance_id or '(none)'}: nothing is collected; check metadataServiceUri"
+            )
+
+    def ranges(self) -> Iterator[LedgerRange]:
+        listing = self._service.ledgers.ranges(timeout=self._timeout)
+
+        async def following() -> LedgerRange | None:
+            return await anext(listing, None)
+
+        while (span := self._wait(following())) is not None:
+            yield span
+
+    def read(self, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return self._wait(self._service.ledgers.read(ledger_id, timeout=self._timeout)).value
+        except MetadataNotFound:
+            return None
+
+    @contextmanager
+    def re_replication_lock(self, ledger_id: int) -> Iterator[bool]:
+        marks = self._service.under_replication
+        try:
+            lock = self._wait(marks.lock(ledger_id, timeout=self._timeout))
+        except MetadataExists:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self._wait(marks.release(lock, timeout=self._timeout))
+
+    def _wait(self, call: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            running = asyncio.run_coroutine_threadsafe(call, self._loop)
+        except RuntimeError as error:
+            call.close()
+            raise MetadataUnavailable("the bookie has stopped") from error
+        try:
+            # The driver has its own time-out; this one is for a loop that stopped meanwhile.
+            return running.result(self._timeout * 2)
+        except WaitTimeout as error:
+            running.cancel()
+            raise MetadataUnavailable(f"no answer within {self._timeout * 2:g} s") from error
