@@ -77,7 +77,7 @@ class _Transport(asyncio.Transport):
 async def _feed(speaks: Dialect, pieces: list[bytes]) -> None:
     loop = asyncio.get_running_loop()
     health = BookieHealth(ClientOptions(), loop.time)
-    closed = []
+    closed: list[BookieConnection] = []
     connection = BookieConnection(
         "b",
         speaks,

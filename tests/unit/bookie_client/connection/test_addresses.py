@@ -6,7 +6,7 @@ import pytest
 
 from bookie_client.connection import addresses as module
 from bookie_client.connection.addresses import AddressBook
-from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.errors import MetadataDamaged, MetadataNotFound, MetadataUnavailable, NoSuchLedger
 from tests.support.until import until
 
 
@@ -87,3 +87,18 @@ async def test_looking_ahead_survives_an_outage():
         await book.resolve("d")
     await book.close()
     await book.close()
+
+
+async def test_a_client_reaches_bookies_for_the_first_time_while_the_metadata_service_is_silent(three, monkeypatch):
+    async with three.client() as client:
+        context = client._context
+        addresses = context.pool.addresses
+        await until(lambda: addresses._known.keys() == {"b1", "b2", "b3"})
+
+        async def silent(bookie_id, *, timeout=None):
+            raise MetadataUnavailable("no answer")
+
+        monkeypatch.setattr(three.metadata.bookies, "service_info", silent)
+        for bookie in ("b1", "b2", "b3"):
+            with pytest.raises(NoSuchLedger):
+                await context.operations.read_entry(bookie, 1, 0)
