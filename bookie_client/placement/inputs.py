@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import structlog
+
 from bookie_client.bookies import Bookies
 from bookie_client.placement.free_space import AskFreeBytes, FreeSpace
 from bookie_client.placement.options import PlacementOptions, make_policy, make_source
-from bookie_client.placement.policy import ClusterView, PlacementPolicy
+from bookie_client.placement.policy import ClusterView, Placement, PlacementPolicy
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Topology, parse_location
 from bookie_client.placement.tracker import TopologyTracker
 from bookie_client.placement.weighted import WeightedPlacement
+
+_log = structlog.get_logger(__name__)
 
 PlacementChoice = PlacementPolicy | PlacementOptions | str
 """A policy of one's own, options, or the name of a policy."""
@@ -37,6 +41,7 @@ class PlacementInputs:
         self._avoided: Callable[[], frozenset[str]] = frozenset
         self._tracker: TopologyTracker | None = None
         self._free_space: FreeSpace | None = None
+        self._told: set[tuple[str, ...]] = set()  # bounded: policies have few levels
 
     async def open(self) -> None:
         """Look at the configured source. Raises `BadRequest` for a topology file or script that cannot be used."""
@@ -75,6 +80,13 @@ class PlacementInputs:
     def topology(self) -> Topology:
         """Where bookies stand, as last known; asks nobody."""
         return self._tracker.topology if self._tracker is not None else UNKNOWN_TOPOLOGY
+
+    def tell_relaxed(self, placement: Placement) -> None:
+        """Log which rules were given up, each combination once. Nothing while no place is known at all: then there
+        is nothing to spread over, and nobody asked for it."""
+        if placement.relaxed and placement.relaxed not in self._told and self.topology.locations:
+            self._told.add(placement.relaxed)
+            _log.warning("placement rules relaxed", relaxed=placement.relaxed, rule=self.policy.rule)
 
     async def view(self) -> ClusterView:
         """The bookies now. Raises the registry's `MetadataError`."""

@@ -59,11 +59,12 @@ async def create_ledger(context: ClientContext, new: NewLedger) -> Versioned[Led
         random=context.random,
         custom_metadata=new.metadata,
     )
-    ensemble = context.placement.new_ensemble(request).ensemble
+    placement = context.placement.new_ensemble(request)
+    context.placement_inputs.tell_relaxed(placement)
     for attempt in count(1):
         ledger_id = await context.ledgers.generate_id() if new.ledger_id is None else new.ledger_id
         try:
-            return await context.ledgers.create(_metadata(new, ledger_id, ensemble))
+            return await context.ledgers.create(_metadata(new, ledger_id, placement.ensemble))
         except MetadataExists:
             # Somebody chose the very id that was generated; the next one is another.
             if new.ledger_id is not None or attempt == MAX_ID_ATTEMPTS:

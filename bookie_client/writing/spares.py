@@ -48,6 +48,7 @@ async def find_spares(
         unreachable = {bookie for bookie, reachable in zip(chosen, reached, strict=True) if not reachable}
         found = frozenset(chosen) - unreachable
         if not unreachable:
+            context.placement_inputs.tell_relaxed(placement)
             break
         excluded = dict(cluster.excluded) | dict.fromkeys(unreachable, "could not be reached just now")
         cluster = replace(cluster, excluded=excluded, quarantined=context.avoided_bookies())
