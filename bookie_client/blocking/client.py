@@ -150,14 +150,26 @@ class BlockingClient:
         return BlockingAdvancedLedgerWriter(self._thread, self._thread.run(create))
 
     def open(
-        self, ledger_id: int, *, password: bytes = b"", digest: DigestType = DigestType.CRC32C
+        self,
+        ledger_id: int,
+        *,
+        password: bytes | None = b"",
+        digest: DigestType = DigestType.CRC32C,
+        recover: bool = False,
     ) -> BlockingLedgerReader:
         """Open a ledger for reading. Arguments and errors are those of `Client.open`."""
 
         async def open_it() -> LedgerReader:
-            return await self._client.open(ledger_id, password=password, digest=digest)
+            return await self._client.open(ledger_id, password=password, digest=digest, recover=recover)
 
         return BlockingLedgerReader(self._thread, self._thread.run(open_it))
+
+    def recover(
+        self, ledger_id: int, *, password: bytes | None = b"", digest: DigestType = DigestType.CRC32C
+    ) -> LedgerMetadata:
+        """Close a ledger that its writer has not closed; returns its final metadata. Errors are those of
+        `Client.recover`."""
+        return self._thread.run(self._client.recover, ledger_id, password=password, digest=digest)
 
     def delete(self, ledger_id: int) -> None:
         """Delete a ledger's metadata; a ledger that does not exist is fine."""

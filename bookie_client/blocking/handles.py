@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from itertools import chain
 from types import TracebackType
 from typing import Generic, NoReturn, Self, TypeVar
 
@@ -32,6 +33,11 @@ Writer = TypeVar("Writer", bound=WriteHandle)
 def size_of(entry: LedgerEntry) -> int:
     """Bytes that an entry counts for in a bounded buffer."""
     return len(entry.payload)
+
+
+def sizes_of(entries: list[LedgerEntry]) -> int:
+    """As `size_of`, of several."""
+    return sum(map(size_of, entries))
 
 
 class BlockingWriteHandle(Generic[Writer]):
@@ -230,13 +236,35 @@ class BlockingLedgerReader:
         """How many replicas with a wrong digest each bookie gave."""
         return self._reader.damaged_at
 
+    def read_last_add_confirmed(self) -> int:
+        """Ask the bookies how far the ledger is confirmed. Raises as `LedgerReader.read_last_add_confirmed`."""
+        return self._thread.run(self._reader.read_last_add_confirmed)
+
+    def try_read_last_add_confirmed(self) -> int:
+        """As `read_last_add_confirmed`, content with the first answer that is news."""
+        return self._thread.run(self._reader.try_read_last_add_confirmed)
+
     def read(self, first: int, last: int) -> list[LedgerEntry]:
         """Entries `first` to `last`, both included; one bad entry fails the whole range."""
         return self._thread.run(self._reader.read, first, last)
 
     def entries(self, first: int = 0, last: int | None = None) -> Iterator[LedgerEntry]:
-        """Iterate over entries in order, by default to the end. Raises as `LedgerReader.entries`."""
-        return iterate(self._thread, lambda: self._reader.entries(first, last), size_of)
+        """Iterate over entries in order, by default up to the last one confirmed. Raises as
+        `LedgerReader.entries`."""
+        return chain.from_iterable(self.batches(first, last))
+
+    def batches(self, first: int = 0, last: int | None = None) -> Iterator[list[LedgerEntry]]:
+        """The same entries, some at a time, which costs less per entry."""
+        return iterate(self._thread, lambda: self._reader.batches(first, last), sizes_of)
+
+    def read_unconfirmed(self, first: int, last: int) -> list[LedgerEntry]:
+        """Entries of an open ledger, whether they are confirmed or not. See `LedgerReader.read_unconfirmed`."""
+        return self._thread.run(self._reader.read_unconfirmed, first, last)
+
+    def tail(self, start: int = 0) -> Iterator[LedgerEntry]:
+        """Iterate over entries from `start` on as they become confirmed; ends when the ledger is closed and read to
+        its end. Waits in between for as long as it takes; closing the reader or the client ends it."""
+        return iterate(self._thread, lambda: self._reader.tail(start), size_of)
 
     def close(self) -> None:
         """Give the handle up."""

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bookie_client.blocking import BlockingClient, appends
-from bookie_protocol.errors import BadRequest, LedgerClosed, NotEnoughBookies, QuorumLost
+from bookie_protocol.errors import BadRequest, LedgerClosed, LedgerFenced, NotEnoughBookies, QuorumLost
 from tests.support.until import until_true
 
 
@@ -128,6 +128,43 @@ def test_the_payload_may_be_changed_after_the_call(cluster):
         cluster.release()
         future.result(5)
         assert ledger.read(0, 0)[0].payload == b"before"
+
+
+def test_a_ledger_that_is_being_written_is_tailed(client):
+    ledger = client.create()
+    for payload in payloads(3):
+        ledger.append(payload)
+    reader = client.open(ledger.ledger_id)
+    assert reader.last_add_confirmed == 1
+    tail = reader.tail()
+    assert [next(tail).payload for _ in range(2)] == payloads(2)
+    assert reader.read_unconfirmed(2, 2)[0].payload == b"entry 2"
+    ledger.append(b"entry 3")
+    assert next(tail).payload == b"entry 2"
+    assert reader.read_last_add_confirmed() == reader.try_read_last_add_confirmed() == 2
+    ledger.close()
+    assert [entry.payload for entry in tail] == [b"entry 3"]
+    reader.close()
+
+
+def test_recovery_locks_the_writer_out(client):
+    ledger = client.create(write_quorum=3)
+    ledger.append(b"entry 0")
+    assert client.recover(ledger.ledger_id).last_entry_id == 0
+    with pytest.raises(LedgerFenced):
+        ledger.append(b"entry 1")
+    with client.open(ledger.ledger_id, recover=True) as reader:
+        assert [len(batch) for batch in reader.batches()] == [1]
+
+
+def test_closing_the_client_ends_a_tail_that_waits(cluster):
+    client = cluster.client()
+    client.start()
+    tail = client.open(client.create().ledger_id).tail()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lambda: list(tail))
+        threading.Timer(0.2, client.close).start()
+        assert isinstance(waiting.exception(10), (LedgerClosed, RuntimeError))
 
 
 def interrupted(call):

@@ -25,14 +25,17 @@ RETURNS = {
     "Opening[AdvancedLedgerWriter]": "BlockingAdvancedLedgerWriter",
     "Opening[LedgerReader]": "BlockingLedgerReader",
     "AsyncIterator[LedgerEntry]": "Iterator[LedgerEntry]",
+    "AsyncGenerator[list[LedgerEntry], None]": "Iterator[list[LedgerEntry]]",
     "AsyncIterator[int]": "Iterator[int]",
     "asyncio.Future[int]": "Future[int]",
     "asyncio.Future[list[int]]": "Future[list[int]]",
 }
+NOT_FOR_USERS = {"follow"}
+"""Called by `Client.open`."""
 
 
 def public(cls):
-    return {name for name in dir(cls) if not name.startswith("_")}
+    return {name for name in dir(cls) if not name.startswith("_")} - NOT_FOR_USERS
 
 
 def attributes(cls):
