@@ -74,14 +74,7 @@ class TreeBookies:
                 )
 
     async def unregister(self, bookie_id: str, group: BookieGroup, *, timeout: float | None = None) -> None:
-        path = self._path(bookie_id, group)
-        stat = await self._tree.exists(path, timeout=timeout)
-        if stat is None or stat.owner != self._tree.session_id:
-            return
-        try:
-            await self._tree.delete(path, timeout=timeout)
-        except MetadataNotFound:
-            return
+        await self._tree.delete_own(self._path(bookie_id, group), self._tree.session_id, timeout=timeout)
 
     async def is_registered(self, bookie_id: str, group: BookieGroup, *, timeout: float | None = None) -> bool:
         return await self._tree.exists(self._path(bookie_id, group), timeout=timeout) is not None

@@ -37,7 +37,9 @@ def leaf_name(ledger_id: int) -> str:
 
 
 def mark_path(ledger_id: int) -> str:
-    """The path below `ledgers`, with a leading slash."""
+    """The path below `ledgers`, with a leading slash. `ValueError`: no ledger has this id."""
+    if not 0 <= ledger_id <= MAX_LEDGER_ID:
+        raise ValueError(f"ledger id {ledger_id} is outside 0 to 2^63-1")
     digits = f"{ledger_id:016x}"
     return f"/{digits[0:4]}/{digits[4:8]}/{digits[8:12]}/{digits[12:16]}/{leaf_name(ledger_id)}"
 
