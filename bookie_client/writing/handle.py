@@ -154,7 +154,7 @@ class WriteHandle:
 
     async def read(self, first: int, last: int) -> list[LedgerEntry]:
         """Entries `first` to `last`, both included, up to `last_add_confirmed`."""
-        return [entry async for entry in self.entries(first, last)]
+        return await self._reader.read(first, last, bound=self._state.lac)
 
     def entries(self, first: int = 0, last: int | None = None) -> AsyncIterator[LedgerEntry]:
         """Iterate over entries in order, by default up to `last_add_confirmed` as it is now."""

@@ -15,10 +15,13 @@ MAX_VARINT_SIZE: Final = 10
 _WORD: Final = 1 << 64
 _LOW: Final = (1 << 14) - 1
 
-# Two bytes at a time: ids of transactions and entries are encoded for every request. The last 14 bits of a
-# number, and 14 bits that others follow.
-_LAST: Final = tuple(bytes((n,)) if n < 0x80 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(1 << 14))
-_NOT_LAST: Final = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14))
+
+_ENDING: Final = [bytes((n,)) for n in range(0x80)]
+_CONTINUED: Final = [bytes((n,)) for n in range(0x80, 0x100)]
+# Two bytes at a time, because ids of transactions and entries are encoded for every request: the last 14 bits of
+# a number in their shortest form, and 14 bits that others follow.
+_LAST: Final = _ENDING + [low + high for high in _ENDING for low in _CONTINUED][0x80:]
+_NOT_LAST: Final = [low + high for high in _CONTINUED for low in _CONTINUED]
 
 
 def encode_varint(value: int) -> bytes:
