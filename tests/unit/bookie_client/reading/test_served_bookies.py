@@ -7,6 +7,7 @@ import pytest
 
 from bookie_client import Client, ClientOptions
 from bookie_client.connection.operations import BookieOperations
+from bookie_client.reading.maintenance import replicas
 from bookie_client.reading.reader import EntryReader
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import NoSuchEntry
@@ -95,13 +96,13 @@ async def test_a_scan_of_one_bookie(served, metadata, version):
         for write_quorum in (3, 2):
             async with client.create(ensemble=3, write_quorum=write_quorum, ack_quorum=2) as ledger:
                 await ledger.append_many(payloads(300))
-            context, stored = client._ready, await client.metadata(ledger.ledger_id)
-            reader = EntryReader(context, lambda: stored, digest_manager(DigestType.CRC32C, b""))  # noqa: B023
-            for bookie in served:
-                answers = [answer async for answer in reader.replicas.scan(bookie, 0, 299)]
-                assert [a.entry_id for a in answers] == [e for e in range(300) if bookie in stored.bookies_for(e)]
-                assert [a.entry.payload for a in answers] == [payloads(300)[a.entry_id] for a in answers]
-            assert [a.error for a in await reader.replicas.read_all(7)] == [None] * write_quorum
+            async with client.open(ledger.ledger_id) as reader:
+                for bookie in served:
+                    answers = [answer async for answer in replicas(reader).scan(bookie, 0, 299)]
+                    held = [e for e in range(300) if bookie in reader.metadata.bookies_for(e)]
+                    assert [a.entry_id for a in answers] == held
+                    assert [a.entry.payload for a in answers] == [payloads(300)[e] for e in held]
+                assert [a.error for a in await replicas(reader).read_all(7)] == [None] * write_quorum
 
 
 async def test_bookies_that_hang_up_on_batches_are_read_singly_and_once_asked(metadata, version):
