@@ -9,7 +9,6 @@ can act on is exactly one line on standard error.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -67,10 +66,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except PodkeeperError as error:
         click.echo("bookie: " + " ".join(str(error).split()), err=True)
         return exit_code_of(error)
-    except BrokenPipeError:
-        # What is buffered has no reader either; nothing may be written at the end of the process.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CommandExit.BROKEN_PIPE
     except OSError as error:
         click.echo(f"bookie: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
         return CommandExit.COULD_NOT_TELL
@@ -79,6 +74,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.INVALID_CONFIGURATION
     except click.Abort:
         return CommandExit.INTERRUPTED
+    except SystemExit:
+        # click's answer to output that nobody reads any more; no command here ends the process itself.
+        return CommandExit.BROKEN_PIPE
     return code if isinstance(code, int) else ExitCode.OK
 
 
