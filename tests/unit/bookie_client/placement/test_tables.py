@@ -8,6 +8,7 @@ from bookie_client.distribution import Quorums
 from bookie_client.placement.local_bookie import LocalBookiePlacement
 from bookie_client.placement.policy import Adherence
 from bookie_client.placement.rack_aware import RackAwarePlacement
+from bookie_client.placement.random_choice import RandomPlacement
 from bookie_client.placement.region_aware import RegionAwarePlacement
 from bookie_client.placement.weighted import weights_of
 from bookie_client.placement.windows import windows_of
@@ -35,6 +36,13 @@ def test_write_sets_of_a_striped_ensemble():
     assert set(windows.through[0]) == {(0, 1), (0, 3)}
     assert windows.neighbours[0] == (1, 3)
     assert windows_of(Quorums(3, 3, 2)).all == ((0, 1, 2),)
+
+
+@pytest.mark.parametrize("policy", [RandomPlacement(), RackAwarePlacement()], ids=lambda policy: policy.name)
+def test_of_quarantined_bookies_no_more_are_taken_than_it_takes(policy):
+    cluster = cluster_of(racks(a=3, b=3), quarantined=frozenset({"a-0", "a-1", "b-0", "b-1"}))
+    for seed in SEEDS:
+        assert {"a-2", "b-2"} < set(choose(policy, cluster, (3, 3, 2), seed).ensemble)
 
 
 # --- rack-aware -------------------------------------------------------------------------------------------
