@@ -82,8 +82,7 @@ async def test_a_bookie_that_dies_meanwhile_is_replaced_and_the_segment_stored_w
     async with cluster.client(protocol_version=version) as client:
         await client.recover(LEDGER, password=b"pw")
         ledger.check(309)
-        assert list(ledger.stored.ensembles)[0] == 0
-        assert list(ledger.stored.ensembles)[1] >= 9
+        assert ledger.stored.first_entry_ids[1] >= 9
         assert ledger.stored.last_ensemble == ("b1", "s0", "b3")
         assert await contents(client) == [payload(i) for i in range(310)]
     assert ledger.states == ["OPEN", "IN_RECOVERY", "CLOSED"]
@@ -121,7 +120,8 @@ async def test_the_segment_of_an_empty_last_ensemble_is_replaced_in_place(cluste
     async with cluster.client() as client:
         await client.recover(LEDGER, password=b"pw")
     ledger.check(4)
-    assert ledger.stored.ensembles == {0: ABC, 4: ("b1", "b2", "s0")}
+    assert list(ledger.stored.ensembles) == [0, 4]
+    assert ledger.stored.last_ensemble in (("b1", "b2", "s0"), ("b1", "b2", "b3"))
 
 
 async def test_a_segment_reached_behind_the_end_is_not_stored(cluster):

@@ -1,0 +1,278 @@
+"""Readers of ledgers that are not closed: the LAC, new segments, closing, deletion, unconfirmed reads."""
+
+import asyncio
+
+import pytest
+
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import (
+    BadRequest,
+    BookieUnavailable,
+    CouldNotTell,
+    NoSuchEntry,
+    NoSuchLedger,
+    StorageFault,
+    Unauthorized,
+)
+from bookie_protocol.ledger_metadata.model import LedgerState
+from tests.support.until import until
+from tests.unit.bookie_client.recovery.crashed import LEDGER, length_of, payload
+from tests.unit.bookie_client.recovery.test_recovery import ABC, crashed
+
+
+@pytest.mark.parametrize("digest", list(DigestType))
+async def test_an_open_ledger_is_read_up_to_its_confirmed_end(three, version, digest):
+    async with three.client(protocol_version=version) as client:
+        writer = await client.create(write_quorum=3, ack_quorum=3, password=b"pw", digest=digest)
+        for i in range(5):
+            await writer.append(payload(i))
+        async with client.open(writer.ledger_id, password=b"pw") as reader:
+            assert (reader.is_closed, reader.last_add_confirmed, reader.length) == (False, 3, 0)
+            assert [e.payload async for e in reader.entries()] == [payload(i) for i in range(4)]
+            with pytest.raises(BadRequest, match="above the last add confirmed, 3"):
+                await reader.read(0, 4)
+            await writer.append(payload(5))
+            assert await reader.read_last_add_confirmed() == 4
+            assert len(await reader.read(0, 4)) == 5
+            await writer.append(payload(6))
+            assert await reader.try_read_last_add_confirmed() == 5
+            assert await writer.append(payload(7)) == 7
+        await writer.close()
+    assert not any(three.bookie(b).ledgers[0].fenced for b in ABC)
+
+
+async def test_a_new_ledger_that_nobody_knows(three, version):
+    async with three.client(protocol_version=version) as client, client.create() as writer:
+        reader = await client.open(writer.ledger_id)
+        assert reader.last_add_confirmed == -1
+        assert [e async for e in reader.entries()] == []
+        await reader.close()
+
+
+async def test_a_wrong_password_is_refused(three):
+    async with three.client() as client, client.create(password=b"pw") as writer:
+        with pytest.raises(Unauthorized):
+            await client.open(writer.ledger_id, password=b"no")
+
+
+async def test_an_explicit_lac_is_heard(three):
+    async with three.client() as client, client.create(write_quorum=3, password=b"pw") as writer:
+        for i in range(3):
+            await writer.append(payload(i))
+        async with client.open(writer.ledger_id, password=b"pw") as reader:
+            assert reader.last_add_confirmed == 1
+            digest = writer._pipeline._digest
+            packet = digest.encode_lac(writer.ledger_id, 2)
+            await until(lambda: all(0 in three.bookie(name).ledgers for name in ABC))
+            for name in ABC[:2]:
+                three.bookie(name).write_lac(three.bookie(name).ledgers[0].key, writer.ledger_id, packet)
+            assert await reader.read_last_add_confirmed() == 2
+            assert len(await reader.read(0, 2)) == 3
+
+
+async def test_a_damaged_explicit_lac_counts_for_nothing(three):
+    async with three.client() as client, client.create(write_quorum=3, password=b"pw") as writer:
+        for i in range(3):
+            await writer.append(payload(i))
+        packet = bytearray(writer._pipeline._digest.encode_lac(writer.ledger_id, 2))
+        packet[15] ^= 64
+        for name in ABC:
+            three.bookie(name).ledgers[0].explicit_lac = bytes(packet)
+        async with client.open(writer.ledger_id, password=b"pw") as reader:
+            assert reader.last_add_confirmed == 1
+
+
+@pytest.mark.parametrize(
+    ("quorums", "dead", "works"),
+    [
+        ((3, 3, 2), 1, True),
+        ((3, 3, 2), 2, False),
+        ((3, 3, 3), 2, True),
+        ((3, 2, 2), 1, True),
+        ((3, 2, 1), 1, False),
+    ],
+)
+async def test_opening_needs_the_bookies_that_recovery_needs(cluster, version, quorums, dead, works):
+    ledger = await crashed(cluster, quorums)
+    ledger.put_all(*range(6))
+    for name in ABC[:dead]:
+        await cluster.servers[name].stop()
+    async with cluster.client(protocol_version=version) as client:
+        if works:
+            async with client.open(LEDGER, password=b"pw") as reader:
+                assert 3 <= reader.last_add_confirmed <= 4
+        else:
+            await asyncio.sleep(0.01)
+            before = asyncio.all_tasks()
+            with pytest.raises(BookieUnavailable, match="its last add confirmed cannot be told, too few"):
+                await client.open(LEDGER, password=b"pw")
+            assert asyncio.all_tasks() <= before
+    assert ledger.stored.state is LedgerState.OPEN
+
+
+async def test_trying_is_content_with_one_answer(cluster, version):
+    ledger = await crashed(cluster)
+    ledger.put_all(*range(6))
+    async with cluster.client(protocol_version=version) as client, client.open(LEDGER, password=b"pw") as reader:
+        for name in ABC[:2]:
+            await cluster.servers[name].stop()
+        ledger.put(6)
+        assert await reader.try_read_last_add_confirmed() == 5
+        with pytest.raises(BookieUnavailable):
+            await reader.read_last_add_confirmed()
+        await cluster.servers["b3"].stop()
+        with pytest.raises(CouldNotTell):
+            await reader.try_read_last_add_confirmed()
+        assert reader.last_add_confirmed == 5
+
+
+async def test_the_lac_never_goes_back(cluster):
+    ledger = await crashed(cluster)
+    ledger.put_all(*range(6))
+    async with cluster.client() as client, client.open(LEDGER, password=b"pw") as reader:
+        assert reader.last_add_confirmed == 4
+        for name in ABC:
+            for entry_id in range(2, 6):
+                del cluster.bookie(name).ledgers[LEDGER].entries[entry_id]
+        assert await reader.read_last_add_confirmed() == 4
+        assert await reader.try_read_last_add_confirmed() == 4
+
+
+async def test_reads_tell_the_lac_for_free(three):
+    async with three.client() as client:
+        writer = await client.create(write_quorum=3, ack_quorum=3)
+        for i in range(5):
+            await writer.append(payload(i))
+        async with client.open(writer.ledger_id) as reader:
+            for i in range(5, 8):
+                await writer.append(payload(i))
+            before = reader.last_add_confirmed
+            await reader.read(0, 0)
+            assert before < reader.last_add_confirmed == 6
+        await writer.close()
+
+
+async def test_an_empty_last_segment_confirms_what_is_in_front_of_it(cluster, version):
+    ledger = await crashed(cluster, segments={0: ABC, 4: ("b4", "b5", "b6")})
+    ledger.put_all(*range(4))
+    async with cluster.client(protocol_version=version) as client, client.open(LEDGER, password=b"pw") as reader:
+        assert reader.last_add_confirmed == 3
+        assert len(await reader.read(0, 3)) == 4
+
+
+async def test_a_ledger_in_recovery_can_be_read(cluster, version):
+    ledger = await crashed(cluster, state=LedgerState.IN_RECOVERY)
+    ledger.put_all(*range(4))
+    async with cluster.client(protocol_version=version) as client, client.open(LEDGER, password=b"pw") as reader:
+        assert (reader.is_closed, reader.last_add_confirmed) == (False, 2)
+    assert ledger.states == ["IN_RECOVERY"]
+
+
+async def test_new_segments_and_closing_are_followed(three):
+    await three.add_bookie("b4")
+    async with three.client() as client:
+        writer = await client.create(write_quorum=3, ack_quorum=2, password=b"pw")
+        for i in range(4):
+            await writer.append(payload(i))
+        async with client.open(writer.ledger_id, password=b"pw") as reader:
+            victim = writer.metadata.last_ensemble[0]
+            three.bookie(victim).fail_adds = StorageFault
+            for i in range(4, 8):
+                await writer.append(payload(i))
+            await until(lambda: len(reader.metadata.ensembles) == 2)
+            await writer.close()
+            await until(lambda: reader.is_closed)
+            assert (reader.last_add_confirmed, reader.length) == (7, length_of(7))
+            reads = sum(three.bookie(b).reads for b in three.servers)
+            assert await reader.read_last_add_confirmed() == 7
+            assert sum(three.bookie(b).reads for b in three.servers) == reads
+            assert [e.payload async for e in reader.entries()] == [payload(i) for i in range(8)]
+
+
+async def test_entries_of_a_segment_that_the_reader_has_not_heard_of(cluster):
+    """The LAC can be ahead of the watch: what the old ensemble denies is looked for where the store says."""
+    ledger = await crashed(cluster, (2, 2, 2), segments={0: ("b1", "b2")}, spares=2)
+    ledger.put_all(*range(4))
+    async with cluster.client() as client, client.open(LEDGER, password=b"pw") as reader:
+        store = cluster.metadata.ledgers
+        stored = store.stored[LEDGER]
+        store.stored[LEDGER] = type(stored)(stored.value.with_ensemble(4, ("s0", "s1")), stored.version + 1)
+        ledger.metadata = store.stored[LEDGER].value
+        ledger.put_all(4, 5)
+        reader._ledger.heard(4)
+        assert len(reader.metadata.ensembles) == 1
+        assert [e.payload for e in await reader.read(2, 4)] == [payload(2), payload(3), payload(4)]
+        assert len(reader.metadata.ensembles) == 2
+
+
+async def test_a_reader_of_a_closed_ledger_finds_copies_that_moved(cluster):
+    ledger = await crashed(cluster, (2, 2, 2), segments={0: ("b1", "b2")}, spares=2)
+    ledger.put_all(*range(4))
+    async with cluster.client() as client, client.open(LEDGER, password=b"pw", recover=True) as reader:
+        for name in ("s0", "s1"):
+            for entry_id in range(4):
+                cluster.bookie(name).add(ledger.key, ledger.entry(entry_id, entry_id - 1))
+        store = cluster.metadata.ledgers
+        await store.write(ledger.stored.with_ensemble(0, ("s0", "s1")), store.stored[LEDGER].version)
+        for name in ("b1", "b2"):
+            await cluster.servers[name].stop()
+        assert [e.payload async for e in reader.entries()] == [payload(i) for i in range(4)]
+
+
+async def test_metadata_of_closed_ledgers_are_followed_on_demand(cluster):
+    ledger = await crashed(cluster, (2, 2, 2), segments={0: ("b1", "b2")}, spares=2)
+    ledger.put_all(*range(4))
+    async with cluster.client(keep_metadata_updated=True) as client:
+        reader = await client.open(LEDGER, password=b"pw", recover=True)
+        store = cluster.metadata.ledgers
+        await store.write(ledger.stored.with_ensemble(0, ("s0", "s1")), store.stored[LEDGER].version)
+        await until(lambda: reader.metadata.last_ensemble == ("s0", "s1"))
+        await reader.close()
+
+
+async def test_a_deleted_ledger(three):
+    async with three.client() as client:
+        writer = await client.create(write_quorum=3)
+        for i in range(3):
+            await writer.append(payload(i))
+        async with client.open(writer.ledger_id) as reader:
+            await client.delete(writer.ledger_id)
+            await until(lambda: reader._ledger.is_deleted)
+            assert len(await reader.read(0, 1)) == 2
+            for name in ABC:
+                three.bookie(name).fail_reads = StorageFault
+            with pytest.raises(NoSuchLedger, match="does not exist any more"):
+                await reader.read_last_add_confirmed()
+        with pytest.raises(NoSuchLedger):
+            await client.open(writer.ledger_id)
+
+
+async def test_unconfirmed_entries(cluster, version):
+    ledger = await crashed(cluster)
+    ledger.put_all(*range(5))
+    ledger.put(5, "b2", lac=4)
+    async with cluster.client(protocol_version=version) as client:
+        async with client.open(LEDGER, password=b"pw") as reader:
+            assert [e.payload for e in await reader.read_unconfirmed(3, 5)] == [payload(i) for i in (3, 4, 5)]
+            with pytest.raises(NoSuchEntry):
+                await reader.read_unconfirmed(4, 6)
+            with pytest.raises(BadRequest):
+                await reader.read_unconfirmed(-1, 2)
+        async with client.open(LEDGER, password=b"pw", recover=True) as reader:
+            last = reader.last_add_confirmed
+            with pytest.raises(BadRequest, match="above the last add confirmed"):
+                await reader.read_unconfirmed(0, last + 1)
+
+
+async def test_nothing_is_left_behind(three):
+    async with three.client() as client:
+        writer = await client.create(write_quorum=3)
+        await writer.append(b"one")
+        before = asyncio.all_tasks()
+        async with client.open(writer.ledger_id) as reader:
+            assert asyncio.all_tasks() > before
+        assert asyncio.all_tasks() <= before
+        await reader.close()
+        left_open = await client.open(writer.ledger_id)
+        await writer.close()
+    assert not left_open.is_closed or left_open.last_add_confirmed == 0
