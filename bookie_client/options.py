@@ -132,6 +132,9 @@ class ClientOptions:
     recovery_window_bytes: int = 16 * MIB
     """Bytes of those entries, as far as the sizes seen tell."""
 
+    opportunistic_striping: bool = False
+    """Create a ledger with a smaller ensemble, down to its write quorum, when there are too few bookies
+    (`opportunisticStriping`)."""
     delay_ensemble_change: bool = False
     """Replace a failed bookie only when the ack quorum is out of reach (`delayEnsembleChange`)."""
     max_ensemble_changes: int | None = None

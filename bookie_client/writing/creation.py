@@ -15,9 +15,9 @@ from typing import Final
 
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
-from bookie_client.placement.policy import EnsembleRequest
+from bookie_client.placement.policy import EnsembleRequest, Placement
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import BadRequest, BadVersion, MetadataExists
+from bookie_protocol.errors import BadRequest, BadVersion, MetadataExists, NotEnoughBookies
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -53,18 +53,12 @@ async def create_ledger(context: ClientContext, new: NewLedger) -> Versioned[Led
     """
     if new.deferred_sync and context.options.protocol_version != 3:
         raise BadVersion("protocol version 2 has no deferred sync: use ClientOptions(protocol_version=3)")
-    request = EnsembleRequest(
-        quorums=new.quorums,
-        cluster=await context.cluster_view(),
-        random=context.random,
-        custom_metadata=new.metadata,
-    )
-    placement = context.placement.new_ensemble(request)
+    quorums, placement = await _place(context, new)
     context.placement_inputs.tell_relaxed(placement)
     for attempt in count(1):
         ledger_id = await context.ledgers.generate_id() if new.ledger_id is None else new.ledger_id
         try:
-            return await context.ledgers.create(_metadata(new, ledger_id, placement.ensemble))
+            return await context.ledgers.create(_metadata(new, ledger_id, quorums, placement.ensemble))
         except MetadataExists:
             # Somebody chose the very id that was generated; the next one is another.
             if new.ledger_id is not None or attempt == MAX_ID_ATTEMPTS:
@@ -72,12 +66,29 @@ async def create_ledger(context: ClientContext, new: NewLedger) -> Versioned[Led
     raise AssertionError("unreachable")
 
 
-def _metadata(new: NewLedger, ledger_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
+async def _place(context: ClientContext, new: NewLedger) -> tuple[Quorums, Placement]:
+    """An ensemble of the size asked for, or with `opportunistic_striping` the largest that there are bookies
+    for, down to the write quorum."""
+    wanted = new.quorums
+    cluster = await context.cluster_view()
+    smallest = wanted.write if context.options.opportunistic_striping else wanted.ensemble
+    for size in range(wanted.ensemble, smallest - 1, -1):
+        quorums = Quorums(size, wanted.write, wanted.ack)
+        request = EnsembleRequest(quorums=quorums, cluster=cluster, random=context.random, custom_metadata=new.metadata)
+        try:
+            return quorums, context.placement.new_ensemble(request)
+        except NotEnoughBookies:
+            if size == smallest:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _metadata(new: NewLedger, ledger_id: int, quorums: Quorums, ensemble: tuple[str, ...]) -> LedgerMetadata:
     return LedgerMetadata(
         ledger_id,
-        new.quorums.ensemble,
-        new.quorums.write,
-        new.quorums.ack,
+        quorums.ensemble,
+        quorums.write,
+        quorums.ack,
         {0: ensemble},
         digest_type=new.digest,
         password=new.password,

@@ -77,9 +77,14 @@ async def test_what_was_acknowledged_is_there(cluster, seed):
 
     async with cluster.client(**options) as client:
         ledger = await client.create(ensemble=quorums[0], write_quorum=quorums[1], ack_quorum=quorums[2])
+        bulk = seed % 2
         for entry_id in range(ENTRIES):
-            future = await ledger.submit(payload(entry_id))
-            future.add_done_callback(lambda f: f.exception() or acknowledged.append(f.result()))
+            if not bulk:
+                future = await ledger.submit(payload(entry_id))
+                future.add_done_callback(lambda f: f.exception() or acknowledged.append(f.result()))
+            elif entry_id % 25 == 0:
+                future = await ledger.submit_many(payload(i) for i in range(entry_id, entry_id + 25))
+                future.add_done_callback(lambda f: f.exception() or acknowledged.extend(f.result()))
             if entry_id % 50 == 49:
                 await faults.step()
                 await asyncio.sleep(0.01)

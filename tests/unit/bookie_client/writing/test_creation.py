@@ -5,7 +5,7 @@ import pytest
 from bookie_client.distribution import Quorums
 from bookie_client.writing.creation import MAX_ID_ATTEMPTS, NewLedger
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import BadRequest, MetadataExists
+from bookie_protocol.errors import BadRequest, MetadataExists, NotEnoughBookies
 from bookie_protocol.ledger_metadata.model import LedgerState
 
 THREE = Quorums(3, 2, 2)
@@ -51,6 +51,20 @@ async def test_everything_asked_for_is_stored_and_no_bookie_is_contacted(three, 
             0,
         )
         assert [server.accepted for server in three.servers.values()] == [0, 0, 0]
+
+
+async def test_opportunistic_striping_takes_the_largest_ensemble_there_is(three):
+    async with three.client(opportunistic_striping=True) as client:
+        async with client.create(ensemble=5, write_quorum=2, ack_quorum=2) as ledger:
+            assert await ledger.append_many([b"x"] * 6) == list(range(6))
+        stored = three.stored(ledger.ledger_id)
+        assert (stored.ensemble_size, stored.write_quorum_size, stored.ack_quorum_size) == (3, 2, 2)
+        assert [len(three.held_at(name, ledger.ledger_id)) for name in three.servers] == [4, 4, 4]
+        with pytest.raises(NotEnoughBookies, match="ensemble of 4"):
+            await client.create(ensemble=5, write_quorum=4)
+    async with three.client() as client:
+        with pytest.raises(NotEnoughBookies, match="ensemble of 5"):
+            await client.create(ensemble=5)
 
 
 async def test_a_generated_id_that_somebody_chose_is_passed_over(three):
