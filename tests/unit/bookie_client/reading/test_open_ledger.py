@@ -76,6 +76,7 @@ async def test_a_damaged_explicit_lac_counts_for_nothing(three):
             await writer.append(payload(i))
         packet = bytearray(writer._pipeline._digest.encode_lac(writer.ledger_id, 2))
         packet[15] ^= 64
+        await until(lambda: all(0 in three.bookie(name).ledgers for name in ABC))
         for name in ABC:
             three.bookie(name).ledgers[0].explicit_lac = bytes(packet)
         async with client.open(writer.ledger_id, password=b"pw") as reader:
