@@ -8,6 +8,7 @@ Source: reference client protocol, sections 3 and 6.
 from __future__ import annotations
 
 import asyncio
+from heapq import nsmallest
 
 from bookie_client.context import ClientContext
 from bookie_client.writing.handle import WriteHandle
@@ -80,7 +81,9 @@ class AdvancedLedgerWriter(WriteHandle):
 
     def _send_ready(self) -> None:
         """The gap in front of these entries is closed."""
+        freed = 0
         for entry_id, entry in self._order.ready():
+            freed += 1
             try:
                 self._pipeline.submit_overdrawn(entry.body, entry.waiter)
             except PodkeeperError as error:
@@ -88,7 +91,7 @@ class AdvancedLedgerWriter(WriteHandle):
                 _fail(entry.waiter, error)
                 return
             self._order.sent(entry_id)
-        self._wake()
+        self._wake(freed)
 
     def _check_open(self) -> None:
         failure = self._state.failure
@@ -104,9 +107,12 @@ class AdvancedLedgerWriter(WriteHandle):
         finally:
             del self._turns[entry_id]
 
-    def _wake(self) -> None:
-        for turn in self._turns.values():
-            if not turn.done():
+    def _wake(self, freed: int) -> None:
+        """The entry whose turn it is, and as many as there is room for behind the gap. Whoever is passed over is
+        woken when its turn comes."""
+        for entry_id in (self._order.next, *nsmallest(freed, self._turns)):
+            turn = self._turns.get(entry_id)
+            if turn is not None and not turn.done():
                 turn.set_result(None)
 
     def _refuse_held(self, error: PodkeeperError) -> None:

@@ -76,6 +76,7 @@ class AddPipeline:
         self._loop = asyncio.get_running_loop()
         self._ensemble: tuple[str, ...] = ()
         self._channels: list[Channel] = []
+        self._everybody = (1 << state.quorums.ensemble) - 1
         self._follow_ensemble()
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending = False
@@ -176,9 +177,15 @@ class AddPipeline:
 
     def _add(self, body: bytes, nbytes: int, waiter: Waiter) -> None:
         add = self._begin(body, nbytes, waiter)
-        for position in self.state.targets(add):
-            self._send(add, position)
-        if self.state.late_failures:
+        state = self.state
+        if state.everywhere:
+            add.waiting = self._everybody
+            for channel in self._channels:
+                channel.send_add(add.frame, add.key, add)
+        else:
+            for position in state.targets(add):
+                self._send(add, position)
+        if state.late_failures:
             self._replace_late()
 
     def _begin(self, body: bytes, nbytes: int, waiter: Waiter) -> PendingAdd:

@@ -101,6 +101,28 @@ async def test_what_waits_behind_a_gap_is_bounded_and_the_missing_entry_passes(t
         assert await asyncio.gather(*tasks) == order
 
 
+@pytest.mark.parametrize("seed", range(5))
+async def test_many_tasks_in_any_order_with_little_room_all_end(three, seed):
+    random = Random(seed)
+    order = list(range(400))
+    random.shuffle(order)
+    given_up = set(random.sample(range(400), 20))
+    async with three.client(write_window_entries=7) as client, client.create_advanced(write_quorum=3) as ledger:
+        tasks = {i: asyncio.create_task(ledger.append(i, b"x" * (i % 9))) for i in order}
+        for i in given_up:
+            tasks[i].cancel()
+        await asyncio.wait([tasks[i] for i in given_up])
+        missing = [i for i in sorted(given_up) if i > ledger.last_add_pushed]
+        for i in missing:
+            try:
+                assert await ledger.append(i, b"x" * (i % 9)) == i
+            except DuplicateEntry:
+                continue  # it was held when its caller gave up, and goes on
+        assert [await tasks[i] for i in order if i not in given_up] == [i for i in order if i not in given_up]
+        await ledger.flush()
+        assert ledger.last_add_confirmed == 399
+
+
 async def test_closing_fails_what_is_behind_a_gap_and_keeps_the_rest(three):
     async with three.client(write_window_entries=2) as client:
         ledger = await client.create_advanced(write_quorum=3)
