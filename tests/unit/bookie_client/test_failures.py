@@ -148,7 +148,7 @@ async def test_the_context_manager_does_not_hide_a_failed_append(three):
 
 async def test_a_fenced_ledger_ends_the_writer(three, version):
     async with three.client(protocol_version=version) as client:
-        ledger = await client.create(write_quorum=3)
+        ledger = await client.create(write_quorum=3, ack_quorum=3)
         await ledger.append(b"one")
         for bookie in three.servers:
             three.bookie(bookie).ledgers[0].fenced = True

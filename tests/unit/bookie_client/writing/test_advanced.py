@@ -164,7 +164,7 @@ async def test_a_failed_handle_fails_everything_once_and_in_order(three):
 
 async def test_a_fenced_ledger_ends_an_advanced_handle_too(three):
     async with three.client() as client:
-        ledger = await client.create_advanced(write_quorum=3)
+        ledger = await client.create_advanced(write_quorum=3, ack_quorum=3)
         await ledger.append(0, b"x")
         for name in three.servers:
             three.bookie(name).ledgers[0].fenced = True
