@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
 
 class Window:
@@ -50,7 +51,8 @@ class Window:
             if granted.done() and not granted.cancelled():
                 self.release(1, nbytes)
             else:
-                self._waiters.remove(waiter)
+                with suppress(ValueError):  # `_grant` may have passed it over already
+                    self._waiters.remove(waiter)
                 self._grant()
             raise
 
@@ -83,6 +85,8 @@ class Window:
     def _grant(self) -> None:
         while self._waiters and self._fits(self._waiters[0][0]):
             nbytes, granted = self._waiters.popleft()
+            if granted.done():
+                continue  # cancelled in this very turn of the loop, and does not know it yet
             self.entries += 1
             self.nbytes += nbytes
             granted.set_result(None)

@@ -64,3 +64,15 @@ async def test_who_gives_up_waiting_gives_his_place_to_the_next():
     await asyncio.wait([second])
     await third
     assert (window.entries, window.nbytes) == (1, 60)
+
+
+async def test_who_is_cancelled_in_the_turn_in_which_room_comes_is_passed_over():
+    window = Window(10, 100, 1000)
+    window.try_acquire(100)
+    first, second = await waiting(window, 90, 100)
+    first.cancel()
+    window.release(1, 100)  # before the cancelled task has run
+    await second
+    await asyncio.wait([first])
+    assert first.cancelled()
+    assert (window.entries, window.nbytes) == (1, 100)
