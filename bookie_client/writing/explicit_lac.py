@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import asyncio
 
-import structlog
-
 from bookie_client.context import ClientContext
+from bookie_client.logs import get_logger
 from bookie_client.writing.add_state import AddState
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import NO_LAC
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class LacAnnouncements:

@@ -18,10 +18,9 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
+from bookie_client.logs import get_logger
 from bookie_client.metadata_update import update_metadata
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.reader import EntryReader
@@ -37,7 +36,7 @@ from bookie_protocol.errors import LedgerClosed, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class WriteHandle:

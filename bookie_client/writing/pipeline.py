@@ -20,11 +20,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Final
 
-import structlog
-
 from bookie_client.connection.dialect import AddEncoder
 from bookie_client.connection.pool import Channel
 from bookie_client.context import ClientContext
+from bookie_client.logs import get_logger
 from bookie_client.writing.add_batch import AddBatch
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.mending import mend
@@ -45,7 +44,7 @@ Waiter = asyncio.Future[int] | AddBatch
 BULK_BYTES: Final = 256 * 1024
 """Bytes of a bulk append that are sent before other tasks get their turn."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class AddPipeline:
@@ -180,8 +179,8 @@ class AddPipeline:
         state = self.state
         if state.everywhere:
             add.waiting = self._everybody
-            for channel in self._channels:
-                channel.send_add(add.frame, add.key, add)
+            for position in state.quorums.write_set(add.entry_id):
+                self._channels[position].send_add(add.frame, add.key, add)
         else:
             for position in state.targets(add):
                 self._send(add, position)
