@@ -8,11 +8,15 @@ Source: reference page on bookie behaviour, section 1.11. Pure functions; any th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from bookie_pod.config.derive import KNOWN_FACTORIES
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
+
+_LOCATION: Final = re.compile(r"(/[^/\s]+)+")
 
 
 def broken_rules(config: BookieConfig) -> Iterator[str]:
@@ -28,6 +32,9 @@ def broken_rules(config: BookieConfig) -> Iterator[str]:
 
 def _network(config: BookieConfig) -> Iterator[str]:
     network = config.network
+    location = network.network_location
+    if location is not None and not _LOCATION.fullmatch(location):
+        yield f"networkLocation={location}: must look like /zone/rack, without empty parts or blanks"
     if network.bookie_port == 0 and not network.allow_ephemeral_ports:
         yield "bookiePort=0: a port between 1 and 65535 is needed unless allowEphemeralPorts=true"
     low, high = network.write_buffer_low_water_mark_bytes, network.write_buffer_high_water_mark_bytes

@@ -123,14 +123,16 @@ def bookie_service_info(
     http_port: int | None = None,
     http_host: str | None = None,
     more: Sequence[Endpoint] = (),
+    network_location: str | None = None,
 ) -> BookieServiceInfo:
-    """What the bookie publishes: HTTP endpoint if it serves one, the bookie's own, then `more`."""
+    """What the bookie publishes: HTTP endpoint if it serves one, the bookie's own, then `more`; and where it stands."""
     endpoints: list[Endpoint] = []
     if http_port is not None:
         http = host if http_host is None or http_host in _WILDCARDS else http_host
         endpoints.append(Endpoint("httpserver", http, http_port, "http"))
     endpoints.append(Endpoint("bookie", host, port, BOOKIE_RPC, extensions=("tls",) if tls else ()))
-    return BookieServiceInfo((*endpoints, *more))
+    properties = {} if network_location is None else {"networkLocation": network_location}
+    return BookieServiceInfo((*endpoints, *more), properties)
 
 
 def _raw_address(options: BookieAddressOptions, network: HostNetwork) -> str:

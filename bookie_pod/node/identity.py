@@ -54,4 +54,5 @@ async def service_info(config: BookieConfig, address: BookieAddressOptions) -> B
         tls=config.tls.provider_factory_class is not None,
         http_port=listener.port if listener is not None else None,
         http_host=listener.host if listener is not None else None,
+        network_location=config.network.network_location,
     )

@@ -27,6 +27,9 @@ class NetworkConfig:
     host."""
     listening_interface: str | None = key("listeningInterface", None)
     """Network interface, such as `eth0`, to take the address from and to listen on. Unset: all interfaces."""
+    network_location: str | None = key("networkLocation", None, own=True)
+    """Where this bookie stands, such as `/zone-a/rack-7`, outermost first. It is published with the registration, and
+    placement policies of Podkeeper's clients spread ensembles by it. Unset: nothing is published."""
     use_host_name_as_bookie_id: bool = key("useHostNameAsBookieID", False)
     """Use the host name instead of the IP address in the identity. Must not be switched once data exists."""
     use_short_host_name: bool = key("useShortHostName", False)

@@ -11,6 +11,8 @@ from bookie_pod.config.load import read_config
     ("settings", "problem"),
     [
         ({"bookiePort": "0"}, "bookiePort=0: a port between 1 and 65535"),
+        ({"networkLocation": "zone-a"}, "networkLocation=zone-a: must look like /zone/rack"),
+        ({"networkLocation": "/zone-a//r1"}, "networkLocation=/zone-a//r1: must look like /zone/rack"),
         ({"httpServerPort": "3181"}, "httpServerPort=3181: bookiePort has this port already"),
         ({"grpcServerPort": "8000"}, "grpcServerPort=8000: httpServerPort has this port already"),
         ({"serverWriteBufferLowWaterMark": "600000"}, "serverWriteBufferLowWaterMark=600000: must not exceed"),

@@ -120,4 +120,5 @@ def test_published_endpoints() -> None:
     full = bookie_service_info("h", 3181, tls=True, http_port=8000, http_host="admin", more=[more])
     assert [endpoint.host for endpoint in full.endpoints] == ["admin", "h", "h"]
     assert full.endpoints[1].extensions == ("tls",)
+    assert dict(bookie_service_info("h", 3181, network_location="/a/r1").properties) == {"networkLocation": "/a/r1"}
     assert bookie_service_info("h", 3181).endpoints == (Endpoint("bookie", "h", 3181, "bookie-rpc"),)
