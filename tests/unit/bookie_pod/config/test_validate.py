@@ -49,7 +49,10 @@ from bookie_pod.config.load import read_config
         ({"diskUsageThreshold": "1"}, "diskUsageThreshold=1: must be less than 1"),
         ({"diskUsageLwmThreshold": "0.96"}, "diskUsageLwmThreshold=0.96: must not exceed diskUsageThreshold=0.95"),
         ({"diskUsageWarnThreshold": "0.96"}, "diskUsageWarnThreshold=0.96: must not exceed"),
-        ({"zkEnableSecurity": "true"}, "zkEnableSecurity=true: access lists name the user that logged in, so zkAuthCredentialsPath"),
+        (
+            {"zkEnableSecurity": "true"},
+            "zkEnableSecurity=true: access lists name the user that logged in, so zkAuthCredentialsPath",
+        ),
         ({"metadataServiceUri": "zk:2181"}, "metadataServiceUri=zk:2181: must look like"),
         ({"ledgerManagerFactoryClass": "x.Y"}, "ledgerManagerFactoryClass=x.Y: must be one of"),
         ({"httpServerTlsEnable": "true"}, "httpServerKeyStorePath=: a PEM file is needed"),
