@@ -1,0 +1,147 @@
+"""Defects of the protocol, to be put into the client on purpose: the checkers must find each of them.
+
+Each is a mistake that implementations have made or that looks harmless; `rules` are those that may find it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from bookie_client.connection.operations import BookieOperations
+from bookie_client.reading import lac_vote
+from bookie_client.reading.lac_vote import LacVote
+from bookie_client.recovery import entry_vote, forward_read
+from bookie_client.recovery.end import _Forward
+from bookie_client.recovery.parts import RecoveryParts
+from bookie_client.recovery.rewrite import Rewriter
+from bookie_client.writing.add_state import AddState
+from bookie_client.writing.ensemble_change import replace_bookies
+from bookie_client.writing.handle import WriteHandle
+from bookie_client.writing.spares import find_spares
+from bookie_protocol.errors import BookieUnavailable, NoSuchEntry, NoSuchLedger, PodkeeperError
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """`seeds`: so many from 0 on must be enough to find it."""
+
+    name: str
+    patch: Patch
+    rules: tuple[str, ...]
+    seeds: int
+
+
+def _acknowledge_one_early(patch: pytest.MonkeyPatch) -> None:
+    original = AddState.__init__
+
+    def init(self: AddState, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        self._ack = max(1, self._ack - 1)
+
+    patch.setattr(AddState, "__init__", init)
+
+
+def _skip_the_fence(patch: pytest.MonkeyPatch) -> None:
+    original = BookieOperations.read_entry
+
+    async def read_entry(
+        self: BookieOperations, *arguments: Any, fence_key: bytes | None = None, **options: Any
+    ) -> Any:
+        return await original(self, *arguments, **options)
+
+    patch.setattr(BookieOperations, "read_entry", read_entry)
+
+
+def _fence_only_to_learn_the_lac(patch: pytest.MonkeyPatch) -> None:
+    original = forward_read._ForwardRead.__init__
+
+    def init(self: Any, parts: RecoveryParts, entry_id: int) -> None:
+        original(self, replace(parts, master_key=None), entry_id)  # type: ignore[arg-type]
+
+    patch.setattr(forward_read._ForwardRead, "__init__", init)
+
+
+def _time_outs_are_negatives(patch: pytest.MonkeyPatch) -> None:
+    def is_negative(error: PodkeeperError) -> bool:
+        return isinstance(error, (NoSuchEntry, NoSuchLedger, BookieUnavailable))
+
+    patch.setattr(entry_vote, "is_negative", is_negative)
+
+
+def _send_before_metadata(patch: pytest.MonkeyPatch) -> None:
+    original = WriteHandle._change_ensemble
+
+    async def change(self: Any, failed: Mapping[int, str]) -> tuple[str, ...]:
+        context, quorums = self._context, self._state.quorums
+        spares = await find_spares(context, quorums, self.metadata.last_ensemble, failed)
+        chosen = replace_bookies(
+            self._state.ensemble, failed, quorums, spares, context.placement, context.random
+        ).ensemble
+        task = asyncio.get_running_loop().create_task(original(self, failed), name="the metadata, a little later")
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return chosen
+
+    patch.setattr(WriteHandle, "_change_ensemble", change)
+
+
+def _close_at_the_lac(patch: pytest.MonkeyPatch) -> None:
+    async def run(self: _Forward) -> None:
+        return None
+
+    patch.setattr(_Forward, "run", run)
+
+
+def _one_bookie_is_enough(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lac_vote, "is_covered", lambda quorums, known: bool(known))
+
+
+def _keep_acknowledgements_of_replaced(patch: pytest.MonkeyPatch) -> None:
+    def move(self: AddState, ensemble: tuple[str, ...]) -> list[Any]:
+        resend = []
+        for add in self._pending:
+            before, add.ensemble = add.ensemble, ensemble
+            for position in self.quorums.write_set(add.entry_id):
+                if before[position] != ensemble[position] and not add.acked >> position & 1:
+                    add.forget(position)
+                    resend.append((add, position))
+        return resend
+
+    patch.setattr(AddState, "_move_pending", move)
+
+
+def _last_entry_is_confirmed(patch: pytest.MonkeyPatch) -> None:
+    original = LacVote._heard
+
+    def heard(self: LacVote, last: Any, explicit_lac: int) -> None:
+        original(self, last, explicit_lac if last is None else max(explicit_lac, last.entry_id))
+
+    patch.setattr(LacVote, "_heard", heard)
+
+
+def _do_not_store_again(patch: pytest.MonkeyPatch) -> None:
+    def store(self: Rewriter, entry: Any) -> None:
+        self._state.lac = self._state.last_pushed = entry.entry_id
+        self._state._next = entry.entry_id + 1
+
+    patch.setattr(Rewriter, "store", store)
+
+
+BUGS = (
+    Bug("acknowledge at Qa - 1", _acknowledge_one_early, ("S5", "S3", "S4"), 20),
+    Bug("skip the fence", _skip_the_fence, ("S14", "S3"), 20),
+    Bug("fence only to learn the LAC", _fence_only_to_learn_the_lac, ("S14", "S3"), 20),
+    Bug("count time-outs as negatives", _time_outs_are_negatives, ("S14", "S3"), 100),
+    Bug("send again before the metadata is written", _send_before_metadata, ("S11", "S5"), 60),
+    Bug("close at the LAC without reading forward", _close_at_the_lac, ("S14", "S3"), 20),
+    Bug("take the LAC of one bookie", _one_bookie_is_enough, ("F",), 200),
+    Bug("keep the acknowledgements of replaced bookies", _keep_acknowledgements_of_replaced, ("S5",), 100),
+    Bug("take the last entry for confirmed", _last_entry_is_confirmed, ("S7", "S13"), 40),
+    Bug("do not store again what recovery finds", _do_not_store_again, ("S4",), 100),
+)

@@ -1,0 +1,282 @@
+"""A bookie of the virtual cluster: the real request handling and registration, on a virtual disk and network.
+
+A `VirtualBookie` outlives its processes. `start` begins one from what the disk holds; `kill`, `power_off` and
+`lose_disk` end it in their ways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from bookie_pod.ledgers.operations import LedgerOperations
+from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.node.registration import RegistrationManager
+from bookie_pod.node.replay import ReplayIntoStorage
+from bookie_pod.server.tcp.admission import WriteAdmission
+from bookie_pod.server.tcp.connection import Connection
+from bookie_pod.server.tcp.context import ServerContext, TcpOptions
+from bookie_pod.server.tcp.handlers import RequestHandlers
+from bookie_pod.server.tcp.long_poll import LongPolls
+from bookie_pod.server.tcp.reads import Reads
+from bookie_pod.server.tcp.requests import ReadRequest, Reply
+from bookie_protocol.errors import MetadataError, NotThere, RegistrationFailed
+from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from tests.support.simulation.disk import Disk, DiskOptions, VirtualJournal, VirtualLanes
+from tests.support.simulation.metadata import MetadataServer
+from tests.support.simulation.network import Network
+from tests.support.simulation.storage import VirtualStorage
+from tests.support.simulation.trace import Trace
+
+if TYPE_CHECKING:
+    from tests.support.simulation.history import History
+
+PORT: Final = 3181
+ROOT: Final = "/ledgers"
+_OPTIONS: Final = TcpOptions()
+_RESTART_SECONDS: Final = 0.2
+
+
+class _Process:
+    """One life of a bookie."""
+
+    def __init__(self, bookie: VirtualBookie) -> None:
+        self.storage = VirtualStorage()
+        replay = ReplayIntoStorage(self.storage)
+        bookie.disk.replay(replay)
+        loop, host = bookie.loop, bookie.host
+        self.journal = VirtualJournal(loop, bookie.disk, bookie.random, bookie.disk_options)
+        self.journal.on_sync = lambda: bookie.on_event("sync", host)
+        self.lanes = VirtualLanes(loop, bookie.random, bookie.disk_options)
+        ledgers = Ledgers(self.storage, 1, journaled_keys=replay.journaled_keys, clock=loop.time)
+        operations = LedgerOperations(ledgers, [self.journal])
+        self.admission = WriteAdmission(self.storage, [self.journal])
+        operations.on_full = self.admission.filled
+        self.context = ServerContext(loop, operations, self.admission, _OPTIONS)
+        lanes: Any = self.lanes
+        reads = _ObservedReads(operations, lanes, lanes, _OPTIONS.max_batch_read_bytes)
+        reads.observe = lambda request, reply: _ObservedReply(reply, request, bookie)
+        polls = LongPolls(ledgers, reads, lanes, loop)
+        self.context.handlers = RequestHandlers(self.context, reads, polls, lanes, lambda: (1 << 30, 1 << 29))
+        self.context.accepting = True
+        self.storage.swap()  # what was replayed is not in memory
+        self.storage.on_put = bookie.put
+        self.tree: TreeMetadataService | None = None
+        self.registration: RegistrationManager | None = None
+        self.tasks: dict[asyncio.Task[None], None] = {}
+
+    def stop(self) -> None:
+        """Nothing of this process has any effect any more."""
+        self.lanes.dead = True
+        self.journal.crash()
+        self.context.accepting = False
+        for task in self.tasks:
+            task.cancel()
+
+
+class VirtualBookie:
+    """`on_event` is told ("put" | "sync" | "fence" | "negative", host) as things happen."""
+
+    def __init__(
+        self,
+        name: str,
+        network: Network,
+        metadata: MetadataServer,
+        history: History,
+        random: Random,
+        trace: Trace,
+        disk_options: DiskOptions,
+    ) -> None:
+        self.bookie_id = f"{name}:{PORT}"
+        self.host = name
+        self.loop = network.loop
+        self.network = network
+        self.random = random
+        self.trace = trace
+        self.disk = Disk()
+        self.disk_options = disk_options
+        self.on_event: Callable[[str, str], None] = lambda event, host: None
+        self.read_only = False
+        self._metadata = metadata
+        self._history = history
+        self._process: _Process | None = None
+        self._restart: asyncio.TimerHandle | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    @property
+    def process(self) -> _Process:
+        assert self._process is not None
+        return self._process
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Replay, listen, register. A bookie without its disk does not start."""
+        if self._process is not None or self.disk.lost:
+            return
+        self.trace(self.host, "starts")
+        self.read_only = False
+        if self.network.is_dark(self.host):
+            self.network.power_on(self.host)
+        process = self._process = _Process(self)
+        self.network.listen(self.host, PORT, lambda: Connection(process.context))
+        self._spawn(process, self._register(process), "register")
+
+    def kill(self) -> None:
+        """The process is killed; its kernel tells the peers."""
+        process = self._end("is killed")
+        if process is not None:
+            for connection in self.network.of(self.host):
+                connection.die(self.host)
+
+    def power_off(self) -> None:
+        """The host is gone, without a word."""
+        if self._end("loses its power") is not None:
+            self.network.power_off(self.host)
+
+    def lose_disk(self) -> None:
+        """The bookie ends and never comes back."""
+        self.kill()
+        self.disk.lost = True
+
+    def set_read_only(self, read_only: bool) -> None:
+        process = self._process
+        if process is None or self.read_only == read_only:
+            return
+        self.trace(self.host, "turns read-only" if read_only else "turns writable")
+        self.read_only = read_only
+        process.admission.set_mode(read_only=read_only, high_priority_writes=True)
+        self._spawn(process, self._change_mode(process, read_only), "mode")
+
+    def _end(self, why: str) -> _Process | None:
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        self.trace(self.host, why)
+        self.network.stop_listening(self.host, PORT)
+        process.stop()
+        self._metadata.forget(self.host)
+        for connection in sorted(process.context.connections, key=lambda connection: connection.peer):
+            connection.connection_lost(None)
+        if process.registration is not None:
+            # Its session is gone: this only ends what runs in the background.
+            self._spawn(process, process.registration.deregister(), "end")
+        return process
+
+    # --- registration ---------------------------------------------------------------------------------------
+
+    async def _register(self, process: _Process) -> None:
+        tree = await self._metadata.connect(self.host)
+        process.tree = TreeMetadataService(tree, ROOT, None)
+        await process.tree.prepare()
+        info = BookieServiceInfo((Endpoint("bookie", self.host, PORT, BOOKIE_RPC),), {})
+        process.registration = RegistrationManager(
+            process.tree, self.bookie_id, info, lambda failure: self._give_up(process), retry_seconds=0.5
+        )
+        await process.registration.register()
+
+    async def _change_mode(self, process: _Process, read_only: bool) -> None:
+        if process.registration is not None:
+            change = process.registration.to_read_only if read_only else process.registration.to_writable
+            await change()
+
+    def _spawn(self, process: _Process, work: Any, name: str) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except (MetadataError, RegistrationFailed, TimeoutError) as error:
+                self.trace(self.host, f"{name} failed: {error}")
+                self._give_up(process)
+
+        task = self.loop.create_task(run(), name=f"{self.host} {name}")
+        process.tasks[task] = None
+        task.add_done_callback(lambda done: process.tasks.pop(done, None))
+
+    def _give_up(self, process: _Process) -> None:
+        """As a real one: the process ends, and Kubernetes starts it again."""
+        if self._process is process:
+            self.kill()
+            self._restart = self.loop.call_later(_RESTART_SECONDS, self.start)
+
+    # --- what happens here ----------------------------------------------------------------------------------
+
+    def put(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
+        """An entry was admitted."""
+        if self.trace.on:
+            self.trace(self.host, f"ledger {ledger_id}: stores entry {entry_id}")
+        self._history.stored(self.bookie_id, ledger_id, entry_id, entry)
+        self.on_event("put", self.host)
+
+    def answered_read(self, request: ReadRequest, error: BaseException | None) -> None:
+        """A read is answered now."""
+        fencing = request.fence_key is not None
+        if self.trace.on:
+            kind = "fencing read" if fencing else "read"
+            outcome = "" if error is None else f": {type(error).__name__}"
+            self.trace(self.host, f"ledger {request.ledger_id}: {kind} of entry {request.entry_id}{outcome}")
+        if fencing and isinstance(error, NotThere):
+            self._history.denied(self.bookie_id, request.ledger_id, request.entry_id)
+            self.on_event("negative", self.host)
+        elif fencing:
+            self.on_event("fence", self.host)
+
+    def holds(self, ledger_id: int, entry_id: int) -> bytes | None:
+        """The entry, if it is durable here (or was, when the disk was lost)."""
+        return self.disk.entries.get((ledger_id, entry_id))
+
+    def forget_memory(self) -> None:
+        """A flush: reads go to the disk."""
+        if self._process is not None:
+            self._process.storage.swap()
+
+
+class _ObservedReads(Reads):
+    """Tells how each read that does not come from memory on the hot path was answered."""
+
+    observe: Callable[[ReadRequest, Reply], Reply]
+
+    def read(self, request: ReadRequest, reply: Reply) -> None:
+        super().read(request, self.observe(request, reply))
+
+
+class _ObservedReply(Reply):
+    """Passes everything on."""
+
+    __slots__ = ("_bookie", "_reply", "_request")
+
+    def __init__(self, reply: Reply, request: ReadRequest, bookie: VirtualBookie) -> None:
+        self._reply = reply
+        self._request = replace(request)
+        self._bookie = bookie
+
+    @property
+    def gone(self) -> bool:
+        return self._reply.gone
+
+    def wait(self) -> None:
+        self._reply.wait()
+
+    def go_on(self) -> None:
+        self._reply.go_on()
+
+    def error(self, error: BaseException) -> None:
+        self._bookie.answered_read(self._request, error)
+        self._reply.error(error)
+
+    def entry(
+        self,
+        body: bytes | None,
+        *,
+        entry_id: int | None = None,
+        max_lac: int | None = None,
+        lac_time_ms: int | None = None,
+    ) -> None:
+        self._bookie.answered_read(self._request, None)
+        self._reply.entry(body, entry_id=entry_id, max_lac=max_lac, lac_time_ms=lac_time_ms)

@@ -1,0 +1,66 @@
+"""Runs seeds: one, or many in several processes, and says of a failed one how to see it again."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tests.support.simulation.scenario import draw
+from tests.support.simulation.trace import Trace
+from tests.support.simulation.world import Result, run
+
+TRACE_LINES: Final = 60
+CHUNK: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`failure`: the message for people, None if everything held."""
+
+    seed: int
+    failure: str | None
+    counts: dict[str, int]
+
+
+def run_seed(seed: int, *, keep_trace: bool = False, echo: Callable[[str], None] | None = None) -> Result:
+    """One run. With `echo`, scenario, trace and violations go there."""
+    scenario = draw(seed)
+    if echo is not None:
+        echo(str(scenario))
+    result = run(scenario, Trace(keep=keep_trace, echo=echo))
+    if echo is not None:
+        for violation in result.violations:
+            echo(f"VIOLATED {violation}")
+    return result
+
+
+def run_seeds(seeds: Sequence[int], jobs: int = 1) -> Iterator[Report]:
+    """The reports, in the order of the seeds."""
+    gc.collect()
+    gc.freeze()  # modules and tests are not looked at by each run's collection
+    if jobs == 1:
+        yield from map(report, seeds)
+        return
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        yield from pool.imap(report, seeds, CHUNK)
+
+
+def report(seed: int) -> Report:
+    """Run a seed; if it fails, again with a trace."""
+    result = run_seed(seed)
+    return Report(seed, describe(result) if result.failed else None, result.counts)
+
+
+def describe(result: Result) -> str:
+    """What was violated, the end of the trace, and the command that shows all of it."""
+    seed = result.scenario.seed
+    traced = run_seed(seed, keep_trace=True)
+    lines = [str(result.scenario), *(f"VIOLATED {violation}" for violation in result.violations[:5])]
+    if traced.violations != result.violations:
+        lines.append(f"A SECOND RUN DIFFERED: {traced.violations[:5]}")
+    lines += ["the last events:", *traced.trace.lines[-TRACE_LINES:]]
+    lines.append(f"replay: python -m tests.simulation --seeds {seed} --trace")
+    return "\n".join(lines)
