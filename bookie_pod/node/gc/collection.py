@@ -108,6 +108,15 @@ class GarbageCollection:
     def minor_suspended(self) -> bool:
         return any(collector.schedule.minor_suspended for collector in self.collectors)
 
+    def folders_of(self, collector: GarbageCollector) -> list[str]:
+        """The `current` folders that it collects."""
+        return [folder for folder, each in self._by_folder.items() if each is collector]
+
+    def reconfigure(self, config: BookieConfig) -> None:
+        """Take over thresholds, intervals and rates of a changed configuration."""
+        for collector in self.collectors:
+            collector.reconfigure(gc_options(config, len(self.collectors)))
+
     def on_disk(self, folder: str, state: DiskState) -> None:
         """A ledger directory was looked at."""
         before, self._states[folder] = self._states[folder], state
@@ -176,6 +185,6 @@ def _bind_levels(instruments: GcInstruments, collector: GarbageCollector, part: 
         live_bytes=lambda: sum(each.remaining for each in collector.usages()),
         total_bytes=lambda: sum(each.total for each in collector.usages()),
         ledgers=lambda: len(part.ledger_ids()),
-        buckets=lambda: [logs for logs, _, _ in collector.buckets()],
+        buckets=collector.buckets,
         quarantined=lambda: len(collector.state().quarantined),
     )

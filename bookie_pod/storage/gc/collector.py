@@ -23,18 +23,19 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
 from random import Random
 
 import structlog
 
 from bookie_pod.storage.gc.compactor import Compactor, LogDamaged, PlainCompactor, TransactionalCompactor
+from bookie_pod.storage.gc.inspection import Inspection, candidates
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.log_usage import LogUsage, LogUsages
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.metrics import GcMetrics, GcStage, NoGcMetrics
 from bookie_pod.storage.gc.options import GcOptions
-from bookie_pod.storage.gc.reports import BUCKETS, GcState, LogReport, bucket_of, explain
+from bookie_pod.storage.gc.reports import BUCKETS, Forecast, GcState, LogReport, PassResult, bucket_of
 from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
@@ -46,18 +47,6 @@ _log = structlog.get_logger(__name__)
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-@dataclass(slots=True)
-class PassResult:
-    """What one pass did."""
-
-    ledgers_deleted: int = 0
-    logs_deleted: int = 0
-    logs_compacted: int = 0
-    reclaimed_bytes: int = 0
-    compaction: Compaction | None = None
-    errors: list[str] = field(default_factory=list)
 
 
 class GarbageCollector:
@@ -94,10 +83,11 @@ class GarbageCollector:
         self._last: PassResult | None = None
         self._pass_lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        rate = Throttle(
+        self._progress = (0, 0)
+        rate = self._rate = Throttle(
             options.compaction_rate, self._stopped, by_bytes=options.throttle_by_bytes, under_pressure=under_pressure
         )
-        metadata_rate = Throttle(options.metadata_rate, self._stopped, by_bytes=False)
+        metadata_rate = self._metadata_rate = Throttle(options.metadata_rate, self._stopped, by_bytes=False)
         self._ledgers = LedgerCollector(
             storage, metadata, lambda: metadata_rate.pay(1, 0), verify=options.verify_metadata
         )
@@ -113,6 +103,8 @@ class GarbageCollector:
         self._compactor: Compactor = compactor(storage, rate.pay, options.max_outstanding)
         self._over_replicated_at = now_ms() + options.over_replicated_interval_ms
         self._index_compaction_at = self._next_index_compaction()
+        self._last_index_ms, self._index_count = now_ms(), 0
+        self._inspection = Inspection(storage, self._usages, self.schedule, self._memory.times)
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -152,7 +144,7 @@ class GarbageCollector:
                 return
             except Exception as error:  # the thread must outlive a fault of ours; the next pass begins anew
                 _log.exception("garbage collection pass failed", reason=str(error))
-            due = wait
+            due = self.options.wait_ms / 1000
 
     # --- requests -------------------------------------------------------------------------------------------
 
@@ -169,6 +161,24 @@ class GarbageCollector:
         """Forget a request that has not begun."""
         with self._wake:
             self._force = None
+
+    def reconfigure(self, options: GcOptions) -> None:
+        """From now on other thresholds, intervals and rates; what else is in `options` counts from the next start."""
+        self.options = replace(
+            self.options,
+            minor=options.minor,
+            major=options.major,
+            wait_ms=options.wait_ms,
+            force_allowed=options.force_allowed,
+            throttle_by_bytes=options.throttle_by_bytes,
+            compaction_rate=options.compaction_rate,
+            metadata_rate=options.metadata_rate,
+            use_target_log_size=options.use_target_log_size,
+        )
+        self.schedule.minor, self.schedule.major = options.minor, options.major
+        self.schedule.force_allowed = options.force_allowed
+        self._rate.change(options.compaction_rate, by_bytes=options.throttle_by_bytes)
+        self._metadata_rate.change(options.metadata_rate, by_bytes=False)
 
     @property
     def force_pending(self) -> bool:
@@ -189,7 +199,7 @@ class GarbageCollector:
                     self._pass(force, result)
             finally:
                 self._forced_running = False
-                self._phase = "waiting"
+                self._phase, self._progress = "waiting", (0, 0)
                 self._running = None
                 self._last = result
             return result
@@ -207,7 +217,7 @@ class GarbageCollector:
             self._step("compacting the location index", result, self._compact_index)
 
     def _step(self, phase: str, result: PassResult, work: Callable[[], None]) -> None:
-        self._phase = phase
+        self._phase, self._progress = phase, (0, 0)
         if self._stopped.is_set():
             raise CollectionStopped
         try:
@@ -240,9 +250,10 @@ class GarbageCollector:
         self._usages.keep_only(set(flushed))
         quarantined = len(self._usages.quarantined)
         with self._metrics.timed(GcStage.METADATA):
-            for log_id in flushed:
+            for done, log_id in enumerate(flushed):
                 if self._stopped.is_set():
                     raise CollectionStopped
+                self._progress = (done, len(flushed))
                 usage = self._usages.refresh(log_id)
                 if usage is not None and usage.is_dead:
                     self._delete_log(log_id, result, compacted=False)
@@ -272,7 +283,9 @@ class GarbageCollector:
         self._running = result.compaction = compaction
         began = time.monotonic()
         try:
-            for usage in self.candidates(rule.threshold):
+            found = self.candidates(rule.threshold)
+            for done, usage in enumerate(found):
+                self._progress = (done, len(found))
                 if rule.max_time_ms > 0 and (time.monotonic() - began) * 1000 >= rule.max_time_ms:
                     _log.info("compaction ends: its time is used up", kind=compaction.value)
                     break
@@ -286,9 +299,7 @@ class GarbageCollector:
 
     def candidates(self, threshold: float) -> list[LogUsage]:
         """Logs below the threshold, the emptiest tenth first. Logs in doubt are left alone."""
-        limit = self._size_limit
-        found = [each for each in self._usages.usages.values() if each.usage(limit) < threshold and not each.in_doubt]
-        return sorted(found, key=lambda each: (bucket_of(each.usage(limit)), each.log_id))
+        return candidates(self._usages, threshold, self.options.usage_size_limit)
 
     def _compact_log(self, usage: LogUsage, result: PassResult) -> bool:
         """Compact one log; False when going on makes no sense."""
@@ -315,6 +326,7 @@ class GarbageCollector:
     def _compact_index(self) -> None:
         self._storage.compact_index()
         self._metrics.index_compacted()
+        self._last_index_ms, self._index_count = self._now_ms(), self._index_count + 1
         self._index_compaction_at = self._next_index_compaction()
 
     def _next_index_compaction(self) -> int | None:
@@ -327,10 +339,6 @@ class GarbageCollector:
     def _remember(self) -> None:
         self._memory.quarantined = dict(self._usages.quarantined)
         self._state_file.write(self._memory)
-
-    @property
-    def _size_limit(self) -> int | None:
-        return self.options.log_size_limit if self.options.use_target_log_size else None
 
     # --- what can be asked ----------------------------------------------------------------------------------
 
@@ -350,38 +358,32 @@ class GarbageCollector:
             phase=self._phase,
             quarantined=dict(self._usages.quarantined),
             last_errors=tuple(last.errors) if last is not None else (),
+            last_index_ms=self._last_index_ms,
+            index_count=self._index_count,
+            done=self._progress[0],
+            total=self._progress[1],
+            last_pass=last,
         )
 
     def usages(self) -> list[LogUsage]:
         """Every log that the last pass measured."""
         return sorted(self._usages.usages.values(), key=lambda each: each.log_id)
 
-    def report(self, log_id: int) -> LogReport:
-        """Why this log is still there, and when it will go. `StorageFault` if there is no such log."""
-        logs = self._storage.logs
-        size = logs.size(log_id)
-        usage = self._usages.usages.get(log_id)
-        owners: list[tuple[int, int]] = []
-        if usage is not None and (sizes := self._usages.peek(log_id)) is not None:
-            alive = [(nbytes, ledger) for ledger, nbytes in sizes.pairs() if self._storage.has_ledger(ledger)]
-            owners = [(ledger, nbytes) for nbytes, ledger in sorted(alive, reverse=True)[: self.options.report_ledgers]]
-        text = explain(
-            usage,
-            flushed=logs.is_flushed(log_id),
-            quarantined=self._usages.quarantined.get(log_id),
-            schedule=self.schedule,
-            times=self._memory.times,
-            now_ms=self._now_ms(),
-            size_limit=self._size_limit,
-        )
-        return LogReport(log_id, size, usage, owners, text)
+    def has_log(self, log_id: int) -> bool:
+        """Whether there is such a log here. Reads the directory."""
+        return self._storage.logs.exists(log_id)
 
-    def buckets(self) -> list[tuple[int, int, int]]:
-        """For each tenth of usage: logs, bytes, bytes that compacting them would give back."""
-        table = [[0, 0, 0] for _ in range(BUCKETS)]
-        for each in self._usages.usages.values():
-            row = table[bucket_of(each.usage(self._size_limit))]
-            row[0] += 1
-            row[1] += each.total
-            row[2] += each.total - each.remaining
-        return [(logs, total, garbage) for logs, total, garbage in table]
+    def report(self, log_id: int) -> LogReport:
+        """Why this log is still there, and when it will go. `StorageFault` if there is no such log. Reads files."""
+        return self._inspection.report(log_id, self.options, self._now_ms())
+
+    def forecast(self) -> Forecast:
+        """What compaction could give back. Reads the directory."""
+        return self._inspection.forecast(self.options, self._now_ms())
+
+    def buckets(self) -> list[int]:
+        """How many logs are in each tenth of usage."""
+        counts = [0] * BUCKETS
+        for each in list(self._usages.usages.values()):
+            counts[bucket_of(each.usage(self.options.usage_size_limit))] += 1
+        return counts

@@ -43,3 +43,8 @@ class GcOptions:
     """What may be kept in memory of which ledgers lie in which logs, bytes."""
     report_ledgers: int = 100
     """Ledgers that a report on one log names, the largest first."""
+
+    @property
+    def usage_size_limit(self) -> int | None:
+        """The size that a log's usage is measured against (`useTargetEntryLogSizeForGc`); None: its own."""
+        return self.log_size_limit if self.use_target_log_size else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from bookie_pod.storage.gc.log_usage import LogUsage
@@ -33,6 +33,60 @@ class GcState:
     phase: str
     quarantined: Mapping[int, str]
     last_errors: tuple[str, ...]
+    last_index_ms: int = 0
+    """When the location index was last rewritten, or when the collector began."""
+    index_count: int = 0
+    done: int = 0
+    """Logs of this phase that are done, of `total`; both 0 when the phase does not count logs."""
+    total: int = 0
+    last_pass: PassResult | None = None
+    """What the last pass did; None: none has ended since the start."""
+
+
+@dataclass(slots=True)
+class PassResult:
+    """What one pass did."""
+
+    ledgers_deleted: int = 0
+    logs_deleted: int = 0
+    logs_compacted: int = 0
+    reclaimed_bytes: int = 0
+    compaction: Compaction | None = None
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class UsageBucket:
+    """The logs of one tenth of usage; sizes in bytes."""
+
+    logs: int = 0
+    total_bytes: int = 0
+    reclaimable_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionForecast:
+    """What one kind of compaction would do now."""
+
+    threshold: float
+    logs: int
+    """Logs that it would rewrite."""
+    rewritten_bytes: int
+    reclaimable_bytes: int
+    due_in_s: int | None
+    """Seconds until it is due, 0: with the next pass; None: off or suspended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the collector could give back, as of the last pass."""
+
+    buckets: list[UsageBucket]
+    """By usage, from 0 to 10 % up to 90 to 100 %."""
+    minor: CompactionForecast
+    major: CompactionForecast
+    unmeasured: int
+    """Logs that are not counted: written at present, or not looked at yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +94,13 @@ class LogReport:
     """One log."""
 
     log_id: int
+    path: str
     size: int
     """Bytes of the file."""
     usage: LogUsage | None
     """None: not measured yet."""
-    owners: list[tuple[int, int]]
-    """(ledger id, bytes) of what lives in it, the largest first."""
+    owners: list[tuple[int, int]] | None
+    """(ledger id, bytes) of what lives in it, the largest first; None: not known."""
     reason: str
     """Why it is there, and when it will go, in a sentence."""
 
@@ -86,11 +141,16 @@ def explain(
     return f"{lives}: {waits[0]}"
 
 
-def _when(kind: Compaction, schedule: CompactionSchedule, times: GcTimes, now_ms: int) -> str | None:
+def due_in_s(kind: Compaction, schedule: CompactionSchedule, times: GcTimes, now_ms: int) -> int | None:
+    """Seconds until this compaction is due; None: it is off or suspended."""
     rule = schedule.rule(kind)
     suspended = schedule.major_suspended if kind is Compaction.MAJOR else schedule.minor_suspended
     if suspended or not rule.periodic:
         return None
     last = times.last_major_ms if kind is Compaction.MAJOR else times.last_minor_ms
-    left = max(0, rule.interval_s - (now_ms - last) // 1000)
-    return f"the next {kind.value} compaction takes it, due in {left} s"
+    return max(0, rule.interval_s - (now_ms - last) // 1000)
+
+
+def _when(kind: Compaction, schedule: CompactionSchedule, times: GcTimes, now_ms: int) -> str | None:
+    left = due_in_s(kind, schedule, times, now_ms)
+    return None if left is None else f"the next {kind.value} compaction takes it, due in {left} s"

@@ -45,6 +45,10 @@ class Throttle:
         self._clock = clock
         self._free_at = clock()
 
+    def change(self, rate: float, *, by_bytes: bool) -> None:
+        """Another rate, from the next piece of work on."""
+        self.rate, self.by_bytes = rate, by_bytes
+
     def pay(self, entries: int, nbytes: int) -> None:
         """Wait until this much work may be done. Raises `CollectionStopped`."""
         cost = nbytes if self.by_bytes else entries
