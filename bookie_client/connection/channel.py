@@ -19,18 +19,17 @@ from collections.abc import Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import structlog
-
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.handshake import HandshakeProtocol, establish
 from bookie_client.connection.request import BookieRequest, FramedRequest
+from bookie_client.logs import get_logger
 from bookie_protocol.errors import BookieUnavailable, MetadataError, MetadataNotFound, PodkeeperError
 
 if TYPE_CHECKING:
     from bookie_client.connection.pool import ChannelPool
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 SHUT_DOWN_SECONDS: Final = 1.0
 """How long closing waits until a bookie has taken what was sent to it."""

@@ -17,12 +17,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
-import structlog
-
 from bookie_client.bookies import Bookies
+from bookie_client.logs import get_logger
 from bookie_protocol.errors import PodkeeperError
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 MAX_ASKED: Final = 8
 

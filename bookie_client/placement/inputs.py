@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import structlog
-
 from bookie_client.bookies import Bookies
+from bookie_client.logs import get_logger
 from bookie_client.placement.free_space import AskFreeBytes, FreeSpace
 from bookie_client.placement.options import PlacementOptions, make_policy, make_source
 from bookie_client.placement.policy import ClusterView, Placement, PlacementPolicy
@@ -17,7 +16,7 @@ from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Topology, parse_l
 from bookie_client.placement.tracker import TopologyTracker
 from bookie_client.placement.weighted import WeightedPlacement
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 PlacementChoice = PlacementPolicy | PlacementOptions | str
 """A policy of one's own, options, or the name of a policy."""

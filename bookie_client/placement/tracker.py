@@ -19,13 +19,12 @@ from contextlib import suppress
 from socket import gethostname
 from typing import Final
 
-import structlog
-
+from bookie_client.logs import get_logger
 from bookie_client.placement.sources.source import BookieInfos, TopologySource
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Location, Topology
 from bookie_protocol.errors import PodkeeperError
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 LOOKUP_SECONDS: Final = 2.0
 MAX_REMEMBERED: Final = 10_000

@@ -17,15 +17,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-import structlog
-
 from bookie_client.context import ClientContext
+from bookie_client.logs import get_logger
 from bookie_client.reading.lac import least_lac
 from bookie_protocol.errors import LedgerClosed, MetadataError, MetadataNotFound, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class FollowedLedger:

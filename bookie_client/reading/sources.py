@@ -18,11 +18,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-import structlog
-
 from bookie_client.connection.channel import Channel
 from bookie_client.connection.pool import ChannelPool
 from bookie_client.context import ClientContext
+from bookie_client.logs import get_logger
 from bookie_client.reading.batch_read import BatchParts, BatchRead
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_group import EntryGroup
@@ -34,7 +33,7 @@ from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import DigestMismatch, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 LEAST_BATCH_SECONDS: Final = 0.05
 """What a batch read may take before others are asked too, if nothing else is known; half of the delay."""

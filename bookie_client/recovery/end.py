@@ -21,8 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
+from bookie_client.logs import get_logger
 from bookie_client.reading.reader import EntryReader
 from bookie_client.recovery.fencing import Fencing
 from bookie_client.recovery.forward_read import FoundEntry, read_forward
@@ -31,7 +30,7 @@ from bookie_client.recovery.rewrite import Rewriter
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.ledger_metadata.model import Ensemble
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 FIRST_WINDOW: Final = 4
 """Entries under way before any size is known: most ledgers have very few to recover."""

@@ -18,10 +18,9 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-import structlog
-
 from bookie_client.access import LedgerAccess
 from bookie_client.context import ClientContext
+from bookie_client.logs import get_logger
 from bookie_client.metadata_update import update_metadata
 from bookie_client.recovery.end import LedgerEnd, find_end
 from bookie_client.recovery.parts import RecoveryParts
@@ -38,7 +37,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import Versioned
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 Stored = Versioned[LedgerMetadata]
 

@@ -15,14 +15,13 @@ import asyncio
 import os
 from collections.abc import Collection, Mapping
 
-import structlog
-
+from bookie_client.logs import get_logger
 from bookie_client.placement.sources.formats import Locations, parse_locations
 from bookie_client.placement.sources.source import BookieInfos, names_of
 from bookie_client.placement.topology import Location, parse_location
 from bookie_protocol.errors import BadRequest
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class MappedLocations:

@@ -64,11 +64,11 @@ async def test_closing_ends_every_wait_and_later_words_about_the_lac(ledger):
     assert (ledger.is_closed, ledger.lac) == (True, 6)
 
 
-async def test_the_end_of_a_closed_ledger_counts_whatever_was_heard(ledger, capsys):
+async def test_the_end_of_a_closed_ledger_counts_whatever_was_heard(ledger, caplog):
     ledger.heard(9)
     ledger.take(Versioned(OPEN.closed(6, 60), 1))
     assert ledger.lac == 6
-    assert "closed below its LAC" in capsys.readouterr().out
+    assert "closed below its LAC" in caplog.text
 
 
 async def test_it_follows_the_store_through_faults_until_the_ledger_is_closed(context, ledger):
