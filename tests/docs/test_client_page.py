@@ -1,0 +1,54 @@
+"""docs/client.md: every example runs, and prints what the page says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.docs.examples import blocks, matches, run_console, run_python
+from tests.support.standalone_command import StandaloneCommand
+
+PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+BLOCKS = blocks(PAGE)
+URI, GRPC = "embedded://127.0.0.1:3180/ledgers", "127.0.0.1:3182"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with StandaloneCommand(tmp_path_factory.mktemp("docs") / "data", "--bookies", "3") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def namespace():
+    return {"__name__": "docs"}
+
+
+def test_the_page_has_examples_of_every_kind_and_no_other_blocks():
+    kinds = [block.language for block in BLOCKS]
+    assert set(kinds) == {"sh", "python", "text", "console"}
+    assert [block.code for block in BLOCKS if block.language == "sh"] == [
+        "bookie standalone --bookies 3 --data /var/tmp/bookies\n"
+    ]
+    assert all(before == "python" for before, kind in pairwise(kinds) if kind == "text")
+
+
+@pytest.mark.parametrize(
+    "number",
+    [n for n, block in enumerate(BLOCKS) if block.language in ("python", "console")],
+    ids=lambda n: f"line {BLOCKS[n].line}",
+)
+async def test_example(number, cluster, namespace):
+    block = BLOCKS[number]
+    block = replace(block, code=block.code.replace(URI, cluster.uri).replace(GRPC, cluster.grpc[0]))
+    if block.language == "console":
+        for command, expected, actual in run_console(block.code, {"BK_metadataServiceUri": cluster.uri}):
+            assert matches(expected, actual), f"{PAGE.name}:{block.line}: $ {command}{actual}"
+        return
+    printed = await run_python(block.code, str(PAGE), block.line, namespace)
+    after = BLOCKS[number + 1] if number + 1 < len(BLOCKS) else None
+    expected = after.code if after is not None and after.language == "text" else ""
+    assert matches(expected, printed), f"{PAGE.name}:{block.line} printed:\n{printed}"
