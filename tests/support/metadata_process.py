@@ -1,0 +1,86 @@
+"""The embedded metadata service as a process of its own: killed, paused and started again on the same folder and
+port, as a machine would be.
+
+One thread uses a `MetadataProcess`. Whoever starts one stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
+from tests.support.bookie_process import free_port
+from tests.support.until import until_true
+
+_HOST = "127.0.0.1"
+_START_S = 30.0
+
+
+class MetadataProcess:
+    """`start` returns when it listens."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def uri(self, root: str = "/ledgers") -> str:
+        return f"embedded://{_HOST}:{self._port}{root}"
+
+    def start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with (self._folder / "output").open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(self._folder / "store"), str(self._port)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=Path(__file__).parents[2],
+                start_new_session=True,
+            )
+        until_true(self._listens, _START_S)
+
+    def kill(self) -> None:
+        """As a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    stop = kill
+
+    def pause(self) -> None:
+        """Connections stay, nobody answers."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._running().send_signal(signal.SIGCONT)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "the metadata service is not running"
+        return self._process
+
+    def _listens(self) -> bool:
+        assert self._running().poll() is None, (self._folder / "output").read_text()
+        try:
+            with socket.create_connection((_HOST, self._port), timeout=1):
+                return True
+        except OSError:
+            return False
+
+
+async def _serve(folder: str, port: int) -> None:
+    owner = await EmbeddedOwner.open(folder)
+    server = EmbeddedMetadataServer(owner, _HOST, port)
+    await server.start()
+    await asyncio.get_running_loop().create_future()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(sys.argv[1], int(sys.argv[2])))
