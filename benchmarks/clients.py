@@ -1,0 +1,168 @@
+"""Our client beside the Java client on the same bookies: `python -m benchmarks.clients [--quick]`.
+
+Three bookies of ours; the two clients in turn, round after round. Prints ratios and writes every figure, as
+`benchmarks.compare` does for bookies.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.compare import DEFAULT_OUT, machine
+from benchmarks.environment import DriverError, Environment, drive
+from benchmarks.samples import JAVA, OURS, Samples, as_json, markdown
+
+BOOKIES = 3
+_DRIVER_SECONDS = 300
+_HALF = 0.5
+_BULK = 100
+
+
+@dataclass(frozen=True)
+class Load:
+    """One setting of an append load."""
+
+    size: int
+    ledgers: int
+    write_quorum: int
+    window: int
+
+    @property
+    def name(self) -> str:
+        ledgers = "1 ledger" if self.ledgers == 1 else f"{self.ledgers} ledgers"
+        return f"{self.size} B, {ledgers}, Qw {self.write_quorum}, window {self.window}"
+
+    def options(self) -> list[str]:
+        return [
+            *("--size", str(self.size), "--ledgers", str(self.ledgers), "--window", str(self.window)),
+            *("--ensemble", str(self.write_quorum), "--write-quorum", str(self.write_quorum)),
+            *("--ack-quorum", str(self.write_quorum // 2 + 1), "--protocol", "v3"),
+        ]
+
+
+FULL = [
+    Load(size, ledgers, quorum, window)
+    for size in (1024, 128)
+    for ledgers in (1, 16)
+    for quorum in (1, 3)
+    for window in (100, 2000)
+]
+QUICK = [Load(1024, 1, 1, 2000), Load(1024, 1, 3, 2000), Load(128, 1, 1, 2000)]
+
+
+def drive_ours(*arguments: str) -> dict[str, Any]:
+    """Runs the Python driver; returns the object it printed. Raises `DriverError`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.python_client", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_DRIVER_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise DriverError(f"driver {' '.join(arguments)}: {done.stderr[-1500:]}")
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+class Comparison:
+    """The measurements on one cluster."""
+
+    def __init__(self, environment: Environment, samples: Samples, duration: int, log: Callable[[str], None]) -> None:
+        self._environment = environment
+        self._samples = samples
+        self._time = ("--warmup", "3", "--duration", str(duration))
+        self._log = log
+
+    def run(self, kind: str, *arguments: str) -> dict[str, Any]:
+        metadata = ("--metadata", self._environment.metadata_uri)
+        if kind == JAVA:
+            return drive(self._environment.class_path, *arguments, *metadata)
+        return drive_ours(*arguments, *metadata)
+
+    def appends(self, load: Load) -> None:
+        """Both clients entry by entry, ours in bulk as well; then at half of the slower one's peak."""
+        rates = []
+        for kind in (OURS, JAVA):
+            result = self.run(kind, "add", *load.options(), *self._time)
+            rates.append(result["entries_per_second"])
+            self._note(kind, f"append {load.name}", result)
+            if kind == JAVA and load.window >= _BULK:
+                self._note(JAVA, f"append in bulk {load.name}", result)
+        if load.window >= _BULK:
+            result = self.run(OURS, "add", *load.options(), *self._time, "--bulk", str(_BULK))
+            self._note(OURS, f"append in bulk {load.name}", result)
+        for kind in (OURS, JAVA):
+            rate = str(int(min(rates) * _HALF))
+            result = self.run(kind, "add", *load.options(), *self._time, "--rate", rate)
+            self._samples.add(kind, f"append {load.name}, p99 at half peak", "ms", "less", result["p99_ms"])
+
+    def reads(self, size: int, directory: Path) -> None:
+        """A scan of one closed ledger from the bookies' memory, by ranges of 100 entries."""
+        for kind in (OURS, JAVA):
+            file = directory / f"{kind}-{size}-{time.monotonic_ns()}"
+            load = Load(size, 1, 1, 2000)
+            self.run(kind, "add", *load.options(), "--warmup", "0", "--duration", "1", "--ledger-file", str(file))
+            # The Java client reads batches in its v2 protocol only.
+            protocol = ("--protocol", "v2", "--read-kind", "batch") if kind == JAVA else ("--protocol", "v3")
+            result = self.run(
+                kind, "read", *protocol, *self._time, "--ledger-file", str(file), "--batch", "100", "--window", "20"
+            )
+            self._note(kind, f"batch read {size} B", result)
+
+    def _note(self, kind: str, name: str, result: dict[str, Any]) -> None:
+        rate, cpu = result["entries_per_second"], result["client_cpu_us_per_entry"]
+        self._log(f"  {kind:4} {name}: {rate:,.0f}/s, {cpu:.2f} us CPU an entry, p99 {result['p99_ms']:.1f} ms")
+        self._samples.add(kind, name, "entries/s", "more", rate)
+        self._samples.add(kind, f"{name}, per CPU second of the client", "entries", "more", 1e6 / cpu if cpu else 0)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Few settings, short.")
+@click.option("--rounds", type=click.IntRange(1, 20), default=2, show_default=True)
+@click.option("--dir", "parent", type=click.Path(path_type=Path), help="Parent of the bookies' directories.")
+@click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True)
+def main(quick: bool, rounds: int, parent: Path | None, out: Path) -> None:
+    """Compares the two clients on three bookies of ours."""
+    began, about, samples = time.monotonic(), machine(), Samples()
+
+    def log(line: str) -> None:
+        click.echo(f"{time.monotonic() - began:6.0f} s  {line}", err=True)
+
+    with Environment(parent) as environment:
+        for _ in range(BOOKIES):
+            environment.bookie(OURS).start()
+        comparison = Comparison(environment, samples, 3 if quick else 5, log)
+        for _ in range(rounds):
+            for load in QUICK if quick else FULL:
+                _attempt(samples, load.name, lambda load=load: comparison.appends(load))  # type: ignore[misc]
+            for size in (1024,) if quick else (1024, 128):
+                _attempt(samples, "reads", lambda size=size: comparison.reads(size, environment.directory))  # type: ignore[misc]
+    table = markdown(samples)
+    out.mkdir(parents=True, exist_ok=True)
+    name = time.strftime("clients-%Y%m%d-%H%M%S")
+    (out / f"{name}.md").write_text(table)
+    (out / f"{name}.json").write_text(json.dumps({"machine": about, "samples": as_json(samples)}, indent=1) + "\n")
+    click.echo(table)
+    sys.exit(1 if samples.failures else 0)
+
+
+def _attempt(samples: Samples, what: str, measure: Callable[[], None]) -> None:
+    try:
+        measure()
+    except (DriverError, RuntimeError, TimeoutError) as error:
+        samples.failures.append(f"{what}: {str(error)[-800:]}")
+
+
+if __name__ == "__main__":
+    main()

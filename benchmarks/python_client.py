@@ -1,0 +1,213 @@
+"""The load driver of our client: the same options and the same output as the Java driver (`benchmarks/java`).
+
+`python -m benchmarks.python_client add --metadata URI --size 1024 --window 4000 ...`
+
+One process, one event loop. `--bulk N` hands over N entries a call (`submit_many`) instead of one (`submit`); latency
+is then that of the whole call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import resource
+import sys
+import time
+from array import array
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import click
+import uvloop
+
+from bookie_client import Client, ClientOptions
+from bookie_client.reading.handle import LedgerReader
+from bookie_client.writing.writer import LedgerWriter
+
+PASSWORD = b"bench"
+
+
+class Meter:
+    """Counts what is answered between `begin` and `end`."""
+
+    def __init__(self) -> None:
+        self.latencies = array("d")
+        self.entries = 0
+        self._measuring = False
+        self._began = self._cpu = 0.0
+        self.result: dict[str, float] = {}
+
+    def begin(self) -> None:
+        self._measuring, self._began, self._cpu = True, time.perf_counter(), _cpu_seconds()
+
+    def answered(self, since: float, count: int = 1) -> None:
+        if self._measuring:
+            self.entries += count
+            self.latencies.append(time.perf_counter() - since)
+
+    def end(self) -> None:
+        self._measuring = False
+        seconds, cpu = time.perf_counter() - self._began, _cpu_seconds() - self._cpu
+        ordered = sorted(self.latencies)
+
+        def quantile(share: float) -> float:
+            return ordered[min(len(ordered) - 1, int(share * len(ordered)))] * 1000 if ordered else 0.0
+
+        self.result = {
+            "seconds": seconds,
+            "entries": self.entries,
+            "entries_per_second": self.entries / seconds,
+            "p50_ms": quantile(0.5),
+            "p99_ms": quantile(0.99),
+            "p999_ms": quantile(0.999),
+            "client_cpu_us_per_entry": cpu * 1e6 / self.entries if self.entries else 0.0,
+            "client_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        }
+
+
+def _cpu_seconds() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+class AddLoad:
+    """Appends to several ledgers in turn, `window` entries in flight over all of them."""
+
+    def __init__(self, meter: Meter, options: dict[str, Any]) -> None:
+        self._meter = meter
+        self._options = options
+        self._free = options["window"]
+        self._room = asyncio.Event()
+        self._error: BaseException | None = None
+
+    async def run(self, ledgers: Sequence[LedgerWriter]) -> None:
+        options, meter = self._options, self._meter
+        payload, bulk = Random(1).randbytes(options["size"]), options["bulk"]
+        batch = [payload] * bulk
+        began = time.perf_counter()
+        measure_at, end_at = began + options["warmup"], began + options["warmup"] + options["duration"]
+        measuring, sent, rate = False, 0, options["rate"]
+        while self._error is None:
+            while self._free < bulk:
+                self._room.clear()
+                await self._room.wait()
+            now = time.perf_counter()
+            if rate:
+                due = began + sent / rate
+                if due > now:
+                    await asyncio.sleep(due - now)
+                    now = time.perf_counter()
+                since = due
+            else:
+                since = now
+            if not measuring and now >= measure_at:
+                measuring = True
+                meter.begin()
+            if now >= end_at:
+                break
+            self._free -= bulk
+            ledger = ledgers[(sent // bulk) % len(ledgers)]
+            sent += bulk
+            future: asyncio.Future[Any]
+            if bulk > 1:
+                future = await ledger.submit_many(batch)
+            else:
+                future = await ledger.submit(payload)
+            future.add_done_callback(partial(self._done, since))
+        meter.end()
+        for ledger in ledgers:
+            await ledger.close()
+        if self._error is not None:
+            raise self._error
+
+    def _done(self, since: float, future: asyncio.Future[Any]) -> None:
+        self._free += self._options["bulk"]
+        self._error = self._error or future.exception()
+        self._meter.answered(since, self._options["bulk"])
+        self._room.set()
+
+
+async def read_load(meter: Meter, options: dict[str, Any], reader: LedgerReader) -> None:
+    """Reads one ledger from its start to its end, again and again: `window` ranges of `batch` entries at a
+    time."""
+    last, batch = reader.last_add_confirmed, options["batch"]
+    began = time.perf_counter()
+    measure_at, end_at = began + options["warmup"], began + options["warmup"] + options["duration"]
+    position, measuring = 0, False
+
+    async def work() -> None:
+        nonlocal position, measuring
+        while (now := time.perf_counter()) < end_at:
+            if not measuring and now >= measure_at:
+                measuring = True
+                meter.begin()
+            first, upto = position, min(position + batch - 1, last)
+            position = 0 if upto == last else upto + 1
+            found = await reader.read(first, upto)
+            meter.answered(now, len(found))
+
+    await asyncio.gather(*(work() for _ in range(options["window"])))
+    meter.end()
+
+
+def _remember(file: str, ledgers: Sequence[LedgerWriter]) -> None:
+    Path(file).write_text("".join(f"{each.ledger_id}\n" for each in ledgers))
+
+
+def _remembered(file: str) -> int:
+    return int(Path(file).read_text().split()[0])
+
+
+async def _run(command: str, options: dict[str, Any]) -> dict[str, Any]:
+    meter = Meter()
+    settings = ClientOptions(
+        protocol_version=int(options["protocol"][1]),
+        write_window_entries=options["window"],
+        write_window_bytes=1 << 30,
+        batch_reads=options["batch"] > 1,
+    )
+    async with Client(options["metadata"], settings) as client:
+        if command == "add":
+            quorums = {key: options[key] for key in ("ensemble", "write_quorum", "ack_quorum")}
+            ledgers = [await client.create(password=PASSWORD, **quorums) for _ in range(options["ledgers"])]
+            gc.collect()
+            gc.freeze()
+            await AddLoad(meter, options).run(ledgers)
+            if options["ledger_file"]:
+                _remember(options["ledger_file"], ledgers)
+        else:
+            async with client.open(_remembered(options["ledger_file"]), password=PASSWORD) as reader:
+                await read_load(meter, options, reader)
+    return {"command": command, "protocol": options["protocol"], "entry_bytes": options["size"], **meter.result}
+
+
+@click.command()
+@click.argument("command", type=click.Choice(["add", "read"]))
+@click.option("--metadata", required=True)
+@click.option("--protocol", type=click.Choice(["v2", "v3"]), default="v3", show_default=True)
+@click.option("--ensemble", default=1)
+@click.option("--write-quorum", default=1)
+@click.option("--ack-quorum", default=1)
+@click.option("--size", default=1024)
+@click.option("--ledgers", default=1)
+@click.option("--window", default=4000)
+@click.option("--bulk", default=1, help="Entries of one call.")
+@click.option("--batch", default=100, help="Entries of one read.")
+@click.option("--rate", default=0)
+@click.option("--warmup", default=2.0)
+@click.option("--duration", default=5.0)
+@click.option("--ledger-file")
+def main(command: str, **options: Any) -> None:
+    """Runs one load and prints one JSON object."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        click.echo(json.dumps(runner.run(_run(command, options))))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
