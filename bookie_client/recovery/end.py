@@ -33,7 +33,7 @@ from bookie_protocol.ledger_metadata.model import Ensemble
 _log = get_logger(__name__)
 
 FIRST_WINDOW: Final = 4
-"""Entries under way before any size is known: most ledgers have very few to recover."""
+"""Entries under way at first; as many more as were found, because most ledgers have very few to recover."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ class _Forward:
         self._parts = parts
         self._rewriter = Rewriter(parts, start)
         self._reads: deque[asyncio.Task[FoundEntry | None]] = deque()
+        self._start = start
         self._next = start + 1
         self._largest = 0
         self._max_entries = options.recovery_window_entries
@@ -129,4 +130,5 @@ class _Forward:
     def _window(self) -> int:
         if not self._largest:
             return min(FIRST_WINDOW, self._max_entries)
-        return max(1, min(self._max_entries, self._max_bytes // self._largest))
+        found = self._rewriter.lac - self._start
+        return max(1, min(FIRST_WINDOW + found, self._max_entries, self._max_bytes // self._largest))
