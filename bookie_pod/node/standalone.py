@@ -243,11 +243,16 @@ class StandaloneCluster:
         }
 
     def _port(self, kind: str, bookie_id: str) -> int | None:
-        """The port of a bookie's gRPC or HTTP server."""
+        """The port of a bookie's gRPC or HTTP server: the same for as long as this cluster lives, because people
+        know it."""
         first = self._first_ports[kind]
-        if not first:
-            return None if first is None else self._free_port()
-        return first + int(bookie_id.rpartition("-")[2]) - 1
+        if first is None:
+            return None
+        if first:
+            return first + int(bookie_id.rpartition("-")[2]) - 1
+        before = self.bookies.get(bookie_id)
+        known = None if before is None else before.grpc_port if kind == "grpc" else before.http_port
+        return known or self._free_port()
 
     def _free_port(self) -> int:
         """A port that nobody listens on now, and that was not given before."""

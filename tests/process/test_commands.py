@@ -212,6 +212,8 @@ def test_benchmarks_measure_and_leave_nothing(bookie):
     for options in (["--entries", 2000], ["--entries", 300, "--batch", 1, "--random", "--window", 8]):
         measured = json.loads(bookie("bench", "read", *kept, *options, "--json")[1])
         assert (measured["entries"], measured["bytes"]) == (options[1], options[1] * 1024)
+    batches = json.loads(bookie("bench", "write", "--entries", 1050, "--ledgers", 2, "--batch", 100, "--json")[1])
+    assert (batches["entries"], batches["failed"]) == (1050, 0)
     paced = json.loads(bookie("bench", "write", "--entries", 100, "--rate", 500, "--json")[1])
     assert 90 < paced["entries_per_second"] < 520
     assert b"entries/s" in bookie("bench", "write", "--entries", 10, "--seconds", 5)[1]

@@ -30,6 +30,13 @@ def bench() -> None:
     type=click.IntRange(1),
     help="Entries of one ledger that may wait for their acknowledgement; 1 measures single appends.",
 )
+@click.option(
+    "--batch",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 100_000),
+    help="Entries handed over at a time; latency is then that of a batch. Above 1 it costs this side much less.",
+)
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Entries per second. [default: all it takes]")
 @click.option("--ensemble", default=3, show_default=True, type=click.IntRange(1))
 @click.option("--write-quorum", default=2, show_default=True, type=click.IntRange(1))
@@ -45,6 +52,7 @@ def write(
     size: int,
     ledgers: int,
     window: int,
+    batch: int,
     rate: float | None,
     ensemble: int,
     write_quorum: int,
@@ -66,6 +74,7 @@ def write(
         seconds=seconds,
         size=size,
         ledgers=ledgers,
+        batch=batch,
         rate=rate,
         quorums=(ensemble, write_quorum, ack_quorum),
         keep=keep,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.writer import LedgerWriter
@@ -30,12 +30,14 @@ PAYLOADS: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteLoad:
-    """`rate` in entries per second over all ledgers; `quorums`: ensemble, write quorum, ack quorum."""
+    """`rate` in entries per second over all ledgers; `batch`: entries of one append; `quorums`: ensemble, write
+    quorum, ack quorum."""
 
     entries: int
     seconds: float | None
     size: int
     ledgers: int
+    batch: int
     rate: float | None
     quorums: tuple[int, int, int]
     keep: bool
@@ -124,7 +126,7 @@ class _Writes:
         count = load.entries // load.ledgers + (number < load.entries % load.ledgers)
         clock, payloads = time.perf_counter, self._payloads
         began, pause = clock(), load.ledgers / load.rate if load.rate else 0.0
-        for entry in range(count):
+        for entry in range(0, count, load.batch):
             now = clock()
             if now >= self._deadline:
                 break
@@ -133,19 +135,24 @@ class _Writes:
                 if due > now:
                     await asyncio.sleep(due - now)
                 now = due
-            future = await ledger.submit(payloads[entry % PAYLOADS])
-            future.add_done_callback(partial(self._ended, now))
+            size = min(load.batch, count - entry)
+            future: asyncio.Future[Any]
+            if size == 1:
+                future = await ledger.submit(payloads[entry % PAYLOADS])
+            else:
+                future = await ledger.submit_many([payloads[i % PAYLOADS] for i in range(entry, entry + size)])
+            future.add_done_callback(partial(self._ended, now, size))
         await ledger.flush()
 
-    def _ended(self, began: float, future: asyncio.Future[int]) -> None:
+    def _ended(self, began: float, entries: int, future: asyncio.Future[Any]) -> None:
         measured = self._measured
         if future.cancelled() or future.exception() is not None:
             measured.failed += 1
             return
         measured.latencies.append(time.perf_counter() - began)
-        measured.entries += 1
-        measured.nbytes += self._load.size
-        self._bar.advance(1)
+        measured.entries += entries
+        measured.nbytes += entries * self._load.size
+        self._bar.advance(entries)
 
 
 class _Reads:

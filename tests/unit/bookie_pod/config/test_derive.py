@@ -81,3 +81,31 @@ def test_memory_budget_has_a_floor_and_a_ceiling(tmp_path: Path) -> None:
     assert default_memory_budget_mb(str(tmp_path)) == 64
     limit(tmp_path, "memory.max", "max")
     assert 64 <= default_memory_budget_mb(str(tmp_path)) <= 1024
+
+
+@pytest.mark.parametrize(
+    ("keys", "enabled"),
+    [
+        ({}, True),
+        ({"gatewayEnabled": "false"}, False),
+        ({"tlsClientAuthentication": "true"}, True),
+        ({"tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory"}, True),
+        (
+            {
+                "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+                "tlsClientAuthentication": "true",
+            },
+            False,
+        ),
+        (
+            {
+                "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+                "tlsClientAuthentication": "true",
+                "gatewayEnabled": "true",
+            },
+            True,
+        ),
+    ],
+)
+def test_the_gateway_lets_nobody_past_client_certificates_unasked(keys: dict[str, str], enabled: bool) -> None:
+    assert load_config(environ={}, overrides=keys).gateway.enabled is enabled
