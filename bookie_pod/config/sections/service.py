@@ -36,9 +36,16 @@ class HttpConfig:
     """Port of the HTTP server; 0 takes any free port. Apache's own default is 8080, but its charts and
     runbooks use 8000, the Prometheus port."""
     server_host: str = key("httpServerHost", "0.0.0.0")
-    """Address that the HTTP server binds to. There is no authentication on it unless TLS is on."""
+    """Address that the HTTP server binds to. Where others than this pod reach it, demand a token
+    (`httpServerAuthTokenFile`) or client certificates (`httpServerTlsEnable`): the admin API shows ledgers'
+    passwords, reads ledgers and deletes them."""
     server_class: str | None = key("httpServerClass", None)
     """Has no effect: there is one HTTP server."""
+    auth_token_file: str | None = key("httpServerAuthTokenFile", None, own=True)
+    """File with the bearer tokens of the admin API, one a line: requests must carry `Authorization: Bearer <token>`.
+    It is read again when it changes. Unset: no token is asked for."""
+    auth_probes: bool = key("httpServerAuthProbes", False, own=True)
+    """With `httpServerAuthTokenFile`: demand the token on probes and metrics too. Kubernetes sends none by itself."""
     tls_enable: bool = key("httpServerTlsEnable", False)
     """Serve HTTPS and demand client certificates."""
     key_store_path: str | None = key("httpServerKeyStorePath", None)

@@ -1,100 +1,102 @@
-"""The paths of the HTTP server.
+"""All paths of the HTTP server: probes, metrics, `/openapi.json`, and the admin API.
 
     /healthz                    200 unless the process should be restarted (liveness probe)
     /readyz                     200 while clients can be served (readiness probe)
     /metrics                    Prometheus text
     /heartbeat                  200 while the process answers at all
     /api/v1/bookie/is_ready     like /readyz, by Apache BookKeeper's path
-    /api/v1/bookie/state        the four flags of the bookie
-
-Like the reference, every path takes GET, PUT, POST and DELETE; a handler that does not want the method
-answers 404 with a text, /metrics 403. Other methods are 405.
+    /api/v1/bookie/state        the flags of the bookie, from the first moment on
+    /openapi.json               what is served, as an OpenAPI document
+    /api/v1/...                 the admin API (`admin/`), while the bookie serves
 
 Source: reference bookie behaviour, section 10. Event loop only.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
-from aiohttp import web
-
-from bookie_pod.metrics.registry import CONTENT_TYPE, Registry
-from bookie_pod.server.status import NodeStatus
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-METHODS: Final = ("GET", "PUT", "POST", "DELETE")
-
-
-class Routes:
-    """The handlers of one node."""
-
-    def __init__(self, status: NodeStatus, registry: Registry) -> None:
-        self._status = status
-        self._registry = registry
-
-    def add_to(self, app: web.Application) -> None:
-        """Register every path."""
-        handlers: dict[str, Handler] = {
-            "/healthz": self._healthz,
-            "/readyz": self._readyz,
-            "/metrics": self._metrics,
-            "/heartbeat": self._heartbeat,
-            "/api/v1/bookie/is_ready": self._readyz,
-            "/api/v1/bookie/state": self._state,
-        }
-        for path, handler in handlers.items():
-            for method in METHODS:
-                app.router.add_route(method, path, handler)
-
-    async def _heartbeat(self, request: web.Request) -> web.Response:
-        return text("OK\n")
-
-    async def _healthz(self, request: web.Request) -> web.Response:
-        return _probe(request, self._status.unhealthy_reason())
-
-    async def _readyz(self, request: web.Request) -> web.Response:
-        return _probe(request, self._status.unready_reason())
-
-    async def _metrics(self, request: web.Request) -> web.Response:
-        if request.method != "GET":
-            return text(f"{request.method} is forbidden. Should be GET method", 403)
-        body = self._registry.render().encode()
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
-
-    async def _state(self, request: web.Request) -> web.Response:
-        if request.method != "GET":
-            return only_get()
-        state = self._status.state()
-        return pretty_json(
-            {
-                "running": state.running,
-                "readOnly": state.read_only,
-                "shuttingDown": state.shutting_down,
-                "availableForHighPriorityWrites": state.available_for_high_priority_writes,
-            }
-        )
+from bookie_pod.config.sections.service import HttpConfig
+from bookie_pod.metrics.registry import CONTENT_TYPE
+from bookie_pod.server.http.admin import bookie
+from bookie_pod.server.http.admin.routes import RESOURCES as ADMIN
+from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.openapi import openapi
+from bookie_pod.server.http.api.replies import Json, Reply, Text
+from bookie_pod.server.http.api.table import METHODS, ONLY_GET, Answer, Group, Handler, Operation, Resource
 
 
-def text(body: str, status: int = 200) -> web.Response:
-    """A plain text answer."""
-    return web.Response(text=body, status=status)
+def guarded_groups(config: HttpConfig) -> frozenset[Group]:
+    """Who has to show a token."""
+    if config.auth_token_file is None:
+        return frozenset()
+    return frozenset(Group) if config.auth_probes else frozenset({Group.ADMIN})
 
 
-def only_get() -> web.Response:
-    """The answer to a method that a path does not take."""
-    return text("Method not supported here. Should be GET method", 404)
+def resources(*, admin: bool, guarded: frozenset[Group]) -> tuple[Resource, ...]:
+    """What is served; without `admin` probes and metrics only."""
+    served = (*PROBES, bookie.STATE, *(ADMIN if admin else ()))
+    document = openapi((*served, _document({})), version=_version(), guarded=guarded)
+    return (*served, _document(document))
 
 
-def pretty_json(value: Any) -> web.Response:
-    """A JSON answer, laid out as the reference does: two blanks, a blank on both sides of the colon."""
-    body = json.dumps(value, indent=2, separators=(",", " : "), ensure_ascii=False)
-    return web.Response(text=body, content_type="application/json")
+def _version() -> str:
+    try:
+        return version("podkeeper")
+    except PackageNotFoundError:  # run from its sources
+        return "0"
 
 
-def _probe(request: web.Request, reason: str | None) -> web.Response:
-    if request.method != "GET":
-        return only_get()
-    return text("OK") if reason is None else text(reason, 503)
+async def _heartbeat(context: Context, call: Call) -> Reply:
+    return Text("OK\n")
+
+
+async def _healthz(context: Context, call: Call) -> Reply:
+    return _probe(context.status.unhealthy_reason())
+
+
+async def _readyz(context: Context, call: Call) -> Reply:
+    return _probe(context.status.unready_reason())
+
+
+def _probe(reason: str | None) -> Reply:
+    return Text("OK") if reason is None else Text(reason, 503)
+
+
+async def _metrics(context: Context, call: Call) -> Reply:
+    return Text(context.registry.render(), content_type=CONTENT_TYPE)
+
+
+def _get(path: str, group: Group, summary: str, handler: Handler, *answers: Answer, own: bool = True) -> Resource:
+    return Resource(path, group, (Operation("GET", summary, handler, answers),), ONLY_GET, own)
+
+
+def _document(content: dict[str, Any]) -> Resource:
+    async def show(context: Context, call: Call) -> Reply:
+        return Json(content)
+
+    answer = Answer("The document.", type=dict[str, Any])
+    return _get("/openapi.json", Group.PROBE, "This document", show, answer)
+
+
+_NO: Final = Answer("It is not, and why.", 503)
+PROBES: Final = (
+    Resource(
+        "/heartbeat",
+        Group.PROBE,
+        tuple(Operation(method, "Whether the process answers", _heartbeat, (Answer("OK."),)) for method in METHODS),
+        own=False,
+    ),
+    _get("/healthz", Group.PROBE, "Whether the process is sound", _healthz, Answer("It is."), _NO),
+    _get("/readyz", Group.PROBE, "Whether clients are served", _readyz, Answer("They are."), _NO),
+    _get("/api/v1/bookie/is_ready", Group.PROBE, "As /readyz", _readyz, Answer("They are."), _NO, own=False),
+    Resource(
+        "/metrics",
+        Group.METRICS,
+        (Operation("GET", "Prometheus text", _metrics, (Answer("The metrics."),)),),
+        Text("{method} is forbidden. Should be GET method", 403),
+        own=False,
+    ),
+)

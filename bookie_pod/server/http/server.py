@@ -13,13 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Awaitable, Callable
 from typing import Final, cast
 
 from aiohttp import web
 
 from bookie_pod.config.sections.service import HttpConfig, HttpListener
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.server.http.routes import Handler, Routes
+from bookie_pod.server.http.admin.ports import AdminPorts
+from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.dispatch import Dispatcher, plain_errors
+from bookie_pod.server.http.api.tokens import Tokens
+from bookie_pod.server.http.api.workers import Workers
+from bookie_pod.server.http.routes import guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.status import NodeStatus
 from bookie_protocol.errors import ServerStartFailed
@@ -34,15 +40,29 @@ _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnec
 
 
 class HttpServer:
-    """Serves the probes and metrics of one node."""
+    """Serves the probes, the metrics and the admin API of one node."""
 
-    def __init__(self, listener: HttpListener, config: HttpConfig, status: NodeStatus, registry: Registry) -> None:
+    def __init__(
+        self,
+        listener: HttpListener,
+        config: HttpConfig,
+        status: NodeStatus,
+        registry: Registry,
+        *,
+        find_admin: Callable[[], AdminPorts | None] = lambda: None,
+        tokens: Tokens | None = None,
+    ) -> None:
+        """`find_admin`: the parts of a bookie that serves, None while it does not."""
         self._listener = listener
         self._context = server_context(config)
         self._silent: dict[web.RequestHandler, asyncio.TimerHandle] = {}
         """Connections without a request so far, each with the timer that will close it."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._note_request])
-        Routes(status, registry).add_to(app)
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._note_request, plain_errors])
+        self._workers = Workers()
+        guarded = guarded_groups(config)
+        Dispatcher(Context(status, registry, find_admin, self._workers), tokens, guarded=guarded).add_to(
+            app, resources(admin=listener.admin, guarded=guarded)
+        )
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, keepalive_timeout=KEEPALIVE_S, shutdown_timeout=SHUTDOWN_S
         )
@@ -82,12 +102,15 @@ class HttpServer:
         if self._server is not None:
             self._server.close()
         await self._runner.cleanup()
+        self._workers.stop()
         for timer in self._silent.values():
             timer.cancel()
         self._silent.clear()
 
     @web.middleware
-    async def _note_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _note_request(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         timer = self._silent.pop(request.protocol, None)
         if timer is not None:
             timer.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bookie_pod.config.sections.service import HttpConfig
@@ -11,20 +12,29 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.status import NodeStatus
 
 if TYPE_CHECKING:
+    from bookie_pod.server.http.admin.ports import AdminPorts
     from bookie_pod.server.http.server import HttpServer
 
 
-async def start_http(config: HttpConfig, status: NodeStatus, registry: Registry) -> HttpServer | None:
+async def start_http(
+    config: HttpConfig,
+    status: NodeStatus,
+    registry: Registry,
+    find_admin: Callable[[], AdminPorts | None] = lambda: None,
+) -> HttpServer | None:
     """The running HTTP server, or None if the configuration asks for none.
 
-    `ServerStartFailed` if the port cannot be opened, `InvalidConfiguration` if a TLS file is no good.
+    `find_admin`: what the admin API reaches, None while the bookie does not serve. `ServerStartFailed` if the port
+    cannot be opened, `InvalidConfiguration` if a file of TLS or of tokens is no good.
     """
     listener = config.listener
     if listener is None:
         return None
     await asyncio.to_thread(importlib.import_module, "bookie_pod.server.http.server")
+    from bookie_pod.server.http.api.tokens import Tokens
     from bookie_pod.server.http.server import HttpServer
 
-    server = HttpServer(listener, config, status, registry)
+    tokens = await Tokens.load(config.auth_token_file)
+    server = HttpServer(listener, config, status, registry, find_admin=find_admin, tokens=tokens)
     await server.start()
     return server

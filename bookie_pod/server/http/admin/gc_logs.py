@@ -1,0 +1,230 @@
+"""Single entry logs: why one is still there, what compaction would give back, which are damaged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bookie_pod.server.http.admin.ports import GcPort
+from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.replies import Json, Reply, Text
+from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, LogReport
+from bookie_protocol.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerShare:
+    """One ledger of an entry log."""
+
+    ledger_id: int
+    """Its id."""
+    bytes: int
+    """What it holds of the log, deleted entries included."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogWhy:
+    """Why one entry log is still there."""
+
+    directory: str
+    """The ledger directory of its storage."""
+    entry_log: str
+    """Name of the file."""
+    entry_log_id: int
+    """Its id, which the name says in hexadecimal."""
+    path: str
+    """The file."""
+    size: int
+    """Bytes of the file."""
+    usage: float | None
+    """Live share at the last pass, 0 to 1; null: not measured."""
+    live_bytes: int | None
+    """Bytes of ledgers that exist; null: not measured."""
+    in_doubt_bytes: int | None
+    """Of these, bytes that count as live because nobody could tell; null: not measured."""
+    owners: list[LedgerShare] | None
+    """The ledgers that live in it, the largest first, not all of very many; null: not known."""
+    reason: str
+    """Why it is there and when it will go, in a sentence."""
+
+
+_HEX: Final = re.compile(r"[0-9a-fA-F]{1,16}")
+
+
+def read_log_id(text: str) -> int:
+    """The id of an entry log from its name (`1f.log`), from hexadecimal (`0x1f`, `1f`) or decimal (`31`) digits.
+    `BadRequest` for anything else."""
+    stem = text.removesuffix(".log").removeprefix("0x")
+    if _HEX.fullmatch(stem) is None:
+        raise BadRequest(
+            f"entryLog={text[:100]}: must be a file's name (1f.log), hexadecimal (0x1f) or decimal (31) digits"
+        )
+    return int(stem, 10 if stem == text and stem.isdecimal() else 16)
+
+
+async def _why(context: Context, call: Call) -> Reply:
+    log_id = read_log_id(call.parameters["entryLog"])
+    gc = context.admin.gc
+    found = await context.workers.run(lambda: gc.reports(log_id))
+    if not found:
+        return Text(f"there is no entry log {log_id:x}.log (id {log_id}) here", 404)
+    return Json([_why_of(directory, report) for directory, report in found])
+
+
+def _why_of(directory: str, report: LogReport) -> LogWhy:
+    usage, owners = report.usage, report.owners
+    return LogWhy(
+        directory,
+        f"{report.log_id:x}.log",
+        report.log_id,
+        report.path,
+        report.size,
+        usage.usage() if usage is not None else None,
+        usage.remaining if usage is not None else None,
+        usage.in_doubt if usage is not None else None,
+        [LedgerShare(*each) for each in owners] if owners is not None else None,
+        report.reason,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTenth:
+    """The entry logs of one tenth of usage."""
+
+    from_percent: int
+    """Live share from here ..."""
+    to_percent: int
+    """... to here; the last tenth includes it."""
+    logs: int
+    """Entry logs."""
+    total_bytes: int
+    """Their entries."""
+    reclaimable_bytes: int
+    """What of these lives no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionOutlook:
+    """What one kind of compaction would do now."""
+
+    threshold: float
+    """Logs with a smaller live share are compacted; 0 or less: none."""
+    logs: int
+    """So many."""
+    rewritten_bytes: int
+    """Bytes that would be copied."""
+    reclaimable_bytes: int
+    """Bytes that would be given back."""
+    due_in_seconds: int | None
+    """0: with the next pass; null: off or suspended."""
+
+
+@dataclass(frozen=True, slots=True)
+class GcForecast:
+    """What one storage could give back, as of its last pass."""
+
+    directory: str
+    """Its ledger directory."""
+    usage: list[UsageTenth]
+    """From the emptiest logs to the fullest."""
+    minor: CompactionOutlook
+    """The minor compaction."""
+    major: CompactionOutlook
+    """The major compaction, which takes the minor one's logs too."""
+    unmeasured_logs: int
+    """Logs that are not counted: written at present, or not looked at yet."""
+
+
+async def _forecast(context: Context, call: Call) -> Reply:
+    gc = context.admin.gc
+    return Json([_forecast_of(*each) for each in await context.workers.run(gc.forecasts)])
+
+
+def _forecast_of(directory: str, forecast: Forecast) -> GcForecast:
+    width = 100 // len(forecast.buckets)
+    usage = [
+        UsageTenth(at * width, (at + 1) * width, each.logs, each.total_bytes, each.reclaimable_bytes)
+        for at, each in enumerate(forecast.buckets)
+    ]
+    return GcForecast(directory, usage, _outlook(forecast.minor), _outlook(forecast.major), forecast.unmeasured)
+
+
+def _outlook(of: CompactionForecast) -> CompactionOutlook:
+    return CompactionOutlook(of.threshold, of.logs, of.rewritten_bytes, of.reclaimable_bytes, of.due_in_s)
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedLog:
+    """A damaged entry log: neither deleted nor compacted; what of it can be read is served."""
+
+    directory: str
+    """The ledger directory of its storage."""
+    entry_log: str
+    """Name of the file."""
+    entry_log_id: int
+    """Its id."""
+    detail: str
+    """Where and what the damage is."""
+
+
+async def _quarantine(context: Context, call: Call) -> Reply:
+    return Json(_quarantined(context.admin.gc))
+
+
+def _quarantined(gc: GcPort) -> Sequence[QuarantinedLog]:
+    return [
+        QuarantinedLog(directory, f"{log_id:x}.log", log_id, detail)
+        for directory, state in gc.states()
+        for log_id, detail in sorted(state.quarantined.items())
+    ]
+
+
+_ENTRY_LOG: Final = Parameter(
+    "entryLog",
+    Kind.TEXT,
+    "Name or id of an entry log: `1f.log`, `0x1f`, `1f`, or 31 in decimal.",
+    missing=Text("entryLog is missing: name an entry log, such as entryLog=1f.log", 400),
+)
+
+
+def _resource(name: str, operation: Operation) -> Resource:
+    return Resource(f"/api/v1/bookie/gc/{name}", Group.ADMIN, (operation,))
+
+
+RESOURCES: Final = (
+    _resource(
+        "why",
+        Operation(
+            "GET",
+            "Why an entry log is still there, and when it will go",
+            _why,
+            (
+                Answer("One per storage that has such a log.", type=list[LogWhy]),
+                Answer("There is no such log.", 404),
+            ),
+            parameters=(_ENTRY_LOG,),
+        ),
+    ),
+    _resource(
+        "forecast",
+        Operation(
+            "GET",
+            "What compaction would give back",
+            _forecast,
+            (Answer("One per storage.", type=list[GcForecast]),),
+        ),
+    ),
+    _resource(
+        "quarantine",
+        Operation(
+            "GET",
+            "Damaged entry logs that are left alone",
+            _quarantine,
+            (Answer("All of them.", type=list[QuarantinedLog]),),
+        ),
+    ),
+)

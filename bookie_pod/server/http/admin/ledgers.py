@@ -1,0 +1,280 @@
+"""Ledgers of the whole cluster: list, look at, read, delete.
+
+Invariants
+- Memory holds a page of metadata, or what the client reads ahead; answers of any length are streamed.
+- What the metadata holds is shown, the ledgers' passwords too, as the reference does: beyond loopback the token and
+  TLS belong on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bookie_pod.server.http.admin.ports import LedgerPort
+from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.replies import Json, JsonMembers, Reply, Text
+from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.errors import BadRequest, NotThere
+from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+LEDGERS_PER_PAGE: Final = 100
+ENTRIES_PER_PAGE: Final = 1000
+_AT_A_TIME: Final = 50
+"""Ledgers whose metadata is read at the same time."""
+_BASE: Final = "/api/v1/ledger"
+
+
+# --- metadata ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EnsembleMember:
+    """One bookie of an ensemble."""
+
+    id: str
+    """Its bookie id."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """The metadata of one ledger."""
+
+    ledger_id: int
+    """Its id."""
+    metadata_format_version: int
+    """How it is stored: 1, 2 or 3."""
+    ensemble_size: int
+    """Bookies of each ensemble."""
+    write_quorum_size: int
+    """Copies of each entry."""
+    ack_quorum_size: int
+    """Copies that make an entry acknowledged."""
+    state: str
+    """OPEN, IN_RECOVERY or CLOSED."""
+    length: int
+    """Bytes of payload, of a closed ledger."""
+    last_entry_id: int
+    """The last entry of a closed ledger; -1: none."""
+    ctime: int
+    """When it was created, in ms since 1970; -1: not known."""
+    digest_type: str | None
+    """How entries are checked; null: not recorded."""
+    password: str
+    """The password in base64."""
+    custom_metadata: Mapping[str, str]
+    """What its creator noted, in base64."""
+    closed: bool
+    """Its end is final."""
+    all_ensembles: Mapping[str, list[EnsembleMember]]
+    """The bookies, by the first entry that they hold."""
+    ctoken: int
+    """Tells apart two creators of one id."""
+
+
+def ledger_view(metadata: LedgerMetadata) -> LedgerView:
+    """The metadata as the reference shows it."""
+    return LedgerView(
+        ledger_id=metadata.ledger_id,
+        metadata_format_version=metadata.format_version,
+        ensemble_size=metadata.ensemble_size,
+        write_quorum_size=metadata.write_quorum_size,
+        ack_quorum_size=metadata.ack_quorum_size,
+        state=metadata.state.value,
+        length=metadata.length,
+        last_entry_id=metadata.last_entry_id,
+        ctime=-1 if metadata.ctime is None else metadata.ctime,
+        digest_type=metadata.digest_type.name if metadata.digest_type is not None else None,
+        password=_base64(metadata.password or b""),
+        custom_metadata={name: _base64(value) for name, value in metadata.custom_metadata.items()},
+        closed=metadata.is_closed,
+        all_ensembles={
+            str(first): [EnsembleMember(bookie) for bookie in ensemble]
+            for first, ensemble in metadata.ensembles.items()
+        },
+        ctoken=metadata.creation_token,
+    )
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+async def _metadata(context: Context, call: Call) -> Reply:
+    ledger_id = call.number("ledger_id")
+    return Json({str(ledger_id): ledger_view(await context.admin.ledgers.metadata(ledger_id))})
+
+
+# --- list -------------------------------------------------------------------------------------------------
+
+
+async def _list(context: Context, call: Call) -> Reply:
+    ledgers = context.admin.ledgers
+    if not call.flag("print_metadata"):
+        return JsonMembers(_ids(ledgers))
+    page: int | None = call.parameters["page"]
+    return JsonMembers(_listed(ledgers, page, decode=call.flag("decode_meta")))
+
+
+async def _ids(ledgers: LedgerPort) -> AsyncGenerator[tuple[str, Any], None]:
+    async for ledger_id in ledgers.ids():
+        yield str(ledger_id), None
+
+
+async def _listed(ledgers: LedgerPort, page: int | None, *, decode: bool) -> AsyncGenerator[tuple[str, Any], None]:
+    async for group in _groups(_page(ledgers.ids(), page)):
+        for metadata in await asyncio.gather(*(_existing(ledgers, ledger_id) for ledger_id in group)):
+            if metadata is not None:
+                raw = encode_ledger_metadata(metadata).decode("utf-8", "replace") if not decode else None
+                yield str(metadata.ledger_id), raw if raw is not None else ledger_view(metadata)
+
+
+async def _page(ids: AsyncIterator[int], page: int | None) -> AsyncIterator[int]:
+    """The ids of one page. The reference counts ids from 1 and pages from 100 * (page - 1), so the first page has
+    99: kept, since whoever pages through both would otherwise miss ledgers or see them twice."""
+    first, last = ((page - 1) * LEDGERS_PER_PAGE, page * LEDGERS_PER_PAGE - 1) if page is not None else (0, None)
+    number = 0
+    async for ledger_id in ids:
+        number += 1
+        if last is not None and number > last:
+            return
+        if number >= first:
+            yield ledger_id
+
+
+async def _groups(ids: AsyncIterator[int]) -> AsyncIterator[list[int]]:
+    group: list[int] = []
+    async for ledger_id in ids:
+        group.append(ledger_id)
+        if len(group) == _AT_A_TIME:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+async def _existing(ledgers: LedgerPort, ledger_id: int) -> LedgerMetadata | None:
+    try:
+        return await ledgers.metadata(ledger_id)
+    except NotThere:
+        return None  # deleted since it was listed
+
+
+# --- read, delete -----------------------------------------------------------------------------------------
+
+
+async def _read(context: Context, call: Call) -> Reply:
+    first, last = call.number("start_entry_id"), call.number("end_entry_id")
+    page: int | None = call.parameters["page"]
+    if last != -1 and last < first:
+        raise BadRequest(f"end_entry_id={last} is below start_entry_id={first}")
+    end = last if last != -1 else None
+    if page is not None:
+        first += (page - 1) * ENTRIES_PER_PAGE
+        if end is not None and end < first:
+            raise BadRequest(f"page={page} begins at entry {first}, behind end_entry_id={end}")
+        page_end = first + ENTRIES_PER_PAGE - 1
+        end = page_end if end is None else min(end, page_end)
+    return JsonMembers(_entries(context.admin.ledgers, call.number("ledger_id"), first, end, page))
+
+
+async def _entries(
+    ledgers: LedgerPort, ledger_id: int, first: int, last: int | None, page: int | None
+) -> AsyncGenerator[tuple[str, Any], None]:
+    entries = ledgers.entries(ledger_id, first, last)
+    try:
+        async for entry_id, payload in entries:
+            yield str(entry_id), payload.decode("ascii", "replace")
+    finally:
+        await entries.aclose()
+    if page is not None:
+        yield "Entries for page: ", str(page)
+
+
+async def _delete(context: Context, call: Call) -> Reply:
+    ledger_id = call.number("ledger_id")
+    await context.admin.ledgers.delete(ledger_id)
+    return Json(f"Deleted ledger: {ledger_id}")
+
+
+# --- the table --------------------------------------------------------------------------------------------
+
+
+def _ledger_id(missing: str) -> Parameter:
+    return Parameter("ledger_id", Kind.NUMBER, "The ledger.", missing=Text(missing, 404))
+
+
+def _resource(name: str, operation: Operation, refusal: str) -> Resource:
+    return Resource(f"{_BASE}/{name}", Group.ADMIN, (operation,), Text(refusal, 404), own=False)
+
+
+_NO_LEDGER: Final = Answer("There is no such ledger.", 404)
+_ONLY_GET: Final = "Not found method. Should be GET method"
+_NEEDS_ID: Final = f"{_ONLY_GET}, with ledger_id provided"
+_PAGE: Final = "Counted from 1; not given: everything."
+
+RESOURCES: Final = (
+    _resource(
+        "list",
+        Operation(
+            "GET",
+            "All ledgers, in the order of their ids",
+            _list,
+            (Answer("null, the stored text, or the metadata, by ledger id.", type=dict[str, str | LedgerView | None]),),
+            parameters=(
+                Parameter("print_metadata", Kind.FLAG, "With what is stored of each.", False),
+                Parameter("decode_meta", Kind.FLAG, "With `print_metadata`: as an object.", False),
+                Parameter(
+                    "page",
+                    Kind.NUMBER,
+                    f"With `print_metadata`: {LEDGERS_PER_PAGE} at a time, the first page one less. {_PAGE}",
+                    at_least=1,
+                ),
+            ),
+        ),
+        _ONLY_GET,
+    ),
+    _resource(
+        "metadata",
+        Operation(
+            "GET",
+            "The metadata of one ledger",
+            _metadata,
+            (Answer("One member, named by the ledger id.", type=dict[str, LedgerView]), _NO_LEDGER),
+            parameters=(_ledger_id(_ONLY_GET),),
+        ),
+        _ONLY_GET,
+    ),
+    _resource(
+        "read",
+        Operation(
+            "GET",
+            "Payloads as ASCII text, bytes beyond it replaced",
+            _read,
+            (Answer("Payload by entry id; with `page` also its number.", type=dict[str, str]), _NO_LEDGER),
+            parameters=(
+                _ledger_id(_NEEDS_ID),
+                Parameter("start_entry_id", Kind.NUMBER, "The first entry.", 0),
+                Parameter("end_entry_id", Kind.NUMBER, "The last entry; -1: of the ledger.", -1, at_least=-1),
+                Parameter("page", Kind.NUMBER, f"{ENTRIES_PER_PAGE} entries at a time. {_PAGE}", at_least=1),
+            ),
+        ),
+        _NEEDS_ID,
+    ),
+    _resource(
+        "delete",
+        Operation(
+            "DELETE",
+            "Delete a ledger; one that does not exist is fine",
+            _delete,
+            (Answer("What was done.", type=str),),
+            parameters=(_ledger_id("Not ledger found. Should provide ledger_id=<id>"),),
+        ),
+        "Not found method. Should be DELETE method",
+    ),
+)

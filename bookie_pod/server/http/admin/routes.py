@@ -1,0 +1,17 @@
+"""The whole admin API, as one table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_pod.server.http.admin import bookie, cluster, gc_control, gc_logs, gc_state, ledgers, settings
+
+RESOURCES: Final = (
+    *settings.RESOURCES,
+    *bookie.RESOURCES,
+    *gc_control.RESOURCES,
+    *gc_state.RESOURCES,
+    *gc_logs.RESOURCES,
+    *cluster.RESOURCES,
+    *ledgers.RESOURCES,
+)

@@ -1,0 +1,54 @@
+"""One request as a handler sees it: parameters checked against the table, the body as it came.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bookie_protocol.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`parameters` holds every parameter of the operation: its value, its default, or None."""
+
+    method: str
+    parameters: Mapping[str, Any]
+    body: bytes = b""
+
+    def number(self, name: str) -> int:
+        """A whole number that has a default, or is required."""
+        value = self.parameters[name]
+        assert isinstance(value, int), f"{name} has neither a value nor a default"
+        return value
+
+    def flag(self, name: str) -> bool:
+        return bool(self.parameters[name])
+
+    @property
+    def is_blank(self) -> bool:
+        """There is no body, or nothing in it."""
+        return not self.body.strip()
+
+    def members(self) -> dict[str, Any]:
+        """The body as a JSON object. `BadRequest`, in the reference's words, if it is none."""
+        try:
+            value = json.loads(self.body)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise BadRequest("Failed to handle the request, exception: Failed to deserialize Object from Json string")
+        return value
+
+
+def switch(members: Mapping[str, Any], name: str) -> bool | None:
+    """A JSON boolean of a body, None if it is not given. `BadRequest` for anything else."""
+    value = members.get(name)
+    if value is not None and not isinstance(value, bool):
+        raise BadRequest(f"{name} must be true or false, as a JSON boolean, not {json.dumps(value)[:100]}")
+    return value

@@ -1,0 +1,214 @@
+"""From a request to its handler, and the reply back onto the wire.
+
+Invariants
+- Every request ends: after the operation's time-out with 504, a stream after `STREAM_S`.
+- At most `ADMIN_CALLS` requests of the admin API are under way; more are 503 at once. Probes and metrics do not count.
+- Whatever is raised becomes one line: what the caller did wrong is 4xx, a fault 503; 500 is a bug, and is logged.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing
+from typing import Any, Final
+
+import structlog
+from aiohttp import web
+
+from bookie_pod.server.http.api import layout
+from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.replies import JSON_TYPE, Json, JsonMembers, Reply, Text
+from bookie_pod.server.http.api.schema import to_json
+from bookie_pod.server.http.api.table import METHODS, Group, Operation, Resource
+from bookie_pod.server.http.api.tokens import Tokens
+from bookie_protocol.errors import (
+    BadRequest,
+    CouldNotTell,
+    InvalidConfiguration,
+    NotThere,
+    PodkeeperError,
+    StartupError,
+    TooManyRequests,
+    Unauthorized,
+)
+
+_log = structlog.get_logger(__name__)
+
+ADMIN_CALLS: Final = 16
+STREAM_S: Final = 600.0
+_PIECE_BYTES: Final = 64 * 1024
+_NOT_FOUND: Final = "<html><body><h1>Resource not found</h1></body></html>"
+_FAILED: Final = "Internal Server Error"
+_STATUS: Final[tuple[tuple[type[PodkeeperError], int], ...]] = (
+    (NotThere, 404),
+    (BadRequest, 400),
+    (InvalidConfiguration, 400),
+    (Unauthorized, 403),
+    (TooManyRequests, 503),
+    (CouldNotTell, 503),
+    (StartupError, 409),
+    (PodkeeperError, 409),
+)
+
+
+class Dispatcher:
+    """Registers resources and serves them."""
+
+    def __init__(self, context: Context, tokens: Tokens | None, *, guarded: frozenset[Group]) -> None:
+        """`guarded`: groups that demand one of `tokens`."""
+        self._context = context
+        self._tokens = tokens
+        self._guarded = guarded if tokens is not None else frozenset[Group]()
+        self._admin_calls = 0
+
+    def add_to(self, app: web.Application, resources: Iterable[Resource]) -> None:
+        """Register every path with all methods."""
+        for resource in resources:
+            handler = self._handler(resource)
+            for method in METHODS:
+                app.router.add_route(method, resource.path, handler)
+
+    def _handler(self, resource: Resource) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return await self._guard(resource, request)
+
+        return handle
+
+    async def _guard(self, resource: Resource, request: web.Request) -> web.StreamResponse:
+        if resource.group in self._guarded and not await self._admitted(request):
+            answer = _text(Text("a bearer token is needed: Authorization: Bearer <token>", 401))
+            answer.headers["WWW-Authenticate"] = "Bearer"
+            return answer
+        operation = resource.operation(request.method)
+        if operation is None:
+            refusal = resource.refusal
+            return _text(Text(refusal.body.replace("{method}", request.method), refusal.status))
+        if resource.group is not Group.ADMIN:
+            return await self._serve(operation, request)
+        if not self._context.is_serving and not resource.always:
+            reason = self._context.status.unready_reason() or "the bookie starts or stops"
+            return _busy(f"the bookie does not serve: {reason}")
+        if self._admin_calls >= ADMIN_CALLS:
+            return _busy(f"{ADMIN_CALLS} requests are under way; try again later")
+        self._admin_calls += 1
+        try:
+            return await self._serve(operation, request)
+        finally:
+            self._admin_calls -= 1
+
+    async def _admitted(self, request: web.Request) -> bool:
+        assert self._tokens is not None, "guarded only with tokens"
+        return await self._tokens.admits(request.headers.get("Authorization"))
+
+    async def _serve(self, operation: Operation, request: web.Request) -> web.StreamResponse:
+        try:
+            async with asyncio.timeout(operation.timeout_s):
+                reply = await self._reply(operation, request)
+                if not isinstance(reply, JsonMembers):
+                    return _whole(reply)
+                first = await _first(reply)
+            return await _stream(request, first, reply)
+        except TimeoutError:
+            return _text(Text(f"no result within {operation.timeout_s:g} s", 504))
+        except PodkeeperError as error:
+            return _refused(error)
+        except (web.HTTPException, ConnectionError):
+            raise
+        except Exception as error:
+            _log.exception("HTTP request failed", path=request.path, reason=str(error))
+            return _text(Text(_FAILED, 500))
+
+    async def _reply(self, operation: Operation, request: web.Request) -> Reply:
+        # Of several values of one name the first counts, as in the reference.
+        values = operation.read({name: request.query.getall(name)[0] for name in request.query})
+        if isinstance(values, Text):
+            return values
+        body = await request.read() if operation.body is not None else b""
+        return await operation.handler(self._context, Call(request.method, values, body))
+
+
+@web.middleware
+async def plain_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """The router's own refusals in the reference's words."""
+    try:
+        return await handler(request)
+    except web.HTTPNotFound:
+        return web.Response(text=_NOT_FOUND, status=404, content_type="text/html")
+    except web.HTTPMethodNotAllowed as error:
+        return web.Response(status=405, headers={"Allow": ",".join(sorted(error.allowed_methods))})
+
+
+def _whole(reply: Text | Json) -> web.Response:
+    if isinstance(reply, Text):
+        return _text(reply)
+    value = to_json(reply.value)
+    return web.Response(text=layout.jackson(value) if reply.spaced else layout.gson(value), content_type=JSON_TYPE)
+
+
+def _text(reply: Text) -> web.Response:
+    if reply.content_type is not None:
+        return web.Response(body=reply.body.encode(), status=reply.status, headers={"Content-Type": reply.content_type})
+    return web.Response(text=reply.body, status=reply.status)
+
+
+def _busy(reason: str) -> web.Response:
+    answer = _text(Text(reason, 503))
+    answer.headers["Retry-After"] = "1"
+    return answer
+
+
+def _refused(error: PodkeeperError) -> web.Response:
+    line = " ".join(str(error).split())
+    status = next(status for kind, status in _STATUS if isinstance(error, kind))
+    return _busy(line) if status == 503 else _text(Text(line, status))
+
+
+async def _first(reply: JsonMembers) -> tuple[str, Any] | None:
+    """The first member, before the answer begins: what goes wrong until then has a status of its own."""
+    try:
+        return await anext(reply.members, None)
+    except BaseException:
+        await reply.members.aclose()
+        raise
+
+
+async def _stream(request: web.Request, first: tuple[str, Any] | None, reply: JsonMembers) -> web.StreamResponse:
+    """Send an object member by member. A fault in the middle ends the connection: the text is no JSON then."""
+    if first is None:
+        return web.Response(text="{ }", content_type=JSON_TYPE)
+    response = web.StreamResponse(headers={"Content-Type": f"{JSON_TYPE}; charset=utf-8"})
+    await response.prepare(request)
+    try:
+        async with asyncio.timeout(STREAM_S), aclosing(reply.members), aclosing(_pieces(first, reply)) as pieces:
+            async for piece in pieces:
+                await response.write(piece)
+            await response.write_eof()
+    except (PodkeeperError, TimeoutError) as error:
+        _log.warning("HTTP answer broken off", path=request.path, reason=str(error) or "it took too long")
+        request.protocol.force_close()
+        if request.transport is not None:
+            request.transport.abort()
+    return response
+
+
+async def _pieces(first: tuple[str, Any], reply: JsonMembers) -> AsyncGenerator[bytes, None]:
+    pending = ["{\n" + _member(*first)]
+    nbytes = 0
+    async for name, value in reply.members:
+        text = ",\n" + _member(name, value)
+        pending.append(text)
+        nbytes += len(text)
+        if nbytes >= _PIECE_BYTES:
+            yield "".join(pending).encode()
+            pending, nbytes = [], 0
+    yield ("".join(pending) + "\n}").encode()
+
+
+def _member(name: str, value: Any) -> str:
+    return f"{layout.INDENT}{layout.quoted(name)} : {layout.jackson(to_json(value), layout.INDENT)}"

@@ -1,0 +1,109 @@
+"""`/openapi.json`, made from the table of routes: it cannot say anything else than the server does.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from bookie_pod.server.http.api.replies import JSON_TYPE, TEXT_TYPE
+from bookie_pod.server.http.api.schema import Schemas
+from bookie_pod.server.http.api.table import LONG_MAX, Group, Kind, Operation, Parameter, Resource
+
+VERSION: Final = "3.1.0"
+_ABOUT: Final = (
+    "Administration, probes and metrics of one bookie. Paths, methods, parameters and bodies are those of Apache"
+    " BookKeeper's admin API; what only Podkeeper has says so. An error is one line of text."
+)
+_COMMON: Final = {
+    400: "A parameter or the body is wrong.",
+    401: "A bearer token is needed.",
+    500: "A bug; the bookie's log has it.",
+    503: "The bookie does not serve, is busy, or a fault kept it from finding out.",
+    504: "No result in time.",
+}
+
+
+def openapi(resources: Iterable[Resource], *, version: str, guarded: frozenset[Group] = frozenset()) -> dict[str, Any]:
+    """The document; `guarded` groups demand a token."""
+    schemas = Schemas()
+    paths = {each.path: _path(each, schemas, each.group in guarded) for each in resources}
+    document: dict[str, Any] = {
+        "openapi": VERSION,
+        "info": {"title": "Podkeeper bookie", "version": version, "description": _ABOUT},
+        "paths": paths,
+        "components": {"schemas": schemas.components},
+    }
+    if guarded:
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    return document
+
+
+def _path(resource: Resource, schemas: Schemas, guarded: bool) -> dict[str, Any]:
+    return {each.method.lower(): _operation(resource, each, schemas, guarded) for each in resource.operations}
+
+
+def _operation(resource: Resource, operation: Operation, schemas: Schemas, guarded: bool) -> dict[str, Any]:
+    summary = operation.summary + (" (Podkeeper's own)" if resource.own and resource.group is Group.ADMIN else "")
+    described: dict[str, Any] = {
+        "operationId": _identifier(resource, operation),
+        "tags": [resource.group.value],
+        "summary": summary,
+        "parameters": [_parameter(each) for each in operation.parameters],
+        "responses": _responses(resource, operation, schemas, guarded),
+    }
+    if operation.body is not None:
+        described["requestBody"] = {"content": {JSON_TYPE: {"schema": schemas.of(operation.body)}}}
+    if guarded:
+        described["security"] = [{"token": []}]
+    return described
+
+
+def _identifier(resource: Resource, operation: Operation) -> str:
+    words = resource.path.removeprefix("/api/v1").replace(".", "/").split("/")
+    return "_".join([operation.method.lower(), *(word for word in words if word)])
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": parameter.kind.value}
+    if parameter.kind is Kind.NUMBER:
+        schema |= {"minimum": parameter.at_least, "maximum": LONG_MAX, "format": "int64"}
+    if parameter.choices:
+        schema["enum"] = list(parameter.choices)
+    if parameter.default is not None:
+        schema["default"] = parameter.default
+    return {
+        "name": parameter.name,
+        "in": "query",
+        "required": parameter.missing is not None,
+        "description": parameter.about,
+        "schema": schema,
+    }
+
+
+def _responses(resource: Resource, operation: Operation, schemas: Schemas, guarded: bool) -> dict[str, Any]:
+    found: dict[int, dict[str, Any]] = {}
+    for answer in operation.answers:
+        content = found.setdefault(answer.status, {"description": answer.about, "content": {}})["content"]
+        if answer.type is None:
+            content[TEXT_TYPE] = {"schema": {"type": "string"}}
+        else:
+            content[JSON_TYPE] = {"schema": schemas.of(answer.type)}
+    for missing in (each.missing for each in operation.parameters if each.missing is not None):
+        found.setdefault(missing.status, _line(missing.body))
+    for status in _common(resource, operation, guarded):
+        found.setdefault(status, _line(_COMMON[status]))
+    return {str(status): found[status] for status in sorted(found)}
+
+
+def _common(resource: Resource, operation: Operation, guarded: bool) -> list[int]:
+    statuses = [401] if guarded else []
+    if resource.group is Group.ADMIN:
+        statuses += [500, 503, 504]
+    return statuses + ([400] if operation.parameters or operation.body is not None else [])
+
+
+def _line(about: str) -> dict[str, Any]:
+    return {"description": about, "content": {TEXT_TYPE: {"schema": {"type": "string"}}}}
