@@ -28,6 +28,8 @@ def cluster(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def environment(cluster, monkeypatch):
     monkeypatch.setenv("BK_metadataServiceUri", cluster.uri)
+    # Commands that run in this process must not leave their log set up: its stream is gone after the test.
+    monkeypatch.setattr("bookie_pod.logs.configure", lambda *settings: None)
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ from bookie_protocol.errors import (
 def nothing_set(monkeypatch):
     for name in ("BK_metadataServiceUri", "BOOKIE_CONF", "BOOKIE_LEDGER_PASSWORD"):
         monkeypatch.delenv(name, raising=False)
+    # Commands that run in this process must not leave their log set up: its stream is gone after the test.
+    monkeypatch.setattr("bookie_pod.logs.configure", lambda *settings: None)
 
 
 def uri(given=None, file=None):
