@@ -151,10 +151,10 @@ class Client:
 
         `metadata`: custom metadata, kept with the ledger's own. `ledger_id`: an id chosen by the caller; by
         default the cluster gives a new one. `deferred_sync`: entries are acknowledged before bookies synced
-        them, and count (`last_add_confirmed`) only after `LedgerWriter.force`; a bookie that fails ends such a
-        handle. Raises `BadRequest` (quorums that do not fit, an id that the metadata layout cannot hold),
-        `BadVersion` (deferred sync with protocol version 2), `NotEnoughBookies`, `MetadataExists` (the chosen
-        id is taken), `MetadataUnavailable`.
+        them, and count (`last_add_confirmed`) only after `LedgerWriter.force`; a bookie that fails, or a connection
+        lost before the force, ends such a handle. Raises `BadRequest` (quorums that do not fit, an id that the
+        metadata layout cannot hold), `BadVersion` (deferred sync with protocol version 2), `NotEnoughBookies`,
+        `MetadataExists` (the chosen id is taken), `MetadataUnavailable`.
         """
         new = NewLedger(
             quorums=Quorums(ensemble, write_quorum, ack_quorum),

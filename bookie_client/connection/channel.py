@@ -15,7 +15,7 @@ Source: reference client protocol, sections 2 and 18; reference metadata layout,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -60,6 +60,8 @@ class Channel:
         self._retry_at = 0.0
         self._delay = 0.0
         self._error: PodkeeperError | None = None
+        self.on_lost: dict[Callable[[], None], None] = {}
+        """Called, each, whenever a connection that stood is gone: the bookie may have been restarted."""
 
     @property
     def is_connected(self) -> bool:
@@ -215,6 +217,8 @@ class Channel:
         if self._connection is connection:
             self._connection = None
             self._back_off(BookieUnavailable(f"bookie {self.bookie_id}: connection lost"))
+            for told in list(self.on_lost):
+                told()
 
     async def close(self, reason: PodkeeperError) -> None:
         """End the attempt under way, or the connection; what is outstanding fails."""

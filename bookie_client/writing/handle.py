@@ -27,12 +27,12 @@ from bookie_client.reading.reader import EntryReader
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.ensemble_change import change_needed, close_needed, replace_bookies, with_new_ensemble
 from bookie_client.writing.explicit_lac import ExplicitLac
-from bookie_client.writing.force import force_ledger
+from bookie_client.writing.force import UnsyncedWatch, force_ledger
 from bookie_client.writing.pipeline import AddPipeline
 from bookie_client.writing.quorum_watch import watch_quorum
 from bookie_client.writing.spares import find_spares
 from bookie_protocol.digest import DigestManager
-from bookie_protocol.errors import LedgerClosed, PodkeeperError
+from bookie_protocol.errors import LedgerClosed, PodkeeperError, QuorumLost
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -77,6 +77,7 @@ class WriteHandle:
         if options.explicit_lac_interval is not None:
             announcer = ExplicitLac(context, self._state, digest, master_key)
             self._run(announcer.run(options.explicit_lac_interval), "explicit LAC")
+        self._unsynced = UnsyncedWatch(context, self._state, self._may_have_lost) if deferred_sync else None
         context.open_handles.add(self._abandon)
 
     # --- what can be asked ----------------------------------------------------------------------------------
@@ -220,6 +221,8 @@ class WriteHandle:
 
     async def _end_background(self) -> None:
         self._context.open_handles.discard(self._abandon)
+        if self._unsynced is not None:
+            self._unsynced.close()
         for task in self._background:
             task.cancel()
         if self._background:
@@ -229,6 +232,14 @@ class WriteHandle:
     def _run(self, work: Coroutine[None, None, None], name: str) -> None:
         loop = asyncio.get_running_loop()
         self._background.append(loop.create_task(work, name=f"ledger {self.ledger_id}: {name}"))
+
+    def _may_have_lost(self, bookie: str) -> None:
+        self._pipeline.abandon(
+            QuorumLost(
+                f"connection to bookie {bookie} lost: entries above {self._state.lac} were not forced, and a bookie "
+                "that was restarted has lost them"
+            )
+        )
 
     def _appending_failed(self, error: PodkeeperError) -> None:
         self._refuse_held(error)

@@ -123,3 +123,39 @@ async def test_protocol_version_2_has_no_deferred_sync(three):
         with pytest.raises(BadVersion, match="version 2 has no deferred sync"):
             await client.create(deferred_sync=True)
         assert three.metadata.ledgers.stored == {}
+
+
+def restart(cluster, bookie_id):
+    """The process ends and comes back at once, without what was not synced."""
+    server = cluster.servers[bookie_id]
+    server.bookie.crash()
+    for connection in list(server.connections):
+        connection.abort()
+
+
+async def test_a_bookie_restarted_before_the_force_ends_the_handle_because_it_forgot_what_it_had_acknowledged(three):
+    async with three.client() as client:
+        ledger = await client.create(write_quorum=3, ack_quorum=3, deferred_sync=True)
+        await ledger.append(b"kept")
+        await ledger.force()
+        await ledger.append(b"lost")
+        restart(three, "b2")
+        await until(lambda: ledger.failure is not None)
+        with pytest.raises(QuorumLost, match="connection to bookie b2 lost: entries above 0 were not forced"):
+            await ledger.flush()
+        with pytest.raises(LedgerClosed):
+            await ledger.force()
+        await ledger.close()
+        assert three.stored(0).last_entry_id == 0
+
+
+async def test_a_bookie_restarted_when_everything_is_forced_does_no_harm(three):
+    async with three.client() as client, client.create(write_quorum=3, ack_quorum=3, deferred_sync=True) as ledger:
+        await ledger.append(b"kept")
+        await ledger.force()
+        restart(three, "b2")
+        await until(lambda: not client._ready.pool.channel("b2", ledger.ledger_id).is_connected)
+        await asyncio.sleep(0.02)  # the back-off after a lost connection
+        await ledger.append(b"next")
+        await ledger.force()
+        assert ledger.last_add_confirmed == 1
