@@ -8,7 +8,7 @@ Start (a failure ends it there, with everything that was started stopped again):
  5. journals replayed into the storage
  6. everything flushed, marks written
  7. journals start (a new file each), checkpoints, disk monitor
- 8. registration, garbage collection
+ 8. registration, garbage collection, administration
  9. `DIRTY` written; requests are served; gRPC: health, gateway
 
 Stop: deregister, no more requests, answer what is under way, flush, marks, journals, files, `DIRTY` removed.
@@ -35,6 +35,7 @@ from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
+from bookie_pod.node.admin.ports import Administration, RunningBookie
 from bookie_pod.node.background import BackgroundTasks, collect_cycles
 from bookie_pod.node.blocking_steps import BlockingSteps
 from bookie_pod.node.bookie_id import (
@@ -57,6 +58,7 @@ from bookie_pod.node.registration import RegistrationManager, ServerStatus
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
 from bookie_pod.node.status_file import StatusFiles
 from bookie_pod.server.grpc.start import start_grpc
+from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_pod.server.tcp.listener import TcpListener
@@ -110,6 +112,7 @@ class Bookie:
         self._registration: RegistrationManager | None = None
         self.gc: GarbageCollection
         self._mode: BookieMode | None = None
+        self._administration: Administration | None = None
         self._tasks = BackgroundTasks(self.loop, self.fail)
         self._steps = BlockingSteps()
 
@@ -126,7 +129,7 @@ class Bookie:
         config = self.config
         uri = required_metadata_uri(config)
         await self._bind()
-        http = asyncio.create_task(start_http(config.http, self, self.registry))
+        http = asyncio.create_task(start_http(config.http, self, self.registry, self._admin_ports))
         self._undo.push_async_callback(_stop_server, http)
         self._phase("connecting to the metadata service")
         self._metadata = await open_metadata(config.metadata, uri)
@@ -146,6 +149,7 @@ class Bookie:
         await http
         await self._register()
         self._start_gc()
+        self._start_administration()
         await asyncio.to_thread(self._dirty.write)
         self._server.context.accepting = True
         self._running = True
@@ -274,6 +278,31 @@ class Bookie:
     def _start_gc(self) -> None:
         self.gc.start()
         self._undo.push_async_callback(self.gc.stop)
+
+    def _start_administration(self) -> None:
+        assert self._registration is not None, "it registered before"
+        host, port = self._registration.address or ("", self.port)
+        self._administration = Administration(
+            RunningBookie(
+                config=self.config,
+                files=self._files,
+                metadata=self._metadata,
+                bookie_id=self.bookie_id,
+                port=self.port,
+                address=f"{host}:{port}",
+                storage=self._storage.storage,
+                journals=self._journals,
+                gc=self.gc,
+                mode=self._mode_of(),
+                registration=self._registration,
+                status=self,
+            )
+        )
+        self._undo.push_async_callback(self._administration.stop)
+
+    def _admin_ports(self) -> AdminPorts | None:
+        """What the admin API reaches; None while the bookie does not serve."""
+        return self._administration.ports if self._running and self._administration is not None else None
 
     def _under_pressure(self) -> bool:
         """Clients wait for the disks. Any thread."""

@@ -74,6 +74,11 @@ class RegistrationManager:
         self._remove_listener: Callable[[], None] = lambda: None
 
     @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port that it publishes."""
+        return self._info.bookie_address()
+
+    @property
     def status(self) -> ServerStatus:
         """What is known to stand in the metadata service."""
         return self._status

@@ -59,11 +59,6 @@ class NodePort(Protocol):
         """Host and port that clients are told."""
         ...
 
-    @property
-    def is_forced_read_only(self) -> bool:
-        """By configuration, for ever."""
-        ...
-
     def state(self) -> NodeState: ...
     def space(self) -> Space:
         """Blocks."""

@@ -1,0 +1,102 @@
+"""Puts together what the HTTP admin API reaches, and takes it down.
+
+Threads: event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.node import options
+from bookie_pod.node.admin.client import AdminClient
+from bookie_pod.node.admin.cluster_view import ClusterView
+from bookie_pod.node.admin.collectors import Collectors
+from bookie_pod.node.admin.index_compaction import IndexCompactions
+from bookie_pod.node.admin.ledgers import ClusterLedgers
+from bookie_pod.node.admin.sanity import SanityTest
+from bookie_pod.node.admin.settings import Settings
+from bookie_pod.node.admin.this_bookie import BookieParts, ThisBookie
+from bookie_pod.node.gc.collection import GarbageCollection
+from bookie_pod.node.identity import check_cookies
+from bookie_pod.node.mode import BookieMode
+from bookie_pod.node.registration import RegistrationManager
+from bookie_pod.server.http.admin.ports import AdminPorts
+from bookie_pod.server.status import NodeStatus
+from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.engines.interface import LedgerStorage
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.journal.journal import Journal
+from bookie_protocol.metadata_service.interface import MetadataService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningBookie:
+    """The parts of a bookie that serves."""
+
+    config: BookieConfig
+    files: Files
+    metadata: MetadataService
+    bookie_id: str
+    port: int
+    address: str
+    storage: LedgerStorage
+    journals: Sequence[Journal]
+    gc: GarbageCollection
+    mode: BookieMode
+    registration: RegistrationManager
+    status: NodeStatus
+
+
+class Administration:
+    """The ports of one bookie; `stop` before its storage is closed."""
+
+    def __init__(self, bookie: RunningBookie) -> None:
+        self._client = AdminClient(bookie.metadata, bookie.config.network.max_frame_size_bytes)
+        self._indexes = IndexCompactions(_indexes(bookie.storage))
+        settings = Settings(bookie.config, bookie.gc.reconfigure)
+
+        async def accept_new_directories(config: BookieConfig) -> None:
+            directories = replace(config.directories, allow_storage_expansion=True)
+            await check_cookies(
+                replace(config, directories=directories),
+                bookie.metadata,
+                bookie.files,
+                bookie.bookie_id,
+                options.address_options(bookie.config, bookie.port),
+            )
+
+        parts = BookieParts(
+            bookie_id=bookie.bookie_id,
+            address=bookie.address,
+            config=lambda: settings.config,
+            started_with=bookie.config,
+            files=bookie.files,
+            status=bookie.status,
+            mode=bookie.mode,
+            registration=bookie.registration,
+            journals=bookie.journals,
+            indexes=self._indexes,
+            sanity=SanityTest(self._client, bookie.bookie_id),
+            check_cookies=accept_new_directories,
+        )
+        self.ports = AdminPorts(
+            ThisBookie(parts),
+            Collectors(bookie.gc),
+            ClusterView(self._client),
+            ClusterLedgers(self._client),
+            settings,
+        )
+
+    async def stop(self) -> None:
+        """Close the client, and wait for a compaction of an index that runs."""
+        await self._client.close()
+        await asyncio.to_thread(self._indexes.stop)
+
+
+def _indexes(storage: LedgerStorage) -> dict[str, Callable[[], None]]:
+    if not isinstance(storage, DbLedgerStorage):
+        return {}
+    return {directory.locations.path: directory.locations.compact for directory in storage.directories}
