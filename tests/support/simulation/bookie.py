@@ -49,7 +49,7 @@ class _Process:
         replay = ReplayIntoStorage(self.storage)
         bookie.disk.replay(replay)
         loop, host = bookie.loop, bookie.host
-        self.journal = VirtualJournal(loop, bookie.disk, bookie.random, bookie.disk_options)
+        self.journal = VirtualJournal(loop, bookie.disk, bookie.random, bookie.disk_options, bookie.slowness)
         self.journal.on_sync = lambda: bookie.on_event("sync", host)
         self.lanes = VirtualLanes(loop, bookie.random, bookie.disk_options)
         ledgers = Ledgers(self.storage, 1, journaled_keys=replay.journaled_keys, clock=loop.time)
@@ -99,6 +99,7 @@ class VirtualBookie:
         self.trace = trace
         self.disk = Disk()
         self.disk_options = disk_options
+        self.slowness = disk_options.spread ** random.random()
         self.on_event: Callable[[str, str], None] = lambda event, host: None
         self.read_only = False
         self._metadata = metadata

@@ -56,13 +56,18 @@ class DiskOptions:
     read_seconds: float = 0.0005
     stall_chance: float = 0.0
     stall_seconds: float = 1.0
+    spread: float = 1.0
+    """How many times slower the slowest bookie's syncs are than the fastest one's, at most."""
 
 
 class VirtualJournal:
     """Group commit on a virtual disk: one group is written and synced at a time."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, disk: Disk, random: Random, options: DiskOptions) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, disk: Disk, random: Random, options: DiskOptions, slowness: float = 1.0
+    ) -> None:
         self._loop = loop
+        self._slowness = slowness
         self._disk = disk
         self._random = random
         self._options = options
@@ -105,7 +110,7 @@ class VirtualJournal:
         waiting = [batch for batch in group if batch.sync]
         self._acknowledge([batch for batch in group if not batch.sync])
         if waiting:
-            seconds = self._options.sync_seconds * (0.5 + self._random.random())
+            seconds = self._options.sync_seconds * self._slowness * (0.5 + self._random.random())
             if self._options.stall_chance and self._random.random() < self._options.stall_chance:
                 seconds += self._options.stall_seconds * self._random.random()
             due = max(self._loop.time() + seconds, self.stalled_until)

@@ -239,7 +239,8 @@ class MetadataServer:
             return
         self.trace(HOST, f"session {session_id} of {host} ends")
         for path in self._owned.pop(session_id, {}):
-            if self.nodes.at(path, self.nodes.now) is not None:
+            record = self.nodes.at(path, self.nodes.now)
+            if record is not None and record.owner == session_id:
                 self.nodes.delete(path, ANY_VERSION)
 
     # --- requests, as they arrive ---------------------------------------------------------------------------

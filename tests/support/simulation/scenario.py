@@ -163,7 +163,7 @@ def draw(seed: int) -> Scenario:
     recovering = random.random() < 0.6
     client = _client(random)
     kinds = ("plain", "plain", "plain", "bulk", "advanced", "deferred")[: 6 if client.protocol_version == 3 else 5]
-    ledgers = tuple(_ledger(random, horizon, recovering, kinds) for _ in range(1 if random.random() < 0.7 else 2))
+    ledgers = tuple(_ledger(random, horizon, recovering, kinds) for _ in range(random.choice((1, 2, 3))))
     return Scenario(
         seed,
         quorums,
@@ -184,7 +184,7 @@ def _between(random: Random, low: float, high: float) -> float:
 
 
 def _ledger(random: Random, horizon: float, recovering: bool, kinds: tuple[str, ...]) -> LedgerPlan:
-    entries = random.choice((1, 3, 8, 15, 25, 40))
+    entries = random.choice((1, 5, 15, 30, 60))
     pause = 0.0 if random.random() < 0.2 else _between(random, 0.1, 1.0) * horizon / entries
     return LedgerPlan(
         entries=entries,
@@ -207,7 +207,7 @@ def _faults(random: Random, allowed: list[str], horizon: float) -> tuple[FaultPl
         return ()
     weights = [WEIGHTS[kind] for kind in allowed]
     faults: list[FaultPlan] = []
-    for _ in range(random.choice((1, 2, 3, 5))):
+    for _ in range(random.choice((1, 3, 6, 12))):
         at, moment, number = None, "", 0
         if random.random() < 0.4:
             at = random.random() * horizon
@@ -243,6 +243,7 @@ def _disk(random: Random) -> DiskOptions:
         read_seconds=_between(random, 0.0001, 0.005),
         stall_chance=random.choice((0.0, 0.0, 0.05)),
         stall_seconds=random.choice((0.05, 0.3, 1.0)),
+        spread=random.choice((1.0, 30.0)),
     )
 
 

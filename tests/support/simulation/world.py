@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import structlog
 
+from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
@@ -250,22 +251,28 @@ class World:
         for ledger in self.history.ledgers.values():
             checks.ledger_ended(self.history, ledger)
             view = checks.ReaderView(self.history, ledger, "last-reader")
-            try:
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    async with reader.client.open(ledger.ledger_id, password=PASSWORD) as handle:
-                        view.lac(handle.last_add_confirmed)
-                        read = [entry async for entry in handle.entries()]
-            except (PodkeeperError, TimeoutError) as error:
-                self.history.violated("S6 survival", ledger, f"it cannot be read: {error!r}")
-                continue
+            read = await self._read_all(reader, ledger, view)
             for entry in read:
                 view.entry(entry.entry_id, entry.payload)
-            if [entry.entry_id for entry in read] != list(range(ledger.metadata.last_entry_id + 1)):
-                self.history.violated(
-                    "S6 survival",
-                    ledger,
-                    f"entries {[entry.entry_id for entry in read]} were read of {ledger.metadata}",
-                )
+            ids = [entry.entry_id for entry in read]
+            if ids != list(range(ledger.metadata.last_entry_id + 1)):
+                self.history.violated("S6 survival", ledger, f"entries {ids} were read of {ledger.metadata}")
+
+    async def _read_all(
+        self, reader: VirtualClient, ledger: LedgerHistory, view: checks.ReaderView
+    ) -> list[LedgerEntry]:
+        deadline = self.loop.time() + PATIENCE_SECONDS
+        while True:
+            try:
+                async with reader.client.open(ledger.ledger_id, password=PASSWORD) as handle:
+                    view.lac(handle.last_add_confirmed)
+                    return [entry async for entry in handle.entries()]
+            except PodkeeperError as error:
+                # A bookie may not be registered again yet.
+                if self.loop.time() > deadline:
+                    self.history.violated("S6 survival", ledger, f"it cannot be read: {error!r}")
+                    return []
+                await asyncio.sleep(0.5)
 
 
 # --- running --------------------------------------------------------------------------------------------------
