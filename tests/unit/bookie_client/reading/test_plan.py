@@ -89,7 +89,14 @@ def test_the_rest_of_the_last_piece_is_cut_anew():
     (piece,) = ask_all(under_test)
     under_test.took(piece, entries(0, 3), 150_000)
     pieces = ask_all(under_test)
-    assert (pieces[0].start, pieces[0].count, pieces[0].by_batch) == (3, 1, False)
+    assert (pieces[0].start, pieces[0].count, pieces[0].by_batch) == (3, 4, False)
+
+
+def test_entries_too_large_for_batches_keep_to_the_limit_of_single_reads():
+    under_test = plan(average=80_000, max_entries=3)
+    pieces = ask_all(under_test)
+    assert not any(piece.by_batch for piece in pieces)
+    assert sum(piece.count for piece in pieces) == under_test.singles_in_use == 3
 
 
 def test_an_error_ends_the_piece_where_it_is():
