@@ -27,6 +27,8 @@ MAX_QUEUED_ENTRIES: Final = 4_096
 MAX_QUEUED_BYTES: Final = 8 * 1024 * 1024
 BATCH_ENTRIES: Final = 1_024
 BATCH_BYTES: Final = 2 * 1024 * 1024
+SINGLES: Final = 256
+"""Single entries that are sent, and whose ends are told, together."""
 _LOOK_SECONDS: Final = 1.0
 """How often a thread that waits for room looks whether the client is still there."""
 
@@ -78,13 +80,6 @@ class _Batch:
         self.is_single = is_single
         self.future = _uncancellable()
 
-    def ended(self, sent: asyncio.Future[list[int]]) -> None:
-        """Every add of the batch has ended."""
-        if self.is_single and not sent.cancelled() and sent.exception() is None:
-            self.future.set_result(sent.result()[0])
-        else:
-            pass_on(sent, self.future)
-
     def fail(self, error: Exception) -> None:
         self.future.set_exception(error)
 
@@ -100,7 +95,7 @@ class AppendQueue:
         self._entries = 0
         self._nbytes = 0
         self._is_sending = False
-        self._sending: _Batch | None = None
+        self._sending: list[_Batch] = []
 
     # --- any thread -----------------------------------------------------------------------------------------
 
@@ -120,7 +115,7 @@ class AppendQueue:
     def _put(self, batch: _Batch) -> Future[Any]:
         self._thread.check()
         with self._changed:
-            while self._batches and not self._fits(batch):
+            while self._entries and not self._fits(batch):
                 self._changed.wait(_LOOK_SECONDS)
                 self._thread.check()
             self._batches.append(batch)
@@ -144,30 +139,61 @@ class AppendQueue:
         sender.add_done_callback(self._ended)
 
     async def _send_all(self) -> None:
-        while (batch := self._next()) is not None:
-            self._sending = batch
-            await self._send(batch)
+        while batches := self._next():
+            self._sending = batches
+            if batches[0].is_single:
+                await self._send_singles(batches)
+            else:
+                await self._send(batches[0])
+            self._release(batches)
 
     def _ended(self, sender: asyncio.Task[None]) -> None:
         """All is sent, or the loop ends: then nobody else tells those who wait."""
-        batch, self._sending = self._sending, None
+        batches, self._sending = self._sending, []
         if not sender.cancelled():
             return
-        if batch is not None and not batch.future.done():
-            batch.fail(closed_error())
-        while (batch := self._next()) is not None:
-            batch.fail(closed_error())
+        while batches or (batches := self._next()):
+            for batch in batches:
+                if not batch.future.done():
+                    batch.fail(closed_error())
+            self._release(batches)
+            batches = []
 
-    def _next(self) -> _Batch | None:
+    def _next(self) -> list[_Batch]:
+        """The oldest batch, or all single entries up to the next one that is not."""
+        taken: list[_Batch] = []
         with self._changed:
-            if not self._batches:
+            while self._batches and len(taken) < SINGLES:
+                if taken and not self._batches[0].is_single:
+                    break
+                taken.append(self._batches.popleft())
+                if not taken[0].is_single:
+                    break
+            if not taken:
                 self._is_sending = False
-                return None
-            batch = self._batches.popleft()
-            self._entries -= len(batch.payloads)
-            self._nbytes -= batch.nbytes
+        return taken
+
+    def _release(self, batches: list[_Batch]) -> None:
+        """They were sent, or have failed: there is room for others."""
+        with self._changed:
+            for batch in batches:
+                self._entries -= len(batch.payloads)
+                self._nbytes -= batch.nbytes
             self._changed.notify_all()
-            return batch
+
+    async def _send_singles(self, batches: list[_Batch]) -> None:
+        """One call-back for all of them: adds end in order, so the last one's end is the end of all."""
+        submit = self._writer.submit
+        sent: list[tuple[_Batch, asyncio.Future[int]]] = []
+        try:
+            for batch in batches:
+                try:
+                    sent.append((batch, await submit(batch.payloads[0])))
+                except Exception as error:
+                    batch.fail(error)
+        finally:
+            if sent:
+                sent[-1][1].add_done_callback(lambda _: _tell_each(sent))
 
     async def _send(self, batch: _Batch) -> None:
         if not batch.payloads:
@@ -178,7 +204,13 @@ class AppendQueue:
         except Exception as error:
             batch.fail(error)
         else:
-            sent.add_done_callback(batch.ended)
+            sent.add_done_callback(lambda ended: pass_on(ended, batch.future))
+
+
+def _tell_each(sent: list[tuple[_Batch, asyncio.Future[int]]]) -> None:
+    for batch, add in sent:
+        if not batch.future.done():
+            pass_on(add, batch.future)
 
 
 def as_bytes(payload: Buffer) -> bytes:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -113,7 +114,9 @@ def test_what_waits_to_be_sent_is_bounded(cluster, monkeypatch):
         writer = threading.Thread(target=submit)
         writer.start()
         until_true(lambda: ledger.pending == 10)
-        until_true(lambda: len(given) == 31)  # window, the one in hand, queue
+        until_true(lambda: len(given) >= 20)
+        time.sleep(0.05)
+        assert len(given) <= 30  # window, queue
         cluster.release()
         writer.join(10)
         assert [future.result(5) for future in given] == list(range(100))
