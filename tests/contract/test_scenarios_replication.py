@@ -170,24 +170,19 @@ async def test_a_bookie_that_fails_behind_the_ack_quorum_is_replaced_with_the_ne
         ledger = await create(client, 3, 3, 2)
         before = ledger.metadata.last_ensemble
         late = before[2]
-        bookie = cluster.bookies[late]
-        bookie.pause()
-        try:
+        with cluster.paused([late]):
             assert await ledger.append(payload(0)) == 0
             if fault == "dies":
-                bookie.kill()
+                cluster.kill(late)
             await until(lambda: ledger._state.late_failures, 10)
             assert ledger.ensemble_changes == 0
             assert (await client.metadata(ledger.ledger_id)).ensembles == {0: before}
             assert await ledger.append(payload(1)) == 1
-            after = (await client.metadata(ledger.ledger_id)).ensembles
-            assert list(after) == [0, 1]
-            assert (after[1][:2], late in after[1]) == (before[:2], False)
-        finally:
-            if fault == "dies":
-                await asyncio.to_thread(cluster.start, [late])
-            else:
-                bookie.resume()
+        after = (await client.metadata(ledger.ledger_id)).ensembles
+        assert list(after) == [0, 1]
+        assert (after[1][:2], late in after[1]) == (before[:2], False)
+        if fault == "dies":
+            await asyncio.to_thread(cluster.start, [late])
         await ledger.close()
         assert await read_all(client, ledger.ledger_id, 2)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.interop.cluster import KINDS, Cluster
+from tests.interop.java_client import JavaClient
 from tests.interop.java_programs import PROJECT
 
 _OPTION = "--bookie"
@@ -73,3 +75,21 @@ def cluster(make_cluster, bookie_kind) -> Cluster:
 def solo(make_cluster) -> Cluster:
     """A cluster in which each test runs one bookie of its own, and discards it."""
     return make_cluster()
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def quartet(request, make_cluster) -> Cluster:
+    """Four bookies of one kind, first of ours, then Java's. Tests may stop them, and leave them running."""
+    made = make_cluster()
+    with ThreadPoolExecutor(4) as threads:
+        for started in [threads.submit(made.bookie(request.param).start) for _ in range(4)]:
+            started.result()
+    return made
+
+
+@pytest.fixture(scope="session")
+def java_client(quartet, class_path, tmp_path_factory) -> Iterator[JavaClient]:
+    """The stock client on that cluster."""
+    client = JavaClient(class_path, quartet.metadata_uri, tmp_path_factory.mktemp("java") / "client.log")
+    yield client
+    client.stop()

@@ -10,10 +10,11 @@ One thread uses a `ServeCluster`; blocking calls of it are short, but for `start
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from tests.support.hanging import hanging
 from tests.support.serve_process import ServeProcess
 from tests.support.until import until_true
 
@@ -56,17 +57,10 @@ class ServeCluster:
         for name in names:
             self.bookies[name].kill()
 
-    @contextmanager
-    def paused(self, names: Iterable[str]) -> Iterator[None]:
+    def paused(self, names: Iterable[str]) -> AbstractContextManager[None]:
         """These hang meanwhile: connections to them stand, and nobody answers."""
-        hanging = [self.bookies[name] for name in names]
-        for bookie in hanging:
-            bookie.pause()
-        try:
-            yield
-        finally:
-            for bookie in hanging:
-                bookie.resume()
+        processes = [self.bookies[name].process for name in names]
+        return hanging(process.pid for process in processes if process is not None)
 
     def stop(self) -> None:
         """End all processes, without waiting for their flushes."""
