@@ -1,1 +1,1 @@
-"""The `bookie` command line: `serve`, `config print|check|docs`, `version`."""
+"""The `bookie` command line: `serve`, `standalone`, `ledger`, `bench`, `cluster`, `config`, `trial`, `version`."""

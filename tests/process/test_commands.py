@@ -242,3 +242,18 @@ def test_a_port_in_use_is_one_line(cluster, tmp_path):
     assert ended.returncode == 2
     (line,) = ended.stderr.decode().splitlines()
     assert f"cannot listen on 127.0.0.1:{port}" in line
+
+
+@pytest.mark.zookeeper
+def test_a_cluster_with_its_metadata_in_zookeeper(zookeeper, tmp_path):
+    uri = zookeeper.uri("/standalone", "hierarchical")
+    for expected in ([], [b"kept"]):
+        with StandaloneCommand(tmp_path / "data", "--bookies", "1", "--zookeeper", uri) as cluster:
+            assert cluster.uri == uri
+            with BlockingClient(uri) as client:
+                ledgers = list(client.list())
+                read = [entry.payload for ledger in ledgers for entry in client.open(ledger).entries()]
+                assert read == expected
+                with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as ledger:
+                    ledger.append(b"kept")
+            assert cluster.stop() == 0
