@@ -15,7 +15,7 @@ Source: reference bookie behaviour, section 4.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from heapq import merge
 from itertools import groupby
 
@@ -24,7 +24,7 @@ from bookie_pod.storage.engines.metrics import MemTableMetrics
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_protocol.entry import LAST_ENTRY
-from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, StorageFault
+from bookie_protocol.errors import EntryDamaged, LedgerStateUnknown, NoSuchEntry, StorageFault
 
 
 class MemTableReads:
@@ -37,6 +37,8 @@ class MemTableReads:
         self._cache = cache
         self._logs = logs
         self._metrics = metrics
+        self.damaged: Collection[int] = frozenset()
+        """Locations of entries that are known to be damaged: they are not served."""
 
     def read(self, ledger_id: int, entry_id: int) -> bytes:
         """See `LedgerStorage.read`."""
@@ -48,6 +50,8 @@ class MemTableReads:
         location = self._locate(ledger_id, entry_id)
         if not location:
             raise self._absent(ledger_id, f"entry {entry_id}")
+        if location in self.damaged:
+            raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
         begin = time.perf_counter()
         try:
             entry = self._logs.read(location, ledger_id, entry_id)

@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import takewhile
@@ -191,6 +191,10 @@ class MemTableStorage(ABC):
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
         return self._reads.entry_ids(ledger_id)
+
+    def refuse(self, locations: Collection[int]) -> None:
+        """From now on entries at these locations are not served; the collection may change later. Any thread."""
+        self._reads.damaged = locations
 
     # --- any thread -----------------------------------------------------------------------------------------
 

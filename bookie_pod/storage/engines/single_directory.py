@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from heapq import merge
 from itertools import groupby
 
@@ -36,7 +36,7 @@ from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_protocol.entry import LAST_ENTRY
-from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, StorageFault
+from bookie_protocol.errors import EntryDamaged, LedgerStateUnknown, NoSuchEntry, NoSuchLedger, StorageFault
 
 _SIZE_PREFIX = 4
 
@@ -68,6 +68,8 @@ class SingleDirectoryStorage:
         self.read_cache = ReadCache(read_cache_bytes)
         self.flush_wanted = False
         """A flush was asked for and has not swapped yet. Event loop."""
+        self.damaged: Collection[int] = frozenset()
+        """Locations of entries that are known to be damaged: they are not served."""
         self._on_loop = on_loop
         self._half_bytes = half_bytes
         self._flush_bytes = min(flush_bytes, half_bytes)
@@ -227,6 +229,8 @@ class SingleDirectoryStorage:
         return NoSuchEntry(f"ledger {ledger_id} has no {what} here")
 
     def _read_log(self, location: int, ledger_id: int, entry_id: int, generation: int) -> bytes:
+        if location in self.damaged:
+            raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
         begin = time.perf_counter()
         entry = self.logs.read(location, ledger_id, entry_id)
         end = time.perf_counter()
@@ -236,7 +240,7 @@ class SingleDirectoryStorage:
         if window:
             behind = location + len(entry) + _SIZE_PREFIX
             ahead = self.logs.read_ahead(behind, ledger_id, entry_id + 1, window, self._read_ahead_bytes)
-            rows += [(row[0], row[1]) for row in ahead]
+            rows += [(row[0], row[1]) for row in ahead if row[2] not in self.damaged]
             nbytes = sum(len(row[1]) for row in ahead)
             self._metrics.read_ahead(time.perf_counter() - end, len(ahead), nbytes)
             self._windows.done(ledger_id, rows[-1][0] + 1, window)

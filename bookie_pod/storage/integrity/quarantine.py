@@ -1,0 +1,159 @@
+"""What is known to be damaged in one ledger or journal directory.
+
+Invariants
+- An entry is known by its *location*: a copy that is written anew, by re-replication or by a repair, lies elsewhere and
+  is served at once.
+- At most `limit` damages are kept; those beyond are counted, and found again by the next pass.
+- A pass that has looked at everything forgets what it did not meet again: it was repaired, rewritten or deleted.
+
+Threads: the scrubber changes it; any thread may read. `locations` is made for the read path: one look-up, no lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+from bookie_pod.storage.entry_log.format import split_location
+
+MAX_DAMAGES: Final = 10_000
+
+
+class DamageKind(Enum):
+    """What is damaged; the value stands in the state file and in the admin API."""
+
+    ENTRY = "entry"
+    """One entry: other bytes where the index points, or a wrong digest."""
+    LOG = "entry log"
+    """Header or framing of an entry log."""
+    LEDGERS_MAP = "ledgers map"
+    """The table at the end of an entry log, which garbage collection goes by."""
+    INDEX = "index"
+    """The index of a ledger cannot be read."""
+    JOURNAL = "journal"
+    """A journal file that is kept as a backup."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One finding. Ids are -1 where they mean nothing."""
+
+    kind: DamageKind
+    detail: str
+    """What was found, with file and offset."""
+    file_id: int = -1
+    """Entry log or journal."""
+    ledger_id: int = -1
+    entry_id: int = -1
+    location: int = 0
+    """Of a damaged entry: where the index points."""
+    found_ms: int = 0
+    """When it was found first, ms since the epoch."""
+    seen_in_pass: int = 0
+
+    @property
+    def key(self) -> tuple[str, int, int, int, int]:
+        """What makes two findings the same."""
+        return self.kind.value, self.file_id, self.ledger_id, self.entry_id, self.location
+
+
+class QuarantineRegister:
+    """The damages of one directory."""
+
+    def __init__(self, damages: Iterable[Damage] = (), limit: int = MAX_DAMAGES) -> None:
+        self.locations: set[int] = set()
+        """Where damaged entries lie. Read-only for others."""
+        self.overflowed = 0
+        """Findings that did not fit since the last complete pass."""
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._damages: dict[tuple[str, int, int, int, int], Damage] = {}
+        self._logs: dict[int, str] = {}
+        for damage in damages:
+            self._put(damage)
+
+    def __len__(self) -> int:
+        return len(self._damages)
+
+    def add(self, damage: Damage) -> bool:
+        """Take note of a finding; False if it was known."""
+        with self._lock:
+            known = self._damages.get(damage.key)
+            if known is not None:
+                self._damages[damage.key] = replace(damage, found_ms=known.found_ms)
+                return False
+            if len(self._damages) >= self._limit:
+                self.overflowed += 1
+                return True
+            self._put(damage)
+            return True
+
+    def _put(self, damage: Damage) -> None:
+        self._damages[damage.key] = damage
+        if damage.kind is DamageKind.ENTRY and damage.location:
+            self.locations.add(damage.location)
+            self._logs.setdefault(split_location(damage.location)[0], damage.detail)
+        elif damage.kind in (DamageKind.LOG, DamageKind.LEDGERS_MAP):
+            self._logs[damage.file_id] = damage.detail
+
+    def end_pass(self, number: int) -> list[Damage]:
+        """Pass `number` has looked at everything: forget what it did not meet, and return that."""
+        with self._lock:
+            kept = [each for each in self._damages.values() if each.seen_in_pass >= number]
+            gone = [each for each in self._damages.values() if each.seen_in_pass < number]
+            self._rebuild(kept)
+            self.overflowed = 0
+            return gone
+
+    def discard(self, damages: Iterable[Damage]) -> None:
+        """Forget some: they were repaired."""
+        with self._lock:
+            repaired = {each.key for each in damages}
+            self._rebuild([each for each in self._damages.values() if each.key not in repaired])
+
+    def _rebuild(self, damages: list[Damage]) -> None:
+        self._damages, self._logs = {}, {}
+        # In place, because the read path holds this very set; what stays damaged never leaves it meanwhile.
+        self.locations.intersection_update({each.location for each in damages})
+        for damage in damages:
+            self._put(damage)
+
+    def damages(self) -> list[Damage]:
+        """All of them, the oldest first."""
+        with self._lock:
+            return sorted(self._damages.values(), key=lambda each: (each.found_ms, each.key))
+
+    def holds_log(self, log_id: int) -> bool:
+        """Whether this entry log, or an entry in it, is damaged: then it is neither compacted nor removed."""
+        return log_id in self._logs
+
+
+def to_json(damage: Damage) -> dict[str, Any]:
+    """For the state file and the admin API."""
+    return {
+        "kind": damage.kind.value,
+        "detail": damage.detail,
+        "fileId": damage.file_id,
+        "ledgerId": damage.ledger_id,
+        "entryId": damage.entry_id,
+        "location": damage.location,
+        "foundMs": damage.found_ms,
+        "seenInPass": damage.seen_in_pass,
+    }
+
+
+def from_json(stored: dict[str, Any]) -> Damage:
+    """The inverse. Raises `ValueError`, `KeyError` or `TypeError` for anything else."""
+    return Damage(
+        DamageKind(stored["kind"]),
+        str(stored["detail"]),
+        int(stored["fileId"]),
+        int(stored["ledgerId"]),
+        int(stored["entryId"]),
+        int(stored["location"]),
+        int(stored["foundMs"]),
+        int(stored["seenInPass"]),
+    )

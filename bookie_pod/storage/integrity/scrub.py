@@ -1,0 +1,184 @@
+"""The scrubber: one thread that reads everything now and then, before a client needs it.
+
+Invariants
+- One pass at a time, over one directory after the other; between two passes lies the interval times 0.5 to 1.5, counted
+  across restarts. A pass that a stop or a crash interrupted is taken up where it was.
+- Damage ends nothing: it is registered, counted, logged, and refused to readers. What cannot be checked at all is
+  counted as fatal, and looked at again by the next pass. (The reference stops the bookie there; one that still serves
+  most of what it holds is worth more than one that does not.)
+- The event loop is never waited for and never held up.
+
+Threads: `scrubber` runs passes; everything public may be called by any thread.
+
+Source: reference bookie behaviour, sections 8.2 and 11.7.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import structlog
+
+from bookie_pod.storage.integrity.quarantine import Damage
+from bookie_pod.storage.integrity.scrub_pace import ScrubStopped
+from bookie_pod.storage.integrity.scrub_pass import NoScrubMetrics, PartState, ScrubMetrics, ScrubPart
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubState:
+    """What the scrubber is doing, for the admin API."""
+
+    enabled: bool
+    """Passes come by themselves (`localScrubInterval` > 0)."""
+    running: bool
+    next_pass_ms: int | None
+    """When the next pass begins, ms since the epoch; None: one runs, or none is planned."""
+    parts: tuple[PartState, ...]
+    damages: tuple[Damage, ...]
+    overflowed: int
+    """Damages that were found and did not fit the register."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Scrubber:
+    """See the module."""
+
+    def __init__(
+        self,
+        parts: Sequence[ScrubPart],
+        stopped: threading.Event,
+        *,
+        interval_s: float,
+        after_pass: Callable[[Sequence[tuple[ScrubPart, Damage]]], None] | None = None,
+        metrics: ScrubMetrics | None = None,
+        now_ms: Callable[[], int] = _now_ms,
+        random: Random | None = None,
+    ) -> None:
+        """`stopped` is the event that the parts' pace listens to. `interval_s` 0: passes only on request.
+
+        `after_pass` gets all damage that is known when a pass has ended; it must not block for long.
+        """
+        self.parts = tuple(parts)
+        self._stopped = stopped
+        self._interval_ms = interval_s * 1000
+        self._after_pass = after_pass
+        self._metrics: ScrubMetrics = metrics or NoScrubMetrics()
+        self._now_ms = now_ms
+        self._random = random or Random()
+        self._wake = threading.Condition()
+        self._requested = False
+        self._running = False
+        self._due_ms: int | None = None
+        self._thread: threading.Thread | None = None
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to wait for the first pass."""
+        self._plan()
+        self._thread = threading.Thread(target=self._run, name="scrubber", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End at the next entry, store the position, and wait for that."""
+        self._stopped.set()
+        with self._wake:
+            self._wake.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def request(self) -> bool:
+        """Ask for a pass now; False if one runs or was asked for."""
+        with self._wake:
+            if self._running or self._requested:
+                return False
+            self._requested = True
+            self._wake.notify_all()
+        return True
+
+    def _run(self) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._requested or self._stopped.is_set(), timeout=self._wait_s())
+                if self._stopped.is_set():
+                    return
+                due = self._requested or (self._due_ms is not None and self._now_ms() >= self._due_ms)
+                self._requested = False
+            if not due:
+                continue
+            try:
+                self.run_pass()
+            except ScrubStopped:
+                return
+            except Exception as error:  # the thread must outlive a fault of ours; the next pass goes on
+                _log.exception("scrub failed", reason=str(error))
+            self._plan()
+
+    def _wait_s(self) -> float | None:
+        # Bounded, because the clock of the plan may be set back or forth.
+        return None if self._due_ms is None else min(60.0, max(0.0, (self._due_ms - self._now_ms()) / 1000))
+
+    def _plan(self) -> None:
+        if self._interval_ms <= 0:
+            self._due_ms = None
+        elif any(part.is_interrupted for part in self.parts):
+            self._due_ms = self._now_ms()
+        else:
+            now = self._now_ms()
+            done = min((part.position.completed_ms for part in self.parts), default=0)
+            since = done if 0 < done <= now else now
+            self._due_ms = max(now, since + int(self._interval_ms * self._random.uniform(0.5, 1.5)))
+
+    # --- one pass -------------------------------------------------------------------------------------------
+
+    def run_pass(self) -> bool:
+        """Make one pass on the calling thread; whether everything could be checked. Raises `ScrubStopped`."""
+        self._running = True
+        began = time.perf_counter()
+        complete = False
+        try:
+            complete = self._pass()
+            _log.info("scrub complete", damages=len(self.damages()), checked_all=complete)
+        finally:
+            self._running = False
+            if not self._stopped.is_set():
+                self._metrics.ran((time.perf_counter() - began) * 1000, complete)
+        if self._after_pass is not None:
+            self._after_pass(self.damages_by_part())
+        return complete
+
+    def _pass(self) -> bool:
+        # After an interruption only what is left of that pass: directories before it are done.
+        interrupted = [index for index, part in enumerate(self.parts) if part.is_interrupted]
+        first = interrupted[0] if interrupted else 0
+        complete = [part.run() for part in self.parts[first:]]
+        return all(complete)
+
+    # --- what can be asked ----------------------------------------------------------------------------------
+
+    def state(self) -> ScrubState:
+        return ScrubState(
+            self._interval_ms > 0,
+            self._running,
+            None if self._running else self._due_ms,
+            tuple(part.state() for part in self.parts),
+            tuple(self.damages()),
+            sum(part.register.overflowed for part in self.parts),
+        )
+
+    def damages(self) -> list[Damage]:
+        """Everything that is known to be damaged."""
+        return [damage for _, damage in self.damages_by_part()]
+
+    def damages_by_part(self) -> list[tuple[ScrubPart, Damage]]:
+        """The same, with the directory."""
+        return [(part, damage) for part in self.parts for damage in part.register.damages()]

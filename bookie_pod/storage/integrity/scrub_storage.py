@@ -1,0 +1,155 @@
+"""The storage engines as the scrubber sees them, and what else it needs from outside.
+
+Threads: the scrubber's calls all of it, beside reads, writes, flushes and garbage collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Protocol
+
+from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.engines.interface import LedgerStorage
+from bookie_pod.storage.engines.memtable_storage import MemTableStorage
+from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
+from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.gc.engines import CollectedDirectory, CollectedEngine
+from bookie_pod.storage.index.locations import EntryMove
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import NoLedgerIndex
+
+
+class DigestTypes(Protocol):
+    """The digest type that a ledger's metadata names."""
+
+    def digest_type(self, ledger_id: int) -> DigestType | None:
+        """None: unknown, or nobody could tell now. May wait for the metadata service; never raises."""
+        ...
+
+
+class NoDigestTypes:
+    """Nothing is known of any ledger: digests are not checked."""
+
+    def digest_type(self, ledger_id: int) -> DigestType | None:
+        return None
+
+
+class ScrubbedStorage(Protocol):
+    """One space of entry logs with the index that points into it."""
+
+    @property
+    def logs(self) -> EntryLogger: ...
+
+    def ledger_ids(self) -> Collection[int]: ...
+
+    def has_ledger(self, ledger_id: int) -> bool: ...
+
+    def rows(self, ledger_id: int, first_entry: int) -> Iterator[tuple[int, int]]:
+        """(entry id, location) from `first_entry` on, ascending. `StorageFault`; nothing of an unknown ledger."""
+        ...
+
+    def location_of(self, ledger_id: int, entry_id: int) -> int:
+        """Where the index says the entry is; 0 when it says nothing. `StorageFault`."""
+        ...
+
+    def restore(self, ledger_id: int, entry_id: int, location: int) -> bool:
+        """Put the missing row of an entry; False if there is one meanwhile. Durable on return. `StorageFault`."""
+        ...
+
+    def flush(self) -> None:
+        """Make everything before this call durable. `StorageFault`."""
+        ...
+
+    def refuse(self, locations: Collection[int]) -> None:
+        """From now on reads of entries at these places fail as damaged. The collection may change later."""
+        ...
+
+    def forget_cached(self, ledger_id: int) -> None:
+        """Drop what the read cache holds of a ledger."""
+        ...
+
+
+class ScrubbedDirectory:
+    """One ledger directory of `DbLedgerStorage`."""
+
+    def __init__(self, directory: SingleDirectoryStorage) -> None:
+        self._directory = directory
+        self._collected = CollectedDirectory(directory)
+
+    @property
+    def logs(self) -> EntryLogger:
+        return self._directory.logs
+
+    def ledger_ids(self) -> Collection[int]:
+        return self._collected.ledger_ids()
+
+    def has_ledger(self, ledger_id: int) -> bool:
+        return self._collected.has_ledger(ledger_id)
+
+    def rows(self, ledger_id: int, first_entry: int) -> Iterator[tuple[int, int]]:
+        return self._directory.locations.rows(ledger_id, first_entry)
+
+    def location_of(self, ledger_id: int, entry_id: int) -> int:
+        return self._collected.location_of(ledger_id, entry_id)
+
+    def restore(self, ledger_id: int, entry_id: int, location: int) -> bool:
+        return self._collected.move([EntryMove(ledger_id, entry_id, 0, location)]) == 1
+
+    def flush(self) -> None:
+        self._directory.flush()
+
+    def refuse(self, locations: Collection[int]) -> None:
+        self._directory.damaged = locations
+
+    def forget_cached(self, ledger_id: int) -> None:
+        self._directory.read_cache.forget_ledger(ledger_id)
+
+
+class ScrubbedEngine:
+    """`SortedLedgerStorage` or `InterleavedLedgerStorage`: one space over all directories."""
+
+    def __init__(self, storage: MemTableStorage) -> None:
+        self._storage = storage
+        self._collected = CollectedEngine(storage)
+
+    @property
+    def logs(self) -> EntryLogger:
+        return self._storage.logs
+
+    def ledger_ids(self) -> Collection[int]:
+        return self._collected.ledger_ids()
+
+    def has_ledger(self, ledger_id: int) -> bool:
+        return self._collected.has_ledger(ledger_id)
+
+    def rows(self, ledger_id: int, first_entry: int) -> Iterator[tuple[int, int]]:
+        try:
+            pages = self._storage.cache.scan(ledger_id)
+        except NoLedgerIndex:
+            return
+        for page in pages:
+            yield from (row for row in page if row[0] >= first_entry)
+
+    def location_of(self, ledger_id: int, entry_id: int) -> int:
+        return self._collected.location_of(ledger_id, entry_id)
+
+    def restore(self, ledger_id: int, entry_id: int, location: int) -> bool:
+        return self._collected.move([EntryMove(ledger_id, entry_id, 0, location)]) == 1
+
+    def flush(self) -> None:
+        self._storage.flush()
+
+    def refuse(self, locations: Collection[int]) -> None:
+        self._storage.refuse(locations)
+
+    def forget_cached(self, ledger_id: int) -> None:
+        """Nothing that was read from a log is cached here."""
+
+
+def scrubbed(storage: LedgerStorage) -> list[ScrubbedStorage]:
+    """What is scrubbed separately: each directory of `DbLedgerStorage`, or the whole of the other engines."""
+    if isinstance(storage, DbLedgerStorage):
+        return [ScrubbedDirectory(directory) for directory in storage.directories]
+    if isinstance(storage, MemTableStorage):
+        return [ScrubbedEngine(storage)]
+    raise TypeError(f"{type(storage).__name__} cannot be scrubbed")

@@ -1,0 +1,303 @@
+"""A bit that flips anywhere is found, reported, and never served."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.index_file import slot_offset
+from bookie_pod.storage.index.locations import KEY as ROW_KEY
+from bookie_pod.storage.index.locations import VALUE
+from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
+from bookie_pod.storage.integrity.scrub_checks import check_journal
+from bookie_pod.storage.journal.format import HEADER_LENGTH
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import EntryDamaged, NotThere, StorageFault
+from tests.support.journal_rig import DIRECTORY, JournalRig, an_add, small_options
+from tests.support.memory_files import MemoryFiles
+from tests.support.memtable_engine import MemTableBookie
+from tests.support.scrub_rig import ScrubRig, signed
+
+LEDGERS = [3, 4]
+ENTRIES = 5
+ENTRY_SIZE = len(signed(3, 0))
+
+
+@pytest.fixture(params=["db", "sorted", "interleaved"])
+def rig(request: pytest.FixtureRequest) -> ScrubRig:
+    rig = ScrubRig(None if request.param == "db" else MemTableBookie(request.param))
+    rig.write(LEDGERS, ENTRIES)
+    return rig
+
+
+def kinds(damages: list[Damage]) -> set[DamageKind]:
+    return {each.kind for each in damages}
+
+
+def assert_truth(rig: ScrubRig) -> None:
+    """Every read gives the entry that was written, or an error that is no denial."""
+    for ledger_id in LEDGERS:
+        for entry_id in range(ENTRIES):
+            try:
+                assert rig.storage.read(ledger_id, entry_id) == signed(ledger_id, entry_id)
+            except NotThere as error:
+                raise AssertionError(f"a denial: {error}") from error
+            except StorageFault:
+                continue
+
+
+def test_nothing_is_found_where_nothing_is_wrong(rig: ScrubRig) -> None:
+    assert rig.run() == []
+    assert rig.scrub.counts.digests == len(LEDGERS) * ENTRIES
+    assert rig.scrub.counts.rows == len(LEDGERS) * ENTRIES
+    assert rig.scrub.counts.restored == 0
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("offset", range(0, ENTRY_SIZE, 7))
+def test_every_bit_of_an_entry_counts(rig: ScrubRig, offset: int) -> None:
+    path, position = rig.place(3, 2)
+    rig.restart()
+    rig.flip(path, position + offset, bit=offset % 8)
+    damages = rig.run()
+    assert (3, 2) in {(each.ledger_id, each.entry_id) for each in damages if each.kind is DamageKind.ENTRY}
+    with pytest.raises(EntryDamaged):
+        rig.storage.read(3, 2)
+    assert_truth(rig)
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_every_bit_of_a_size_word_counts(rig: ScrubRig, bit: int) -> None:
+    path, position = rig.place(4, 1)
+    rig.restart()
+    rig.flip(path, position - 4 + bit // 8, bit % 8)
+    assert rig.run()
+    assert_truth(rig)
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("bit", range(20 * 8))
+def test_every_bit_of_a_log_header_counts(rig: ScrubRig, bit: int) -> None:
+    path, _ = rig.place(3, 0)
+    log_id = rig.part.logs.log_ids()[0]
+    rig.restart()
+    rig.flip(path, bit // 8, bit % 8)
+    assert kinds(rig.run()) & {DamageKind.LOG, DamageKind.LEDGERS_MAP}
+    assert rig.scrub.register.holds_log(log_id)
+    assert_truth(rig)
+    rig.storage.close()
+
+
+def test_a_bit_of_the_ledgers_map_counts_unless_it_only_adds(rig: ScrubRig) -> None:
+    path, _ = rig.place(3, 0)
+    (offset,) = struct.unpack_from(">q", rig.files.read_bytes(path), 8)
+    size = rig.files.size(path)
+    log_id = rig.part.logs.log_ids()[0]
+    rig.restart()
+    for at in range(offset, size):
+        for bit in range(8):
+            rig.flip(path, at, bit)
+            found = rig.part.logs.ledgers_map(log_id)
+            harmless = found.end is None and all(
+                found.ledgers.get(each, 0) >= ENTRIES * (4 + ENTRY_SIZE) for each in LEDGERS
+            )
+            assert bool(rig.run()) is not harmless, (at - offset, bit)
+            rig.flip(path, at, bit)
+    assert rig.run() == []
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_every_bit_of_a_location_counts(bit: int) -> None:
+    rig = ScrubRig()
+    rig.write(LEDGERS, ENTRIES)
+    store = rig.storage.directories[0].locations._store  # type: ignore[union-attr]
+    value = VALUE.pack(VALUE.unpack(store.get(ROW_KEY.pack(3, 1)) or b"")[0] ^ (1 << bit if bit < 63 else -1 << 63))
+    batch = store.batch()
+    batch.put(ROW_KEY.pack(3, 1), value)
+    batch.commit()
+    damages = rig.run()
+    assert {(each.ledger_id, each.entry_id) for each in damages} == {(3, 1)}
+    assert_truth(rig)
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("bit", range(0, 64, 5))
+def test_bits_of_an_index_file_count(bit: int) -> None:
+    rig = ScrubRig(MemTableBookie("sorted"))
+    rig.write(LEDGERS, ENTRIES)
+    rig.restart()
+    (path,) = (each for each in _walk(rig.files, "/ledgers0") if each.endswith("/3.idx"))
+    rig.flip(path, slot_offset(1) + bit // 8, bit % 8)
+    assert {(each.ledger_id, each.entry_id) for each in rig.run()} == {(3, 1)}
+    assert_truth(rig)
+    rig.storage.close()
+
+
+def test_a_row_that_is_gone_is_put_back() -> None:
+    rig = ScrubRig()
+    rig.write(LEDGERS, ENTRIES)
+    batch = rig.storage.directories[0].locations._store.batch()  # type: ignore[union-attr]
+    batch.delete(ROW_KEY.pack(3, 1))
+    batch.commit()
+    with pytest.raises(NotThere):
+        rig.storage.read(3, 1)
+    assert rig.run() == []
+    assert rig.scrub.counts.restored == 1
+    assert rig.storage.read(3, 1) == signed(3, 1)
+    rig.storage.close()
+
+
+def test_a_damaged_entry_without_a_row_is_damaged_and_no_longer_denied() -> None:
+    rig = ScrubRig()
+    rig.write(LEDGERS, ENTRIES)
+    path, position = rig.place(3, 1)
+    rig.flip(path, position + 50)
+    batch = rig.storage.directories[0].locations._store.batch()  # type: ignore[union-attr]
+    batch.delete(ROW_KEY.pack(3, 1))
+    batch.commit()
+    assert [(each.ledger_id, each.entry_id) for each in rig.run()] == [(3, 1)]
+    with pytest.raises(EntryDamaged):
+        rig.storage.read(3, 1)
+    rig.storage.close()
+
+
+def test_rows_of_deleted_ledgers_do_not_come_back(rig: ScrubRig) -> None:
+    rig.storage.delete_ledger(3)
+    rig.storage.flush()
+    assert rig.run() == []
+    assert rig.scrub.counts.restored == 0
+    assert 3 not in rig.storage.ledger_ids()
+    rig.storage.close()
+
+
+def test_without_a_known_digest_only_the_framing_is_checked(rig: ScrubRig) -> None:
+    rig.digests.default = None
+    rig.digests.digests[4] = DigestType.MAC
+    path, position = rig.place(3, 2)
+    rig.flip(path, position + 60)
+    assert rig.run() == []
+    assert rig.scrub.counts.digests == 0
+    rig.storage.close()
+
+
+def test_entries_behind_damage_in_the_framing_are_checked_and_served(rig: ScrubRig) -> None:
+    path, position = rig.place(3, 1)
+    other, behind = rig.place(3, 4)
+    assert (other, behind > position) == (path, True)
+    rig.restart()
+    rig.files.corrupt(path, position - 4, b"\x80\0\0\0")
+    rig.flip(path, behind + 50)
+    damages = rig.run()
+    assert kinds(damages) == {DamageKind.LOG, DamageKind.ENTRY}
+    assert {each.entry_id for each in damages if each.ledger_id == 3} == {1, 4}
+    assert rig.storage.read(3, 3) == signed(3, 3)
+    rig.storage.close()
+
+
+def test_a_log_that_is_gone_damages_its_entries(rig: ScrubRig) -> None:
+    path, _ = rig.place(3, 0)
+    rig.restart()
+    rig.files.unlink(path)
+    found = rig.run()
+    assert len([each for each in found if each.kind is DamageKind.ENTRY]) == len(LEDGERS) * ENTRIES
+    assert_truth(rig)
+    rig.storage.close()
+
+
+def test_a_log_that_cannot_be_read_is_a_finding_and_ends_nothing(rig: ScrubRig) -> None:
+    path, _ = rig.place(3, 0)
+    rig.write([5], 2)
+    rig.restart()
+    rig.files.faults.fail("pread", path=path)
+    damages = rig.run()
+    assert DamageKind.LOG in kinds(damages)
+    assert {each.ledger_id for each in damages if each.kind is DamageKind.ENTRY} == {3, 4}
+    rig.files.faults.clear()
+    assert rig.run() == []
+    rig.storage.close()
+
+
+def test_an_index_that_cannot_be_read_is_a_fatal_finding_and_forgets_nothing() -> None:
+    rig = ScrubRig()
+    rig.write(LEDGERS, ENTRIES)
+    path, position = rig.place(3, 2)
+    rig.flip(path, position + 60)
+    assert len(rig.run()) == 1
+    store = rig.storage.directories[0].locations._store  # type: ignore[union-attr]
+    batch = store.batch()
+    batch.put(ROW_KEY.pack(4, 0), b"short")
+    batch.commit()
+    damages = rig.run()
+    assert {(each.kind, each.ledger_id) for each in damages} == {(DamageKind.ENTRY, 3), (DamageKind.INDEX, 4)}
+    assert rig.scrub.counts.faults > 0
+    assert rig.scrub.state().errors
+    rig.storage.close()
+
+
+def test_a_copy_that_is_written_anew_is_served_at_once_and_forgotten_by_the_next_pass(rig: ScrubRig) -> None:
+    path, position = rig.place(3, 2)
+    rig.restart()
+    rig.flip(path, position + 60)
+    assert len(rig.run()) == 1
+    rig.write([3], 1, first=2)
+    assert rig.storage.read(3, 2) == signed(3, 2)
+    assert rig.run() == []
+    rig.storage.close()
+
+
+def test_what_the_read_cache_holds_of_a_damaged_entry_is_dropped() -> None:
+    rig = ScrubRig()
+    rig.write(LEDGERS, ENTRIES)
+    path, position = rig.place(3, 2)
+    rig.restart()
+    rig.flip(path, position + 60)
+    assert rig.storage.read(3, 2) != signed(3, 2), "nobody looked at its digest yet"
+    assert rig.storage.cached(3, 2) is not None
+    rig.run()
+    assert rig.storage.cached(3, 2) is None
+    with pytest.raises(EntryDamaged):
+        rig.storage.read(3, 2)
+    rig.storage.read(3, 0)  # reads ahead over the damaged one
+    assert rig.storage.cached(3, 2) is None
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("checks", [True, False])
+def test_bits_of_an_old_journal_count(checks: bool) -> None:
+    with JournalRig(options=small_options(group_checks=checks)) as rig:
+        for entry_id in range(5):
+            rig.add(an_add(1, entry_id, b"payload" * 20))
+    (name,) = rig.journals()
+    files, journal_id = rig.files, int(name.split(".")[0], 16)
+    assert isinstance(files, MemoryFiles)
+    assert _check(files, journal_id) == []
+    path = f"{DIRECTORY}/{name}"
+    places = range(HEADER_LENGTH, HEADER_LENGTH + 4 + 24 + 140)
+    found = 0
+    for at in places:
+        byte = files.read_bytes(path)[at : at + 1]
+        files.corrupt(path, at, bytes([byte[0] ^ 0x40]))
+        found += bool(_check(files, journal_id))
+        files.corrupt(path, at, byte)
+    if checks:
+        assert found == len(places)
+    else:
+        assert found > 0, "lengths are all that can be checked"
+
+
+def _check(files: Files, journal_id: int) -> list[Damage]:
+    found: list[Damage] = []
+    check_journal(files, DIRECTORY, journal_id, found.append, lambda entries, nbytes: None)
+    return found
+
+
+def _walk(files: MemoryFiles, folder: str) -> list[str]:
+    found: list[str] = []
+    for name in files.listdir(folder):
+        path = f"{folder}/{name}"
+        found += _walk(files, path) if files.is_dir(path) else [path]
+    return found
