@@ -23,6 +23,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 _JARS = ("zookeeper-*", "zookeeper-jute-*", "slf4j-api-*", "log4j-*", "netty-*", "metrics-core-*", "snappy-*")
 _COMMONS = ("commons-io-*", "commons-lang*", "commons-cli-*", "commons-codec-*")
 _START_SECONDS = 60.0
+_SESSION_SECONDS = 10.0
 _ATTEMPTS = 3
 TICK_MS = 500
 
@@ -144,16 +145,19 @@ class ZooKeeperServer:
         return False
 
     def _serves(self, deadline: float) -> bool:
-        """The first session after a cold start may take seconds on a busy machine; here it is waited for."""
-        client = KazooClient(hosts=self.hosts, timeout=_START_SECONDS, sasl_options=self._login())
-        try:
-            client.start(timeout=max(0.0, deadline - time.monotonic()))
-        except KazooTimeoutError:
-            return False
-        finally:
-            client.stop()
-            client.close()
-        return True
+        """The first session after a cold start may take seconds on a busy machine; here it is waited for. A connection
+        that came before the server was ready is never answered, so it is given up for another one."""
+        while (left := deadline - time.monotonic()) > 0:
+            client = KazooClient(hosts=self.hosts, timeout=_SESSION_SECONDS, sasl_options=self._login())
+            try:
+                client.start(timeout=min(left, _SESSION_SECONDS))
+            except KazooTimeoutError:
+                continue
+            finally:
+                client.stop()
+                client.close()
+            return True
+        return False
 
 
 def _class_path() -> str:
