@@ -123,6 +123,9 @@ class ClientOptions:
     long_poll_timeout: float = 5.0
     """Seconds for which a bookie is asked to wait for news of an open ledger that is tailed, protocol version 3
     only."""
+    tail_patience: float = 60.0
+    """Seconds for which a tail goes on trying to read a confirmed entry while bookies are unreachable, or refuse
+    because they have too much to do."""
     keep_metadata_updated: bool = False
     """Readers follow the metadata of closed ledgers too, so that they know copies that re-replication moved before
     reads fail (the reference's open option of this name)."""
@@ -202,6 +205,7 @@ _POSITIVE: Final = (
     "max_speculative_read_timeout",
     "degraded_retry_interval",
     "long_poll_timeout",
+    "tail_patience",
     "recovery_window_entries",
     "recovery_window_bytes",
 )

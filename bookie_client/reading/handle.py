@@ -155,7 +155,8 @@ class LedgerReader:
 
         The newest entry comes when the next one is written, when its writer tells bookies
         (`explicit_lac_interval`), or when the ledger is closed. Bookies that fail are passed over; new segments
-        are followed. Of a ledger that is closed already all entries come at once.
+        are followed. While all bookies of an entry are unreachable the iteration waits for them, up to
+        `tail_patience`. Of a ledger that is closed already all entries come at once.
 
         Raises `BadRequest` (`start` is negative). Iterating raises what reading an entry raises, `NoSuchLedger`
         when the ledger was deleted while it was open, and `LedgerClosed` when this handle was closed. To go on
@@ -163,7 +164,8 @@ class LedgerReader:
         """
         if start < 0:
             raise BadRequest(f"ledger {self.ledger_id}: {start} is no entry id")
-        return tail(self._ledger, self._follower, self._confirmed_batches, start)
+        patience = self._context.options.tail_patience
+        return tail(self._ledger, self._follower, self._confirmed_batches, start, patience)
 
     # --- the handle -----------------------------------------------------------------------------------------
 
