@@ -106,8 +106,10 @@ async def test_a_bulk_append_fails_with_what_ended_the_handle(three):
 async def test_a_bulk_append_without_some_bookie_goes_to_the_others(three):
     async with three.client() as client, client.create(write_quorum=3, ack_quorum=2) as ledger:
         await three.servers["b3"].stop()
-        await ledger.append_many([b"x"] * 10)
-        assert list(ledger.degraded.values()) == ["b3"]
+        await ledger.append_many([b"x"] * 9)
+        await until(lambda: ledger._state.late_failures or ledger.degraded)
+        await ledger.append(b"x")
+        await until(lambda: list(ledger.degraded.values()) == ["b3"])
         assert await ledger.append_many([b"x"] * 2000) == list(range(10, 2010))
         assert three.held_at("b1", 0) == three.held_at("b2", 0) == set(range(2010))
 
