@@ -20,6 +20,7 @@ _ABOUT: Final = (
 _COMMON: Final = {
     400: "A parameter or the body is wrong.",
     401: "A bearer token is needed.",
+    413: "The body is longer than 1 MiB.",
     500: "A bug; the bookie's log has it.",
     503: "The bookie does not serve, is busy, or a fault kept it from finding out.",
     504: "No result in time.",
@@ -102,7 +103,9 @@ def _common(resource: Resource, operation: Operation, guarded: bool) -> list[int
     statuses = [401] if guarded else []
     if resource.group is Group.ADMIN:
         statuses += [500, 503, 504]
-    return statuses + ([400] if operation.parameters or operation.body is not None else [])
+    if operation.body is not None:
+        statuses += [400, 413]
+    return [*statuses, 400] if operation.parameters else statuses
 
 
 def _line(about: str) -> dict[str, Any]:

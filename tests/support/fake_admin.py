@@ -1,0 +1,200 @@
+"""The ports of the admin API, without a node behind them: a test sets what they say and sees what they were told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bookie_pod.server.http.admin.ports import AdminPorts, ClusterState, DiskFiles, Mark, Space
+from bookie_pod.server.status import NodeState
+from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, UsageBucket
+from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoSuchLedger
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+
+def gc_state(**changes: object) -> GcState:
+    """A collector that waits, with these differences."""
+    values: dict[str, object] = {
+        "force_compacting": False,
+        "major_compacting": False,
+        "minor_compacting": False,
+        "last_major_ms": 0,
+        "last_minor_ms": 0,
+        "major_count": 0,
+        "minor_count": 0,
+        "major_suspended": False,
+        "minor_suspended": False,
+        "phase": "waiting",
+        "quarantined": {},
+        "last_errors": (),
+    }
+    return GcState(**(values | changes))  # type: ignore[arg-type]
+
+
+@dataclass
+class FakeNodePort:
+    bookie_id: str = "127.0.0.1:32700"
+    address: str = "127.0.0.1:32700"
+    flags: NodeState = field(default_factory=lambda: NodeState(True, False, False, True))
+    found_space: Space = field(default_factory=lambda: Space(100, 40))
+    found_marks: Sequence[Mark] = (Mark(16, 512),)
+    found_files: DiskFiles = field(default_factory=lambda: DiskFiles(["10.txn"], ["0.log", "1.log"], []))
+    sane: bool = True
+    fault: Exception | None = None
+    """Raised by whatever is called next."""
+    indexes: dict[str, bool] = field(default_factory=dict)
+    expansions: int = 0
+    compacted: list[Sequence[str] | None] = field(default_factory=list)
+
+    def _check(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+    def state(self) -> NodeState:
+        return self.flags
+
+    def space(self) -> Space:
+        self._check()
+        return self.found_space
+
+    def marks(self) -> Sequence[Mark]:
+        return self.found_marks
+
+    def files(self) -> DiskFiles:
+        self._check()
+        return self.found_files
+
+    async def set_read_only(self, read_only: bool) -> None:
+        self._check()
+        self.flags = self.flags._replace(read_only=read_only)
+
+    async def check_sanity(self) -> bool:
+        self._check()
+        return self.sane
+
+    async def expand_storage(self) -> None:
+        self._check()
+        self.expansions += 1
+
+    def index_compactions(self) -> Mapping[str, bool]:
+        return self.indexes
+
+    def compact_indexes(self, paths: Sequence[str] | None) -> None:
+        if paths is not None and not set(paths) <= set(self.indexes):
+            raise BadRequest("no such index")
+        self.compacted.append(paths)
+
+
+@dataclass
+class FakeGcPort:
+    collectors: list[tuple[str, GcState]] = field(default_factory=lambda: [("/data/ledgers", gc_state())])
+    logs: dict[int, LogReport] = field(default_factory=dict)
+    forced: list[tuple[bool | None, bool | None]] = field(default_factory=list)
+    force_pending: bool = False
+    major_suspended: bool = False
+    minor_suspended: bool = False
+
+    def force(self, major: bool | None = None, minor: bool | None = None) -> None:
+        self.forced.append((major, minor))
+        self.force_pending = True
+
+    def suspend(self, *, major: bool = False, minor: bool = False) -> None:
+        self.major_suspended |= major
+        self.minor_suspended |= minor
+
+    def resume(self, *, major: bool = False, minor: bool = False) -> None:
+        self.major_suspended &= not major
+        self.minor_suspended &= not minor
+
+    def states(self) -> Sequence[tuple[str, GcState]]:
+        return self.collectors
+
+    def reports(self, log_id: int) -> Sequence[tuple[str, LogReport]]:
+        return [("/data/ledgers", self.logs[log_id])] if log_id in self.logs else []
+
+    def forecasts(self) -> Sequence[tuple[str, Forecast]]:
+        buckets = [UsageBucket(at, at * 1000, (10 - at) * 10) for at in range(10)]
+        minor = CompactionForecast(0.2, 2, 300, 700, 60)
+        return [("/data/ledgers", Forecast(buckets, minor, CompactionForecast(0.8, 5, 900, 4000, None), 1))]
+
+
+@dataclass
+class FakeClusterPort:
+    writable: dict[str, str] = field(default_factory=dict)
+    read_only: dict[str, str] = field(default_factory=dict)
+    spaces: dict[str, Space] = field(default_factory=dict)
+    numbers: ClusterState = field(default_factory=lambda: ClusterState(None, False, True, 1, 1, 0))
+
+    async def bookies(self, *, read_only: bool) -> Sequence[str]:
+        return list(self.read_only if read_only else self.writable)
+
+    async def hosts(self, bookie_ids: Sequence[str]) -> Mapping[str, str | None]:
+        known = self.writable | self.read_only
+        return {bookie: known.get(bookie) for bookie in bookie_ids}
+
+    async def space(self) -> Mapping[str, Space]:
+        return self.spaces
+
+    async def state(self) -> ClusterState:
+        return self.numbers
+
+
+@dataclass
+class FakeLedgerPort:
+    ledgers: dict[int, LedgerMetadata] = field(default_factory=dict)
+    payloads: dict[int, list[bytes]] = field(default_factory=dict)
+    deleted: list[int] = field(default_factory=list)
+    fault_after: int | None = None
+    """Entries, or ids, after which reading fails."""
+    fault: Exception = field(default_factory=lambda: RuntimeError("not set"))
+
+    async def ids(self) -> AsyncIterator[int]:
+        for count, ledger_id in enumerate(sorted(self.ledgers)):
+            if count == self.fault_after:
+                raise self.fault
+            yield ledger_id
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        if ledger_id not in self.ledgers:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+        return self.ledgers[ledger_id]
+
+    async def delete(self, ledger_id: int) -> None:
+        self.deleted.append(ledger_id)
+
+    async def entries(self, ledger_id: int, first: int, last: int | None):
+        if ledger_id not in self.payloads:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+        for entry_id, payload in enumerate(self.payloads[ledger_id]):
+            if entry_id == self.fault_after:
+                raise self.fault
+            if first <= entry_id and (last is None or entry_id <= last):
+                yield entry_id, payload
+
+
+@dataclass
+class FakeSettingsPort:
+    values: dict[str, str] = field(default_factory=dict)
+
+    def shown(self) -> Mapping[str, str]:
+        return self.values
+
+    async def change(self, values: Mapping[str, str]) -> None:
+        if "unknown" in values:
+            raise InvalidConfiguration("unknown configuration key unknown")
+        self.values.update(values)
+
+
+@dataclass
+class FakeAdmin:
+    """All of them; `ports` is what the server takes."""
+
+    node: FakeNodePort = field(default_factory=FakeNodePort)
+    gc: FakeGcPort = field(default_factory=FakeGcPort)
+    cluster: FakeClusterPort = field(default_factory=FakeClusterPort)
+    ledgers: FakeLedgerPort = field(default_factory=FakeLedgerPort)
+    settings: FakeSettingsPort = field(default_factory=FakeSettingsPort)
+
+    @property
+    def ports(self) -> AdminPorts:
+        return AdminPorts(self.node, self.gc, self.cluster, self.ledgers, self.settings)

@@ -1,0 +1,203 @@
+"""What every path has in common: bounds, time-outs, errors, the token."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.config.sections.service import HttpConfig
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.server.http.api import dispatch, tokens
+from bookie_pod.server.http.api.workers import Workers
+from bookie_pod.server.http.server import HttpServer
+from bookie_pod.server.http.start import start_http
+from bookie_protocol.errors import InvalidConfiguration, TooManyRequests
+from tests.support.fake_admin import FakeAdmin
+from tests.support.http_answers import ask
+from tests.unit.bookie_pod.server.http.admin.conftest import Served
+from tests.unit.bookie_pod.server.http.admin.conftest import served as served  # a fixture
+from tests.unit.bookie_pod.server.nodes import FakeNode
+
+
+async def test_a_bookie_that_does_not_serve_says_what_it_does(served: Served) -> None:
+    served.serving, served.node.unready = False, "replaying journals"
+    answer = await served.get("bookie/gc_details")
+    assert (answer.status, answer.body) == (503, "the bookie does not serve: replaying journals")
+    assert answer.headers["Retry-After"] == "1"
+    assert (await served.get("bookie/state")).status == 200
+    assert (await served("/openapi.json")).status == 200
+
+
+async def test_an_unforeseen_fault_is_logged_and_not_told(served: Served) -> None:
+    served.admin.node.fault = KeyError("secret")
+    answer = await served.get("bookie/info")
+    assert (answer.status, answer.body) == (500, "Internal Server Error")
+    served.admin.node.fault = None
+    assert (await served.get("bookie/info")).status == 200
+
+
+async def test_too_many_requests_at_a_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "ADMIN_CALLS", 2)
+    begun, go = asyncio.Semaphore(0), asyncio.Event()
+
+    async def slow() -> bool:
+        begun.release()
+        await go.wait()
+        return True
+
+    served.admin.node.check_sanity = slow  # type: ignore[method-assign]
+    running = [asyncio.create_task(served.get("bookie/sanity")) for _ in range(2)]
+    for _ in running:
+        await asyncio.wait_for(begun.acquire(), 10)
+    assert (await served.get("bookie/gc")).status == 503
+    assert (await served("/readyz")).status == 200
+    go.set()
+    assert [answer.status for answer in await asyncio.gather(*running)] == [200, 200]
+    assert (await served.get("bookie/gc")).status == 200
+
+
+async def test_an_operation_that_takes_too_long(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bookie_pod.server.http.admin import bookie
+
+    (resource,) = (each for each in bookie.RESOURCES if each.path.endswith("/sanity"))
+    operation = resource.operations[0]
+    old = operation.timeout_s
+    ended = asyncio.Event()
+
+    async def stuck() -> bool:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+        return True
+
+    served.admin.node.check_sanity = stuck  # type: ignore[method-assign]
+    object.__setattr__(operation, "timeout_s", 0.05)
+    try:
+        answer = await served.get("bookie/sanity")
+    finally:
+        object.__setattr__(operation, "timeout_s", old)
+    assert (answer.status, answer.body) == (504, "no result within 0.05 s")
+    assert ended.is_set()
+
+
+async def test_of_several_values_the_first_counts(served: Served) -> None:
+    served.admin.cluster.read_only = {"b1": "h"}
+    assert (await served.get("bookie/list_bookies?type=ro&type=xx")).json == {"b1": None}
+
+
+async def test_a_body_beyond_the_limit(served: Served) -> None:
+    answer = await served.put("bookie/gc", "x" * (1024 * 1024 + 1))
+    assert answer.status == 413
+    assert served.admin.gc.forced == []
+
+
+async def test_workers_are_bounded_also_when_nobody_waits_any_more() -> None:
+    workers, go = Workers(threads=1, waiting=1), threading.Event()
+    first, second = (asyncio.ensure_future(workers.run(go.wait)) for _ in range(2))
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyRequests):
+        await workers.run(lambda: None)
+    first.cancel()
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyRequests):  # its thread still runs
+        await workers.run(lambda: None)
+    go.set()
+    assert await second
+    assert await workers.run(lambda: 5) == 5
+    workers.stop()
+
+
+# --- tokens -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("first-token\n\n  second-token  \n")
+    return path
+
+
+def put(path: Path, content: str) -> None:
+    """As a mounted secret changes: at once."""
+    other = path.with_name("other")
+    other.write_text(content)
+    os.replace(other, path)
+
+
+async def start(token_file: Path, *, probes: bool = False) -> HttpServer:
+    config = HttpConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file), auth_probes=probes)
+    admin = FakeAdmin()
+    server = await start_http(config, FakeNode(), Registry(), lambda: admin.ports)
+    assert server is not None
+    return server
+
+
+@pytest.fixture
+async def guarded(token_file: Path) -> AsyncIterator[HttpServer]:
+    server = await start(token_file)
+    yield server
+    await server.stop()
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [None, "Bearer", "Bearer ", "Bearer wrong", "Basic first-token", "first-token", "Bearer first-token second-token"],
+)
+async def test_without_the_token_nothing_is_told(guarded: HttpServer, authorization: str | None) -> None:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    for path in ("/api/v1/bookie/gc_details", "/api/v1/bookie/state", "/api/v1/ledger/list"):
+        answer = await ask(guarded.port, path, **headers)
+        assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert (await ask(guarded.port, path, "POST", **headers)).status == 401
+
+
+async def test_probes_and_metrics_stay_open_unless_they_are_closed_too(guarded: HttpServer, token_file: Path) -> None:
+    closed = await start(token_file, probes=True)
+    for path in ("/readyz", "/healthz", "/heartbeat", "/metrics", "/api/v1/bookie/is_ready", "/openapi.json"):
+        assert (await ask(guarded.port, path)).status == 200
+        assert (await ask(closed.port, path)).status == 401
+        assert (await ask(closed.port, path, Authorization="bearer second-token")).status == 200
+    await closed.stop()
+
+
+async def test_tokens_change_without_a_restart(
+    guarded: HttpServer, token_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "CHECK_S", 0.0)
+
+    async def status(token: str) -> int:
+        return (await ask(guarded.port, "/api/v1/bookie/gc", Authorization=f"Bearer {token}")).status
+
+    assert [await status(token) for token in ("first-token", "third-token")] == [200, 401]
+    put(token_file, "third-token")
+    assert [await status(token) for token in ("first-token", "third-token")] == [401, 200]
+    os.unlink(token_file)
+    assert await status("third-token") == 401
+    put(token_file, "fourth-token")
+    assert await status("fourth-token") == 200
+
+
+@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), ("", "no token"), (" \n\n", "no token")])
+async def test_a_file_without_a_token_stops_the_start(tmp_path: Path, content: str | None, reason: str) -> None:
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InvalidConfiguration, match=f"httpServerAuthTokenFile=.*{reason}"):
+        await start(path)
+
+
+async def test_no_admin_api_where_it_is_switched_off() -> None:
+    config = HttpConfig(server_enabled=False, stats_address="127.0.0.1", stats_port=0)
+    admin = FakeAdmin()
+    server = await start_http(config, FakeNode(), Registry(), lambda: admin.ports)
+    assert server is not None
+    assert (await ask(server.port, "/api/v1/bookie/gc_details")).status == 404
+    assert (await ask(server.port, "/metrics")).status == 200
+    assert "/api/v1/bookie/gc_details" not in (await ask(server.port, "/openapi.json")).json["paths"]
+    await server.stop()

@@ -1,0 +1,113 @@
+"""`/openapi.json` and the answers that it describes."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_pod.server.http.api.table import METHODS, Group
+from bookie_pod.server.http.routes import resources
+from bookie_pod.storage.gc.log_usage import LogUsage
+from bookie_pod.storage.gc.reports import LogReport, PassResult
+from bookie_protocol.digest import DigestType
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from tests.support.fake_admin import gc_state
+from tests.support.http_answers import Document
+from tests.unit.bookie_pod.server.http.admin.conftest import Served
+from tests.unit.bookie_pod.server.http.admin.conftest import served as served  # a fixture
+
+PARAMETERS = {
+    "ledger_id": ["5", "6", "x"],
+    "print_metadata": ["true", "false"],
+    "decode_meta": ["true", "false"],
+    "page": ["1", "0"],
+    "start_entry_id": ["0", "x"],
+    "end_entry_id": ["-1", "-2"],
+    "type": ["rw", "ro", "xx"],
+    "print_hostnames": ["true"],
+    "file_type": ["journal", "entrylog", "index", "xx"],
+    "entryLog": ["1f.log", "ff", "zz"],
+}
+BODIES = [
+    None,
+    "not json",
+    "{}",
+    '{"forceMajor": true}',
+    '{"suspendMajor": true}',
+    '{"resumeMinor": true}',
+    '{"readOnly": true}',
+    '{"entryLocationRocksDBCompact": true}',
+    '{"entryLocationRocksDBCompact": true, "entryLocations": "/nowhere"}',
+]
+
+
+@pytest.fixture
+def rich(served: Served) -> Served:
+    """Ports that have something to tell everywhere."""
+    admin = served.admin
+    members = {0: ("b1", "b2"), 7: ("b1", "b3")}
+    admin.ledgers.ledgers[5] = LedgerMetadata(
+        5, 2, 2, 1, members, digest_type=DigestType.CRC32C, password=b"pw", ctime=1, custom_metadata={"a": b"\xff"}
+    )
+    admin.ledgers.payloads[5] = [b"one", b"\xfftwo"]
+    report = LogReport(31, "/data/1f.log", 9, LogUsage(31, 9, 3, 1), [(5, 3)], "because")
+    admin.gc.logs = {31: report}
+    done = PassResult(errors=["one"])
+    admin.gc.collectors = [("/data/ledgers", gc_state(quarantined={3: "torn"}, last_pass=done))]
+    admin.cluster.writable = {"b1": "h1"}
+    admin.node.indexes = {"/data/locations": True}
+    admin.settings.values = {"gcWaitTime": "5"}
+    return served
+
+
+async def document(served: Served) -> Document:
+    answer = await served("/openapi.json")
+    assert answer.headers["Content-Type"].startswith("application/json")
+    return Document(answer.json)
+
+
+async def test_every_answer_of_every_operation_is_as_documented(rich: Served) -> None:
+    judge = await document(rich)
+    successes = set()
+    for method, path, operation in judge.operations:
+        names = [each["name"] for each in operation["parameters"]]
+        queries: list[dict[str, str]] = [{}, {name: PARAMETERS[name][0] for name in names}]
+        queries += [queries[1] | {name: value} for name in names for value in PARAMETERS[name]]
+        for query in queries:
+            for body in BODIES if "requestBody" in operation else [None]:
+                text = "&".join(f"{name}={value}" for name, value in query.items())
+                answer = await rich(f"{path}?{text}", method, body)
+                judge.judge(method, path, answer)
+                assert answer.status != 500
+                if answer.status == 200:
+                    successes.add((method, path))
+    missing = {(method, path) for method, path, _ in judge.operations} - successes
+    assert missing == {("GET", "/api/v1/bookie/list_bookie_info")}  # no bookie answers the fake
+
+
+async def test_every_path_is_in_the_document_and_served(rich: Served) -> None:
+    judge = await document(rich)
+    table = {each.path: each for each in resources(admin=True, guarded=frozenset())}
+    assert set(judge.content["paths"]) == set(table)
+    for path, resource in table.items():
+        for method in METHODS:
+            answer = await rich(path, method)
+            if resource.operation(method) is None:
+                assert method.lower() not in judge.content["paths"][path]
+                assert (answer.status, answer.body) == (
+                    resource.refusal.status,
+                    resource.refusal.body.replace("{method}", method),
+                )
+
+
+def test_operation_ids_are_unique_and_tokens_are_told() -> None:
+    table = resources(admin=True, guarded=frozenset({Group.ADMIN}))
+    from bookie_pod.server.http.api.openapi import openapi
+
+    found = openapi(table, version="1", guarded=frozenset({Group.ADMIN}))
+    operations = [operation for methods in found["paths"].values() for operation in methods.values()]
+    ids = [operation["operationId"] for operation in operations]
+    assert len(set(ids)) == len(ids) > 35
+    for operation in operations:
+        admin = operation["tags"] == ["administration"]
+        assert ("security" in operation) == ("401" in operation["responses"]) == admin
+    assert found["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
