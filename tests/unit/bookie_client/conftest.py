@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import pytest
@@ -11,6 +12,12 @@ from tests.support.memory_metadata import MemoryMetadata
 from tests.support.model_bookie import ModelBookie, ModelBookieServer
 
 FAST = {"add_timeout": 0.4, "read_timeout": 0.4, "reconnect_delay": 0.01, "degraded_retry_interval": 0.02}
+
+
+def tasks_of_handles():
+    """Tasks but for connection attempts: connections belong to the client, which goes on making them when the
+    handle that asked for one is gone."""
+    return {task for task in asyncio.all_tasks() if not task.get_name().startswith("connect ")}
 
 
 class ModelCluster:

@@ -17,6 +17,7 @@ from bookie_protocol.errors import (
     TooManyRequests,
 )
 from tests.support.until import until
+from tests.unit.bookie_client.conftest import tasks_of_handles
 from tests.unit.bookie_client.recovery.crashed import LEDGER, payload
 from tests.unit.bookie_client.recovery.test_recovery import ABC, crashed
 
@@ -387,7 +388,7 @@ async def test_an_ended_tail_leaves_nothing_behind(three, version, way):
         for i in range(3):
             await writer.append(payload(i))
         async with client.open(writer.ledger_id) as reader:
-            before = asyncio.all_tasks()
+            before = tasks_of_handles()
             if way == "cancel":
                 found, tail = collect(reader)
                 await until(lambda: len(found) == 2)
@@ -403,5 +404,5 @@ async def test_an_ended_tail_leaves_nothing_behind(three, version, way):
                                     async with asyncio.timeout(0.05):
                                         await anext(entries)
                             break
-            assert asyncio.all_tasks() <= before
+            assert tasks_of_handles() <= before
         await writer.close()

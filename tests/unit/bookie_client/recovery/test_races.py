@@ -17,6 +17,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.until import until
+from tests.unit.bookie_client.conftest import tasks_of_handles
 from tests.unit.bookie_client.recovery.crashed import LEDGER, contents, length_of, payload
 from tests.unit.bookie_client.recovery.test_recovery import ABC, crashed
 
@@ -237,11 +238,11 @@ async def test_a_recoverer_that_dies_anywhere_is_continued(cluster, seed):
         await client.start()
         work = asyncio.create_task(client.recover(LEDGER, password=b"pw"))
         await asyncio.sleep(random.random() * 0.03)
-        before = asyncio.all_tasks() - {work}
+        before = tasks_of_handles() - {work}
         work.cancel()
         await asyncio.wait([work])
         await client.close()
-        assert asyncio.all_tasks() <= before
+        assert tasks_of_handles() <= before
     async with cluster.client() as client:
         await client.recover(LEDGER, password=b"pw")
         ledger.check(89)
