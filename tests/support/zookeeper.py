@@ -24,6 +24,7 @@ _JARS = ("zookeeper-*", "zookeeper-jute-*", "slf4j-api-*", "log4j-*", "netty-*",
 _COMMONS = ("commons-io-*", "commons-lang*", "commons-cli-*", "commons-codec-*")
 _START_SECONDS = 60.0
 _SESSION_SECONDS = 10.0
+_SERVES = b"Zookeeper version"
 _ATTEMPTS = 3
 TICK_MS = 500
 
@@ -71,7 +72,7 @@ class ZooKeeperServer:
             out.write(
                 f"tickTime={TICK_MS}\ndataDir={self._directory}/data\nclientPort={self.port}\n"
                 "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
-                "4lw.commands.whitelist=ruok\nextendedTypesEnabled=true\n"
+                "4lw.commands.whitelist=srvr\nextendedTypesEnabled=true\n"
             )
             if self._sasl_users:
                 out.write(
@@ -136,8 +137,8 @@ class ZooKeeperServer:
         while time.monotonic() < deadline and self._running().poll() is None:
             try:
                 with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
-                    connection.sendall(b"ruok")
-                    if connection.recv(4) == b"imok":
+                    connection.sendall(b"srvr")
+                    if connection.recv(len(_SERVES)) == _SERVES:
                         return self._serves(deadline)
             except OSError:
                 pass
