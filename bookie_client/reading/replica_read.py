@@ -55,13 +55,20 @@ class ReplicaReader:
         Raises `NoSuchEntry`, `NoSuchLedger`, `DigestMismatch`, `BookieUnavailable`, `StorageFault` ... as the
         bookie answered.
         """
+        return (await self._read(bookie, entry_id))[0]
+
+    async def read_stored(self, bookie: str, entry_id: int) -> bytes:
+        """The same entry as it is stored: header, digest, payload. For whoever makes another copy. Raises as `read`."""
+        return (await self._read(bookie, entry_id))[1]
+
+    async def _read(self, bookie: str, entry_id: int) -> tuple[LedgerEntry, bytes]:
         sources = self._sources
         answer = await self._operations.read_entry(bookie, sources.ledger_id, entry_id)
         verified = verify_run(sources.digest, sources.ledger_id, entry_id, [answer.entry])
         for error in verified.damaged.values():
             sources.damaged(bookie, entry_id, error)
             raise error
-        return verified.entries[0]
+        return verified.entries[0], bytes(answer.entry)
 
     async def read_all(self, entry_id: int) -> list[ReplicaAnswer]:
         """What each bookie of the entry's write set says, in the order of the write set."""

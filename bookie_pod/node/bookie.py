@@ -48,6 +48,7 @@ from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.gc.collection import GarbageCollection, make_collection
 from bookie_pod.node.gc.metadata import LoopGcMetadata
 from bookie_pod.node.identity import check_cookies, service_info
+from bookie_pod.node.integrity.service import Integrity, IntegrityParts
 from bookie_pod.node.loop_bridge import LoopBridge
 from bookie_pod.node.memory import give_back_memory, trimmer
 from bookie_pod.node.metadata import open_metadata
@@ -111,6 +112,7 @@ class Bookie:
         self._metadata: MetadataService
         self._registration: RegistrationManager | None = None
         self.gc: GarbageCollection
+        self.integrity: Integrity
         self._mode: BookieMode | None = None
         self._administration: Administration | None = None
         self._tasks = BackgroundTasks(self.loop, self.fail)
@@ -274,10 +276,27 @@ class Bookie:
         self.gc = make_collection(
             self.config, self._files, self._storage.storage, metadata, self.registry, self._under_pressure
         )
+        self.integrity = Integrity(
+            IntegrityParts(
+                config=self.config,
+                files=self._files,
+                storage=self._storage.storage,
+                operations=self._server.context.operations,
+                collectors=self.gc.collectors,
+                metadata=self._metadata,
+                blocking_metadata=metadata,
+                registry=self.registry,
+                tasks=self._tasks,
+                under_pressure=self._under_pressure,
+                writable=lambda: self._mode_of().high_priority_writes,
+            )
+        )
 
     def _start_gc(self) -> None:
         self.gc.start()
         self._undo.push_async_callback(self.gc.stop)
+        self.integrity.start()
+        self._undo.push_async_callback(self.integrity.stop)
 
     def _start_administration(self) -> None:
         assert self._registration is not None, "it registered before"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bookie_pod.config.keys import INT_MAX, key
+from bookie_pod.config.keys import INT_MAX, LONG_MAX, key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,10 @@ class IntegrityConfig:
     """Time between scrubs of the local storage, in seconds. 0: never."""
     local_scrub_rate_limit: float = key("localScrubRateLimit", 60.0, at_least=0)
     """Entries that a scrub reads per second. 0: no limit."""
+    local_scrub_rate_bytes: int = key("localScrubRateByBytes", 16_777_216, at_least=0, at_most=LONG_MAX, own=True)
+    """Bytes that a scrub reads per second, whatever `localScrubRateLimit` allows. 0: no limit."""
+    local_scrub_repair: bool = key("localScrubRepair", True, own=True)
+    """After each scrub fetch entries that are damaged here from other bookies that hold them."""
     consistency_check_on_startup: bool = key("localConsistencyCheckOnStartup", False)
     """Check the whole local storage before the bookie serves. Takes as long as reading every disk."""
 

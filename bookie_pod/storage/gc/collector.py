@@ -49,6 +49,10 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _none(log_id: int) -> bool:
+    return False
+
+
 class GarbageCollector:
     """See the module. `index` numbers the collectors of one bookie from 0."""
 
@@ -66,6 +70,8 @@ class GarbageCollector:
         random: Random | None = None,
     ) -> None:
         self.options = options
+        self.excluded: Callable[[int], bool] = _none
+        """Logs that somebody else found damaged: neither compacted nor removed while that is so. Any thread."""
         self.schedule = CompactionSchedule(options.minor, options.major, options.force_allowed)
         self._storage = storage
         self._state_file = state_file
@@ -254,6 +260,9 @@ class GarbageCollector:
                 if self._stopped.is_set():
                     raise CollectionStopped
                 self._progress = (done, len(flushed))
+                if self.excluded(log_id):
+                    self._usages.forget(log_id)
+                    continue
                 usage = self._usages.refresh(log_id)
                 if usage is not None and usage.is_dead:
                     self._delete_log(log_id, result, compacted=False)

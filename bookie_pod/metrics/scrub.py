@@ -1,0 +1,69 @@
+"""Metrics of the scrubber: `scrubber_*`.
+
+Implements the `ScrubMetrics` protocol of the scrubber.
+
+Source: reference bookie behaviour, section 11.7, for `runTime`, `detectedScrubErrors` and `detectedFatalScrubErrors`;
+the others are our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from bookie_pod.metrics.registry import Registry
+
+
+class _Found(Protocol):
+    """What is counted of a damage: nothing but that it is one."""
+
+
+class ScrubInstruments:
+    """Instruments of the scrubber of one bookie. Any thread may call every method."""
+
+    def __init__(self, registry: Registry) -> None:
+        scope = registry.scope("scrubber")
+        self._scope = scope
+        self._run_time = scope.op_stats("runTime")
+        self._errors = scope.counter("detectedScrubErrors")
+        self._fatal = scope.counter("detectedFatalScrubErrors")
+        self._entries = scope.counter("SCRUBBED_ENTRIES")
+        self._bytes = scope.counter("SCRUBBED_BYTES")
+        self._restored = scope.counter("RESTORED_INDEX_ROWS")
+        self._repaired = scope.counter("REPAIRED_ENTRIES")
+
+    def bind_levels(
+        self,
+        *,
+        damages: dict[str, Callable[[], float]],
+        last_pass_ms: Callable[[], float],
+        running: Callable[[], float],
+    ) -> None:
+        """Export levels: what is damaged now, by kind; when the oldest of the directories was last scrubbed whole."""
+        for kind, count in damages.items():
+            self._scope.scope(kind=kind).gauge("DAMAGES", count)
+        self._scope.gauge("LAST_PASS_TIMESTAMP_MS", last_pass_ms)
+        self._scope.gauge("RUNNING", running)
+
+    def found(self, damage: _Found) -> None:
+        """New damage."""
+        self._errors.add()
+
+    def not_checked(self) -> None:
+        """A check could not be made."""
+        self._fatal.add()
+
+    def progressed(self, entries: int, nbytes: int, restored: int) -> None:
+        """This much was read, and so many index rows were put back."""
+        self._entries.add(entries)
+        self._bytes.add(nbytes)
+        if restored:
+            self._restored.add(restored)
+
+    def ran(self, milliseconds: float, success: bool) -> None:
+        """A pass has ended."""
+        self._run_time.observe_ms(milliseconds, success=success)
+
+    def repaired(self, entries: int) -> None:
+        """So many damaged entries were fetched from other bookies."""
+        self._repaired.add(entries)

@@ -1,0 +1,99 @@
+"""Copies of entries on other bookies, through a client of our own.
+
+Invariants
+- Nothing is handed out whose digest was not verified with the ledger's recorded password.
+- This bookie is never asked: it is the one that lacks the entry.
+- A bookie that could not be reached is not asked again for `AVOID_S`.
+
+Threads: event loop.
+
+Source: reference bookie behaviour, section 8.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+import structlog
+
+from bookie_client import Client, ClientOptions
+from bookie_client.reading.maintenance import ReplicaReader, replicas
+from bookie_protocol.errors import BookieUnavailable, NoSuchLedger, PodkeeperError
+from bookie_protocol.keys import master_key
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import MetadataService
+
+_log = structlog.get_logger(__name__)
+
+AVOID_S: Final = 60.0
+AT_ONCE: Final = 64
+"""Entries that are fetched at the same time."""
+
+
+class FetchedEntry(NamedTuple):
+    """One entry as another bookie stores it, or why no bookie gave it."""
+
+    entry_id: int
+    entry: bytes | None
+    error: PodkeeperError | None
+
+
+class Replicas:
+    """The other copies of the cluster. `start` before use, `close` at the end."""
+
+    def __init__(self, metadata: MetadataService, bookie_id: str, options: ClientOptions | None = None) -> None:
+        self._client = Client(metadata, options or ClientOptions())
+        self._bookie_id = bookie_id
+        self._avoided: dict[str, float] = {}
+
+    async def start(self) -> None:
+        """Raises MetadataUnavailable."""
+        await self._client.start()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def metadata(self, ledger_id: int) -> LedgerMetadata:
+        """Raises NoSuchLedger, MetadataUnavailable."""
+        return await self._client.metadata(ledger_id)
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        """Fence the ledger, find its end without this bookie's word, close it. Raises RecoveryFailed, NoSuchLedger."""
+        return await self._client.recover(ledger_id, password=None)
+
+    async def fetch(self, ledger_id: int, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
+        """Each of these entries from whichever bookie has it, in order. Raises NoSuchLedger, or what opening the ledger
+        raises."""
+        wanted = iter(entry_ids)
+        async with self._client.open(ledger_id, password=None) as ledger:
+            reader, metadata = replicas(ledger), ledger.metadata
+            while some := list(islice(wanted, AT_ONCE)):
+                for found in await asyncio.gather(*(self._fetch_one(reader, metadata, each) for each in some)):
+                    yield found
+
+    async def _fetch_one(self, reader: ReplicaReader, metadata: LedgerMetadata, entry_id: int) -> FetchedEntry:
+        others = [bookie for bookie in metadata.bookies_for(entry_id) if bookie != self._bookie_id]
+        error: PodkeeperError = BookieUnavailable(f"no other bookie holds entry {entry_id} of this ledger")
+        for bookie in self._in_order(others):
+            try:
+                return FetchedEntry(entry_id, await reader.read_stored(bookie, entry_id), None)
+            except PodkeeperError as failure:
+                error = failure
+                if isinstance(failure, BookieUnavailable):
+                    self._avoided[bookie] = asyncio.get_running_loop().time() + AVOID_S
+        return FetchedEntry(entry_id, None, error)
+
+    def _in_order(self, bookies: Sequence[str]) -> list[str]:
+        now = asyncio.get_running_loop().time()
+        return [bookie for bookie in bookies if self._avoided.get(bookie, now) <= now]
+
+
+def key_of(metadata: LedgerMetadata) -> bytes:
+    """The master key that follows from the recorded password; empty if none is recorded."""
+    return master_key(metadata.password) if metadata.password is not None else b""
+
+
+__all__ = ["FetchedEntry", "NoSuchLedger", "Replicas", "key_of"]

@@ -1,0 +1,119 @@
+"""A bit that flips on the disk of a bookie: clients never get it, the scrubber finds it, another bookie mends it."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bookie_client.blocking import BlockingClient
+from bookie_protocol.errors import V2Code
+from tests.support.bookie_process import free_port
+from tests.support.frames import v2_code, v2_read
+from tests.support.metadata_process import MetadataProcess
+from tests.support.serve_cluster import ServeCluster
+from tests.support.serve_process import ServeProcess, SyncClient
+from tests.support.until import until_true
+
+ENTRIES = 60
+PATIENCE_S = 40.0
+SCRUBBING = {
+    "localScrubInterval": "1",
+    "localScrubRateLimit": "0",
+    "flushInterval": "100",
+    "logSizeLimit": "1048576",
+    "localScrubRepair": "false",
+}
+
+
+@pytest.fixture
+def metadata(tmp_path: Path) -> Iterator[MetadataProcess]:
+    process = MetadataProcess(tmp_path / "metadata")
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, metadata: MetadataProcess) -> Iterator[ServeCluster]:
+    made = ServeCluster(tmp_path, metadata.uri(), SCRUBBING)
+    try:
+        made.add(2)
+        yield made
+    finally:
+        made.stop()
+
+
+def payload(entry_id: int) -> bytes:
+    return b"entry %06d " % entry_id * 30
+
+
+def write(uri: str) -> int:
+    with BlockingClient(uri) as client:
+        ledger = client.create(ensemble=2, write_quorum=2, ack_quorum=2, password=b"pw")
+        for entry_id in range(ENTRIES):
+            ledger.submit(payload(entry_id))
+        ledger.close()
+        return ledger.ledger_id
+
+
+def check(uri: str, ledger_id: int) -> None:
+    with BlockingClient(uri) as client, client.open(ledger_id, password=b"pw") as reader:
+        assert [entry.payload for entry in reader.entries()] == [payload(each) for each in range(ENTRIES)]
+
+
+def flip(bookie: ServeProcess, entry_id: int) -> None:
+    """Flip one bit of an entry in the entry log of a stopped bookie."""
+    (path,) = (
+        each for each in (bookie.work / "ledgers" / "current").glob("*.log") if payload(entry_id) in each.read_bytes()
+    )
+    content = bytearray(path.read_bytes())
+    content[content.index(payload(entry_id)) + 100] ^= 0x10
+    path.write_bytes(content)
+
+
+def code(bookie: ServeProcess, ledger_id: int, entry_id: int) -> int:
+    """The answer's code to a read of this entry on this bookie."""
+    with SyncClient(bookie.port) as client:
+        return v2_code(client.ask(v2_read(ledger_id, entry_id)))
+
+
+def test_a_flipped_bit_is_found_refused_and_mended_by_another_bookie(cluster: ServeCluster) -> None:
+    ledger_id = write(cluster.uri)
+    bookie = cluster.bookies["bookie-1"]
+    assert bookie.stop() == 0
+    flip(bookie, 17)
+    bookie.start()
+    check(cluster.uri, ledger_id)
+
+    until_true(lambda: code(bookie, ledger_id, 17) == V2Code.EIO, PATIENCE_S)
+    assert bookie.logged("the scrubber found damage")
+    state = json.loads((bookie.work / "ledgers" / "current" / "scrub-state.json").read_text())
+    assert [(each["ledgerId"], each["entryId"]) for each in state["damages"]] == [(ledger_id, 17)]
+    assert code(bookie, ledger_id, 16) == V2Code.EOK
+    check(cluster.uri, ledger_id)
+
+    bookie.kill()
+    bookie.settings["localScrubInterval"] = "1000000"
+    bookie.settings["localScrubRepair"] = "true"
+    bookie.start()
+    assert code(bookie, ledger_id, 17) == V2Code.EIO, "what is known to be damaged is refused from the start"
+
+    bookie.stop()
+    bookie.settings["localScrubInterval"] = "1"
+    bookie.settings |= {"prometheusStatsHttpEnable": "true", "prometheusStatsHttpPort": str(free_port())}
+    bookie.start()
+    until_true(lambda: code(bookie, ledger_id, 17) == V2Code.EOK, PATIENCE_S)
+    until_true(lambda: bookie.logged("damaged entries were fetched from other bookies"), PATIENCE_S)
+    cluster.kill("bookie-2")
+    check(cluster.uri, ledger_id)
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{bookie.settings['prometheusStatsHttpPort']}/metrics", timeout=10
+    ) as answer:
+        text = answer.read().decode()
+    assert re.search(r"^scrubber_REPAIRED_ENTRIES 1$", text, re.MULTILINE)
+    assert re.search(r'^scrubber_runTime_count\{success="true"\} [1-9]', text, re.MULTILINE)
