@@ -4,7 +4,7 @@ Invariants
 - An index that waits or is being compacted is not queued again.
 - `stop` waits for the one that runs: RocksDB is not closed under its feet.
 
-Threads: event loop; `index-compaction` does the work.
+Threads: event loop, `stop` on another thread after the last `start`; `index-compaction` does the work.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import structlog
 
@@ -27,6 +26,7 @@ class IndexCompactions:
     def __init__(self, indexes: Mapping[str, Callable[[], None]]) -> None:
         self._indexes = dict(indexes)
         self._wanted: set[str] = set()
+        self._stopped = False
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="index-compaction")
 
     def running(self) -> dict[str, bool]:
@@ -41,10 +41,9 @@ class IndexCompactions:
                 known = ", ".join(self._indexes) or "none"
                 raise BadRequest(f"{path[:200]} is no location index of this bookie; its indexes: {known}")
         for path in chosen:
-            if path not in self._wanted:
+            if path not in self._wanted and not self._stopped:
                 self._wanted.add(path)
-                with suppress(RuntimeError):  # the bookie stops
-                    self._executor.submit(self._compact, path)
+                self._executor.submit(self._compact, path)
 
     def _compact(self, path: str) -> None:
         began = time.monotonic()
@@ -61,4 +60,5 @@ class IndexCompactions:
 
     def stop(self) -> None:
         """Blocks while one runs; the others are forgotten."""
+        self._stopped = True
         self._executor.shutdown(wait=True, cancel_futures=True)

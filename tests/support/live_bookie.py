@@ -1,0 +1,55 @@
+"""A whole bookie in this process and on this event loop, with a metadata service of its own."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from bookie_pod.config.load import load_config
+from bookie_pod.node.bookie import Bookie
+from bookie_pod.node.metadata import open_metadata
+from tests.support.bookie_process import free_port
+
+
+@asynccontextmanager
+async def live_bookie(work: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Bookie]:
+    """Started, with an HTTP server; stopped at the end."""
+    config = load_config(
+        environ={},
+        overrides={
+            "bookiePort": str(free_port()),
+            "listeningInterface": "lo",
+            "allowLoopback": "true",
+            "advertisedAddress": "127.0.0.1",
+            "metadataServiceUri": f"file://{work}/metadata",
+            "journalDirectories": str(work / "journal"),
+            "ledgerDirectories": str(work / "ledgers"),
+            "httpServerHost": "127.0.0.1",
+            "httpServerPort": str(free_port()),
+            "grpcServerEnabled": "false",
+            "memoryBudgetMb": "64",
+            "dbStorage_writeCacheMaxSizeMb": "8",
+            "dbStorage_readAheadCacheMaxSizeMb": "8",
+            "journalPreAllocSizeMB": "1",
+            "entryLogFilePreallocationEnabled": "false",
+            "diskUsageThreshold": "0.99",
+            "diskUsageWarnThreshold": "0.98",
+            "diskUsageLwmThreshold": "0.99",
+            "numReadWorkerThreads": "2",
+            **(settings or {}),
+        },
+    )
+    uri = config.metadata.service_uri
+    assert uri is not None
+    service = await open_metadata(config.metadata, uri)
+    await service.cluster.initialize()
+    await service.close()
+    bookie = Bookie(config)
+    await bookie.start()
+    gc.unfreeze()  # a process of its own would keep it frozen
+    try:
+        yield bookie
+    finally:
+        await bookie.stop()

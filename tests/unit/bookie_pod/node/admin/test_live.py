@@ -1,0 +1,208 @@
+"""The admin API of a live bookie: what it says is so, and what it is told happens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bookie_client import Client
+from bookie_pod.node.bookie import Bookie
+from bookie_protocol.errors import NotEnoughBookies
+from bookie_protocol.metadata_service.interface import BookieGroup
+from tests.support.http_answers import HttpAnswer, ask
+from tests.support.live_bookie import live_bookie
+
+SETTINGS = {"logSizeLimit": "1048576", "compactionRateByBytes": "100000000", "gcOverreplicatedLedgerWaitTime": "-1"}
+
+
+class Live:
+    def __init__(self, bookie: Bookie, client: Client, work: Path) -> None:
+        self.bookie = bookie
+        self.client = client
+        self.work = work
+
+    async def get(self, path: str) -> HttpAnswer:
+        return await ask(self.bookie.config.http.server_port, f"/api/v1/{path}")
+
+    async def put(self, path: str, body: str | None = None) -> HttpAnswer:
+        return await ask(self.bookie.config.http.server_port, f"/api/v1/{path}", "PUT", body)
+
+    async def write(self, entries: int, size: int = 1000) -> int:
+        async with self.client.create(ensemble=1, write_quorum=1, ack_quorum=1, password=b"pw") as ledger:
+            await ledger.append_many([number.to_bytes(4) + bytes(size) for number in range(entries)])
+        return ledger.ledger_id
+
+    async def collected(self) -> None:
+        """One forced pass, waited for."""
+        before = [state.last_pass for _, state in self.bookie._admin_ports().gc.states()]
+        assert (await self.put("bookie/gc")).status == 200
+        async with asyncio.timeout(30):
+            while True:
+                states = [state for _, state in self.bookie._admin_ports().gc.states()]
+                done = all(state.last_pass is not old for state, old in zip(states, before, strict=True))
+                if done and (await self.get("bookie/gc")).json["is_in_force_gc"] == "false":
+                    return
+                await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def live(tmp_path: Path) -> AsyncIterator[Live]:
+    async with live_bookie(tmp_path, SETTINGS) as bookie, Client(bookie._metadata) as client:
+        yield Live(bookie, client, tmp_path)
+
+
+async def test_what_it_says_about_itself(live: Live) -> None:
+    bookie_id = live.bookie.bookie_id
+    assert (await live.get("bookie/sanity")).json == {"passed": True, "readOnly": False}
+    assert (await live.get("ledger/list")).json == {}  # the sanity test leaves nothing
+    info = (await live.get("bookie/info")).json
+    assert 0 < info["freeSpace"] < info["totalSpace"]
+    assert (await live.get("bookie/list_bookies?print_hostnames=true")).json == {bookie_id: "127.0.0.1"}
+    space = (await live.get("bookie/list_bookie_info")).json
+    assert list(space) == [bookie_id, "ClusterInfo: "]
+    assert f"Total: {info['totalSpace']}(" in space[bookie_id]
+    files = (await live.get("bookie/list_disk_file")).json
+    journals = [path.name for path in (live.work / "journal" / "current").glob("*.txn")]
+    assert files["journal files"] == "".join(f"{name}\t" for name in sorted(journals))
+    ((mark, _),) = (await live.get("bookie/last_log_mark")).json.items()
+    assert mark.endswith(f"({journals[0]})")
+    assert (await live.get("bookie/cluster_info")).json == {
+        "auditorElected": False,
+        "auditorId": "",
+        "clusterUnderReplicated": False,
+        "ledgerReplicationEnabled": True,
+        "totalBookiesCount": 1,
+        "writableBookiesCount": 1,
+        "readonlyBookiesCount": 0,
+        "unavailableBookiesCount": 0,
+    }
+
+
+async def test_the_mode_is_announced_when_the_answer_comes(live: Live) -> None:
+    registry = live.bookie._metadata.bookies
+    assert (await live.put("bookie/state/readonly", '{"readOnly": true}')).json == {"readOnly": True}
+    assert (await registry.list(BookieGroup.READ_ONLY)).bookies == {live.bookie.bookie_id}
+    assert (await live.get("bookie/sanity")).json == {"passed": False, "readOnly": True}
+    with pytest.raises(NotEnoughBookies):
+        await live.write(1)
+    assert (await live.put("bookie/state/readonly", '{"readOnly": false}')).json == {"readOnly": False}
+    assert (await registry.list(BookieGroup.WRITABLE)).bookies == {live.bookie.bookie_id}
+
+
+async def test_ledgers(live: Live) -> None:
+    ledger_id = await live.write(5, size=0)
+    assert list((await live.get("ledger/list")).json) == [str(ledger_id)]
+    view = (await live.get(f"ledger/metadata?ledger_id={ledger_id}")).json[str(ledger_id)]
+    assert (view["state"], view["lastEntryId"], view["length"]) == ("CLOSED", 4, 20)
+    entries = (await live.get(f"ledger/read?ledger_id={ledger_id}&start_entry_id=1&end_entry_id=99")).json
+    assert entries == {str(number): f"\0\0\0{chr(number)}" for number in range(1, 5)}
+    assert (await live.get(f"ledger/read?ledger_id={ledger_id}&start_entry_id=99")).json == {}
+    assert (await live.get("ledger/read?ledger_id=424242")).status == 404
+
+
+async def test_why_a_log_stays_and_that_it_goes(live: Live) -> None:
+    kept, dead = await live.write(400), await live.write(700)
+    await live.write(1100)  # rotates the log that holds both
+    await asyncio.to_thread(live.bookie._checkpoints.checkpoint)
+    (log,) = (await live.get("bookie/gc/why?entryLog=0.log")).json
+    # Before any pass: read from the log itself.
+    assert log["usage"] is None
+    assert {each["ledgerId"] for each in log["owners"]} >= {kept, dead}
+    assert log["path"] == str(live.work / "ledgers" / "current" / "0.log")
+    await live.collected()
+    await live.client.delete(dead)
+    await live.put("bookie/gc", '{"forceMajor": false, "forceMinor": false}')
+    async with asyncio.timeout(30):
+        while dead in {each["ledgerId"] for each in log["owners"] or ()}:
+            await asyncio.sleep(0.02)
+            (log,) = (await live.get("bookie/gc/why?entryLog=0x0")).json
+    async with asyncio.timeout(30):
+        forecast = (await live.get("bookie/gc/forecast")).json[0]
+        while forecast["major"]["logs"] == 0:
+            await asyncio.sleep(0.02)
+            forecast = (await live.get("bookie/gc/forecast")).json[0]
+    assert forecast["major"]["reclaimableBytes"] > 600_000
+    assert sum(each["logs"] for each in forecast["usage"]) >= 1
+    (log,) = (await live.get("bookie/gc/why?entryLog=0.log")).json
+    assert "major compaction takes it" in log["reason"]
+    assert 0 < log["usage"] < 0.8
+    await live.collected()
+    assert (await live.get("bookie/gc/why?entryLog=0.log")).status == 404
+    (details,) = (await live.get("bookie/gc_details")).json
+    assert details["majorCompactionCounter"] >= 1
+    (progress,) = (await live.get("bookie/gc/progress")).json
+    assert progress["phase"] == "waiting"
+    assert progress["lastPass"]["compaction"] == "major"
+    entries = (await live.get(f"ledger/read?ledger_id={kept}&page=1")).json
+    assert len(entries) == 401
+
+
+async def test_rates_and_thresholds_change_at_once(live: Live) -> None:
+    body = '{"compactionRateByBytes": 1234, "majorCompactionThreshold": "0.55", "gcWaitTime": "777"}'
+    assert (await live.put("config/server_config", body)).status == 200
+    (collector,) = live.bookie.gc.collectors
+    assert (collector.options.compaction_rate, collector._rate.rate) == (1234, 1234)
+    assert (collector.schedule.major.threshold, collector.options.wait_ms) == (0.55, 777)
+    shown = (await live.get("config/server_config")).json
+    assert (shown["gcWaitTime"], shown["logSizeLimit"]) == ("777", "1048576")
+    answer = await live.put("config/server_config", '{"gcWaitTime": "0", "gcWaitTme": "5"}')
+    assert answer.status == 400
+    assert "gcWaitTime=0: must be at least 1" in answer.body
+    assert "did you mean gcWaitTime?" in answer.body
+    assert "--set" not in answer.body
+    assert collector.options.wait_ms == 777
+
+
+async def test_storage_is_not_expanded_where_ledgers_would_be_lost(live: Live) -> None:
+    assert (await live.put("bookie/expand_storage")).body == "Success expand storage"
+    more = f"{live.work}/ledgers,{live.work}/more"
+    assert (await live.put("config/server_config", f'{{"ledgerDirectories": "{more}"}}')).status == 200
+    answer = await live.put("bookie/expand_storage")
+    assert answer.status == 409
+    assert "number of ledger directories" in answer.body
+    assert not (live.work / "more").exists()
+
+
+async def test_storage_of_the_other_engines_grows(tmp_path: Path) -> None:
+    settings = {"ledgerStorageClass": "org.apache.bookkeeper.bookie.SortedLedgerStorage"}
+    async with live_bookie(tmp_path, settings) as bookie, Client(bookie._metadata) as client:
+        live = Live(bookie, client, tmp_path)
+        assert (await live.get("bookie/entry_location_compact")).json == {}
+        more = f"{tmp_path}/ledgers,{tmp_path}/more"
+        assert (await live.put("config/server_config", f'{{"ledgerDirectories": "{more}"}}')).status == 200
+        assert (await live.put("bookie/expand_storage")).status == 200
+        assert (tmp_path / "more" / "current" / "VERSION").exists()
+        await live.write(3)
+        await asyncio.to_thread(bookie._checkpoints.checkpoint)
+        assert (await live.get("bookie/list_disk_file?file_type=index")).json["index files"].endswith(".idx\t")
+        (states,) = (await live.get("bookie/gc/progress")).json
+        assert states["directory"] == f"{tmp_path}/ledgers"
+
+
+async def test_an_index_is_compacted(live: Live) -> None:
+    await live.write(50)
+    path = f"{live.work}/ledgers/current/locations"
+    assert (await live.get("bookie/entry_location_compact")).json == {path: False}
+    body = f'{{"entryLocationRocksDBCompact": true, "entryLocations": "{path}"}}'
+    assert (await live.put("bookie/entry_location_compact", body)).status == 200
+    async with asyncio.timeout(20):
+        running = {path: True}
+        while running[path]:
+            running = (await live.get("bookie/entry_location_compact")).json
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted", "reason"),
+    [("forceReadOnlyBookie", "false", "forceReadOnlyBookie=true"), ("readOnlyModeEnabled", "true", "forbids")],
+)
+async def test_modes_that_the_configuration_forbids(tmp_path: Path, key: str, wanted: str, reason: str) -> None:
+    async with live_bookie(tmp_path, {key: str(key.startswith("force")).lower()}) as bookie:
+        port = bookie.config.http.server_port
+        before = bookie.state().read_only
+        answer = await ask(port, "/api/v1/bookie/state/readonly", "PUT", f'{{"readOnly": {wanted}}}')
+        assert answer.status == 400
+        assert reason in answer.body
+        assert bookie.state().read_only is before
