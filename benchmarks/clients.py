@@ -25,6 +25,7 @@ BOOKIES = 3
 _DRIVER_SECONDS = 300
 _HALF = 0.5
 _BULK = 100
+_TAIL_RATE = 1000
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,16 @@ class Comparison:
             )
             self._note(kind, f"batch read {size} B", result)
 
+    def tails(self, write_quorum: int) -> None:
+        """From the append of an entry until a reader that follows the ledger has it, at a modest rate."""
+        load = Load(1024, 1, write_quorum, 2000)
+        for kind in (OURS, JAVA):
+            result = self.run(kind, "tail", *load.options(), *self._time, "--rate", str(_TAIL_RATE))
+            for name, key in (("p50", "p50_ms"), ("p99", "p99_ms")):
+                metric = f"tail {_TAIL_RATE} entries/s, Qw {write_quorum}, {name}"
+                self._log(f"  {kind:4} {metric}: {result[key]:.2f} ms")
+                self._samples.add(kind, metric, "ms", "less", result[key])
+
     def _note(self, kind: str, name: str, result: dict[str, Any]) -> None:
         rate, cpu = result["entries_per_second"], result["client_cpu_us_per_entry"]
         self._log(f"  {kind:4} {name}: {rate:,.0f}/s, {cpu:.2f} us CPU an entry, p99 {result['p99_ms']:.1f} ms")
@@ -146,6 +157,8 @@ def main(quick: bool, rounds: int, parent: Path | None, out: Path) -> None:
         for _ in range(rounds):
             for load in QUICK if quick else FULL:
                 _attempt(samples, load.name, lambda load=load: comparison.appends(load))  # type: ignore[misc]
+            for quorum in (1, 3):
+                _attempt(samples, "tail", lambda quorum=quorum: comparison.tails(quorum))  # type: ignore[misc]
             for size in (1024,) if quick else (1024, 128):
                 _attempt(samples, "reads", lambda size=size: comparison.reads(size, environment.directory))  # type: ignore[misc]
     table = markdown(samples)

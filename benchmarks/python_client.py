@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import resource
+import struct
 import sys
 import time
 from array import array
@@ -30,6 +31,7 @@ from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.writer import LedgerWriter
 
 PASSWORD = b"bench"
+_SINCE = struct.Struct(">d")
 
 
 class Meter:
@@ -132,6 +134,33 @@ class AddLoad:
         self._room.set()
 
 
+async def tail_load(meter: Meter, options: dict[str, Any], client: Client, ledger: LedgerWriter) -> None:
+    """A writer with a fixed schedule and a reader that tails its ledger; latency is from the moment an entry was due
+    until the reader has it."""
+
+    async def follow() -> None:
+        async with client.open(ledger.ledger_id, password=PASSWORD) as reader:
+            async for entry in reader.tail():
+                meter.answered(_SINCE.unpack_from(entry.payload)[0])
+
+    reading = asyncio.create_task(follow())
+    began = time.perf_counter()
+    measure_at, end_at = began + options["warmup"], began + options["warmup"] + options["duration"]
+    padding, measuring, sent = bytes(max(0, options["size"] - _SINCE.size)), False, 0
+    while (due := began + sent / options["rate"]) < end_at:
+        sent += 1
+        now = time.perf_counter()
+        if due > now:
+            await asyncio.sleep(due - now)
+        if not measuring and due >= measure_at:
+            measuring = True
+            meter.begin()
+        await ledger.submit(_SINCE.pack(due) + padding)
+    meter.end()
+    await ledger.close()
+    await reading
+
+
 async def read_load(meter: Meter, options: dict[str, Any], reader: LedgerReader) -> None:
     """Reads one ledger from its start to its end, again and again: `window` ranges of `batch` entries at a
     time."""
@@ -172,8 +201,10 @@ async def _run(command: str, options: dict[str, Any]) -> dict[str, Any]:
         batch_reads=options["batch"] > 1,
     )
     async with Client(options["metadata"], settings) as client:
-        if command == "add":
-            quorums = {key: options[key] for key in ("ensemble", "write_quorum", "ack_quorum")}
+        quorums = {key: options[key] for key in ("ensemble", "write_quorum", "ack_quorum")}
+        if command == "tail":
+            await tail_load(meter, options, client, await client.create(password=PASSWORD, **quorums))
+        elif command == "add":
             ledgers = [await client.create(password=PASSWORD, **quorums) for _ in range(options["ledgers"])]
             gc.collect()
             gc.freeze()
@@ -187,7 +218,7 @@ async def _run(command: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("command", type=click.Choice(["add", "read"]))
+@click.argument("command", type=click.Choice(["add", "read", "tail"]))
 @click.option("--metadata", required=True)
 @click.option("--protocol", type=click.Choice(["v2", "v3"]), default="v3", show_default=True)
 @click.option("--ensemble", default=1)

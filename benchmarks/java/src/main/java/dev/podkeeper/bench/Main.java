@@ -43,10 +43,10 @@ public final class Main {
         configuration.setThrottleValue(0);
         Meter meter = new Meter(options);
         try (BookKeeper client = new BookKeeper(configuration)) {
-            if (options.command.get(0).equals("add")) {
-                new AddLoad(options, client, meter).run();
-            } else {
-                new ReadLoad(options, client, meter).run();
+            switch (options.command.get(0)) {
+                case "add" -> new AddLoad(options, client, meter).run();
+                case "tail" -> new TailLoad(options, client, meter).run();
+                default -> new ReadLoad(options, client, meter).run();
             }
         }
         Map<String, Object> result = meter.result();

@@ -10,7 +10,7 @@ import org.apache.bookkeeper.client.BookKeeper.DigestType;
 /** The command line of the driver. Sizes are bytes, times are seconds, rates are entries per second. */
 final class Options {
 
-    @Parameter(description = "add | read")
+    @Parameter(description = "add | read | tail")
     List<String> command = new ArrayList<>();
 
     @Parameter(names = "--metadata", required = true, description = "metadata service URI, zk+hierarchical://host:port/ledgers")
@@ -77,12 +77,15 @@ final class Options {
     boolean help;
 
     void check() {
-        if (command.size() != 1 || !List.of("add", "read").contains(command.get(0))) {
-            throw new ParameterException("give one command: add or read");
+        if (command.size() != 1 || !List.of("add", "read", "tail").contains(command.get(0))) {
+            throw new ParameterException("give one command: add, read or tail");
         }
         oneOf("--protocol", protocol, "v2", "v3");
         oneOf("--read-kind", readKind, "single", "batch");
         oneOf("--order", order, "sequential", "random");
+        if (command.get(0).equals("tail") && rate == 0) {
+            throw new ParameterException("tail needs --rate: latency of a full window says nothing about tailing");
+        }
         if (command.get(0).equals("read") && ledgerFile == null) {
             throw new ParameterException("read needs --ledger-file, as written by add --ledger-file");
         }
