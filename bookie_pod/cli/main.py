@@ -19,6 +19,7 @@ from bookie_pod.cli.bench.commands import bench
 from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.config import config
 from bookie_pod.cli.exit_codes import CommandExit, exit_code_of
+from bookie_pod.cli.gc import gc
 from bookie_pod.cli.ledger.commands import ledger
 from bookie_pod.cli.serve import serve
 from bookie_pod.cli.standalone import standalone
@@ -52,6 +53,7 @@ cli.add_command(cluster)
 cli.add_command(ledger)
 cli.add_command(bench)
 cli.add_command(trial)
+cli.add_command(gc)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

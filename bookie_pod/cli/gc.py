@@ -1,0 +1,179 @@
+"""`bookie gc`: a bookie's garbage collection, through its admin API."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bookie_pod.cli.bookie_server import asks_bookie
+from bookie_pod.cli.exit_codes import CommandExit
+
+if TYPE_CHECKING:
+    from bookie_pod.cli.bookie_api import BookieApi
+
+POLL_S: Final = 0.25
+"""Between two looks at a pass that is watched, in seconds."""
+WATCH_S: Final = 1.0
+"""Between two looks at the state."""
+
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def gc() -> None:
+    """Look at and control the garbage collection of one bookie.
+
+    Every command asks the bookie's HTTP server (--url). Exit codes: 0 done; 1 wrong command line; 10 refused; 11 no
+    such entry log; 12 the bookie cannot be reached or failed.
+    """
+
+
+@gc.command()
+@click.option("--watch", is_flag=True, help="Go on until interrupted; with --json one line per change.")
+@_AS_JSON
+@asks_bookie
+def status(api: BookieApi, watch: bool, as_json: bool) -> None:
+    """Show what the collectors do and did."""
+    from bookie_pod.cli.gc_view import StatusWatch, read_status, show_status
+
+    found = read_status(api)
+    if watch:
+        with StatusWatch() as view:
+            while True:
+                view.show(found, as_json=as_json)
+                time.sleep(WATCH_S)
+                found = read_status(api)
+    elif as_json:
+        click.echo(json.dumps(found))
+    else:
+        show_status(found)
+
+
+@gc.command()
+@click.option("--major/--no-major", default=None, help="Compact up to the major threshold, also while suspended.")
+@click.option("--minor/--no-minor", default=None, help="Compact up to the minor threshold, also while suspended.")
+@click.option("--watch", is_flag=True, help="Wait until the pass has ended, and show its progress and result.")
+@_AS_JSON
+@asks_bookie
+def run(api: BookieApi, major: bool | None, minor: bool | None, watch: bool, as_json: bool) -> int:
+    """Collect garbage now. Without --major and --minor: what is not suspended.
+
+    With --watch the exit code is 12 if a part of the pass failed.
+    """
+    from bookie_pod.cli.gc_view import PassProgress, show_result
+
+    body = {name: value for name, value in (("forceMajor", major), ("forceMinor", minor)) if value is not None}
+    message = api.put("bookie/gc", body or None)
+    if not watch:
+        click.echo(json.dumps({"triggered": True}) if as_json else message)
+        return CommandExit.OK
+    with PassProgress() as progress:
+        for collectors in _until_done(api):
+            progress.show(collectors)
+    result = _result(api)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        show_result(result)
+    failed = any(each["lastPass"] is not None and each["lastPass"]["errors"] for each in result)
+    return CommandExit.COULD_NOT_TELL if failed else CommandExit.OK
+
+
+def _until_done(api: BookieApi) -> Iterator[list[dict[str, Any]]]:
+    """What the collectors do, now and then, until the forced pass has ended."""
+    while api.get("bookie/gc")["is_in_force_gc"] == "true":
+        yield _result(api)
+        time.sleep(POLL_S)
+
+
+def _result(api: BookieApi) -> list[dict[str, Any]]:
+    from bookie_pod.cli.gc_view import read_progress
+
+    return read_progress(api)
+
+
+@gc.command()
+@click.argument("entry_log")
+@click.option("--ledgers", default=20, show_default=True, type=click.IntRange(min=0), help="Show so many ledgers.")
+@_AS_JSON
+@asks_bookie
+def why(api: BookieApi, entry_log: str, ledgers: int, as_json: bool) -> None:
+    """Say why ENTRY_LOG is still there, who keeps it alive, and when it will go.
+
+    ENTRY_LOG is a file's name (1f.log), hexadecimal (0x1f) or decimal (31).
+    """
+    from bookie_pod.cli.gc_view import show_why
+
+    found = api.get("bookie/gc/why", entryLog=entry_log)
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        show_why(found, ledgers)
+
+
+@gc.command()
+@_AS_JSON
+@asks_bookie
+def forecast(api: BookieApi, as_json: bool) -> None:
+    """Show how full the entry logs are, and what compaction would give back."""
+    from bookie_pod.cli.gc_view import show_forecast
+
+    found = api.get("bookie/gc/forecast")
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        show_forecast(found)
+
+
+@gc.command()
+@_AS_JSON
+@asks_bookie
+def quarantine(api: BookieApi, as_json: bool) -> None:
+    """List damaged entry logs, which are neither deleted nor compacted."""
+    from bookie_pod.cli.gc_view import show_quarantine
+
+    found = api.get("bookie/gc/quarantine")
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        show_quarantine(found)
+
+
+_MAJOR = click.option("--major", is_flag=True, help="Major compaction only.")
+_MINOR = click.option("--minor", is_flag=True, help="Minor compaction only.")
+
+
+@gc.command()
+@_MAJOR
+@_MINOR
+@_AS_JSON
+@asks_bookie
+def suspend(api: BookieApi, major: bool, minor: bool, as_json: bool) -> None:
+    """Hold back compaction, both kinds unless one is named. A disk that gets room again resumes it."""
+    _switch(api, "suspend", major, minor, as_json)
+
+
+@gc.command()
+@_MAJOR
+@_MINOR
+@_AS_JSON
+@asks_bookie
+def resume(api: BookieApi, major: bool, minor: bool, as_json: bool) -> None:
+    """Allow compaction again, both kinds unless one is named."""
+    _switch(api, "resume", major, minor, as_json)
+
+
+def _switch(api: BookieApi, verb: str, major: bool, minor: bool, as_json: bool) -> None:
+    both = major == minor
+    api.put(f"bookie/gc/{verb}_compaction", {f"{verb}Major": major or both, f"{verb}Minor": minor or both})
+    state = api.get("bookie/gc/suspend_compaction")
+    now = {"major": state["isMajorGcSuspended"] == "true", "minor": state["isMinorGcSuspended"] == "true"}
+    if as_json:
+        click.echo(json.dumps({f"{kind}Suspended": suspended for kind, suspended in now.items()}))
+        return
+    for kind, suspended in now.items():
+        click.echo(f"{kind} compaction: {'suspended' if suspended else 'not suspended'}")

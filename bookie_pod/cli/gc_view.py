@@ -1,0 +1,228 @@
+"""What `bookie gc` shows to people."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Final
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from bookie_pod.cli.bookie_api import BookieApi
+from bookie_pod.cli.tables import facts, print_table
+from bookie_protocol.errors import NotThere
+
+_UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB")
+_BAR: Final = 30
+
+
+def read_progress(api: BookieApi) -> list[dict[str, Any]]:
+    """What each collector does; of Apache's bookies, which do not tell, as much as follows from `gc_details`."""
+    try:
+        return list(api.get("bookie/gc/progress"))
+    except NotThere:
+        return [_guessed(each) for each in api.get("bookie/gc_details")]
+
+
+def _guessed(details: dict[str, Any]) -> dict[str, Any]:
+    running = [kind for kind in ("major", "minor") if details[f"{kind}Compacting"]]
+    phase = f"{running[0]} compaction" if running else "collecting" if details["forceCompacting"] else "waiting"
+    return {"directory": "-", "phase": phase, "done": 0, "total": 0, "lastPass": None}
+
+
+def read_status(api: BookieApi) -> list[dict[str, Any]]:
+    """State of each storage: what `gc_details` says, its progress, and what is suspended."""
+    details, progress = api.get("bookie/gc_details"), read_progress(api)
+    suspended = api.get("bookie/gc/suspend_compaction")
+    flags = {
+        f"{kind}Suspended": suspended[f"is{kind.capitalize()}GcSuspended"] == "true" for kind in ("major", "minor")
+    }
+    return [flags | one | other for one, other in zip(details, progress, strict=True)]
+
+
+def show_status(found: list[dict[str, Any]]) -> None:
+    """The state of all storages."""
+    for each in found:
+        print_table(_status(each))
+
+
+class StatusWatch:
+    """The same again and again: on a terminal in one place, elsewhere after each change. A context manager."""
+
+    def __init__(self) -> None:
+        console = Console(highlight=False, markup=False)
+        self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+        self._before: list[dict[str, Any]] | None = None
+
+    def __enter__(self) -> StatusWatch:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, found: list[dict[str, Any]], *, as_json: bool) -> None:
+        """This is the state now."""
+        if found == self._before:
+            return
+        self._before = found
+        if as_json:
+            click.echo(json.dumps(found))
+        elif self._live is not None:
+            self._live.update(Group(*map(_status, found)), refresh=True)
+        else:
+            show_status(found)
+
+
+def _status(each: dict[str, Any]) -> Table:
+    table = facts()
+    table.add_row("storage", each["directory"])
+    table.add_row("doing", _phase(each) + (" (forced)" if each["forceCompacting"] else ""))
+    for kind in ("major", "minor"):
+        state = "runs" if each[f"{kind}Compacting"] else "suspended" if each[f"{kind}Suspended"] else "allowed"
+        count, last = each[f"{kind}CompactionCounter"], each[f"last{kind.capitalize()}CompactionTime"]
+        made = f"{count:,} so far, the last at {_time(last)}" if count else "none so far"
+        table.add_row(f"{kind} compaction", f"{state}, {made}")
+    if each["lastPass"] is not None:
+        table.add_row("last pass", _pass(each["lastPass"]))
+        for error in each["lastPass"]["errors"]:
+            table.add_row("", error)
+    return table
+
+
+def _phase(each: dict[str, Any]) -> str:
+    return str(each["phase"]) + (f", {each['done']:,} of {each['total']:,} logs" if each["total"] else "")
+
+
+def _pass(last: dict[str, Any]) -> str:
+    kind = f" ({last['compaction']} compaction)" if last["compaction"] else ""
+    errors = f", {len(last['errors'])} errors" if last["errors"] else ""
+    return (
+        f"{last['ledgersDeleted']:,} ledgers and {last['logsDeleted']:,} logs deleted,"
+        f" {last['logsCompacted']:,} logs compacted{kind}, {size(last['reclaimedBytes'])} given back{errors}"
+    )
+
+
+def show_result(found: list[dict[str, Any]]) -> None:
+    """What the pass did, one line per storage."""
+    for each in found:
+        last = each["lastPass"]
+        click.echo(f"{each['directory']}: {_pass(last) if last is not None else 'done'}")
+        for error in last["errors"] if last is not None else ():
+            click.echo(f"bookie: {error}", err=True)
+
+
+class PassProgress:
+    """A bar per storage on standard error if that is a terminal; nothing elsewhere. A context manager."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True, highlight=False, markup=False)
+        self._bars = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._tasks: list[Any] = []
+
+    def __enter__(self) -> PassProgress:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def show(self, collectors: list[dict[str, Any]]) -> None:
+        """The collectors are there now."""
+        while len(self._tasks) < len(collectors):
+            self._tasks.append(self._bars.add_task("", total=None))
+        for task, each in zip(self._tasks, collectors, strict=False):
+            text = f"{each['directory']}: {each['phase']}"
+            self._bars.update(task, description=text, completed=each["done"], total=each["total"] or None)
+
+
+def show_why(found: list[dict[str, Any]], ledgers: int) -> None:
+    """Each log of that id."""
+    for each in found:
+        table = facts()
+        table.add_row("entry log", f"{each['entryLog']} (id {each['entryLogId']:,})")
+        table.add_row("file", f"{each['path']}, {size(each['size'])}")
+        if each["usage"] is not None:
+            doubt = f", {size(each['inDoubtBytes'])} of them in doubt" if each["inDoubtBytes"] else ""
+            table.add_row("lives", f"{each['usage']:.1%}, {size(each['liveBytes'])}{doubt}")
+        table.add_row("why", each["reason"])
+        owners = each["owners"]
+        if owners is None:
+            table.add_row("ledgers", "not known yet")
+        else:
+            rows = [f"{one['ledgerId']}: {size(one['bytes'])}" for one in owners[:ledgers]]
+            more = [f"and {len(owners) - ledgers:,} more"] if len(owners) > ledgers else []
+            table.add_row("ledgers", "\n".join(rows + more) or "none")
+        print_table(table)
+
+
+def show_forecast(found: list[dict[str, Any]]) -> None:
+    """Usage by tenths, and both compactions."""
+    for each in found:
+        click.echo(each["directory"])
+        largest = max((row["totalBytes"] for row in each["usage"]), default=0) or 1
+        table = Table("live", "logs", "size", "garbage", "", box=None)
+        for row in each["usage"]:
+            table.add_row(
+                f"{row['fromPercent']}-{row['toPercent']} %",
+                f"{row['logs']:,}",
+                size(row["totalBytes"]),
+                size(row["reclaimableBytes"]),
+                "#" * round(_BAR * row["totalBytes"] / largest),
+            )
+        print_table(table)
+        for kind in ("minor", "major"):
+            click.echo(f"{kind} compaction, {_outlook(each[kind])}")
+        if each["unmeasuredLogs"]:
+            click.echo(f"not counted: {each['unmeasuredLogs']:,} logs that are written or were not looked at yet")
+
+
+def _outlook(each: dict[str, Any]) -> str:
+    due = each["dueInSeconds"]
+    when = "off or suspended" if due is None else "due with the next pass" if due == 0 else f"due in {due:,} s"
+    return (
+        f"{when}: would rewrite {each['logs']:,} logs below {each['threshold']:.0%} ({size(each['rewrittenBytes'])})"
+        f" and give back {size(each['reclaimableBytes'])}"
+    )
+
+
+def show_quarantine(found: list[dict[str, Any]]) -> None:
+    """One line per log."""
+    if not found:
+        click.echo("no entry log is quarantined")
+        return
+    table = Table("storage", "entry log", "damage", box=None)
+    for each in found:
+        table.add_row(each["directory"], each["entryLog"], each["detail"])
+    print_table(table)
+
+
+def size(nbytes: int) -> str:
+    """Bytes in units of 1000."""
+    value, unit = float(nbytes), 0
+    while abs(value) >= 1000 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{nbytes:,} B" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
