@@ -4,8 +4,8 @@
 2. Every entry in the logs of a ledger that the index knows has a row (perhaps to another copy).
    A missing row alone does not prove a loss: a ledger that left this bookie and came back leaves such copies behind.
 
-The check reads and reports; it repairs nothing. Memory does not depend on the size of the storage: findings are counted,
-and only the first `max_findings` are kept.
+The check reads and reports; it repairs nothing. Memory does not depend on the size of the storage: findings are
+counted, and only the first `max_findings` are kept.
 
 Threads: one, beside whatever else uses the storage. `step` does a bounded amount of work, so that the caller can pause,
 be throttled and stop between steps; this module neither sleeps nor prints.

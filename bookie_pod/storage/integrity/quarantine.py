@@ -2,7 +2,8 @@
 
 Invariants
 - An entry is known by its *location*: a copy that is written anew, by re-replication or by a repair, lies elsewhere and
-  is served at once.
+  is served at once. The damaged copy stays refused as long as its log exists: read-ahead would find it beside its
+  neighbours.
 - At most `limit` damages are kept; those beyond are counted, and found again by the next pass.
 - A pass that has looked at everything forgets what it did not meet again: it was repaired, rewritten or deleted.
 
@@ -12,7 +13,7 @@ Threads: the scrubber changes it; any thread may read. `locations` is made for t
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -20,6 +21,7 @@ from typing import Any, Final
 from bookie_pod.storage.entry_log.format import split_location
 
 MAX_DAMAGES: Final = 10_000
+MAX_SUPERSEDED: Final = 100_000
 
 
 class DamageKind(Enum):
@@ -63,7 +65,9 @@ class Damage:
 class QuarantineRegister:
     """The damages of one directory."""
 
-    def __init__(self, damages: Iterable[Damage] = (), limit: int = MAX_DAMAGES) -> None:
+    def __init__(
+        self, damages: Iterable[Damage] = (), superseded: Iterable[int] = (), limit: int = MAX_DAMAGES
+    ) -> None:
         self.locations: set[int] = set()
         """Where damaged entries lie. Read-only for others."""
         self.overflowed = 0
@@ -72,8 +76,11 @@ class QuarantineRegister:
         self._lock = threading.Lock()
         self._damages: dict[tuple[str, int, int, int, int], Damage] = {}
         self._logs: dict[int, str] = {}
+        self._superseded: set[int] = set()
+        """Locations of damaged copies to which no row of the index points any more."""
         for damage in damages:
             self._put(damage)
+        self._supersede(superseded)
 
     def __len__(self) -> int:
         return len(self._damages)
@@ -99,27 +106,49 @@ class QuarantineRegister:
         elif damage.kind in (DamageKind.LOG, DamageKind.LEDGERS_MAP):
             self._logs[damage.file_id] = damage.detail
 
-    def end_pass(self, number: int) -> list[Damage]:
-        """Pass `number` has looked at everything: forget what it did not meet, and return that."""
+    def end_pass(
+        self,
+        number: int,
+        is_superseded: Callable[[Damage], bool] = lambda damage: True,
+        log_exists: Callable[[int], bool] = lambda log_id: True,
+    ) -> list[Damage]:
+        """Pass `number` has looked at everything: forget what it did not meet, and return that.
+
+        `is_superseded`: there is another copy of this entry, so that the damaged one is never wanted again.
+        """
+        gone = [each for each in self.damages() if each.seen_in_pass < number]
+        superseded = [each.location for each in gone if each.location and is_superseded(each)]
         with self._lock:
-            kept = [each for each in self._damages.values() if each.seen_in_pass >= number]
-            gone = [each for each in self._damages.values() if each.seen_in_pass < number]
-            self._rebuild(kept)
+            self._superseded = {each for each in self._superseded if log_exists(split_location(each)[0])}
+            self._supersede(superseded)
+            self._rebuild([each for each in self._damages.values() if each.seen_in_pass >= number])
             self.overflowed = 0
-            return gone
+        return gone
 
     def discard(self, damages: Iterable[Damage]) -> None:
-        """Forget some: they were repaired."""
+        """Forget some: there are other copies of these entries."""
+        repaired = {each.key: each.location for each in damages}
         with self._lock:
-            repaired = {each.key for each in damages}
+            self._supersede(repaired.values())
             self._rebuild([each for each in self._damages.values() if each.key not in repaired])
+
+    def _supersede(self, locations: Iterable[int]) -> None:
+        for location in locations:
+            if location and len(self._superseded) < MAX_SUPERSEDED:
+                self._superseded.add(location)
+                self.locations.add(location)
 
     def _rebuild(self, damages: list[Damage]) -> None:
         self._damages, self._logs = {}, {}
-        # In place, because the read path holds this very set; what stays damaged never leaves it meanwhile.
-        self.locations.intersection_update({each.location for each in damages})
+        # In place, because the read path holds this very set; what stays refused never leaves it meanwhile.
+        self.locations.intersection_update(self._superseded | {each.location for each in damages})
         for damage in damages:
             self._put(damage)
+
+    def superseded(self) -> list[int]:
+        """Locations of damaged copies that have sound ones beside them, ascending."""
+        with self._lock:
+            return sorted(self._superseded)
 
     def damages(self) -> list[Damage]:
         """All of them, the oldest first."""

@@ -114,7 +114,7 @@ class ScrubPart(ABC):
         self._file = ScrubStateFile(files, folder)
         memory = self._file.read()
         self.position = memory.position
-        self.register = QuarantineRegister(memory.damages)
+        self.register = QuarantineRegister(memory.damages, memory.superseded)
         self._pace = pace
         self._metrics = metrics
         self._now_ms = now_ms
@@ -163,7 +163,7 @@ class ScrubPart(ABC):
             self._save()
             raise
         if not self._errors:
-            for damage in self.register.end_pass(self.position.number):
+            for damage in self._end_pass():
                 _log.info("damage is gone", folder=self.folder, kind=damage.kind.value, detail=damage.detail)
         self.position = ScrubPosition(
             self.position.number, started_ms=self.position.started_ms, completed_ms=self._now_ms()
@@ -179,6 +179,9 @@ class ScrubPart(ABC):
     @abstractmethod
     def _check(self) -> None:
         """Go on from the position to the end. Raises `ScrubStopped`."""
+
+    def _end_pass(self) -> list[Damage]:
+        return self.register.end_pass(self.position.number)
 
     def repaired(self, damages: Sequence[Damage]) -> None:
         """Other copies of these entries are stored and durable here. Any thread."""
@@ -225,7 +228,9 @@ class ScrubPart(ABC):
         try:
             with self._save_lock:
                 self._saved_at, self._save_wanted = self._clock(), False
-                self._file.write(ScrubMemory(replace(self.position), self.register.damages()))
+                self._file.write(
+                    ScrubMemory(replace(self.position), self.register.damages(), self.register.superseded())
+                )
         except StorageFault as error:
             # Not the scrub's business: a full or failed disk is told by others, and this pass goes on in memory.
             _log.warning("the scrubber's position is not stored", reason=str(error))
@@ -266,6 +271,15 @@ class LedgerScrub(ScrubPart):
             self.position.phase, self.position.ledger_id, self.position.entry_id = ScrubPhase.INDEX, -1, -1
             self._save()
         self._check_index(IndexCheck(self._storage, entries, self._found, self._pay, self.counts))
+
+    def _end_pass(self) -> list[Damage]:
+        return self.register.end_pass(self.position.number, self._is_superseded, self._storage.logs.exists)
+
+    def _is_superseded(self, damage: Damage) -> bool:
+        try:
+            return self._storage.location_of(damage.ledger_id, damage.entry_id) != damage.location
+        except StorageFault:
+            return True
 
     def _check_logs(self, check: LogCheck) -> None:
         logs, at = self._storage.logs, self.position

@@ -1,7 +1,7 @@
 """Where the scrubber of one directory is, across restarts: `scrub-state.json` beside the files that it checks.
 
     {"version": 1, "pass": 7, "phase": "entry logs", "log": 17, "location": 73014448128, "ledger": -1, "entry": -1,
-     "startedMs": 0, "completedMs": 0, "damages": [{"kind": "entry", ...}]}
+     "startedMs": 0, "completedMs": 0, "damages": [{"kind": "entry", ...}], "superseded": [55834575876]}
 
 Invariants
 - The file is replaced whole and durably, so a crash leaves the old one or the new one; what was checked since then is
@@ -65,6 +65,7 @@ class ScrubMemory:
 
     position: ScrubPosition = field(default_factory=ScrubPosition)
     damages: list[Damage] = field(default_factory=list)
+    superseded: list[int] = field(default_factory=list)
 
 
 class ScrubStateFile:
@@ -105,6 +106,7 @@ def _encode(memory: ScrubMemory) -> dict[str, Any]:
         "startedMs": at.started_ms,
         "completedMs": at.completed_ms,
         "damages": [to_json(damage) for damage in memory.damages],
+        "superseded": memory.superseded,
     }
 
 
@@ -121,4 +123,6 @@ def _decode(stored: Any) -> ScrubMemory:
         int(stored["startedMs"]),
         int(stored["completedMs"]),
     )
-    return ScrubMemory(position, [from_json(each) for each in stored["damages"]])
+    return ScrubMemory(
+        position, [from_json(each) for each in stored["damages"]], [int(each) for each in stored["superseded"]]
+    )

@@ -246,6 +246,11 @@ def test_a_copy_that_is_written_anew_is_served_at_once_and_forgotten_by_the_next
     rig.write([3], 1, first=2)
     assert rig.storage.read(3, 2) == signed(3, 2)
     assert rig.run() == []
+    for _ in range(2):
+        rig.restart()
+        rig.storage.read(3, 1)  # reads ahead over the place of the damaged copy
+        assert rig.storage.read(3, 2) == signed(3, 2)
+        assert rig.run() == []
     rig.storage.close()
 
 

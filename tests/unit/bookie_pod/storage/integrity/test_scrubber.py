@@ -39,7 +39,7 @@ class TestRegister:
     def test_a_pass_forgets_what_it_did_not_meet(self) -> None:
         register = QuarantineRegister([DAMAGE, Damage(DamageKind.LOG, "torn", 8, seen_in_pass=2)])
         held = register.locations
-        assert register.end_pass(2) == [DAMAGE]
+        assert register.end_pass(2, lambda damage: False) == [DAMAGE]
         assert held == set(), "the read path looks at this very set"
         assert not register.holds_log(7)
         assert register.holds_log(8)
@@ -55,7 +55,17 @@ class TestRegister:
     def test_repaired_entries_are_forgotten(self) -> None:
         register = QuarantineRegister([DAMAGE])
         register.discard([DAMAGE])
-        assert (len(register), register.locations, register.holds_log(7)) == (0, set(), False)
+        assert (len(register), register.holds_log(7)) == (0, False)
+
+    def test_a_damaged_copy_beside_a_sound_one_is_refused_while_its_log_exists(self) -> None:
+        register = QuarantineRegister([DAMAGE])
+        register.discard([DAMAGE])
+        assert register.locations == {DAMAGE.location}
+        again = QuarantineRegister(superseded=register.superseded())
+        again.end_pass(5)
+        assert again.locations == {DAMAGE.location}
+        again.end_pass(6, log_exists=lambda log_id: log_id != 7)
+        assert again.locations == set()
 
     def test_json_there_and_back(self) -> None:
         assert from_json(json.loads(json.dumps(to_json(DAMAGE)))) == DAMAGE
@@ -65,7 +75,7 @@ class TestStateFile:
     def test_there_and_back(self) -> None:
         files = MemoryFiles()
         files.makedirs("/d")
-        memory = ScrubMemory(ScrubPosition(3, ScrubPhase.INDEX, 4, 5, 6, 7, 8, 9), [DAMAGE])
+        memory = ScrubMemory(ScrubPosition(3, ScrubPhase.INDEX, 4, 5, 6, 7, 8, 9), [DAMAGE], [1, 2])
         ScrubStateFile(files, "/d").write(memory)
         assert ScrubStateFile(files, "/d").read() == memory
 
