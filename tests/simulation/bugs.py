@@ -23,7 +23,7 @@ from bookie_client.writing.add_state import AddState
 from bookie_client.writing.ensemble_change import replace_bookies
 from bookie_client.writing.handle import WriteHandle
 from bookie_client.writing.spares import find_spares
-from bookie_protocol.errors import BookieUnavailable, NoSuchEntry, NoSuchLedger, PodkeeperError
+from bookie_protocol.errors import BookieUnavailable, LedgerStateUnknown, NoSuchEntry, NoSuchLedger, PodkeeperError
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -71,6 +71,13 @@ def _fence_only_to_learn_the_lac(patch: pytest.MonkeyPatch) -> None:
 def _time_outs_are_negatives(patch: pytest.MonkeyPatch) -> None:
     def is_negative(error: PodkeeperError) -> bool:
         return isinstance(error, (NoSuchEntry, NoSuchLedger, BookieUnavailable))
+
+    patch.setattr(entry_vote, "is_negative", is_negative)
+
+
+def _limbo_is_negative(patch: pytest.MonkeyPatch) -> None:
+    def is_negative(error: PodkeeperError) -> bool:
+        return isinstance(error, (NoSuchEntry, NoSuchLedger, LedgerStateUnknown))
 
     patch.setattr(entry_vote, "is_negative", is_negative)
 
@@ -135,13 +142,14 @@ def _do_not_store_again(patch: pytest.MonkeyPatch) -> None:
 
 BUGS = (
     Bug("acknowledge at Qa - 1", _acknowledge_one_early, ("S5", "S3", "S4"), 20),
-    Bug("skip the fence", _skip_the_fence, ("S14", "S3"), 20),
-    Bug("fence only to learn the LAC", _fence_only_to_learn_the_lac, ("S14", "S3"), 20),
-    Bug("count time-outs as negatives", _time_outs_are_negatives, ("S14", "S3"), 100),
-    Bug("send again before the metadata is written", _send_before_metadata, ("S11", "S5"), 60),
+    Bug("skip the fence", _skip_the_fence, ("S14", "S3", "S5"), 20),
+    Bug("fence only to learn the LAC", _fence_only_to_learn_the_lac, ("S14", "S3", "S7"), 20),
+    Bug("count time-outs as negatives", _time_outs_are_negatives, ("S14", "S3", "S5"), 250),
+    Bug("count a ledger in limbo as negative", _limbo_is_negative, ("S14", "S3", "S5"), 250),
+    Bug("send again before the metadata is written", _send_before_metadata, ("S11", "S5", "S10", "S3"), 60),
     Bug("close at the LAC without reading forward", _close_at_the_lac, ("S14", "S3"), 20),
-    Bug("take the LAC of one bookie", _one_bookie_is_enough, ("F",), 200),
-    Bug("keep the acknowledgements of replaced bookies", _keep_acknowledgements_of_replaced, ("S5",), 100),
-    Bug("take the last entry for confirmed", _last_entry_is_confirmed, ("S7", "S13"), 40),
-    Bug("do not store again what recovery finds", _do_not_store_again, ("S4",), 100),
+    Bug("take the LAC of one bookie", _one_bookie_is_enough, ("F", "S3", "S14"), 200),
+    Bug("keep the acknowledgements of replaced bookies", _keep_acknowledgements_of_replaced, ("S5", "S4"), 250),
+    Bug("take the last entry for confirmed", _last_entry_is_confirmed, ("S7", "S13", "S4", "L"), 20),
+    Bug("do not store again what recovery finds", _do_not_store_again, ("S4", "S5", "S6"), 100),
 )

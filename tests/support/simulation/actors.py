@@ -133,6 +133,8 @@ class Writer(Actor):
             for number in range(plan.entries):
                 self._watch(ledger, await self._handle.submit(self._payload(ledger, number)), number)
                 await self._breathe()
+                if self._random.random() < 0.05:
+                    await self._read_own(ledger)
                 if plan.kind == "deferred" and number % plan.force_every == plan.force_every - 1:
                     await self._force(ledger)
         await self._handle.flush()
@@ -207,6 +209,16 @@ class Writer(Actor):
         self._history.count(f"append {type(error).__name__}")
         if not isinstance(error, PodkeeperError) or isinstance(error, BadRequest):
             self._history.violated("A order", ledger, f"an append ended with {error!r}")
+
+    async def _read_own(self, ledger: LedgerHistory) -> None:
+        """The writer reads what is confirmed."""
+        view = checks.ReaderView(self._history, ledger, self.name)
+        view.lac(self._handle.last_add_confirmed)
+        try:
+            async for entry in self._handle.entries():
+                view.entry(entry.entry_id, entry.payload)
+        except PodkeeperError as error:
+            self.trace(f"ledger {ledger.ledger_id}: cannot read its own: {error}")
 
     async def _force(self, ledger: LedgerHistory) -> None:
         delivered = len(ledger.acked) - 1
@@ -294,6 +306,9 @@ class Reader(_OnLedger):
             await self._pause(0.5)
 
     async def _refresh(self, ledger: LedgerHistory, view: checks.ReaderView, handle: LedgerReader) -> None:
+        if self._random.random() < 0.3:
+            view.lac(await handle.try_read_last_add_confirmed())
+            return
         known = handle.metadata
         at_least = checks.travelled_lac(ledger)
         up_to_date = known.ensembles == ledger.metadata.ensembles

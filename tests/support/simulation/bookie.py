@@ -23,7 +23,8 @@ from bookie_pod.server.tcp.handlers import RequestHandlers
 from bookie_pod.server.tcp.long_poll import LongPolls
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import ReadRequest, Reply
-from bookie_protocol.errors import MetadataError, NotThere, RegistrationFailed
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_protocol.errors import MetadataError, NotThere, RegistrationFailed, StorageFault
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.simulation.disk import Disk, DiskOptions, VirtualJournal, VirtualLanes
@@ -48,6 +49,8 @@ class _Process:
         self.storage = VirtualStorage()
         replay = ReplayIntoStorage(self.storage)
         bookie.disk.replay(replay)
+        for ledger_id in bookie.doubtful:
+            self._doubt(ledger_id)
         loop, host = bookie.loop, bookie.host
         self.journal = VirtualJournal(loop, bookie.disk, bookie.random, bookie.disk_options, bookie.slowness)
         self.journal.on_sync = lambda: bookie.on_event("sync", host)
@@ -65,9 +68,15 @@ class _Process:
         self.context.accepting = True
         self.storage.swap()  # what was replayed is not in memory
         self.storage.on_put = bookie.put
+        self.storage.on_read = bookie.read_from_disk
         self.tree: TreeMetadataService | None = None
         self.registration: RegistrationManager | None = None
         self.tasks: dict[asyncio.Task[None], None] = {}
+
+    def _doubt(self, ledger_id: int) -> None:
+        """The bookie may have held entries of this ledger, and may have fenced it."""
+        record = self.storage.ledger(ledger_id) or LedgerRecord(b"")
+        self.storage.set_ledger(ledger_id, replace(record, fenced=True, limbo=True))
 
     def stop(self) -> None:
         """Nothing of this process has any effect any more."""
@@ -102,6 +111,12 @@ class VirtualBookie:
         self.slowness = disk_options.spread ** random.random()
         self.on_event: Callable[[str, str], None] = lambda event, host: None
         self.read_only = False
+        self.doubtful: dict[int, None] = {}
+        """Ledgers in limbo: the disk that may have held entries of them is lost."""
+        self.bad_reads_until = 0.0
+        self.bad_reads = ""
+        """What happens to reads until then: "error" or "damage"."""
+        self._lost: list[Disk] = []
         self._metadata = metadata
         self._history = history
         self._process: _Process | None = None
@@ -142,10 +157,30 @@ class VirtualBookie:
         if self._end("loses its power") is not None:
             self.network.power_off(self.host)
 
+    def end(self) -> None:
+        """The run is over."""
+        if self._restart is not None:
+            self._restart.cancel()
+        self.kill()
+
     def lose_disk(self) -> None:
         """The bookie ends and never comes back."""
         self.kill()
         self.disk.lost = True
+
+    def replace_disk(self) -> None:
+        """The bookie ends, and comes back with an empty disk. It knows that: every ledger that names it is in limbo,
+        in which it takes no adds of writers and never says that an entry does not exist."""
+        self.kill()
+        self._lost.append(self.disk)
+        self.disk = Disk()
+        for ledger in self._history.ledgers.values():
+            if any(self.bookie_id in version.metadata.all_bookies() for version in ledger.versions):
+                self.doubtful[ledger.ledger_id] = None
+
+    @property
+    def has_lost_data(self) -> bool:
+        return self.disk.lost or bool(self._lost)
 
     def set_read_only(self, read_only: bool) -> None:
         process = self._process
@@ -230,7 +265,20 @@ class VirtualBookie:
 
     def holds(self, ledger_id: int, entry_id: int) -> bytes | None:
         """The entry, if it is durable here (or was, when the disk was lost)."""
-        return self.disk.entries.get((ledger_id, entry_id))
+        for disk in (self.disk, *self._lost):
+            entry = disk.entries.get((ledger_id, entry_id))
+            if entry is not None:
+                return entry
+        return None
+
+    def read_from_disk(self, entry: bytes) -> bytes:
+        """What becomes of a read."""
+        if self.loop.time() >= self.bad_reads_until or self.random.random() < 0.3:
+            return entry
+        if self.bad_reads == "error":
+            raise StorageFault("the virtual disk cannot read this")
+        at = int(self.random.random() * len(entry))
+        return entry[:at] + bytes((entry[at] ^ 1 << int(self.random.random() * 8),)) + entry[at + 1 :]
 
     def forget_memory(self) -> None:
         """A flush: reads go to the disk."""

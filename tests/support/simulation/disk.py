@@ -67,7 +67,7 @@ class VirtualJournal:
         self, loop: asyncio.AbstractEventLoop, disk: Disk, random: Random, options: DiskOptions, slowness: float = 1.0
     ) -> None:
         self._loop = loop
-        self._slowness = slowness
+        self.slowness = slowness
         self._disk = disk
         self._random = random
         self._options = options
@@ -110,7 +110,7 @@ class VirtualJournal:
         waiting = [batch for batch in group if batch.sync]
         self._acknowledge([batch for batch in group if not batch.sync])
         if waiting:
-            seconds = self._options.sync_seconds * self._slowness * (0.5 + self._random.random())
+            seconds = self._options.sync_seconds * self.slowness * (0.5 + self._random.random())
             if self._options.stall_chance and self._random.random() < self._options.stall_chance:
                 seconds += self._options.stall_seconds * self._random.random()
             due = max(self._loop.time() + seconds, self.stalled_until)

@@ -46,6 +46,8 @@ class Faults:
             "kill recoverer": lambda host: self._kill_client("recoverer"),
             "recover": self._recover,
             "lost disk": self._lost_disk,
+            "replaced disk": self._replaced_disk,
+            "bad reads": self._bad_reads,
             "flush": self._flush,
         }
 
@@ -72,12 +74,14 @@ class Faults:
         world = self._world
         world.trace("FAULTS", "everything is mended")
         world.network.heal()
-        world.network.options.straggler_chance = 0.0
         world.metadata.options.lost_answer_chance = world.metadata.options.lag = 0.0
         world.metadata.lose_answers = 0
         world.metadata.set_up(True)
         world.scenario.disk.stall_chance = 0.0
         for bookie in world.bookies:
+            bookie.slowness, bookie.bad_reads_until = 1.0, 0.0
+            if bookie.is_running:
+                bookie.process.journal.slowness = 1.0
             bookie.start()
             bookie.set_read_only(False)
 
@@ -154,11 +158,29 @@ class Faults:
             bookie.set_read_only(True)
             self._later(1.0, lambda: bookie.set_read_only(False))
 
+    def _may_lose_data(self, host: str) -> VirtualBookie | None:
+        """A bookie that is running, while one of every ack quorum survives."""
+        lost = sum(bookie.has_lost_data for bookie in self._world.bookies)
+        return self._running(host) if lost < self._world.scenario.quorums[2] - 1 else None
+
+    def _replaced_disk(self, host: str) -> None:
+        bookie = self._may_lose_data(host)
+        if bookie is not None:
+            self._world.trace(bookie.host, "gets an empty disk")
+            bookie.replace_disk()
+            self._later(0.5, bookie.start)
+
+    def _bad_reads(self, host: str) -> None:
+        bookie = self._running(host)
+        if bookie is not None:
+            bookie.bad_reads = "error" if self._random.random() < 0.5 else "damage"
+            bookie.bad_reads_until = self._world.loop.time() + self._random.expovariate(1.0)
+            self._world.trace(bookie.host, f"bad reads ({bookie.bad_reads}) for a while")
+            bookie.forget_memory()
+
     def _lost_disk(self, host: str) -> None:
         world = self._world
-        if sum(bookie.disk.lost for bookie in world.bookies) >= world.scenario.quorums[2] - 1:
-            return  # more than the ack quorum survives
-        bookie = self._running(host)
+        bookie = self._may_lose_data(host)
         if bookie is not None:
             world.trace(bookie.host, "loses its disk")
             bookie.lose_disk()

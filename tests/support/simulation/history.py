@@ -6,7 +6,7 @@ breach is kept in `violations`. The first one ends the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -88,6 +88,8 @@ class History:
         self._trace = trace
         self.bookies: dict[str, VirtualBookie] = {}
         self.ledgers: dict[int, LedgerHistory] = {}
+        self.inexact_lengths: Mapping[int, None] = {}
+        """Ledgers whose last entry could not be read when they were recovered, which was said in the log."""
         self.violations: list[str] = []
         self.on_violation: Callable[[], None] = lambda: None
         self.on_event: Callable[[str, str], None] = lambda event, host: None

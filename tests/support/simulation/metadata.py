@@ -270,7 +270,7 @@ class MetadataServer:
         self.trace(HOST, f"{session.host} deletes {path}")
 
     def _wrote(self, session: VirtualTree, path: str, data: bytes) -> None:
-        self.trace(HOST, f"{session.host} writes {path} ({len(data)} bytes)")
+        self.trace(HOST, f"{session.host} writes {path}")
         self.on_write(session.host, path, data)
 
     def view(self, seen: int) -> int:

@@ -23,6 +23,8 @@ from tests.support.simulation.transport import VirtualConnection
 SYN_RETRY_SECONDS: Final = 1.0
 STRAGGLER_SECONDS: Final = 0.4
 """A piece that is late for no reason is at most this late."""
+HEALED_SECONDS: Final = 0.002
+"""Longest base delay, and longest mean of the random part, of a network that works well."""
 REFUSED: Final = "connection refused"
 
 ProtocolFactory = Callable[[], asyncio.BaseProtocol]
@@ -108,8 +110,12 @@ class Network:
     def heal(self) -> None:
         """No partition and no slow link any more."""
         self._blocks.clear()
+        options = self.options
+        options.straggler_chance, options.base_delay = 0.0, min(options.base_delay, HEALED_SECONDS)
+        options.jitter = options.spread = 1.0
         for link in self._links.values():
             link.slow_until = 0.0
+            link.base, link.jitter = min(link.base, HEALED_SECONDS), min(link.jitter, HEALED_SECONDS)
         self._partition_changed()
 
     def _partition_changed(self) -> None:

@@ -41,11 +41,14 @@ def run_seeds(seeds: Sequence[int], jobs: int = 1) -> Iterator[Report]:
     """The reports, in the order of the seeds."""
     gc.collect()
     gc.freeze()  # modules and tests are not looked at by each run's collection
-    if jobs == 1:
-        yield from map(report, seeds)
-        return
-    with multiprocessing.get_context("fork").Pool(jobs) as pool:
-        yield from pool.imap(report, seeds, CHUNK)
+    try:
+        if jobs == 1:
+            yield from map(report, seeds)
+            return
+        with multiprocessing.get_context("fork").Pool(jobs) as pool:
+            yield from pool.imap(report, seeds, CHUNK)
+    finally:
+        gc.unfreeze()
 
 
 def report(seed: int) -> Report:

@@ -52,6 +52,8 @@ FAULTS = (
     "kill recoverer",
     "recover",
     "lost disk",
+    "replaced disk",
+    "bad reads",
     "flush",
 )
 WEIGHTS = {
@@ -71,6 +73,8 @@ WEIGHTS = {
     "kill recoverer": 1,
     "recover": 4,
     "lost disk": 1,
+    "replaced disk": 2,
+    "bad reads": 2,
     "flush": 2,
 }
 MOMENTS = (
@@ -260,6 +264,8 @@ def _client(random: Random) -> ClientOptions:
         quarantine_errors=random.choice((3, 100)),
         quarantine_interval=2.0,
         quarantine_time=3.0,
+        channels_per_bookie=random.choice((1, 1, 2)),
+        max_ensemble_changes=random.choice((None, None, None, 2)),
         write_window_entries=random.choice((1, 4, 16, 100)),
         read_window_entries=random.choice((1, 10, 100)),
         batch_reads=random.random() < 0.5,

@@ -41,6 +41,8 @@ class VirtualStorage:
 
     def __init__(self) -> None:
         self.on_put: OnPut = lambda ledger_id, entry_id, entry: None
+        self.on_read: Callable[[bytes], bytes] = lambda entry: entry
+        """What the disk makes of an entry that is read from it: it may damage it, or raise `StorageFault`."""
         self._records: dict[int, LedgerRecord] = {}
         self._entries: dict[int, dict[int, bytes]] = {}
         self._active: dict[int, _Active] = {}
@@ -125,7 +127,7 @@ class VirtualStorage:
         entry = entries.get(entry_id)
         if entry is None:
             raise self._missing(ledger_id, f"entry {entry_id} of ledger {ledger_id}")
-        return entry
+        return self.on_read(entry)
 
     def last_entry_id(self, ledger_id: int) -> int:
         entries = self._require(ledger_id)

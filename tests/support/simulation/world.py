@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
@@ -146,8 +146,8 @@ class World:
         except TimeoutError:
             self.history.violated("L hang", None, f"clients do not close; waiting are\n{waiting_tasks(self.loop)}")
         for bookie in self.bookies:
-            bookie.kill()
-        await asyncio.sleep(1.0)
+            bookie.end()
+        await asyncio.sleep(5.0)  # longer than any time-out
         await self._sweep()
 
     async def _sweep(self) -> None:
@@ -283,22 +283,24 @@ def run(scenario: Scenario, trace: Trace | None = None) -> Result:
     trace = trace or Trace(keep=False)
     loop = VirtualLoop()
     trace.clock = loop.time
-    with _logs_to(trace):
+    inexact: dict[int, None] = {}
+    with _logs_to(trace, inexact):
         asyncio.events.set_event_loop(loop)
         try:
-            world, started = _run_on(loop, scenario, trace)
+            world, started = _run_on(loop, scenario, trace, inexact)
         finally:
             asyncio.events.set_event_loop(None)
             loop.close()
     return Result(scenario, tuple(world.history.violations), world.history.counts, started, trace)
 
 
-def _run_on(loop: VirtualLoop, scenario: Scenario, trace: Trace) -> tuple[World, float]:
+def _run_on(loop: VirtualLoop, scenario: Scenario, trace: Trace, inexact: Mapping[int, None]) -> tuple[World, float]:
     world: World | None = None
 
     async def everything() -> float:
         nonlocal world
         world = World(scenario, loop, trace)
+        world.history.inexact_lengths = inexact
         try:
             await world.run()
         except Exception as error:  # whatever it is, it is not what a cluster does
@@ -325,11 +327,14 @@ def _told(error: BaseException) -> str:
 
 
 @contextmanager
-def _logs_to(trace: Trace) -> Iterator[None]:
-    """The logs of clients and bookies become part of the trace."""
+def _logs_to(trace: Trace, inexact: dict[int, None]) -> Iterator[None]:
+    """The logs of clients and bookies become part of the trace; `inexact` gets the ledgers whose recovery said that
+    it could not tell their length."""
     before = structlog.get_config()
 
     def into_trace(logger: Any, method: str, event: Any) -> Any:
+        if event["event"] == "length is not exact":
+            inexact[event["ledger"]] = None
         if trace.on:
             name = event.pop("event")
             trace("log", f"{method}: {name} {' '.join(f'{key}={value}' for key, value in sorted(event.items()))}")
