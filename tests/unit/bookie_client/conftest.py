@@ -15,9 +15,13 @@ FAST = {"add_timeout": 0.4, "read_timeout": 0.4, "reconnect_delay": 0.01, "degra
 
 
 def tasks_of_handles():
-    """Tasks but for connection attempts: connections belong to the client, which goes on making them when the
-    handle that asked for one is gone."""
-    return {task for task in asyncio.all_tasks() if not task.get_name().startswith("connect ")}
+    """Tasks but for those that make connections: these belong to the client, which goes on when the handle that
+    asked for one is gone, and to the model bookies' loop."""
+    return {task for task in asyncio.all_tasks() if not _connects(task)}
+
+
+def _connects(task):
+    return task.get_name().startswith("connect ") or "_accept_connection" in task.get_coro().__qualname__
 
 
 class ModelCluster:
