@@ -220,15 +220,21 @@ def test_after_a_fork_every_call_says_so(client):
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        said = []
-        for call in (lambda: ledger.append(b"y"), lambda: client.create(), lambda: list(client.list()), client.close):
-            try:
-                call()
-                said.append("no error")
-            except RuntimeError as error:
-                said.append(str(error))
-        os.write(write_end, "\n".join(said).encode())
-        os._exit(0)
+        # Whatever happens, this process must neither go on with the tests nor stay.
+        try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            said = []
+            calls = lambda: ledger.append(b"y"), lambda: client.create(), lambda: list(client.list()), client.close
+            for call in calls:
+                try:
+                    call()
+                    said.append("no error")
+                except RuntimeError as error:
+                    said.append(str(error))
+            os.write(write_end, "\n".join(said).encode())
+        finally:
+            os._exit(0)
     os.close(write_end)
     with os.fdopen(read_end) as answers:
         said = answers.read().splitlines()
