@@ -29,6 +29,8 @@ class CommandExit(IntEnum):
     """There is no such ledger or entry."""
     COULD_NOT_TELL = 12
     """A fault: trying again, or looking at the cluster, may help."""
+    DAMAGED = 13
+    """A check, or a reading of files, met damage; what is wrong was printed."""
     INTERRUPTED = 130
     BROKEN_PIPE = 141
     """Whoever read the output went away, as `head` does."""

@@ -18,6 +18,7 @@ from bookie_pod.cli import cluster_view  # noqa: F401 - adds its commands to `cl
 from bookie_pod.cli.bench.commands import bench
 from bookie_pod.cli.cluster import cluster
 from bookie_pod.cli.config import config
+from bookie_pod.cli.disk.commands import disk
 from bookie_pod.cli.exit_codes import CommandExit, exit_code_of
 from bookie_pod.cli.gc import gc
 from bookie_pod.cli.ledger.commands import ledger
@@ -51,6 +52,7 @@ cli.add_command(config)
 cli.add_command(standalone)
 cli.add_command(cluster)
 cli.add_command(ledger)
+cli.add_command(disk)
 cli.add_command(bench)
 cli.add_command(trial)
 cli.add_command(gc)

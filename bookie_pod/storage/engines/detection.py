@@ -31,6 +31,9 @@ from bookie_protocol.errors import StorageFault, WrongStorageEngine
 
 _STAMP_KEY = b"\xff" * 16
 
+SWAP_FILE = "index-swap.json"
+"""In an index folder: a tool is putting a new index in the place of the old one (see `storage.conversion.swap`)."""
+
 
 def check_engine(
     files: Files,
@@ -46,10 +49,20 @@ def check_engine(
     """
     try:
         for index_directory in index_directories:
+            check_no_swap(files, index_directory)
             _check_other_engine(files, stores, index_directory, configured)
         _check_index(files, stores, ledger_directories, index_directories, configured)
     except OSError as error:
         raise StorageFault(f"cannot inspect {error.filename}: {error.strerror or error}") from error
+
+
+def check_no_swap(files: Files, index_directory: str) -> None:
+    """`WrongStorageEngine` if a tool was interrupted while it put a new index in place."""
+    if files.exists(f"{index_directory}/{SWAP_FILE}"):
+        raise WrongStorageEngine(
+            f"{index_directory}/{SWAP_FILE} is there: a conversion or rebuild of the index was interrupted; "
+            "run `bookie disk finish` with the same configuration"
+        )
 
 
 def _check_other_engine(files: Files, stores: StoreFactory, index_directory: str, configured: str) -> None:

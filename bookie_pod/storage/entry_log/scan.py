@@ -53,7 +53,9 @@ class LogScan(Generic[T]):
         max_entry_bytes: int,
         ledgers: Container[int] | None,
         bodies: bool,
+        start: int = HEADER_SIZE,
     ) -> None:
+        """`start` is where a record begins, or padding."""
         self._files = files
         self._path = path
         self._log_id = log_id
@@ -61,6 +63,7 @@ class LogScan(Generic[T]):
         self._max_entry_bytes = max(max_entry_bytes, SANE_ENTRY_BYTES)
         self._ledgers = ledgers
         self._bodies = bodies
+        self._start = start
         self._end: ScanEnd | None = None
 
     @property
@@ -83,7 +86,7 @@ class LogScan(Generic[T]):
             raise StorageFault(f"cannot scan entry log {self._path}: {error}") from error
 
     def _records(self, window: _Window) -> Iterator[tuple[int, int, int, T]]:
-        position = HEADER_SIZE
+        position = self._start
         while (start := self._skip_padding(window, position)) is not None:
             data, offset = window.at(start, ENTRY_HEAD.size)
             if len(data) - offset < ENTRY_HEAD.size:

@@ -1,0 +1,1 @@
+"""`bookie disk`: looking at, checking and mending the directories of a stopped bookie."""

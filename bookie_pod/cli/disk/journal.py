@@ -1,0 +1,101 @@
+"""`bookie disk readjournal`: the records of a journal file."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from bookie_pod.cli.disk.group import AS_JSON, PAYLOAD, disk, number, payload_text, print_json
+from bookie_pod.cli.disk.place import Place, need_journals, on_disk
+from bookie_pod.cli.exit_codes import CommandExit
+from bookie_protocol.errors import NotThere, StorageFault
+
+
+@disk.command()
+@click.argument("journal", required=False)
+@click.option("--from", "start", metavar="OFFSET", help="Begin at this offset; it must be where a record begins.")
+@click.option("--ledger", "ledger_id", metavar="ID", help="Only records of this ledger.")
+@PAYLOAD
+@AS_JSON
+@on_disk(live=True)
+def readjournal(
+    place: Place, journal: str | None, start: str | None, ledger_id: str | None, payload: str, as_json: bool
+) -> int:
+    """Print the records of JOURNAL: a file, its name (`18f2a3b4c5d.txn`), or its id in decimal. (Apache: readjournal)
+
+    Without JOURNAL all files of the journal directories are read, the oldest first. Where a file is damaged, its sound
+    part is printed and the place is told; the exit code is 13 then.
+    """
+    from bookie_pod.storage.journal.directory import journal_path, list_journals
+
+    if journal is not None and os.path.sep in journal:
+        paths = [(journal, int(os.path.basename(journal).split(".")[0], 16))]
+    else:
+        need_journals(place)
+        found = [
+            (journal_path(folder, at), at)
+            for folder in place.layout.journals
+            for at in list_journals(place.files, folder)
+        ]
+        wanted = None if journal is None else (int(journal[:-4], 16) if journal.endswith(".txn") else number(journal))
+        paths = [(path, at) for path, at in found if wanted is None or at == wanted]
+        if not paths:
+            raise NotThere(f"{journal or 'a journal'} is in none of {', '.join(place.layout.journals)}")
+    code = CommandExit.OK
+    only = None if ledger_id is None else number(ledger_id)
+    for path, journal_id in paths:
+        if not _read(place, path, journal_id, 0 if start is None else number(start), only, payload, as_json):
+            code = CommandExit.DAMAGED
+    return code
+
+
+def _read(place: Place, path: str, journal_id: int, start: int, only: int | None, payload: str, as_json: bool) -> bool:
+    from bookie_pod.storage.journal.reader import FileWindow, records_between
+    from bookie_pod.storage.journal.survey import survey_journal
+
+    try:
+        file = place.files.open(path)
+    except OSError as error:
+        raise StorageFault(f"cannot open journal {path}: {error.strerror or error}") from error
+    try:
+        survey = survey_journal(file, journal_id, start)
+        if not as_json:
+            checks = ", group checks" if survey.header.group_checks else ""
+            click.echo(f"{path}: version {survey.header.version}{checks}, {survey.size} bytes")
+        window = FileWindow(file, survey.size)
+        for record in records_between(window, survey.header.version, survey.start, survey.end):
+            if only is None or record.ledger_id == only:
+                _print(path, record, payload, as_json)
+    finally:
+        file.close()
+    if survey.damage is not None:
+        click.echo(f"bookie: journal {path} is damaged at offset {survey.end}: {survey.damage}", err=True)
+    elif as_json:
+        print_json({"file": path, "end": survey.end, "torn": survey.torn})
+    else:
+        click.echo(f"ends at {survey.end}" + (" in a torn tail" if survey.torn else ""))
+    return survey.damage is None
+
+
+def _print(path: str, record: object, payload: str, as_json: bool) -> None:
+    from bookie_pod.storage.journal.reader import JournalRecord
+
+    assert isinstance(record, JournalRecord)
+    shown = {
+        "file": path,
+        "offset": record.offset,
+        "kind": record.kind.value,
+        "ledger_id": record.ledger_id,
+        "entry_id": record.entry_id,
+        "bytes": len(record.body),
+    }
+    if as_json:
+        if payload != "none":
+            shown["payload"] = payload_text(record.body, payload)
+        print_json(shown)
+        return
+    entry = f" entry {record.entry_id}" if record.entry_id >= 0 else ""
+    click.echo(f"{record.offset:>12} {record.kind.value}: ledger {record.ledger_id}{entry}, {len(record.body)} bytes")
+    if payload != "none":
+        click.echo("             " + payload_text(record.body, payload))

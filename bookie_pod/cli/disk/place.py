@@ -1,0 +1,165 @@
+"""Which directories a command of `bookie disk` works on.
+
+Either those of a configuration (file, environment, `--set`), or those given by flags; then nothing else is read. A
+directory is given as it is configured, or as its `current` folder.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import click
+
+from bookie_protocol.errors import InvalidConfiguration
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_CURRENT: Final = "current"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The directories of one bookie; made by `on_disk`."""
+
+    layout: Any
+    """`storage.inspect.layout.DiskLayout`"""
+    options: Any
+    """`storage.entry_log.options.EntryLogOptions`"""
+    files: Any = field(repr=False)
+    """`storage.files.Files`"""
+
+    @contextmanager
+    def spaces(self) -> Iterator[Any]:
+        """Logs and index, read only (`storage.inspect.space.StoredSpaces`)."""
+        from bookie_pod.cli.disk.read_only import ReadOnlyStores
+        from bookie_pod.storage.inspect.space import StoredSpaces
+
+        with StoredSpaces(self.files, ReadOnlyStores(), self.layout, self.options) as spaces:
+            yield spaces
+
+    @contextmanager
+    def to_change(self, *, unclean: bool) -> Iterator[Any]:
+        """Keeps bookies away; gives databases that can be written (`storage.conversion.swap.DiskStores`)."""
+        from bookie_pod.cli.disk.holders import hold, refuse_if_dirty
+        from bookie_pod.storage.conversion.swap import DiskStores
+        from bookie_pod.storage.index.store import StoreKind
+
+        stores = DiskStores(self.files)
+        locked = any(
+            stores.exists(f"{folder}/{kind.value}") for folder in self.layout.index_folders for kind in StoreKind
+        )
+        if not locked and not unclean:
+            refuse_if_dirty(self.layout)
+        with hold(self.layout):
+            yield stores
+
+
+def on_disk(*, live: bool = False) -> Callable[[Command], Any]:
+    """The options that say which directories; the command gets a `Place` first.
+
+    `live`: the command may also read the plain files of a running bookie, if asked to with `--live`.
+    """
+
+    def decorate(command: Command) -> Any:
+        @functools.wraps(command)
+        def run(
+            file: str | None,
+            assignments: tuple[str, ...],
+            journal_dir: tuple[str, ...],
+            ledger_dir: tuple[str, ...],
+            index_dir: tuple[str, ...],
+            running: bool = False,
+            **arguments: Any,
+        ) -> Any:
+            place = _place(file, assignments, journal_dir, ledger_dir, index_dir)
+            if not running:
+                from bookie_pod.cli.disk.holders import refuse_if_used
+
+                refuse_if_used(place.layout)
+            return command(place, **arguments)
+
+        for option in _options(live):
+            run = option(run)
+        return run
+
+    return decorate
+
+
+def _options(live: bool) -> list[Any]:
+    options = [
+        click.option("--index-dir", multiple=True, metavar="DIR", help="Index directory, if apart."),
+        click.option(
+            "--ledger-dir", multiple=True, metavar="DIR", help="Ledger directory. Again for another, in order."
+        ),
+        click.option("--journal-dir", multiple=True, metavar="DIR", help="Journal directory. Again for another."),
+        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set a configuration key."),
+        click.option(
+            "-c",
+            "--config",
+            "file",
+            envvar="BOOKIE_CONF",
+            metavar="FILE",
+            help="The bookie's configuration. [environment: BOOKIE_CONF]",
+        ),
+    ]
+    if live:
+        text = "Read although a bookie runs. What it writes meanwhile may look torn."
+        options.append(click.option("--live", "running", is_flag=True, help=text))
+    return options
+
+
+def _place(
+    file: str | None,
+    assignments: tuple[str, ...],
+    journal_dirs: tuple[str, ...],
+    ledger_dirs: tuple[str, ...],
+    index_dirs: tuple[str, ...],
+) -> Place:
+    from bookie_pod.storage.entry_log.options import EntryLogOptions
+    from bookie_pod.storage.files_posix import PosixFiles
+    from bookie_pod.storage.inspect.layout import DiskLayout
+
+    if ledger_dirs or journal_dirs or index_dirs:
+        layout = DiskLayout(*(tuple(map(_current, dirs)) for dirs in (journal_dirs, ledger_dirs, index_dirs)))
+        return Place(_checked(layout), EntryLogOptions(), PosixFiles())
+    from bookie_pod.cli.options import overrides
+    from bookie_pod.config.load import load_config
+    from bookie_pod.node.options import current_folders, storage_settings
+
+    config = load_config(file, overrides=overrides(assignments, {}))
+    dirs = config.directories
+    layout = DiskLayout(
+        tuple(current_folders(dirs.journal)), tuple(current_folders(dirs.ledger)), tuple(current_folders(dirs.index))
+    )
+    return Place(_checked(layout), storage_settings(config).db.entry_log, PosixFiles())
+
+
+def _current(directory: str) -> str:
+    path = directory.rstrip("/") or "/"
+    return path if os.path.basename(path) == _CURRENT else os.path.join(path, _CURRENT)
+
+
+def _checked(layout: Any) -> Any:
+    for folder in layout.folders:
+        if not os.path.isdir(folder):
+            raise InvalidConfiguration(
+                f"{folder} is no folder: {os.path.dirname(folder)} is not the directory of a bookie that ever started"
+            )
+    return layout
+
+
+def need_ledgers(place: Place) -> None:
+    """`InvalidConfiguration` without ledger directories."""
+    if not place.layout.ledgers:
+        raise InvalidConfiguration("no ledger directory was named: give --ledger-dir, or the configuration with -c")
+
+
+def need_journals(place: Place) -> None:
+    """`InvalidConfiguration` without journal directories."""
+    if not place.layout.journals:
+        raise InvalidConfiguration("no journal directory was named: give --journal-dir, or the configuration with -c")

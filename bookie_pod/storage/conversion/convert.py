@@ -1,0 +1,253 @@
+"""Converting the index of a stopped bookie between databases (DbLedgerStorage) and index files (Sorted, Interleaved).
+
+Entry logs and journals stay as they are: both sides point into the same logs. The new index is built beside the old
+one, compared with it row by row, and then swapped in (`conversion.swap`); the old one stays as a backup.
+
+Only with one ledger directory: DbLedgerStorage numbers the logs of each directory by themselves and ties every ledger
+to one of them, the others number all logs together and put a ledger's entries into any.
+
+Threads: one. `step` does a bounded amount of work; this module neither sleeps nor prints.
+
+Source: reference bookie behaviour, section 12 (`convert-to-db-storage`, `convert-to-interleaved-storage`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from bookie_pod.storage.conversion.index_files import write_index_file
+from bookie_pod.storage.conversion.swap import Move, ToolStores, free_backup_suffix, remove_tree, swap
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.index_file import relative_folder
+from bookie_pod.storage.index.ledger_cache.directories import index_folders
+from bookie_pod.storage.index.ledger_data import encode
+from bookie_pod.storage.index.locations import KEY, LocationRun
+from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.inspect.index import DatabaseIndex, FileIndex, StoredIndex
+from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX, DiskLayout, IndexKind
+from bookie_protocol.errors import InvalidConfiguration, StorageFault
+
+FILES_FOLDER: Final = "index-files"
+"""Top of a tree of index files that is built or was put aside."""
+ROWS_PER_RUN: Final = 4096
+_STAMP: Final = b"\xff" * 16
+
+
+@dataclass(slots=True)
+class ConversionReport:
+    """What a conversion did so far."""
+
+    ledgers: int = 0
+    entries: int = 0
+    compared: int = 0
+    """Ledgers whose new index was compared with the old one."""
+    backup: str = ""
+    """Where the old index is now, as a name below the index folder."""
+
+
+class Conversion(ABC):
+    """One conversion of the index in `folder`. Call `step` until it returns False, then `commit`.
+
+    Until `commit` nothing of the old index was touched. Databases that were opened are closed again by `close`.
+    """
+
+    def __init__(self, files: Files, stores: ToolStores, folder: str, source: StoredIndex) -> None:
+        self.report = ConversionReport()
+        self._files = files
+        self._stores = stores
+        self._folder = folder
+        self._source = source
+        self._work = self._all()
+
+    def step(self) -> bool:
+        """Do a little more; False when the new index is complete and equals the old one. `StorageFault`."""
+        try:
+            return next(self._work, None) is not None
+        except OSError as error:
+            raise StorageFault(f"cannot convert {self._folder}: {error}") from error
+
+    def run(self) -> ConversionReport:
+        """Everything at once, up to `commit`."""
+        while self.step():
+            pass
+        return self.report
+
+    def _all(self) -> Iterator[bool]:
+        self._prepare()
+        for ledger_id in self._source.ledger_ids():
+            yield from self._convert(ledger_id)
+            self.report.ledgers += 1
+            yield True
+        target = self._reopen()
+        for ledger_id in self._source.ledger_ids():
+            yield from _compare(self._source, target, ledger_id)
+            self.report.compared += 1
+            yield True
+        if sum(1 for _ in target.ledger_ids()) != self.report.ledgers:
+            raise StorageFault(f"the new index of {self._folder} does not hold as many ledgers as the old one")
+
+    @abstractmethod
+    def _prepare(self) -> None: ...
+    @abstractmethod
+    def _convert(self, ledger_id: int) -> Iterator[bool]: ...
+    @abstractmethod
+    def _reopen(self) -> StoredIndex: ...
+    @abstractmethod
+    def commit(self) -> None:
+        """Put the new index in the place of the old one. `StorageFault`."""
+        ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class ToDatabases(Conversion):
+    """From index files to the databases of DbLedgerStorage."""
+
+    _target: DatabaseIndex | None = None
+
+    def _building(self, kind: StoreKind) -> str:
+        return f"{self._folder}/converted{BUILDING_SUFFIX}/{kind.value}"
+
+    def _prepare(self) -> None:
+        self._stores.remove(f"{self._folder}/converted{BUILDING_SUFFIX}")
+        for kind in StoreKind:
+            self._stores.remove(self._building(kind))
+        self._files.makedirs(f"{self._folder}/converted{BUILDING_SUFFIX}")
+        ledgers = self._stores.open(self._building(StoreKind.LEDGERS), StoreKind.LEDGERS)
+        try:
+            locations = self._stores.open(self._building(StoreKind.LOCATIONS), StoreKind.LOCATIONS)
+        except BaseException:
+            ledgers.close()
+            raise
+        self._target = DatabaseIndex(ledgers, locations)
+        for store in (ledgers, locations):
+            batch = store.batch()
+            batch.delete(_STAMP)  # leaves no row, but an index without ledgers counts as written
+            batch.commit()
+
+    def _convert(self, ledger_id: int) -> Iterator[bool]:
+        assert self._target is not None
+        record = self._source.record(ledger_id)
+        if record is None:
+            raise StorageFault(f"ledger {ledger_id} has vanished from {self._folder}: is a bookie running?")
+        for run in _runs(ledger_id, self._source.rows(ledger_id)):
+            self._target.locations.write([run])
+            self.report.entries += len(run.entry_ids)
+            yield True
+        batch = self._target.ledgers.store.batch()
+        batch.put(KEY.pack(ledger_id, 0)[:8], encode(record))
+        batch.commit(sync=False)
+
+    def _reopen(self) -> StoredIndex:
+        assert self._target is not None
+        self._target.ledgers.store.sync()
+        return self._target
+
+    def commit(self) -> None:
+        self.close()
+        self.report.backup = FILES_FOLDER + free_backup_suffix(self._files, self._folder)
+        trees = _top_folders(self._files, self._folder)
+        moves: list[Move] = [
+            (f"converted{BUILDING_SUFFIX}/{kind.value}", kind.value)
+            for kind in (StoreKind.LEDGERS, StoreKind.LOCATIONS)
+        ]
+        moves += [(tree, f"{self.report.backup}/{tree}") for tree in trees]
+        self._files.makedirs(f"{self._folder}/{self.report.backup}")
+        swap(self._files, self._stores, self._folder, "convert to DbLedgerStorage", moves)
+        remove_tree(self._files, f"{self._folder}/converted{BUILDING_SUFFIX}")
+
+    def close(self) -> None:
+        target, self._target = self._target, None
+        if target is not None:
+            target.close()
+
+
+class ToIndexFiles(Conversion):
+    """From the databases of DbLedgerStorage to index files."""
+
+    def _tree(self) -> str:
+        return f"{self._folder}/{FILES_FOLDER}{BUILDING_SUFFIX}"
+
+    def _prepare(self) -> None:
+        remove_tree(self._files, self._tree())
+        self._files.makedirs(f"{self._tree()}/{relative_folder(0)}")  # stands for an index without ledgers
+
+    def _convert(self, ledger_id: int) -> Iterator[bool]:
+        record = self._source.record(ledger_id)
+        if record is None:
+            raise StorageFault(f"ledger {ledger_id} has vanished from {self._folder}: is a bookie running?")
+        self.report.entries += write_index_file(
+            self._files, self._tree(), ledger_id, record, self._source.rows(ledger_id)
+        )
+        yield True
+
+    def _reopen(self) -> StoredIndex:
+        for tree in index_folders(self._files, self._tree()):
+            self._files.sync_directory(tree)
+        return FileIndex(self._files, [self._tree()])
+
+    def commit(self) -> None:
+        self._source.close()
+        suffix = free_backup_suffix(self._files, self._folder)
+        self.report.backup = f"{StoreKind.LEDGERS.value}{suffix} and {StoreKind.LOCATIONS.value}{suffix}"
+        for tree in _top_folders(self._files, self._folder):
+            remove_tree(self._files, f"{self._folder}/{tree}")  # empty, or this would not have been opened
+        moves: list[Move] = [
+            (f"{FILES_FOLDER}{BUILDING_SUFFIX}/{tree}", tree) for tree in _top_folders(self._files, self._tree())
+        ]
+        moves += [(kind.value, kind.value + suffix) for kind in (StoreKind.LEDGERS, StoreKind.LOCATIONS)]
+        swap(self._files, self._stores, self._folder, "convert to index files", moves)
+        remove_tree(self._files, self._tree())
+
+    def close(self) -> None:
+        """Nothing of its own is kept open."""
+
+
+def conversion(
+    files: Files, stores: ToolStores, layout: DiskLayout, source: StoredIndex, target: IndexKind
+) -> Conversion:
+    """The conversion of a bookie's index. `InvalidConfiguration` for several ledger or index directories."""
+    if len(layout.ledgers) > 1 or len(layout.index_folders) > 1:
+        raise InvalidConfiguration(
+            f"{len(layout.ledgers)} ledger and {len(layout.index_folders)} index directories: a conversion needs one "
+            "of each, because the engines number entry logs differently. Let the cluster re-replicate this bookie: "
+            "decommission it, and start it anew with the other ledgerStorageClass"
+        )
+    made = ToDatabases if target is IndexKind.DATABASES else ToIndexFiles
+    return made(files, stores, layout.index_folders[0], source)
+
+
+def _runs(ledger_id: int, rows: Iterator[tuple[int, int]]) -> Iterator[LocationRun]:
+    ids: list[int] = []
+    locations: list[int] = []
+    for entry_id, location in rows:
+        ids.append(entry_id)
+        locations.append(location)
+        if len(ids) == ROWS_PER_RUN:
+            yield LocationRun(ledger_id, ids, locations)
+            ids, locations = [], []
+    if ids:
+        yield LocationRun(ledger_id, ids, locations)
+
+
+def _compare(source: StoredIndex, target: StoredIndex, ledger_id: int) -> Iterator[bool]:
+    """`StorageFault` unless the new index says of a ledger what the old one says."""
+    if source.record(ledger_id) != target.record(ledger_id):
+        raise StorageFault(f"ledger {ledger_id}: the new index has another key, fence or LAC than the old one")
+    new = target.rows(ledger_id)
+    for at, row in enumerate(source.rows(ledger_id), 1):
+        if next(new, None) != row:
+            raise StorageFault(f"ledger {ledger_id} entry {row[0]}: the new index has another row than the old one")
+        if at % ROWS_PER_RUN == 0:
+            yield True
+    if next(new, None) is not None:
+        raise StorageFault(f"ledger {ledger_id}: the new index has more rows than the old one")
+
+
+def _top_folders(files: Files, folder: str) -> list[str]:
+    """First levels of a tree of index files."""
+    return sorted({tree[len(folder) + 1 :].split("/")[0] for tree in index_folders(files, folder)})

@@ -1,0 +1,247 @@
+"""Rebuilding the databases of a stopped bookie: beside the old ones, checked, then swapped in.
+
+The old database stays as `<name>.BACKUP-<time>`. Until `commit` nothing of it was touched.
+
+Threads: one. `step` does a bounded amount of work; this module neither sleeps nor prints.
+
+Source: reference bookie behaviour, section 12 (`rebuild-db-ledger-locations-index`, `rebuild-db-ledgers-index`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import Final
+
+from bookie_pod.storage.conversion.swap import ToolStores, free_backup_suffix, swap
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.locations import KEY, LocationIndex
+from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
+from bookie_pod.storage.inspect.index import LedgerRows
+from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX
+from bookie_pod.storage.inspect.logs import StoredLogs
+from bookie_pod.storage.integrity.rebuild import LocationRebuild, RebuildReport, put_all
+from bookie_pod.storage.integrity.rebuild_ledgers import LedgerRebuild, LedgerRebuildReport
+from bookie_pod.storage.journal.directory import journal_path, list_journals
+from bookie_pod.storage.journal.reader import JournalRecord
+from bookie_pod.storage.journal.survey import read_records
+from bookie_protocol.errors import JournalDamaged, StorageFault
+
+_STAMP: Final = b"\xff" * 16
+BUILD_FOLDER: Final = f"rebuilt{BUILDING_SUFFIX}"
+MAX_ENTRY_ID: Final = (1 << 63) - 1
+
+
+class _OldLocations:
+    """The rows of an old location index, ledger by ledger, without a ledger index."""
+
+    def __init__(self, store: OrderedStore) -> None:
+        self._store = store
+        self._index = LocationIndex(store)
+
+    def ledger_ids(self) -> Iterator[int]:
+        begin = KEY.pack(0, 0)
+        while (row := next(self._store.scan(begin, b"\x80"), None)) is not None:
+            if len(row[0]) != KEY.size:
+                raise StorageFault(f"location index {self._store.path}: key {row[0].hex()} does not have 16 bytes")
+            ledger_id: int = KEY.unpack(row[0])[0]
+            yield ledger_id
+            begin = KEY.pack(ledger_id, MAX_ENTRY_ID) + b"\0"
+
+    def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]:
+        return self._index.rows(ledger_id, first_entry)
+
+
+class OfflineRebuild:
+    """What both rebuilds share: a new database in `<index folder>/rebuilt.building`, and the old one, if it opens."""
+
+    kind: StoreKind
+
+    def __init__(self, files: Files, stores: ToolStores, readers: StoreFactory, index_folder: str) -> None:
+        self._files = files
+        self._stores = stores
+        self._readers = readers
+        self._folder = index_folder
+        self._open = ExitStack()
+        self.old_unreadable: str | None = None
+        """Why the old database did not open."""
+        self.backup = ""
+
+    def _new(self) -> OrderedStore:
+        path = f"{self._folder}/{BUILD_FOLDER}/{self.kind.value}"
+        try:
+            self._stores.remove(path)
+            self._stores.remove(f"{self._folder}/{BUILD_FOLDER}")
+            self._files.makedirs(f"{self._folder}/{BUILD_FOLDER}")
+        except OSError as error:
+            raise StorageFault(f"cannot make {path}: {error}") from error
+        store = self._stores.open(path, self.kind)
+        self._open.callback(store.close)
+        batch = store.batch()
+        batch.delete(_STAMP)  # leaves no row, but an index without rows counts as written
+        batch.commit()
+        return store
+
+    def _old(self, kind: StoreKind) -> OrderedStore | None:
+        """An old database; None if there is none, or it does not open."""
+        path = f"{self._folder}/{kind.value}"
+        if not self._readers.exists(path):
+            return None
+        try:
+            store = self._readers.open(path, kind)
+        except StorageFault as error:
+            if kind is self.kind:
+                self.old_unreadable = str(error)
+            return None
+        self._open.callback(store.close)
+        return store
+
+    def commit(self) -> None:
+        """Put the new database in the place of the old one. `StorageFault`."""
+        self.close()
+        name = self.kind.value
+        moves = [(f"{BUILD_FOLDER}/{name}", name)]
+        if self._stores.exists(f"{self._folder}/{name}") or self._files.exists(f"{self._folder}/{name}"):
+            self.backup = name + free_backup_suffix(self._files, self._folder)
+            moves.insert(0, (name, self.backup))
+        swap(self._files, self._stores, self._folder, f"rebuild of {name}", moves)
+        self._remove_build_folder()
+
+    def discard(self) -> None:
+        """Remove what was built."""
+        self.close()
+        self._remove_build_folder()
+
+    def _remove_build_folder(self) -> None:
+        try:
+            self._stores.remove(f"{self._folder}/{BUILD_FOLDER}/{self.kind.value}")
+            self._stores.remove(f"{self._folder}/{BUILD_FOLDER}")
+        except OSError as error:
+            raise StorageFault(f"cannot remove {self._folder}/{BUILD_FOLDER}: {error}") from error
+
+    def close(self) -> None:
+        """Close every database."""
+        self._open.close()
+
+
+class OfflineLocations(OfflineRebuild):
+    """Rebuild of the `locations` database of one ledger directory."""
+
+    kind = StoreKind.LOCATIONS
+
+    def __init__(
+        self, files: Files, stores: ToolStores, readers: StoreFactory, index_folder: str, logs: StoredLogs
+    ) -> None:
+        """`StorageFault` if the ledger database does not open: rebuild that first."""
+        super().__init__(files, stores, readers, index_folder)
+        try:
+            ledgers = self._old(StoreKind.LEDGERS)
+            if ledgers is None:
+                raise StorageFault(
+                    f"{index_folder}/{StoreKind.LEDGERS.value} cannot be opened, and it says which ledgers live: "
+                    "run `bookie disk rebuild-ledgers` first"
+                )
+            known = _Known(LedgerRows(ledgers))
+            old = self._old(StoreKind.LOCATIONS)
+            index = LocationIndex(self._new())
+        except BaseException:
+            self.close()
+            raise
+        self._rebuild = LocationRebuild(
+            logs,
+            known,
+            put_all(index),
+            old=None if old is None else _OldLocations(old),
+            location_of=index.get,
+        )
+
+    @property
+    def report(self) -> RebuildReport:
+        return self._rebuild.report
+
+    def step(self) -> bool:
+        """Do a little more; False when the new database is complete. `StorageFault`."""
+        return self._rebuild.step()
+
+
+class _Known:
+    """Whether the ledger index has a ledger; remembers the last answer, as entries of a ledger lie together."""
+
+    def __init__(self, rows: LedgerRows) -> None:
+        self._rows = rows
+        self._last: tuple[int, bool] = (-1, False)
+
+    def __call__(self, ledger_id: int) -> bool:
+        if self._last[0] != ledger_id:
+            self._last = (ledger_id, self._rows.has(ledger_id))
+        return self._last[1]
+
+
+class OfflineLedgers(OfflineRebuild):
+    """Rebuild of the `ledgers` database of one ledger directory, number `number` of `count`."""
+
+    kind = StoreKind.LEDGERS
+
+    def __init__(
+        self,
+        files: Files,
+        stores: ToolStores,
+        readers: StoreFactory,
+        index_folder: str,
+        logs: StoredLogs,
+        journal_folders: Sequence[str],
+        *,
+        number: int,
+        count: int,
+    ) -> None:
+        super().__init__(files, stores, readers, index_folder)
+        self.damaged_journals: list[str] = []
+        self.unreadable: list[str] = []
+        """Other sources that could not be read to their end."""
+        try:
+            old, locations = self._old(StoreKind.LEDGERS), self._old(StoreKind.LOCATIONS)
+            self._rebuild = LedgerRebuild(
+                self._new(),
+                old=None if old is None else LedgerRows(old),
+                journal_records=self._journal_records(journal_folders),
+                ledgers_with_entries=self._ledgers_with_entries(logs, locations),
+                belongs=lambda ledger_id: ledger_id % count == number,
+            )
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def report(self) -> LedgerRebuildReport:
+        return self._rebuild.report
+
+    def step(self) -> bool:
+        """Do a little more; False when the new database is complete. `StorageFault`."""
+        return self._rebuild.step()
+
+    def _journal_records(self, folders: Sequence[str]) -> Iterator[JournalRecord]:
+        for folder in folders:
+            for journal_id in list_journals(self._files, folder):
+                path = journal_path(folder, journal_id)
+                try:
+                    file = self._files.open(path)
+                    try:
+                        yield from read_records(file, journal_id)
+                    finally:
+                        file.close()
+                except JournalDamaged as error:
+                    self.damaged_journals.append(str(error))
+                except OSError as error:
+                    raise StorageFault(f"cannot read journal {path}: {error.strerror or error}") from error
+
+    def _ledgers_with_entries(self, logs: StoredLogs, locations: OrderedStore | None) -> Iterator[int]:
+        for log_id in logs.log_ids():
+            found = logs.ledgers_map(log_id)
+            if not found.complete and found.end is not None:
+                self.unreadable.append(found.end.detail)
+            yield from found.ledgers
+        if locations is not None:
+            try:
+                yield from _OldLocations(locations).ledger_ids()
+            except StorageFault as error:
+                self.unreadable.append(str(error))

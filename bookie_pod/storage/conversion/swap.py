@@ -1,0 +1,145 @@
+"""Putting a new index in the place of the old one so that a crash at any point can be finished.
+
+A swap is a list of renames inside one index folder. They cannot be done at once, so they are written down first, in the
+file `index-swap.json`; writing it is the moment at which the new index counts. A bookie refuses a folder with that file
+(`engines.detection`), and the next run of any tool finishes the renames.
+
+    {"version": 1, "purpose": "...", "moves": [["locations", "locations.BACKUP-20260101-000000"], ...]}
+
+Invariants
+- Before the file is there nothing of the old index was touched. After it, every rename is done, in order, each durable
+  before the next; one whose target exists was done before the crash.
+- The old index stays, under its backup name.
+
+Threads: one; no bookie may run.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import time
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from bookie_pod.storage.engines.detection import SWAP_FILE
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.index.rocksdb_store import RocksStores
+from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
+from bookie_protocol.errors import StorageFault
+
+VERSION: Final = 1
+Move = tuple[str, str]
+"""Names below the index folder: from, to."""
+
+
+class IndexFolders(Protocol):
+    """Folders and databases below an index folder, as whole things."""
+
+    def exists(self, path: str) -> bool: ...
+    def move(self, source: str, target: str) -> None:
+        """Rename, durable on return. `OSError`."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove with everything in it; no error if it is not there. `OSError`."""
+        ...
+
+
+class ToolStores(StoreFactory, IndexFolders, Protocol):
+    """Databases that can be moved and removed while they are closed."""
+
+
+class DiskStores:
+    """`ToolStores` of RocksDB databases."""
+
+    def __init__(self, files: Files, stores: StoreFactory | None = None) -> None:
+        self._files = files
+        self._stores = stores or RocksStores(files)
+
+    def exists(self, path: str) -> bool:
+        """Whether a database, or any other folder, is at `path`."""
+        kinds = {kind.value for kind in StoreKind}
+        if posixpath.basename(path) in kinds:
+            return self._stores.exists(path)
+        return self._files.exists(path)
+
+    def open(self, path: str, kind: StoreKind) -> OrderedStore:
+        return self._stores.open(path, kind)
+
+    def move(self, source: str, target: str) -> None:
+        self._files.rename(source, target)
+        for folder in {posixpath.dirname(source), posixpath.dirname(target)}:
+            self._files.sync_directory(folder)
+
+    def remove(self, path: str) -> None:
+        remove_tree(self._files, path)
+
+
+def remove_tree(files: Files, path: str) -> None:
+    """Remove a file, or a folder with everything in it; no error if it is not there. `OSError`."""
+    if files.is_dir(path):
+        for name in files.listdir(path):
+            remove_tree(files, f"{path}/{name}")
+        files.rmdir(path)
+    elif files.exists(path):
+        files.unlink(path)
+
+
+def backup_suffix(now: float | None = None) -> str:
+    """`.BACKUP-<UTC date and time>`, as the reference's tools name what they put aside."""
+    return time.strftime(".BACKUP-%Y%m%d-%H%M%S", time.gmtime(now))
+
+
+def free_backup_suffix(files: Files, index_folder: str, now: float | None = None) -> str:
+    """A backup suffix that no name in the folder has yet: a swap takes a target that exists for done."""
+    suffix, names = backup_suffix(now), files.listdir(index_folder)
+    candidates = (suffix, *(f"{suffix}-{at}" for at in range(2, len(names) + 3)))
+    return next(found for found in candidates if not any(name.endswith(found) for name in names))
+
+
+def swap(files: Files, folders: IndexFolders, index_folder: str, purpose: str, moves: Sequence[Move]) -> None:
+    """Write the moves down, then do them. `StorageFault`: `finish` them later."""
+    content = {"version": VERSION, "purpose": purpose, "moves": [list(move) for move in moves]}
+    try:
+        files.write_bytes_atomic(f"{index_folder}/{SWAP_FILE}", json.dumps(content, indent=1).encode())
+    except OSError as error:
+        raise StorageFault(f"cannot write {index_folder}/{SWAP_FILE}: {error.strerror or error}") from error
+    _carry_out(files, folders, index_folder, moves)
+
+
+def finish(files: Files, folders: IndexFolders, index_folder: str) -> str | None:
+    """Finish a swap that was interrupted; what it was for, None if there was none. `StorageFault`."""
+    path = f"{index_folder}/{SWAP_FILE}"
+    if not files.exists(path):
+        return None
+    try:
+        content = json.loads(files.read_bytes(path))
+        if content["version"] != VERSION:
+            raise ValueError(f"its version is {content['version']}, known is {VERSION}")
+        moves = [(str(source), str(target)) for source, target in content["moves"]]
+        purpose = str(content["purpose"])
+    except OSError as error:
+        raise StorageFault(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageFault(
+            f"{path} cannot be understood ({error}): look at it, and at the folders beside it"
+        ) from error
+    _carry_out(files, folders, index_folder, moves)
+    return purpose
+
+
+def _carry_out(files: Files, folders: IndexFolders, index_folder: str, moves: Sequence[Move]) -> None:
+    try:
+        for source, target in moves:
+            if folders.exists(f"{index_folder}/{target}"):
+                continue  # done before a crash
+            if not folders.exists(f"{index_folder}/{source}"):
+                raise StorageFault(f"{index_folder}: neither {source} nor {target} is there; nothing more was changed")
+            folders.move(f"{index_folder}/{source}", f"{index_folder}/{target}")
+        files.unlink(f"{index_folder}/{SWAP_FILE}")
+        files.sync_directory(index_folder)
+    except OSError as error:
+        raise StorageFault(
+            f"cannot put the new index of {index_folder} in its place: {error}; the same command finishes it later"
+        ) from error

@@ -1,0 +1,1 @@
+"""Readers of a stopped bookie's directories: nothing here changes a file."""

@@ -1,0 +1,171 @@
+"""The entry logs of a stopped bookie, without the machinery that writes them.
+
+Memory is bounded by one chunk and one entry per scan. Threads: any; each iterator belongs to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bookie_pod.storage.entry_log.catalog import LogCatalog
+from bookie_pod.storage.entry_log.directories import LedgerDirStates
+from bookie_pod.storage.entry_log.format import HEADER_SIZE, LogHeader, decode_header
+from bookie_pod.storage.entry_log.interface import EntryLogStats, LedgersMap, ScanEnd
+from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
+from bookie_pod.storage.entry_log.ledgers_map import read_ledgers_map
+from bookie_pod.storage.entry_log.names import log_file_name
+from bookie_pod.storage.entry_log.options import EntryLogOptions
+from bookie_pod.storage.entry_log.reader import EntryReader
+from bookie_pod.storage.entry_log.scan import LogScan
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.inspect.resync import next_record
+from bookie_protocol.errors import StorageFault
+
+_SIZE_WORD = 4
+
+
+class StoredLogs:
+    """The logs in some ledger folders (`current`) with one space of ids. `StorageFault` if one cannot be listed."""
+
+    def __init__(self, files: Files, folders: Sequence[str], options: EntryLogOptions | None = None) -> None:
+        self._files = files
+        self._options = options or EntryLogOptions()
+        self._catalog = LogCatalog(files, LedgerDirStates(folders))
+        self._reader = EntryReader(files, self._catalog, {}, self._options, EntryLogStats())
+        self.folders = tuple(folders)
+
+    def log_ids(self) -> list[int]:
+        return self._catalog.ids()
+
+    def exists(self, log_id: int) -> bool:
+        return self._catalog.exists(log_id)
+
+    def path(self, log_id: int) -> str:
+        """The log's file. `StorageFault` if it is in none of the folders."""
+        return self._catalog.path(log_id)
+
+    def size(self, log_id: int) -> int:
+        """Bytes of the log's file."""
+        path = self.path(log_id)
+        try:
+            return self._files.size(path)
+        except OSError as error:
+            raise StorageFault(f"cannot tell the size of entry log {path}: {error}") from error
+
+    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        """See `EntryLogger.read`."""
+        return self._reader.read(location, ledger_id, entry_id)
+
+    def scan(self, log_id: int, ledgers: Container[int] | None = None) -> LogScan[bytes]:
+        """See `EntryLogger.scan`."""
+        return scan_log(self._files, self.path(log_id), log_id, self._options, ledgers=ledgers)
+
+    def scan_sizes(self, log_id: int, ledgers: Container[int] | None = None) -> LogScan[int]:
+        """See `EntryLogger.scan_sizes`."""
+        return scan_log(self._files, self.path(log_id), log_id, self._options, ledgers=ledgers, bodies=False)
+
+    def header(self, log_id: int) -> LogHeader | None:
+        return read_header(self._files, self.path(log_id))
+
+    def ledgers_map(self, log_id: int) -> LedgersMap:
+        """See `EntryLogger.ledgers_map`."""
+        header = self.header(log_id)
+        closed = header is not None and header.has_map
+        if closed:
+            try:
+                file = self._files.open(self.path(log_id))
+                try:
+                    return LedgersMap(read_ledgers_map(file), None)
+                finally:
+                    file.close()
+            except ValueError:
+                pass  # counted by a scan, whose end says how far it came
+            except OSError as error:
+                raise StorageFault(f"cannot read entry log {self.path(log_id)}: {error}") from error
+        scan, ledgers = self.scan_sizes(log_id), LedgerSizesBuilder()
+        for _, ledger_id, _, size in scan:
+            ledgers.add(ledger_id, _SIZE_WORD + size)
+        return LedgersMap(ledgers.build(), scan.end, closed)
+
+    def close(self) -> None:
+        self._reader.handles.close()
+
+
+def scan_log(
+    files: Files,
+    path: str,
+    log_id: int,
+    options: EntryLogOptions | None = None,
+    *,
+    ledgers: Container[int] | None = None,
+    bodies: bool = True,
+    start: int = HEADER_SIZE,
+) -> LogScan[Any]:
+    """A scan of one file from `start`, where a record begins."""
+    return LogScan(
+        files,
+        path,
+        log_id,
+        limit=None,
+        max_entry_bytes=(options or EntryLogOptions()).max_entry_bytes,
+        ledgers=ledgers,
+        bodies=bodies,
+        start=start,
+    )
+
+
+def read_header(files: Files, path: str) -> LogHeader | None:
+    """The header of a log; None if the file is too short for one. `StorageFault`."""
+    try:
+        file = files.open(path)
+        try:
+            return decode_header(file.pread(HEADER_SIZE, 0))
+        finally:
+            file.close()
+    except ValueError:
+        return None
+    except OSError as error:
+        raise StorageFault(f"cannot read entry log {path}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """One entry in a log; `position` is that of its first byte, `location` what an index has for it."""
+
+    location: int
+    ledger_id: int
+    entry_id: int
+    entry: bytes
+
+    @property
+    def position(self) -> int:
+        return self.location & 0xFFFFFFFF
+
+
+def read_log(
+    files: Files, path: str, log_id: int, *, ledgers: Container[int] | None = None, resync: bool = False
+) -> Iterator[LogRecord | ScanEnd]:
+    """The entries of a file, then how it ended.
+
+    With `resync` the reading goes on behind damage, at the next bytes that look like a run of records; each damage is
+    given where it was met. `StorageFault` if the file cannot be read.
+    """
+    start = HEADER_SIZE
+    while True:
+        scan = scan_log(files, path, log_id, ledgers=ledgers, start=start)
+        for location, ledger_id, entry_id, entry in scan:
+            yield LogRecord(location, ledger_id, entry_id, entry)
+        yield scan.end
+        if scan.end.clean or not resync:
+            return
+        found = next_record(files, path, scan.end.position + 1)
+        if found is None:
+            return
+        start = found
+
+
+def log_name(log_id: int) -> str:
+    """The name of a log's file."""
+    return log_file_name(log_id)
