@@ -7,6 +7,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.timeouts import (  # noqa: F401 - hooks
+    pytest_runtest_call,
+    pytest_runtest_setup,
+    pytest_runtest_teardown,
+    pytest_timeout_set_timer,
+)
 from tests.support.zookeeper import ZooKeeperServer
 
 # examples are not timed: the machine may be busy with other things

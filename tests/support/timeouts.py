@@ -1,0 +1,59 @@
+"""Hooks that make a test's time-out end it also while its event loop is busy.
+
+The time-out is an exception that a signal handler raises wherever the program is at that moment. An event loop
+catches what its callbacks and tasks raise, whatever it is, and goes on: a test that spins would never end, and
+might fill the memory. Two exceptions pass, and `KeyboardInterrupt` is one of them; neither does Hypothesis take it
+for a failing example that is worth minutes of shrinking.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Generator
+from types import FrameType
+from typing import Any
+
+import pytest
+
+
+class _TimedOut(KeyboardInterrupt):
+    """The time-out on its way through the event loop."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(settings: Any) -> Generator[None, Any, Any]:
+    """Have the plug-in's handler raise what passes."""
+    result = yield
+    plain = signal.getsignal(signal.SIGALRM)
+    if settings.method == "signal" and callable(plain):
+
+        def handler(number: int, frame: FrameType | None) -> None:
+            try:
+                plain(number, frame)
+            except pytest.fail.Exception as failure:
+                raise _TimedOut(failure.msg) from None
+
+        signal.signal(signal.SIGALRM, handler)
+    return result
+
+
+def _told_as_failure() -> Generator[None, Any, Any]:
+    try:
+        return (yield)
+    except _TimedOut as timed_out:
+        pytest.fail(str(timed_out))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, Any, Any]:
+    return (yield from _told_as_failure())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    return (yield from _told_as_failure())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, Any, Any]:
+    return (yield from _told_as_failure())
