@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -29,14 +30,24 @@ SORTED_STORAGE = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
 INTERLEAVED_STORAGE = "org.apache.bookkeeper.bookie.InterleavedLedgerStorage"
 
 _POLL_SECONDS = 0.005
+_PORTS = (12000, 32000)
+_given_ports: set[int] = set()
 _STOP_SECONDS = 60
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    """A TCP port of the loopback interface that nobody listens on now. It lies below those that the system gives to
+    outgoing connections, so it stays free while a bookie that is to come back to it is down."""
+    while True:
+        port = random.randrange(*_PORTS)
+        if port in _given_ports:
+            continue
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _given_ports.add(port)
         return port
 
 

@@ -1,0 +1,429 @@
+"""Every error that the client's handles promise, brought about by what brings it about in life."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bookie_client import BlockingClient, Client, ClientOptions, PlacementOptions
+from bookie_client.reading.maintenance import replicas
+from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.errors import (
+    BadRequest,
+    BadVersion,
+    BookieTimeout,
+    BookieUnavailable,
+    ConnectionLost,
+    DigestMismatch,
+    DuplicateEntry,
+    LedgerClosed,
+    LedgerFenced,
+    MetadataDamaged,
+    MetadataExists,
+    MetadataNotFound,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+    NoSuchEntry,
+    NoSuchLedger,
+    NotEnoughBookies,
+    QuorumLost,
+    RecoveryFailed,
+    Unauthorized,
+)
+from bookie_protocol.keys import master_key
+from bookie_protocol.ledger_metadata.model import LedgerState
+from bookie_protocol.metadata_service.interface import LedgerLayout
+from bookie_protocol.metadata_service.tree.paths import ledger_path
+from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.support.bookie_process import free_port
+from tests.support.metadata_process import MetadataProcess
+from tests.support.serve_cluster import ServeCluster
+from tests.support.until import until
+
+PASSWORD = b"pw"
+SHORT = {"add_timeout": 0.4, "read_timeout": 0.4, "reconnect_delay": 0.01, "max_reconnect_delay": 0.05}
+
+
+@pytest.fixture(scope="module")
+def metadata_process(tmp_path_factory):
+    process = MetadataProcess(tmp_path_factory.mktemp("metadata"))
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, metadata_process):
+    """Three bookies: an ensemble, and no spare."""
+    made = ServeCluster(tmp_path_factory.mktemp("bookies"), metadata_process.uri())
+    try:
+        made.add(3)
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+async def service(cluster):
+    opened = await open_metadata_service(cluster.uri)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def client(cluster):
+    async with Client(cluster.uri) as made:
+        yield made
+
+
+@pytest.fixture
+async def impatient(cluster):
+    """For what fails by a time-out."""
+    async with Client(cluster.uri, ClientOptions(**SHORT)) as made:
+        yield made
+
+
+async def written(client, count=5, ack_quorum=2):
+    """An open ledger, all of whose entries but the last are known to be confirmed."""
+    ledger = await client.create(write_quorum=3, ack_quorum=ack_quorum, password=PASSWORD)
+    for i in range(count):
+        await ledger.append(b"%d" % i)
+    return ledger
+
+
+async def closed(client, count=5):
+    """Its id."""
+    ledger = await written(client, count)
+    await ledger.close()
+    return ledger.ledger_id
+
+
+# --- starting, creating --------------------------------------------------------------------------------------------
+
+
+async def test_a_metadata_service_where_nobody_listens():
+    with pytest.raises(MetadataUnavailable, match="check metadataServiceUri"):
+        await open_metadata_service(f"embedded://127.0.0.1:{free_port()}/ledgers", timeout=0.5)
+
+
+async def test_a_topology_file_that_is_not_there(cluster, tmp_path):
+    placement = PlacementOptions(topology_file=str(tmp_path / "none.yaml"))
+    with pytest.raises(BadRequest, match=r"network topology .*none\.yaml cannot be read"):
+        await Client(cluster.uri, placement=placement).start()
+
+
+async def test_creating(cluster, client):
+    with pytest.raises(BadRequest):
+        await client.create(ensemble=2, write_quorum=3)
+    with pytest.raises(BadRequest, match="ledger id -1"):
+        await client.create(ledger_id=-1)
+    with pytest.raises(NotEnoughBookies):
+        await client.create(ensemble=4)
+    taken = await client.create(ledger_id=4711)
+    with pytest.raises(MetadataExists, match="4711"):
+        await client.create(ledger_id=4711)
+    with pytest.raises(MetadataExists, match="4711"):
+        await client.create_advanced(ledger_id=4711)
+    await taken.close()
+    async with Client(cluster.uri, ClientOptions(protocol_version=2)) as old:
+        with pytest.raises(BadVersion, match="deferred sync"):
+            await old.create(deferred_sync=True)
+
+
+# --- opening, looking ----------------------------------------------------------------------------------------------
+
+
+async def test_a_ledger_that_does_not_exist(client):
+    for call in (client.metadata, client.recover, lambda ledger_id: client.open(ledger_id)):
+        with pytest.raises(NoSuchLedger, match="ledger 99999 does not exist"):
+            await call(99999)
+    await client.delete(99999)
+
+
+async def test_a_password_that_is_wrong_fences_nobody(client):
+    ledger = await written(client)
+    for recover in (False, True):
+        with pytest.raises(Unauthorized, match="another password"):
+            await client.open(ledger.ledger_id, password=b"guess", recover=recover)
+    with pytest.raises(Unauthorized):
+        await client.recover(ledger.ledger_id, password=b"guess")
+    assert (await client.metadata(ledger.ledger_id)).state is LedgerState.OPEN
+    assert await ledger.append(b"still mine") == 5
+    await ledger.close()
+
+
+async def test_metadata_that_cannot_be_read(client, service):
+    ledger_id = await closed(client)
+    layout = await service.cluster.layout()
+    await service.tree.set(
+        service.root + ledger_path(layout or LedgerLayout.HIERARCHICAL, ledger_id), b"garbage", -1, timeout=5
+    )
+    for call in (client.metadata, lambda one: client.open(one, password=PASSWORD), client.recover):
+        with pytest.raises(MetadataDamaged, match=str(ledger_id)):
+            await call(ledger_id)
+    await client.delete(ledger_id)
+
+
+async def test_a_bookie_that_nobody_knows_hangs_or_dies_under_the_request(cluster, client, impatient):
+    with pytest.raises(BookieUnavailable, match="bookie-99"):
+        await client.bookie_info("bookie-99")
+    assert (await client.bookie_info("bookie-1")).total_bytes > 0
+    with cluster.paused(["bookie-1"]), pytest.raises(BookieTimeout, match="bookie-1"):
+        await impatient.bookie_info("bookie-1")
+    with cluster.paused(["bookie-1"]):
+        asking = asyncio.ensure_future(client.bookie_info("bookie-1"))
+        await asyncio.sleep(0.05)
+        cluster.kill("bookie-1")
+        with pytest.raises(ConnectionLost, match="bookie-1"):
+            await asking
+    with pytest.raises(BookieUnavailable):
+        await impatient.bookie_info("bookie-1")
+    await asyncio.to_thread(cluster.start, ["bookie-1"])
+
+
+# --- writing -------------------------------------------------------------------------------------------------------
+
+
+async def test_appends_that_lose_their_quorum(cluster, impatient):
+    ledger = await written(impatient)
+    with cluster.paused(ledger.metadata.last_ensemble[1:]):
+        with pytest.raises(QuorumLost, match=f"ledger {ledger.ledger_id}, entry 5"):
+            await ledger.append(b"lost")
+        with pytest.raises(LedgerClosed, match="failed before"):
+            await ledger.append(b"behind it")
+        with pytest.raises(QuorumLost):
+            await ledger.flush()
+        with pytest.raises(LedgerClosed):
+            await ledger.force()
+    await ledger.close()
+    assert (await impatient.metadata(ledger.ledger_id)).last_entry_id == 4
+
+
+async def test_more_ensemble_changes_and_longer_waits_than_allowed(cluster):
+    async with Client(cluster.uri, ClientOptions(add_timeout=0.3, max_ensemble_changes=0)) as client:
+        ledger = await written(client, ack_quorum=3)
+        with cluster.paused(ledger.metadata.last_ensemble[:1]), pytest.raises(QuorumLost, match="max_ensemble_changes"):
+            await ledger.append(b"lost")
+    async with Client(cluster.uri, ClientOptions(add_timeout=20.0, add_quorum_timeout=0.3)) as client:
+        ledger = await written(client, ack_quorum=3)
+        with cluster.paused(ledger.metadata.last_ensemble[:1]), pytest.raises(QuorumLost):
+            await ledger.append(b"lost")
+
+
+async def test_a_writer_whose_ledger_another_client_recovers_or_deletes(cluster, client, impatient):
+    fenced = await written(client)
+    await impatient.recover(fenced.ledger_id, password=PASSWORD)
+    with pytest.raises(LedgerFenced, match=f"ledger {fenced.ledger_id}, entry 5"):
+        await fenced.append(b"too late")
+    await fenced.close()
+
+    # It has forced nothing, so its end would be another.
+    behind = await client.create(write_quorum=3, password=PASSWORD, deferred_sync=True)
+    await behind.append_many([b"a", b"b", b"c"])
+    await impatient.recover(behind.ledger_id, password=PASSWORD)
+    with pytest.raises(MetadataVersionConflict, match="closed by another client at entry 2"):
+        await behind.close()
+
+    deleted = await written(client)
+    await impatient.delete(deleted.ledger_id)
+    with pytest.raises(MetadataNotFound):
+        await deleted.close()
+
+    for take_away, error in (
+        (impatient.delete, MetadataNotFound),
+        (impatient.recover, (LedgerFenced, LedgerClosed)),  # it has begun, or has ended already
+    ):
+        changing = await impatient.create(ensemble=2, write_quorum=2)  # there is a spare bookie
+        await changing.append(b"before")
+        with cluster.paused(changing.metadata.last_ensemble[:1]):
+            failing = await changing.submit(b"needs a change")
+            await take_away(changing.ledger_id)
+            with pytest.raises(error, match=f"ledger {changing.ledger_id}, entry 1"):
+                await failing
+
+
+async def test_an_id_that_another_password_has_used(client):
+    """The ledger is deleted, and its id given again; bookies still know the first one's key."""
+    first = await written(client)
+    await first.close()
+    await client.delete(first.ledger_id)
+    second = await client.create(write_quorum=3, password=b"other", ledger_id=first.ledger_id)
+    with pytest.raises(Unauthorized, match=f"ledger {first.ledger_id}"):
+        await second.append(b"x")
+    await second.close()
+
+
+async def test_handles_that_are_closed_and_entries_that_cannot_be(cluster, client):
+    ledger = await written(client)
+    with pytest.raises(BadRequest, match="max_frame_size"):
+        await ledger.append(bytes(6 * 1024 * 1024))
+    assert await ledger.append(b"fits") == 5
+    with pytest.raises(BadRequest):
+        await ledger.read(0, 6)
+    await ledger.close()
+    for call in (
+        lambda: ledger.append(b"x"),
+        lambda: ledger.submit(b"x"),
+        lambda: ledger.append_many([b"x"]),
+        ledger.force,
+    ):
+        with pytest.raises(LedgerClosed, match="closed"):
+            await call()
+    async with Client(cluster.uri) as short_lived:
+        abandoned = await written(short_lived)
+    with pytest.raises(LedgerClosed, match="the client was closed"):
+        await abandoned.append(b"x")
+    with pytest.raises(RuntimeError, match="not open"):
+        await short_lived.metadata(ledger.ledger_id)
+
+
+async def test_chosen_entry_ids(client):
+    ledger = await client.create_advanced(write_quorum=3, password=PASSWORD)
+    await ledger.append(0, b"zero")
+    with pytest.raises(DuplicateEntry, match="0"):
+        await ledger.append(0, b"again")
+    with pytest.raises(BadRequest, match="negative"):
+        await ledger.append(-1, b"x")
+    gap = await ledger.submit(2, b"behind a gap")
+    await ledger.close()
+    with pytest.raises(LedgerClosed, match="entry 2 was not sent"):
+        await gap
+    with pytest.raises(LedgerClosed):
+        await ledger.append(1, b"x")
+
+
+async def test_deferred_sync_with_a_bookie_that_hangs(cluster, impatient):
+    ledger = await impatient.create(write_quorum=3, ack_quorum=2, password=PASSWORD, deferred_sync=True)
+    await ledger.append_many([b"a", b"b"])
+    await until(lambda: not ledger.pending)
+    with (
+        cluster.paused(ledger.metadata.last_ensemble[:1]),
+        pytest.raises(BookieTimeout, match="entries to 1 could not be forced"),
+    ):
+        await ledger.force()
+    await ledger.force()
+    assert ledger.last_add_confirmed == 1
+    await ledger.close()
+
+
+# --- reading -------------------------------------------------------------------------------------------------------
+
+
+async def test_ranges_that_are_none(client):
+    async with client.open(await closed(client), password=PASSWORD) as reader:
+        for first, last in ((0, 5), (-1, 2), (3, 1)):
+            with pytest.raises(BadRequest):
+                await reader.read(first, last)
+        with pytest.raises(BadRequest):
+            reader.tail(-1)
+
+
+async def test_entries_that_nobody_has_can_tell_or_has_undamaged(cluster, client, impatient):
+    ledger = await written(client)
+    async with client.open(ledger.ledger_id, password=PASSWORD) as reader:
+        with pytest.raises(NoSuchEntry, match=f"entry 5 of ledger {ledger.ledger_id}"):
+            await reader.read_unconfirmed(5, 5)
+        damaged = bytearray(digest_manager(DigestType.CRC32C, PASSWORD).encode(ledger.ledger_id, 5, 4, 9, b"five"))
+        damaged[-1] ^= 1
+        operations = client._ready.operations
+        for bookie in ledger.metadata.last_ensemble:
+            await operations.add_entry(bookie, ledger.ledger_id, 5, bytes(damaged), master_key(PASSWORD))
+        with pytest.raises(DigestMismatch, match=f"entry 5 of ledger {ledger.ledger_id}"):
+            await reader.read_unconfirmed(5, 5)
+        assert set(reader.damaged_at) == set(ledger.metadata.last_ensemble)
+    await ledger.close()
+    async with impatient.open(ledger.ledger_id, password=PASSWORD) as reader:
+        one = ledger.metadata.last_ensemble[0]
+        with cluster.paused(cluster.bookies):
+            with pytest.raises(BookieTimeout):
+                await reader.read(0, 4)
+            with pytest.raises(BookieTimeout, match=one):
+                await replicas(reader).read(one, 0)
+        with pytest.raises(NoSuchEntry):
+            await replicas(reader).read(one, 7)
+
+
+async def test_a_ledger_whose_entries_are_nowhere(client):
+    """Its metadata promise entries that no bookie has ever seen."""
+    ledger = await client.create(write_quorum=3, password=PASSWORD)
+    stored = await client._ready.ledgers.read(ledger.ledger_id)
+    await client._ready.ledgers.write(stored.value.closed(9, 90), stored.version)
+    async with client.open(ledger.ledger_id, password=PASSWORD) as reader:
+        with pytest.raises(NoSuchLedger, match=f"entry 0 of ledger {ledger.ledger_id}"):
+            await reader.read(0, 9)
+    await client.delete(ledger.ledger_id)
+
+
+async def test_the_end_of_an_open_ledger_that_too_few_bookies_can_tell(cluster, client, impatient):
+    ledger = await written(client)
+    async with impatient.open(ledger.ledger_id, password=PASSWORD) as reader:
+        # Two of three cover every ack quorum of two; one does not.
+        with cluster.paused(ledger.metadata.last_ensemble[:1]):
+            assert await reader.read_last_add_confirmed() == 3
+        with cluster.paused(ledger.metadata.last_ensemble[:2]):
+            with pytest.raises(BookieUnavailable, match="too few bookies of its ensemble answered"):
+                await reader.read_last_add_confirmed()
+            with pytest.raises(BookieUnavailable):
+                await impatient.open(ledger.ledger_id, password=PASSWORD)
+            assert await reader.try_read_last_add_confirmed() == 3
+        with cluster.paused(cluster.bookies), pytest.raises(BookieUnavailable):
+            await reader.try_read_last_add_confirmed()
+    await ledger.close()
+
+
+async def test_tails_whose_ledger_or_handle_goes(client):
+    ledger = await written(client)
+    async with client.open(ledger.ledger_id, password=PASSWORD) as reader:
+        tail = asyncio.ensure_future(anext(reader.tail(5)))
+        await client.delete(ledger.ledger_id)
+        with pytest.raises(NoSuchLedger, match="was deleted"):
+            await tail
+    other = await written(client)
+    reader = await client.open(other.ledger_id, password=PASSWORD)
+    tail = asyncio.ensure_future(anext(reader.tail(5)))
+    await asyncio.sleep(0)
+    await reader.close()
+    with pytest.raises(LedgerClosed, match="reader was closed"):
+        await tail
+    await other.close()
+
+
+# --- recovery ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_recovery_that_reaches_too_few_bookies(cluster, client, impatient):
+    ledger = await written(client)
+    with cluster.paused(ledger.metadata.last_ensemble[:2]):
+        for attempt in (
+            impatient.recover(ledger.ledger_id, password=PASSWORD),
+            impatient.open(ledger.ledger_id, password=PASSWORD, recover=True),
+        ):
+            with pytest.raises(RecoveryFailed, match="stays IN_RECOVERY"):
+                await attempt
+    assert (await client.recover(ledger.ledger_id, password=PASSWORD)).last_entry_id == 4
+
+
+# --- the blocking client -------------------------------------------------------------------------------------------
+
+
+def test_the_blocking_client_raises_the_same(cluster):
+    with BlockingClient(cluster.uri) as client, BlockingClient(cluster.uri) as other:
+        with pytest.raises(NoSuchLedger):
+            client.open(99999)
+        with pytest.raises(NotEnoughBookies):
+            client.create(ensemble=4)
+        ledger = client.create(write_quorum=3, password=PASSWORD)
+        ledger.append(b"one")
+        with pytest.raises(Unauthorized):
+            other.open(ledger.ledger_id, password=b"guess")
+        other.recover(ledger.ledger_id, password=PASSWORD)
+        with pytest.raises(LedgerFenced):
+            ledger.append(b"too late")
+        with pytest.raises(LedgerClosed):
+            ledger.append(b"too late")
+        with other.open(ledger.ledger_id, password=PASSWORD) as reader, pytest.raises(BadRequest):
+            reader.read(0, 5)
+        ledger.close()
+    with pytest.raises(RuntimeError):
+        client.metadata(ledger.ledger_id)
