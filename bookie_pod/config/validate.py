@@ -64,6 +64,8 @@ def _directories(config: BookieConfig) -> Iterator[str]:
         for path in sorted({path for path in paths if paths.count(path) > 1}):
             yield f"{name}={','.join(paths)}: {path} is listed more than once"
     is_db = config.ledger_storage.engine is StorageEngine.DB
+    if config.integrity.data_integrity_checking and not is_db:
+        yield "dataIntegrityChecking=true: only DbLedgerStorage can mark ledgers whose data may be lost"
     if is_db and directories.index and len(directories.index) != len(directories.ledger):
         yield (
             f"indexDirectories={','.join(directories.index)}: DbLedgerStorage needs as many index "

@@ -4,7 +4,7 @@ Start (a failure ends it there, with everything that was started stopped again):
  1. identity; the port is taken, connections are dropped until step 9
  2. HTTP probes: alive, not ready
  3. metadata service; cookies checked, new directories stamped
- 4. storage opened (the right engine, or refused)
+ 4. storage opened (the right engine, or refused); what it may have lost is put in limbo
  5. journals replayed into the storage
  6. everything flushed, marks written
  7. journals start (a new file each), checkpoints, disk monitor
@@ -43,12 +43,13 @@ from bookie_pod.node.bookie_id import (
     derive_bookie_id,
     derive_host,
 )
+from bookie_pod.node.consistency_check import check_consistency
 from bookie_pod.node.dirty import DirtyMarker
 from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.gc.collection import GarbageCollection, make_collection
 from bookie_pod.node.gc.metadata import LoopGcMetadata
-from bookie_pod.node.identity import check_cookies, service_info
-from bookie_pod.node.integrity.service import Integrity, IntegrityParts
+from bookie_pod.node.identity import service_info
+from bookie_pod.node.integrity.service import Integrity, IntegrityParts, check_cookies_and_find_losses, check_losses
 from bookie_pod.node.loop_bridge import LoopBridge
 from bookie_pod.node.memory import give_back_memory, trimmer
 from bookie_pod.node.metadata import open_metadata
@@ -138,11 +139,21 @@ class Bookie:
         self._undo.push_async_callback(self._metadata.close)
         self.bookie_id = await asyncio.to_thread(derive_bookie_id, self._address())
         self._phase("checking cookies")
-        await check_cookies(config, self._metadata, self._files, self.bookie_id, self._address())
+        lost = await check_cookies_and_find_losses(config, self._metadata, self._files, self.bookie_id, self._address())
         self._phase("opening the storage")
         await self._open_storage()
+        await check_losses(
+            config,
+            self._metadata,
+            self._files,
+            self._storage.storage,
+            self.bookie_id,
+            lost,
+            unclean=self._dirty.is_set(),
+        )
         self._phase("replaying journals")
         marks, journaled_keys = await self._replay()
+        await self._check_consistency()
         self._phase("starting")
         self._start_journals(marks)
         self._make_server(journaled_keys)
@@ -190,6 +201,11 @@ class Bookie:
             )
 
         return await self._steps.run(self.phase, replay)
+
+    async def _check_consistency(self) -> None:
+        if self.config.integrity.consistency_check_on_startup:
+            self._phase("checking the storage")
+            await self._steps.run(self.phase, lambda: check_consistency(self._storage.storage, self._steps.cancelled))
 
     def _start_journals(self, marks: list[MarkFiles]) -> None:
         config = self.config

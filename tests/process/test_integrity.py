@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bookie_client.blocking import BlockingClient
-from bookie_protocol.errors import V2Code
+from bookie_protocol.errors import PodkeeperError, V2Code
 from tests.support.bookie_process import free_port
 from tests.support.frames import v2_code, v2_read
 from tests.support.metadata_process import MetadataProcess
@@ -117,3 +118,49 @@ def test_a_flipped_bit_is_found_refused_and_mended_by_another_bookie(cluster: Se
         text = answer.read().decode()
     assert re.search(r"^scrubber_REPAIRED_ENTRIES 1$", text, re.MULTILINE)
     assert re.search(r'^scrubber_runTime_count\{success="true"\} [1-9]', text, re.MULTILINE)
+
+
+CHECKING = {"dataIntegrityChecking": "true", "dataIntegrityStampMissingCookies": "true"}
+UNKNOWN = V2Code.EUNKNOWNLEDGERSTATE
+
+
+@pytest.mark.parametrize("lost", [["ledgers", "journal"], ["ledgers"], ["journal"]])
+def test_a_bookie_that_lost_its_disks_fetches_what_it_held(cluster: ServeCluster, lost: list[str]) -> None:
+    closed = write(cluster.uri)
+    with BlockingClient(cluster.uri) as client:
+        writer = client.create(ensemble=2, write_quorum=2, ack_quorum=2, password=b"pw")
+        for entry_id in range(ENTRIES):
+            writer.append(payload(entry_id))
+        bookie = cluster.bookies["bookie-1"]
+        bookie.kill()
+        for name in lost:
+            shutil.rmtree(bookie.work / name)
+        assert "mount it" in bookie.refused()[1]
+
+        bookie.settings |= {"dataIntegrityChecking": "true"}
+        assert "dataIntegrityStampMissingCookies=true" in bookie.refused()[1]
+        assert not (bookie.work / lost[0] / "current" / "VERSION").exists()
+
+        cluster.bookies["bookie-2"].pause()
+        bookie.settings |= CHECKING
+        cluster.start(["bookie-1"])
+        if "ledgers" in lost and "journal" in lost:
+            assert code(bookie, closed, 5) == UNKNOWN
+            assert code(bookie, writer.ledger_id, 5) == UNKNOWN
+            assert code(bookie, writer.ledger_id, -1) == UNKNOWN
+        for entry_id in (0, ENTRIES - 1):
+            assert code(bookie, closed, entry_id) in (UNKNOWN, V2Code.EOK), "never a denial"
+        cluster.bookies["bookie-2"].resume()
+        until_true(lambda: bookie.logged("data integrity check complete"), PATIENCE_S)
+        with pytest.raises(PodkeeperError):
+            writer.append(b"from a writer that was fenced")
+
+    cluster.kill("bookie-2")
+    for ledger_id in (closed, writer.ledger_id):
+        assert code(bookie, ledger_id, 0) == V2Code.EOK
+        check(cluster.uri, ledger_id)
+    assert code(bookie, closed, ENTRIES) == V2Code.ENOENTRY, "now it knows"
+    bookie.stop()
+    bookie.settings["dataIntegrityStampMissingCookies"] = "false"
+    bookie.start()
+    check(cluster.uri, closed)

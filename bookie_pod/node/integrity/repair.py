@@ -12,15 +12,18 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from bookie_pod.node.integrity.local_copies import LocalCopies
-from bookie_pod.node.integrity.replicas import Replicas, key_of
+from bookie_pod.node.integrity.preboot import key_of
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub_pass import ScrubPart
 from bookie_protocol.errors import PodkeeperError
+
+if TYPE_CHECKING:
+    from bookie_pod.node.integrity.replicas import Replicas
 
 _log = structlog.get_logger(__name__)
 

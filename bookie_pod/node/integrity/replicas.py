@@ -21,8 +21,7 @@ import structlog
 
 from bookie_client import Client, ClientOptions
 from bookie_client.reading.maintenance import ReplicaReader, replicas
-from bookie_protocol.errors import BookieUnavailable, NoSuchLedger, PodkeeperError
-from bookie_protocol.keys import master_key
+from bookie_protocol.errors import BookieUnavailable, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService
 
@@ -89,11 +88,3 @@ class Replicas:
     def _in_order(self, bookies: Sequence[str]) -> list[str]:
         now = asyncio.get_running_loop().time()
         return [bookie for bookie in bookies if self._avoided.get(bookie, now) <= now]
-
-
-def key_of(metadata: LedgerMetadata) -> bytes:
-    """The master key that follows from the recorded password; empty if none is recorded."""
-    return master_key(metadata.password) if metadata.password is not None else b""
-
-
-__all__ = ["FetchedEntry", "NoSuchLedger", "Replicas", "key_of"]

@@ -1,4 +1,5 @@
-"""Everything about integrity that runs beside a serving bookie: the scrubber, and the repair of what it finds.
+"""Everything about integrity that runs beside a serving bookie: the scrubber, the repair of what it finds, and the
+copying of what was lost. And what comes before a bookie serves.
 
 Threads: event loop.
 """
@@ -14,11 +15,18 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.scrub import ScrubInstruments
+from bookie_pod.node import options
 from bookie_pod.node.background import BackgroundTasks
+from bookie_pod.node.bookie_id import BookieAddressOptions
 from bookie_pod.node.gc.metadata import LoopGcMetadata
+from bookie_pod.node.identity import check_cookies
+from bookie_pod.node.integrity.full_check import DataIntegrityCheck
 from bookie_pod.node.integrity.local_copies import LocalCopies
+from bookie_pod.node.integrity.lost_cookies import LostCookies, find_lost_cookies
+from bookie_pod.node.integrity.preboot import forget_marks, run_preboot_check
 from bookie_pod.node.integrity.repair import ScrubRepair
 from bookie_pod.node.integrity.scrubbing import AfterPass, make_scrubber
+from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
@@ -66,6 +74,16 @@ class Integrity:
             parts.under_pressure,
             self._after_pass,
         )
+        self.data_check: DataIntegrityCheck | None = None
+        if parts.config.integrity.data_integrity_checking and isinstance(parts.storage, DbLedgerStorage):
+            self.data_check = DataIntegrityCheck(
+                parts.storage,
+                parts.operations.ledgers,
+                parts.metadata.ledgers,
+                parts.blocking_metadata.bookie_id,
+                self.replicas,
+                self._copies,
+            )
 
     def _after_pass(self, instruments: ScrubInstruments) -> AfterPass | None:
         parts = self._parts
@@ -88,9 +106,56 @@ class Integrity:
     def start(self) -> None:
         """The bookie serves."""
         self.scrubber.start()
+        if self.data_check is not None:
+            self._parts.tasks.run(self.data_check.run())
 
     async def stop(self) -> None:
         """End what runs, at the next safe place."""
         await asyncio.to_thread(self.scrubber.stop)
         if self._replicas is not None:
             await self._replicas.close()
+
+
+async def check_cookies_and_find_losses(
+    config: BookieConfig, metadata: MetadataService, files: Files, bookie_id: str, address: BookieAddressOptions
+) -> LostCookies | None:
+    """The check of cookies at the start; with `dataIntegrityChecking` it may leave some to be stamped by
+    `check_losses`. Raises InvalidCookie, MetadataUnavailable."""
+    if config.integrity.data_integrity_checking:
+        lost = await find_lost_cookies(config, metadata, files, bookie_id, address)
+        if lost is not None:
+            return lost
+    await check_cookies(config, metadata, files, bookie_id, address)
+    return None
+
+
+async def check_losses(
+    config: BookieConfig,
+    metadata: MetadataService,
+    files: Files,
+    storage: LedgerStorage,
+    bookie_id: str,
+    lost: LostCookies | None,
+    *,
+    unclean: bool,
+) -> None:
+    """Between opening the storage and replaying the journals: put in limbo what may be lost.
+
+    Raises InvalidCookie, MetadataError, StorageFault.
+    """
+    if not config.integrity.data_integrity_checking or not isinstance(storage, DbLedgerStorage):
+        return
+    if lost is not None:
+        reason = f"cookies were lost: {', '.join(lost.missing) or 'in the metadata service'}"
+    elif unclean and not config.journal.write_data:
+        reason = "the bookie did not stop cleanly, and its journal holds no entries (journalWriteData=false)"
+    else:
+        return
+    await run_preboot_check(storage, metadata.ledgers, bookie_id, reason)
+    if lost is not None:
+        journals = options.current_folders(config.directories.journal)
+        ledgers = options.current_folders(config.directories.ledger)
+        gone = [folder for folder in journals if folder in lost.missing]
+        if gone:
+            await asyncio.to_thread(forget_marks, files, journals, ledgers)
+        await lost.stamp()

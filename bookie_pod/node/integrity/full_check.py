@@ -1,0 +1,222 @@
+"""After data was lost: every ledger of this bookie gets its end and its missing entries from other bookies.
+
+While the storage's flag NEEDS_INTEGRITY_CHECK is set, every `interval_s`, and less often when it fails again and again:
+1. ledgers in limbo that are not closed are recovered. This bookie's word does not count there, because it answers
+   "ledger state unknown";
+2. every entry that the metadata place here and that is not here is copied; an entry that is damaged here is the
+   scrubber's business;
+3. the ledger leaves limbo once its entries are durable; when no ledger failed the flag is cleared.
+
+Invariants
+- The flag is cleared only after one whole walk over the metadata without a failure, and after a flush.
+- A ledger that the metadata service no longer has is done: garbage collection removes it.
+- A ledger that failed stays in limbo and is tried again.
+
+Threads: event loop; look-ups on threads.
+
+Source: reference bookie behaviour, section 8.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.node.integrity.local_copies import LocalCopies
+from bookie_pod.node.integrity.preboot import key_of, ledgers_of
+from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
+from bookie_protocol.errors import CouldNotTell, NoSuchLedger, PodkeeperError
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, holds_entry
+from bookie_protocol.metadata_service.interface import LedgerStore
+
+if TYPE_CHECKING:
+    from bookie_pod.node.integrity.replicas import Replicas
+
+_log = structlog.get_logger(__name__)
+
+INTERVAL_S: Final = 3.0
+MAX_INTERVAL_S: Final = 60.0
+"""Between two checks that fail, in the end."""
+RECOVERIES_AT_ONCE: Final = 20
+COPIES_AT_ONCE: Final = 3000
+"""Missing entries that are looked up before they are copied."""
+
+
+@dataclass(slots=True)
+class DataIntegrityState:
+    """What the check is doing, for the admin API."""
+
+    needed: bool = False
+    running: bool = False
+    ledgers_checked: int = 0
+    """In this run or the last one."""
+    ledgers_failed: int = 0
+    entries_copied: int = 0
+    """Since the process started."""
+    ledgers_recovered: int = 0
+    last_error: str = ""
+
+
+class DataIntegrityCheck:
+    """`connect()` gives the replicas when they are needed first."""
+
+    def __init__(
+        self,
+        storage: DbLedgerStorage,
+        ledgers: Ledgers,
+        store: LedgerStore,
+        bookie_id: str,
+        connect: Callable[[], Awaitable[Replicas]],
+        copies: LocalCopies,
+        *,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self.state = DataIntegrityState()
+        self._storage = storage
+        self._ledgers = ledgers
+        self._store = store
+        self._bookie_id = bookie_id
+        self._connect = connect
+        self._copies = copies
+        self._interval_s = interval_s
+
+    async def run(self) -> None:
+        """Check whenever the flag is set, until cancelled."""
+        pause = self._interval_s
+        while True:
+            self.state.needed = bool(await asyncio.to_thread(self._storage.flags) & NEEDS_INTEGRITY_CHECK)
+            done = not self.state.needed
+            if not done:
+                try:
+                    done = await self.check()
+                except PodkeeperError as error:
+                    self.state.last_error = str(error)
+                    _log.warning("the data integrity check will be repeated", reason=str(error))
+            pause = self._interval_s if done else min(2 * pause, MAX_INTERVAL_S)
+            await asyncio.sleep(pause)
+
+    async def check(self) -> bool:
+        """One full check; whether nothing is left to do. Raises MetadataError, StorageFault."""
+        state = self.state
+        state.running, state.ledgers_checked, state.ledgers_failed = True, 0, 0
+        _log.info("data integrity check begins")
+        try:
+            replicas = await self._connect()
+            await self._recover_all(replicas)
+            async for metadata in ledgers_of(self._store, self._bookie_id):
+                await self._ledger(replicas, metadata)
+            if state.ledgers_failed:
+                _log.warning("ledgers failed the data integrity check, tried again", count=state.ledgers_failed)
+                return False
+            await asyncio.to_thread(self._storage.flush)
+            flags = self._storage.flags() & ~NEEDS_INTEGRITY_CHECK
+            await asyncio.to_thread(self._storage.set_flags, flags)
+            state.needed, state.last_error = False, ""
+            _log.info("data integrity check complete", ledgers=state.ledgers_checked, copied=state.entries_copied)
+            return True
+        finally:
+            state.running = False
+
+    # --- ledgers without an end -----------------------------------------------------------------------------
+
+    async def _recover_all(self, replicas: Replicas) -> None:
+        waiting: set[asyncio.Task[None]] = set()
+        try:
+            async for metadata in ledgers_of(self._store, self._bookie_id):
+                record = self._storage.ledger(metadata.ledger_id)
+                if metadata.is_closed or record is None or not record.limbo:
+                    continue
+                if len(waiting) >= RECOVERIES_AT_ONCE:
+                    _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                waiting.add(asyncio.create_task(self._recover(replicas, metadata.ledger_id)))
+            if waiting:
+                await asyncio.wait(waiting)
+        finally:
+            for task in waiting:
+                task.cancel()
+
+    async def _recover(self, replicas: Replicas, ledger_id: int) -> None:
+        try:
+            await replicas.recover(ledger_id)
+            self.state.ledgers_recovered += 1
+        except NoSuchLedger:
+            return
+        except PodkeeperError as error:
+            # It is not closed when its turn to be copied comes, and counts as failed there.
+            self.state.last_error = str(error)
+            _log.warning("a ledger in limbo could not be recovered", ledger=ledger_id, reason=str(error))
+
+    # --- copies ---------------------------------------------------------------------------------------------
+
+    async def _ledger(self, replicas: Replicas, metadata: LedgerMetadata) -> None:
+        ledger_id = metadata.ledger_id
+        try:
+            record = self._storage.ledger(ledger_id)
+            if record is not None and record.limbo and not metadata.is_closed:
+                raise CouldNotTell(f"ledger {ledger_id} is in limbo, and its end is not known yet")
+            missing = self._missing(metadata)
+            while some := await asyncio.to_thread(lambda: list(islice(missing, COPIES_AT_ONCE))):
+                await self._copy(replicas, metadata, some)
+            self._leave_limbo(ledger_id)
+            self.state.ledgers_checked += 1
+        except NoSuchLedger:
+            return
+        except PodkeeperError as error:
+            self.state.ledgers_failed += 1
+            self.state.last_error = str(error)
+            _log.warning("a ledger failed the data integrity check", ledger=ledger_id, reason=str(error))
+
+    def _missing(self, metadata: LedgerMetadata) -> Iterator[int]:
+        """Entries that belong here and are not, ascending; looks at the index as it is asked."""
+        try:
+            held = self._storage.entry_ids(metadata.ledger_id)
+        except NoSuchLedger:
+            held = iter(())
+        next_held = next(held, None)
+        for entry_id in expected_entries(metadata, self._bookie_id):
+            while next_held is not None and next_held < entry_id:
+                next_held = next(held, None)
+            if next_held != entry_id:
+                yield entry_id
+
+    async def _copy(self, replicas: Replicas, metadata: LedgerMetadata, missing: list[int]) -> None:
+        key, failed, last = key_of(metadata), 0, ""
+        async for found in replicas.fetch(metadata.ledger_id, missing):
+            if found.entry is None:
+                failed, last = failed + 1, f"entry {found.entry_id}: {found.error}"
+                continue
+            await self._copies.store(metadata.ledger_id, key, found.entry_id, found.entry)
+            self.state.entries_copied += 1
+        await self._copies.settle()
+        _log.info("missing entries copied", ledger=metadata.ledger_id, entries=len(missing) - failed, failed=failed)
+        if failed:
+            raise CouldNotTell(f"{failed} entries of ledger {metadata.ledger_id} could not be fetched; {last}")
+
+    def _leave_limbo(self, ledger_id: int) -> None:
+        record = self._storage.ledger(ledger_id)
+        if record is None or not record.limbo:
+            return
+        state = self._ledgers.for_read(ledger_id)
+        state.limbo = False
+        self._ledgers.record(state)
+
+
+def expected_entries(metadata: LedgerMetadata, bookie_id: str) -> Iterator[int]:
+    """Ids of the entries that the metadata place on this bookie, ascending. Of a ledger that is not closed only those
+    before its last ensemble, whose end nobody knows."""
+    starts = metadata.first_entry_ids
+    end = metadata.last_entry_id + 1 if metadata.is_closed else starts[-1]
+    for first, behind in zip(starts, (*starts[1:], end), strict=True):
+        ensemble = metadata.ensembles[first]
+        if bookie_id not in ensemble:
+            continue
+        position = ensemble.index(bookie_id)
+        sizes = metadata.ensemble_size, metadata.write_quorum_size
+        yield from (each for each in range(first, min(behind, end)) if holds_entry(position, each, *sizes))

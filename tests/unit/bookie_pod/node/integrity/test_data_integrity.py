@@ -1,0 +1,320 @@
+"""Limbo before serving, and the check that ends it: over an engine in memory, a dictated cluster, and its failures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from bookie_pod.ledgers.operations import LedgerOperations
+from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.node.integrity.full_check import DataIntegrityCheck, expected_entries
+from bookie_pod.node.integrity.local_copies import LocalCopies
+from bookie_pod.node.integrity.preboot import forget_marks, run_preboot_check
+from bookie_pod.node.integrity.replicas import FetchedEntry
+from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.index.ledgers import NEEDS_INTEGRITY_CHECK
+from bookie_pod.storage.journal.batch import JournalBatch
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import (
+    BookieReadOnly,
+    BookieUnavailable,
+    LedgerStateUnknown,
+    MetadataNotFound,
+    MetadataUnavailable,
+    NoSuchEntry,
+    NoSuchLedger,
+    RecoveryFailed,
+)
+from bookie_protocol.keys import master_key
+from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata, LedgerState
+from bookie_protocol.metadata_service.interface import LedgerRange, Versioned
+from tests.support.memory_files import MemoryFiles
+from tests.support.scrub_rig import signed
+from tests.support.storage_engine import MemoryBookie, put
+from tests.support.until import until
+
+ME, A, B, C = "me:1", "a:1", "b:1", "c:1"
+
+
+def metadata(
+    ledger_id: int, ensembles: dict[int, tuple[str, ...]], *, last: int | None = None, write_quorum: int | None = None
+) -> LedgerMetadata:
+    size = len(ensembles[0])
+    return LedgerMetadata(
+        ledger_id,
+        size,
+        write_quorum or size,
+        1,
+        ensembles,
+        state=LedgerState.OPEN if last is None else LedgerState.CLOSED,
+        last_entry_id=-1 if last is None else last,
+        length=0 if last is None else 1,
+        digest_type=DigestType.CRC32C,
+        password=b"pw",
+    )
+
+
+class Cluster:
+    """A ledger store and the replicas of other bookies."""
+
+    def __init__(self, *ledgers: LedgerMetadata) -> None:
+        self.ledgers = {each.ledger_id: each for each in ledgers}
+        self.down = False
+        self.unreachable: set[tuple[int, int]] = set()
+        self.end = 3
+        """Last entry that a recovery finds; -2: recoveries fail."""
+        self.fetched: list[tuple[int, int]] = []
+
+    async def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
+        if self.down:
+            raise MetadataUnavailable("down")
+        yield LedgerRange(0, MAX_LEDGER_ID, tuple(sorted(self.ledgers)))
+
+    async def read(self, ledger_id: int, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
+        if ledger_id not in self.ledgers:
+            raise MetadataNotFound(str(ledger_id))
+        return Versioned(self.ledgers[ledger_id], 0)
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        if ledger_id not in self.ledgers:
+            raise NoSuchLedger(str(ledger_id))
+        if self.end == -2:
+            raise RecoveryFailed("too few bookies")
+        self.ledgers[ledger_id] = self.ledgers[ledger_id].closed(self.end, 1)
+        return self.ledgers[ledger_id]
+
+    async def fetch(self, ledger_id: int, entry_ids: Iterable[int]) -> AsyncIterator[FetchedEntry]:
+        for entry_id in entry_ids:
+            await asyncio.sleep(0)
+            self.fetched.append((ledger_id, entry_id))
+            if (ledger_id, entry_id) in self.unreachable:
+                yield FetchedEntry(entry_id, None, BookieUnavailable("nobody"))
+            else:
+                yield FetchedEntry(entry_id, signed(ledger_id, entry_id), None)
+
+
+class InstantJournal:
+    def append(self, batch: JournalBatch) -> None:
+        if batch.on_done is not None:
+            asyncio.get_running_loop().call_soon(batch.on_done, None)
+
+
+class Rig:
+    """A bookie in memory that lost everything, and what there is of it in the cluster."""
+
+    def __init__(self, *ledgers: LedgerMetadata) -> None:
+        self.cluster = Cluster(*ledgers)
+        self.bookie = MemoryBookie()
+        self.storage: DbLedgerStorage = self.bookie.open()
+        self.writable = True
+        self.make()
+
+    def make(self) -> None:
+        self.ledgers = Ledgers(self.storage, 1)
+        operations = LedgerOperations(self.ledgers, [InstantJournal()])
+        copies = LocalCopies(operations, busy=lambda: False, writable=lambda: self.writable)
+
+        async def connect() -> Cluster:
+            return self.cluster
+
+        self.check = DataIntegrityCheck(
+            self.storage,
+            self.ledgers,
+            self.cluster,  # type: ignore[arg-type]
+            ME,
+            connect,  # type: ignore[arg-type]
+            copies,
+            interval_s=0.001,
+        )
+
+    def restart(self) -> None:
+        self.storage.close()
+        self.storage = self.bookie.open()
+        self.make()
+
+    async def preboot(self) -> int:
+        return await run_preboot_check(self.storage, self.cluster, ME, "test")  # type: ignore[arg-type]
+
+    @property
+    def flagged(self) -> bool:
+        return bool(self.storage.flags() & NEEDS_INTEGRITY_CHECK)
+
+    def limbo(self) -> dict[int, tuple[bool, bool]]:
+        """(fenced, limbo) of every ledger."""
+        found = {}
+        for ledger_id in self.storage.ledger_ids():
+            record = self.storage.ledger(ledger_id)
+            assert record is not None
+            found[ledger_id] = (record.fenced, record.limbo)
+        return found
+
+
+CLOSED = metadata(1, {0: (ME, A)}, last=3)
+OPEN = metadata(2, {0: (ME, A)})
+EARLIER = metadata(3, {0: (ME, A), 2: (A, B)})
+OTHERS = metadata(4, {0: (A, B)}, last=3)
+STRIPED = metadata(5, {0: (A, ME, B), 4: (C, A, B), 7: (B, C, ME)}, last=9, write_quorum=2)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "entries"),
+    [
+        (CLOSED, [0, 1, 2, 3]),
+        (OPEN, []),
+        (EARLIER, [0, 1]),
+        (OTHERS, []),
+        (STRIPED, [0, 1, 3, 7, 8]),
+        (metadata(6, {0: (ME, A)}, last=-1), []),
+        (metadata(7, {0: (ME, A), 5: (ME, B)}, last=2), [0, 1, 2]),
+    ],
+)
+def test_what_the_metadata_place_here(ledger: LedgerMetadata, entries: Sequence[int]) -> None:
+    assert list(expected_entries(ledger, ME)) == entries
+    closed_by_rule = [
+        each for each in range(ledger.last_entry_id + 1) if ledger.is_closed and ME in ledger.bookies_for(each)
+    ]
+    assert not ledger.is_closed or closed_by_rule == list(entries)
+
+
+async def test_limbo_before_serving() -> None:
+    rig = Rig(CLOSED, OPEN, EARLIER, OTHERS)
+    assert await rig.preboot() == 2
+    rig.restart()
+    assert rig.flagged
+    assert rig.limbo() == {1: (False, True), 2: (True, True), 3: (False, False)}
+    record = rig.storage.ledger(1)
+    assert record is not None
+    assert record.key == master_key(b"pw")
+    for ledger_id in (1, 2):
+        with pytest.raises(LedgerStateUnknown):
+            rig.storage.read(ledger_id, 0)
+        with pytest.raises(LedgerStateUnknown):
+            rig.storage.last_entry_id(ledger_id)
+    rig.storage.close()
+
+
+async def test_what_is_there_is_served_in_limbo() -> None:
+    rig = Rig(CLOSED)
+    put(rig.storage, signed(1, 2))
+    await rig.preboot()
+    assert rig.storage.read(1, 2) == signed(1, 2)
+    rig.storage.close()
+
+
+async def test_without_metadata_the_start_fails_and_the_flag_stays() -> None:
+    rig = Rig(CLOSED)
+    rig.cluster.down = True
+    with pytest.raises(MetadataUnavailable):
+        await rig.preboot()
+    assert rig.flagged
+    rig.storage.close()
+
+
+async def test_the_check_brings_everything_back() -> None:
+    rig = Rig(CLOSED, OPEN, EARLIER, OTHERS, STRIPED)
+    put(rig.storage, signed(1, 2))
+    await rig.preboot()
+    assert await rig.check.check()
+    assert not rig.flagged
+    assert (1, 2) not in rig.cluster.fetched
+    assert rig.check.state.ledgers_recovered == 1
+    rig.restart()
+    for ledger_id, entries in ((1, range(4)), (2, range(4)), (3, range(2)), (5, [0, 1, 3, 7, 8])):
+        assert {each: rig.storage.read(ledger_id, each) for each in rig.storage.entry_ids(ledger_id)} == {
+            each: signed(ledger_id, each) for each in entries
+        }
+        with pytest.raises(NoSuchEntry):
+            rig.storage.read(ledger_id, 50)
+    assert rig.limbo()[2] == (True, False), "the fence stays"
+    rig.storage.close()
+
+
+Breaking = Callable[[Rig], None]
+
+
+def _nobody_has_it(rig: Rig) -> None:
+    rig.cluster.unreachable.add((1, 1))
+
+
+def _no_recovery(rig: Rig) -> None:
+    rig.cluster.end = -2
+
+
+def _full(rig: Rig) -> None:
+    rig.writable = False
+
+
+@pytest.mark.parametrize(
+    ("broken", "failed"), [(_nobody_has_it, {1}), (_no_recovery, {2}), (_full, {1, 2})], ids=lambda each: str(each)
+)
+async def test_a_ledger_that_failed_stays_in_limbo_and_is_tried_again(broken: Breaking, failed: set[int]) -> None:
+    rig = Rig(CLOSED, OPEN)
+    await rig.preboot()
+    broken(rig)
+    first = await rig.check.check()
+    assert (first, rig.flagged) == (False, True)
+    assert {ledger_id for ledger_id, (_, limbo) in rig.limbo().items() if limbo} == failed
+    assert rig.check.state.ledgers_failed == len(failed)
+    assert rig.check.state.last_error
+    rig.cluster.unreachable.clear()
+    rig.cluster.end, rig.writable = 3, True
+    again = await rig.check.check()
+    assert (again, rig.flagged) == (True, False)
+    rig.storage.close()
+
+
+async def test_a_ledger_that_was_deleted_is_done() -> None:
+    rig = Rig(CLOSED, OPEN)
+    await rig.preboot()
+    del rig.cluster.ledgers[1], rig.cluster.ledgers[2]
+    assert await rig.check.check()
+    assert not rig.flagged
+    rig.storage.close()
+
+
+async def test_the_service_runs_until_nothing_is_left() -> None:
+    rig = Rig(CLOSED)
+    await rig.preboot()
+    rig.cluster.down = True
+    task = asyncio.create_task(rig.check.run())
+    await until(lambda: rig.check.state.last_error)
+    rig.cluster.down = False
+    await until(lambda: task.done() or not rig.flagged)
+    assert task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    rig.storage.close()
+
+
+async def test_a_read_only_bookie_takes_no_copies() -> None:
+    rig = Rig(CLOSED)
+    rig.writable = False
+    with pytest.raises(BookieReadOnly):
+        await rig.check._copies.store(1, b"", 0, signed(1, 0))
+    rig.storage.close()
+
+
+async def test_copies_keep_the_key_that_is_known() -> None:
+    rig = Rig(CLOSED)
+    put(rig.storage, signed(1, 0))
+    before = rig.storage.ledger(1)
+    assert before is not None
+    await rig.check._copies.store(1, master_key(b"another"), 1, signed(1, 1))
+    await rig.check._copies.settle()
+    assert rig.storage.ledger(1) == replace(before)
+    assert rig.storage.read(1, 1) == signed(1, 1)
+    rig.storage.close()
+
+
+def test_marks_of_journals_that_are_gone_are_forgotten() -> None:
+    files = MemoryFiles()
+    for folder in ("/j0", "/j1", "/l0", "/l1"):
+        files.makedirs(folder)
+    files.write_bytes("/j1/1a.txn", b"BKLG")
+    for name in ("/l0/lastMark.0", "/l1/lastMark.0", "/l0/lastMark.1"):
+        files.write_bytes(name, bytes(16))
+    forget_marks(files, ["/j0", "/j1"], ["/l0", "/l1"])
+    assert [files.listdir("/l0"), files.listdir("/l1")] == [["lastMark.1"], []]
