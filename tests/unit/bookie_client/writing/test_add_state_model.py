@@ -4,6 +4,7 @@ Checked after every step: S5 (an acknowledged entry is held by Qa bookies of the
 assigns to it), S7 (order without gaps), L2 and L3 (every add ends once all requests are answered).
 """
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -225,5 +226,10 @@ class WriterModel(RuleBasedStateMachine):
         assert len(self.delivered) + len(self.failed) == len(self.lengths)
 
 
-WriterModel.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
-TestWriterModel = WriterModel.TestCase
+class TestWriterModel(WriterModel.TestCase):
+    settings = settings(max_examples=120, stateful_step_count=60)
+
+
+@pytest.mark.slow
+class TestWriterModelAtLength(WriterModel.TestCase):
+    settings = settings(max_examples=2000, stateful_step_count=60)
