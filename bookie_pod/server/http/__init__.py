@@ -1,8 +1,9 @@
-"""Probes and metrics over HTTP.
+"""Probes, metrics and the admin API over HTTP.
 
     start.py    what the node calls: imports aiohttp aside, then starts the server
-    server.py   the listening socket and its bounds          routes.py   the paths
-    tls.py      mutual TLS of `httpServerTlsEnable`
+    server.py   the listening socket and its bounds          routes.py     all paths in one table
+    api/        what every path is made of                   admin/        the admin API
+    tls.py      mutual TLS of `httpServerTlsEnable`          document.py   `docs/http-api.md`
 
 aiohttp is imported only once the bookie serves: it takes longer to load than the bookie to start.
 """

@@ -1,0 +1,154 @@
+"""`docs/http-api.md`, written from the table of routes.
+
+    python -m bookie_pod.server.http.document > docs/http-api.md
+
+A test finds a stale page.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any, Final
+
+from bookie_pod.server.http.api.openapi import openapi
+from bookie_pod.server.http.api.schema import Schema
+from bookie_pod.server.http.api.table import Group, Operation, Parameter, Resource
+from bookie_pod.server.http.routes import resources
+
+_INTRODUCTION: Final = """\
+# HTTP API of a bookie
+
+This page is generated: edit `bookie_pod/server/http/` and run
+`python -m bookie_pod.server.http.document > docs/http-api.md`. A running bookie serves the same as an OpenAPI
+document at `/openapi.json`.
+
+The server listens on `httpServerPort` (8000; Apache BookKeeper's code says 8080, its charts and runbooks 8000). Paths,
+methods, parameters and answers are Apache BookKeeper's; what only Podkeeper has is marked *own*. The paths of
+auto-recovery (`/api/v1/autorecovery/...`) are not served by this part.
+
+    curl -X PUT http://bookie-0:8000/api/v1/bookie/gc
+    curl http://bookie-0:8000/api/v1/bookie/gc_details
+    bookie gc run --watch --url http://bookie-0:8000
+
+## Who may ask
+
+By default anybody who reaches the port, as with Apache BookKeeper. The admin API shows the passwords of ledgers, reads
+ledgers and deletes them: wherever the server listens beyond loopback, one of these belongs on. In Kubernetes the chart
+turns the token on.
+
+- `httpServerAuthTokenFile`: a file with bearer tokens, one a line. Requests carry `Authorization: Bearer <token>`,
+  commands `--token-file`. The file is read again when it changes, so a mounted secret can be rotated: put the new token
+  beside the old one, change the clients, drop the old one. Probes and metrics stay open, since the kubelet and
+  Prometheus' defaults send no token; `httpServerAuthProbes=true` closes them too.
+- `httpServerTlsEnable`: HTTPS, and clients must show a certificate that `httpServerTrustStorePath` signs. Without it a
+  token can be read on the way.
+
+## Errors
+
+An error is one line of text. 400: a parameter or the body is wrong. 401: no token. 404: there is no such thing, or the
+path does not take this method (in Apache's words). 409: understood, and refused. 413: the body is too long. 503: the
+bookie does not serve yet, is busy, or could not find out; try again. 504: no result in time. 500 is a bug, and the log
+has it.
+
+Apache's bookie answers 500 in some cases that are the caller's: an unknown ledger (here 404), no body or a string where
+a boolean belongs (here 400), a cookie that forbids an expansion (here 409). It takes any key and value in
+`server_config`; here they must make a valid configuration. Its `list_disk_file` counts RocksDB's own logs among the
+entry logs.
+
+## What counts at once
+
+Keys that are set with `PUT /api/v1/config/server_config` are forgotten at the next start. These count at once:
+`minorCompactionThreshold`, `minorCompactionInterval`, `minorCompactionMaxTimeMillis`, `majorCompactionThreshold`,
+`majorCompactionInterval`, `majorCompactionMaxTimeMillis`, `forceAllowCompaction`, `isThrottleByBytes`,
+`compactionRateByBytes`, `compactionRateByEntries`, `gcMetadataOpRateLimit`, `useTargetEntryLogSizeForGc`, and
+`gcWaitTime` from the next pass on. `ledgerDirectories` and `indexDirectories` count for
+`PUT /api/v1/bookie/expand_storage`. Everything else was read at the start.
+
+## Bounds
+
+Requests end after 30 s (the sanity test after 60 s), 16 of the admin API run at a time, and bodies are at most 1 MiB.
+Lists of ledgers and entries are streamed in bounded memory; a fault in the middle breaks the connection off, so half a
+list is never taken for the whole.
+"""
+
+
+def http_api_page() -> str:
+    """The whole page."""
+    table = resources(admin=True, guarded=frozenset())
+    document = openapi(table, version="", guarded=frozenset())
+    lines = [_INTRODUCTION]
+    for group, title in (
+        (Group.PROBE, "Probes"),
+        (Group.METRICS, "Metrics"),
+        (Group.ADMIN, "Administration"),
+    ):
+        lines += [f"## {title}", ""]
+        for resource in (each for each in table if each.group is group):
+            for operation in resource.operations:
+                lines += _operation(resource, operation, document)
+    lines += ["## Objects", ""]
+    for name, schema in document["components"]["schemas"].items():
+        lines += _object(name, schema)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _operation(resource: Resource, operation: Operation, document: dict[str, Any]) -> Iterator[str]:
+    own = " *own*" if resource.own else ""
+    yield f"### {operation.method} {resource.path}{own}"
+    yield ""
+    yield f"{operation.summary}."
+    yield ""
+    described = document["paths"][resource.path][operation.method.lower()]
+    for parameter in operation.parameters:
+        yield _parameter(parameter)
+    if "requestBody" in described:
+        yield f"- body: {_type(described['requestBody']['content']['application/json']['schema'])}"
+    for answer in operation.answers:
+        kind = answer.type is None
+        shown = "text" if kind else _type(_schema_of(described, answer.status))
+        yield f"- answers {answer.status}: {shown}. {answer.about}"
+    yield ""
+
+
+def _schema_of(described: dict[str, Any], status: int) -> Schema:
+    schema: Schema = described["responses"][str(status)]["content"]["application/json"]["schema"]
+    return schema
+
+
+def _parameter(parameter: Parameter) -> str:
+    kind = " or ".join(f"`{choice}`" for choice in parameter.choices) or parameter.kind.value
+    required = ", required" if parameter.missing is not None else ""
+    default = f", default {str(parameter.default).lower()}" if parameter.default is not None else ""
+    return f"- `{parameter.name}` ({kind}{required}{default}): {parameter.about}"
+
+
+def _type(schema: Schema) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(_type(each) for each in schema["anyOf"])
+    if "enum" in schema:
+        return " or ".join(f'`"{each}"`' for each in schema["enum"])
+    if schema.get("type") == "array":
+        return f"array of {_type(schema['items'])}"
+    if schema.get("type") == "object":
+        return f"object of {_type(schema['additionalProperties'])}"
+    return str(schema.get("type", "anything"))
+
+
+def _object(name: str, schema: Schema) -> Iterator[str]:
+    yield f"### {name}"
+    yield ""
+    yield schema["description"]
+    yield ""
+    yield "| Member | Type | Meaning |"
+    yield "|---|---|---|"
+    for member, described in schema["properties"].items():
+        yield f"| `{member}` | {_type(described)} | {described['description']} |"
+    yield ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(http_api_page())
