@@ -194,7 +194,9 @@ class LacFollower:
         except Unauthorized as error:
             ledger.fail(error)
         except (BadVersion, BadRequest):
-            # It knows no long polls; the next time it is asked as a client of version 2 asks.
+            if not standing.long_polls:
+                standing.failed(self._loop.time())
+            # Else it knows no long polls; the next time it is asked as a client of version 2 asks.
             standing.long_polls = False
         except PodkeeperError as error:
             if is_negative(error):

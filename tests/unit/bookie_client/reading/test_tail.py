@@ -9,6 +9,7 @@ import pytest
 from bookie_client.reading import lac_follower
 from bookie_protocol.errors import (
     BadRequest,
+    BadVersion,
     BookieReadOnly,
     BookieUnavailable,
     LedgerClosed,
@@ -147,6 +148,45 @@ async def test_a_bookie_that_knows_nothing_is_not_asked_without_end(three):
             await asyncio.sleep(0.5)
             assert 3 <= sum(three.bookie(b).long_polls for b in ABC) <= 60
             await writer.close()
+            await tail
+
+
+@pytest.mark.parametrize("error", [BadRequest, BadVersion])
+async def test_a_bookie_without_long_polls_is_asked_plainly(three, monkeypatch, error):
+    async with three.client() as client:
+        writer = await client.create(write_quorum=3)
+
+        async def long_poll(*args, **more):
+            asked.append(args[0])
+            raise error("what is that?")
+
+        asked = []
+        monkeypatch.setattr(client._ready.operations, "long_poll", long_poll)
+        async with client.open(writer.ledger_id) as reader:
+            found, tail = collect(reader)
+            for i in range(20):
+                await writer.append(payload(i))
+                await until(lambda i=i: len(found) == i)
+            await writer.close()
+            await tail
+            assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("error", [BadRequest, BadVersion, StorageFault])
+async def test_bookies_that_refuse_every_question_are_not_asked_without_end(three, error):
+    async with three.client() as client:
+        writer = await client.create(write_quorum=3)
+        await writer.append(payload(0))
+        async with client.open(writer.ledger_id) as reader:
+            for name in ABC:
+                three.bookie(name).fail_reads = error
+            before = sum(three.bookie(b).reads for b in ABC)
+            _, tail = collect(reader)
+            await asyncio.sleep(0.5)
+            assert 1 <= sum(three.bookie(b).reads + three.bookie(b).long_polls for b in ABC) - before <= 30
+            await writer.close()
+            for name in ABC:
+                three.bookie(name).fail_reads = None
             await tail
 
 
