@@ -70,10 +70,16 @@ async def listed(tree: Tree) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("layout", "step"), [(LedgerLayout.HIERARCHICAL, 10_000), (LedgerLayout.HIERARCHICAL, 1), (LedgerLayout.FLAT, 3)]
+    ("layout", "step", "ledgers"),
+    [
+        (LedgerLayout.HIERARCHICAL, 10_000, 20_000),  # a directory for each
+        pytest.param(LedgerLayout.HIERARCHICAL, 10_000, 100_000, marks=pytest.mark.slow),
+        (LedgerLayout.HIERARCHICAL, 1, 100_000),
+        (LedgerLayout.FLAT, 3, 100_000),
+    ],
 )
-async def test_a_hundred_thousand_ledgers(layout: LedgerLayout, step: int) -> None:
-    tree = Tree(layout, range(0, 100_000 * step, step))
+async def test_very_many_ledgers(layout: LedgerLayout, step: int, ledgers: int) -> None:
+    tree = Tree(layout, range(0, ledgers * step, step))
     count = 0
     tracemalloc.start()
     try:
@@ -84,7 +90,7 @@ async def test_a_hundred_thousand_ledgers(layout: LedgerLayout, step: int) -> No
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert count == 100_000
+    assert count == ledgers
     assert tree.most <= READ_AHEAD
     assert peak < 16 * 1024 * 1024
 
