@@ -166,6 +166,8 @@ def _security(config: BookieConfig) -> Iterator[str]:
     factory = metadata.ledger_manager_factory_class
     if factory is not None and factory not in KNOWN_FACTORIES:
         yield f"ledgerManagerFactoryClass={factory}: must be one of {', '.join(KNOWN_FACTORIES)}"
+    if http.auth_probes and http.auth_token_file is None:
+        yield "httpServerAuthProbes=true: needs httpServerAuthTokenFile, the file with the tokens"
     if http.tls_enable:
         for name, path in (
             ("httpServerKeyStorePath", http.key_store_path),

@@ -16,6 +16,7 @@ import pytest
 from bookie_client.blocking import BlockingClient
 from tests.support.bookie_process import free_port
 from tests.support.serve_process import ServeProcess
+from tests.support.until import until_true
 from tests.support.zookeeper import ZooKeeperServer
 
 PATIENCE_S = 60.0
@@ -72,8 +73,14 @@ class Collected:
             self.client.delete(ledger_id)
         for ledger_id in self.write(1, 700):  # rotates the last of these logs
             self.client.delete(ledger_id)
-        time.sleep(1.0)  # two flush intervals
+        until_true(lambda: self.flushed() >= 3, PATIENCE_S)
         return kept
+
+    def flushed(self) -> int:
+        """Logs that the next pass will look at."""
+        names = self.ask("bookie/list_disk_file?file_type=entrylog")[1]["entrylog files"].split()
+        reasons = [self.ask(f"bookie/gc/why?entryLog={name}")[1][0]["reason"] for name in names]
+        return sum("not looked at yet" in reason for reason in reasons)
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         token = self.process.settings["httpServerAuthTokenFile"]

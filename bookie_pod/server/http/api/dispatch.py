@@ -188,6 +188,7 @@ async def _stream(request: web.Request, first: tuple[str, Any] | None, reply: Js
         async with asyncio.timeout(STREAM_S), aclosing(reply.members), aclosing(_pieces(first, reply)) as pieces:
             async for piece in pieces:
                 await response.write(piece)
+                await asyncio.sleep(0)  # a peer that reads fast must not keep the loop to itself
             await response.write_eof()
     except (PodkeeperError, TimeoutError) as error:
         _log.warning("HTTP answer broken off", path=request.path, reason=str(error) or "it took too long")

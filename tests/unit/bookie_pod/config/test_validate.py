@@ -56,6 +56,7 @@ from bookie_pod.config.load import read_config
         ({"metadataServiceUri": "zk:2181"}, "metadataServiceUri=zk:2181: must look like"),
         ({"ledgerManagerFactoryClass": "x.Y"}, "ledgerManagerFactoryClass=x.Y: must be one of"),
         ({"httpServerTlsEnable": "true"}, "httpServerKeyStorePath=: a PEM file is needed"),
+        ({"httpServerAuthProbes": "true"}, "httpServerAuthProbes=true: needs httpServerAuthTokenFile"),
         ({"ledgerStorageClass": "FastStorage"}, "ledgerStorageClass=FastStorage: must be one of"),
         ({"ledgerStorageClass": "SortedLedgerStorage", "openFileLimit": "0"}, "openFileLimit=0: must be at least 1"),
     ],
