@@ -125,7 +125,8 @@ class LedgerReader:
         bounded window.
 
         Raises `BadRequest` for a range outside the ledger. Iterating raises when no replica can serve an
-        entry: `NoSuchEntry` only when all of them say so, else what went wrong.
+        entry: `NoSuchEntry` (or `NoSuchLedger`, when they have nothing of the ledger at all) only when all of them
+        say so, else what went wrong.
         """
         return _one_by_one(self.batches(first, last))
 

@@ -117,6 +117,9 @@ async def test_ours_reads_what_java_wrote(quartet, java, version, quorums, diges
         async with client.open(one, password=PASSWORD) as reader:
             assert reader.length == sum(map(len, payloads(one, COUNT)))
             batched = [e.payload async for e in reader.entries()]
+            answered = client._ready.operations._batch_reads_known
+            assert answered <= metadata.all_bookies()
+            assert bool(answered) == (quorums[0] == quorums[1])
         async with ours(quartet, protocol_version=version, batch_reads=False) as single:
             assert batched == await read(single, one) == payloads(one, COUNT)
 
@@ -280,6 +283,7 @@ async def test_our_recovery_fences_the_java_writer(quartet, java, version):
         assert await client.metadata(one) == metadata
         assert await read(client, one) == payloads(one, COUNT)
     assert (await java.open(one, recover=True))["lac"] == COUNT - 1
+    assert await java.read(one, 0, COUNT - 1) == payloads(one, COUNT)
 
 
 @pytest.mark.parametrize("version", PROTOCOLS)
