@@ -70,3 +70,12 @@ class BookieMetrics:
         self._scope.gauge(f"{kind}_num_dirs", lambda: count)
         for path, usage in usage_percent.items():
             self._scope.gauge(f"{kind}_dir_{path.replace('/', '_')}_usage", usage)
+
+    def bind_failed_directories(self, failed: Callable[[], float]) -> None:
+        """Export how many ledger directories failed while the others go on."""
+        self._scope.gauge("ledger_failed_dirs", failed)
+
+    def bind_journal_disks(self, usage_percent: dict[str, Callable[[], float]]) -> None:
+        """Export how full the disk of each journal directory is."""
+        for path, usage in usage_percent.items():
+            self._scope.gauge(f"journal_dir_{path.replace('/', '_')}_usage", usage)

@@ -15,8 +15,10 @@ from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.parts import StorageSide
 from bookie_pod.storage.disks import DiskMonitor
+from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import Files
+from bookie_protocol.errors import StorageFault
 
 
 def start_disk_watch(
@@ -33,13 +35,25 @@ def start_disk_watch(
     ledger folder at every check."""
     directories = config.directories
 
+    folders = options.current_folders(directories.ledger)
+
     def report(folder: str, state: DiskState) -> None:
         storage.dirs[folder].report(folder, state)
         on_state(folder, state)
 
+    engine = storage.storage
+    on_failed: Callable[[str, StorageFault], None] | None = None
+    if config.disks.isolate_failed_ledger_directories and isinstance(engine, DbLedgerStorage):
+
+        def fail_directory(folder: str, failure: StorageFault) -> None:
+            engine.fail_directory(folders.index(folder), failure)
+
+        on_failed = tasks.on_loop(fail_directory)
+    taken = {*directories.ledger, *directories.index}
+    journals = tuple(path for path in directories.journal if path not in taken)
     monitor = DiskMonitor(
         files,
-        options.current_folders(directories.ledger),
+        folders,
         options.disk_options(config),
         report=report,
         on_verdict=tasks.on_loop(mode.on_disks),
@@ -47,6 +61,8 @@ def start_disk_watch(
         index_directories=options.current_folders(
             tuple(path for path in directories.index if path not in directories.ledger)
         ),
+        journal_directories=options.current_folders(journals),
+        on_failed_directory=on_failed,
     )
     mode.on_disks(monitor.check())
     monitor.start()
@@ -55,6 +71,8 @@ def start_disk_watch(
         lambda: len(storage.writable()),
         {directory: _usage_percent(monitor, directory) for directory in directories.ledger},
     )
+    metrics.bind_failed_directories(lambda: len(monitor.failed))
+    metrics.bind_journal_disks({directory: _usage_percent(monitor, directory) for directory in journals})
     return monitor
 
 

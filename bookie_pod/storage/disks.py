@@ -11,7 +11,9 @@ only when the usage over all of that kind is below the low-water mark, so that a
 Invariants
 - `DiskMonitor.check` is the only writer of the states; listeners hear every state at every check.
 - A directory that is gone, or cannot be read and written (a file system that was mounted again read-only), raises
-  `StorageFault`: the bookie stops.
+  `StorageFault`: the bookie stops. With `on_failed_directory` a ledger directory is handed to that function instead,
+  once and for good, as long as another one is left.
+- Journal directories are watched, and warned of; what a full or failed one means the journal itself finds out first.
 
 Threads: `check` runs on the monitor's thread (`disk-monitor`), or wherever a test calls it; `on_verdict` is called
 there.
@@ -82,13 +84,20 @@ class DiskMonitor:
         on_verdict: Callable[[DiskVerdict], None],
         on_failure: Callable[[BaseException], None],
         index_directories: Sequence[str] = (),
+        journal_directories: Sequence[str] = (),
+        on_failed_directory: Callable[[str, StorageFault], None] | None = None,
     ) -> None:
-        """`directories` hold ledgers; `index_directories` are those that are not among them."""
+        """`directories` hold ledgers; `index_directories` and `journal_directories` are those that are not among
+        them."""
         self._files = files
         self._options = options
         self._kinds = [tuple(kind) for kind in (directories, index_directories) if kind]
         self._ledger_directories = frozenset(directories)
         self._states = dict.fromkeys((*directories, *index_directories), DiskState.WRITABLE)
+        self._journal_states = dict.fromkeys(journal_directories, DiskState.WRITABLE)
+        self._on_failed_directory = on_failed_directory
+        self.failed: dict[str, StorageFault] = {}
+        """Ledger directories whose disk failed while others go on."""
         self._report = report
         self._on_verdict = on_verdict
         self._on_failure = on_failure
@@ -113,23 +122,59 @@ class DiskMonitor:
 
     def check(self) -> DiskVerdict:
         """Look at every directory once. Raises StorageFault for one that cannot be used."""
-        usages = {directory: self._usage(directory) for directory in self._states}
+        usages = self._usages()
         for kind in self._kinds:
-            self._check_kind({directory: usages[directory] for directory in kind})
+            self._check_kind({directory: usages[directory] for directory in kind if directory in usages})
+        journals = {directory: self._usage(directory) for directory in self._journal_states}
+        for directory, usage in journals.items():
+            self._check_journal(directory, usage)
         full = tuple(directory for directory, state in self._states.items() if state is DiskState.FULL)
         verdict = DiskVerdict(
-            writable=min(sum(directory not in full for directory in kind) for kind in self._kinds),
+            writable=min(
+                sum(directory not in full for directory in kind if directory in usages) for kind in self._kinds
+            ),
             full=len(full),
             high_priority_room=all(
-                any(usages[directory].usable > self._options.high_priority_bytes for directory in kind)
+                any(usages[each].usable > self._options.high_priority_bytes for each in kind if each in usages)
                 for kind in self._kinds
             ),
-            usage={path: _share(usage) for path, usage in usages.items()},
+            usage={path: _share(usage) for path, usage in (usages | journals).items()},
             full_directories=full,
         )
         self.usage = verdict.usage
         self._on_verdict(verdict)
         return verdict
+
+    def _usages(self) -> dict[str, DiskUsage]:
+        """Of every directory that has not failed."""
+        usages: dict[str, DiskUsage] = {}
+        for directory in self._states:
+            if directory in self.failed:
+                continue
+            try:
+                usages[directory] = self._usage(directory)
+            except StorageFault as failure:
+                if self._on_failed_directory is None or directory not in self._ledger_directories:
+                    raise
+                self._give_up(directory, failure)
+        return usages
+
+    def _give_up(self, directory: str, failure: StorageFault) -> None:
+        """One ledger directory of several failed. Raises `failure` if it was the last one."""
+        assert self._on_failed_directory is not None
+        if len(self.failed) + 1 >= len(self._ledger_directories):
+            raise failure
+        self.failed[directory] = failure
+        self._states[directory] = DiskState.WRITABLE  # it is not full: nothing that becomes free brings it back
+        _log.error("a ledger directory failed, the others go on", directory=directory, reason=str(failure))
+        self._report(directory, DiskState.FULL)
+        self._on_failed_directory(directory, failure)
+
+    def _check_journal(self, directory: str, usage: DiskUsage) -> None:
+        old, new = self._journal_states[directory], self._state(usage, DiskState.WRITABLE, True)
+        self._journal_states[directory] = new
+        if new is not old:
+            _log.warning("journal disk state", directory=directory, state=new.name, usage=round(_share(usage), 4))
 
     def _check_kind(self, usages: dict[str, DiskUsage]) -> None:
         none_writable = all(self._states[directory] is DiskState.FULL for directory in usages)

@@ -14,10 +14,11 @@ import pytest
 from bookie_client.blocking import BlockingClient
 from bookie_protocol.errors import PodkeeperError, V2Code
 from tests.support.bookie_process import free_port
-from tests.support.frames import v2_code, v2_read
+from tests.support.frames import v2_add, v2_code, v2_read
 from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_cluster import ServeCluster
 from tests.support.serve_process import ServeProcess, SyncClient
+from tests.support.storage_engine import entry
 from tests.support.until import until_true
 
 ENTRIES = 60
@@ -164,3 +165,35 @@ def test_a_bookie_that_lost_its_disks_fetches_what_it_held(cluster: ServeCluster
     bookie.settings["dataIntegrityStampMissingCookies"] = "false"
     bookie.start()
     check(cluster.uri, closed)
+
+
+@pytest.mark.parametrize("come_back", [True, False])
+def test_one_ledger_directory_fails_and_the_others_go_on(tmp_path: Path, come_back: bool) -> None:
+    directories = [tmp_path / "disk0", tmp_path / "disk1"]
+    settings = {
+        "ledgerDirectories": ",".join(map(str, directories)),
+        "isolateFailedLedgerDirectories": "true",
+        "diskCheckInterval": "20",
+        "flushInterval": "50",
+    } | CHECKING
+    with ServeProcess(tmp_path / "b", settings) as bookie:
+        bookie.start()
+        with SyncClient(bookie.port) as client:
+            for ledger_id in (10, 11):
+                assert v2_code(client.ask(v2_add(entry(ledger_id, 0)))) == V2Code.EOK
+            (directories[1] / "current").rename(tmp_path / "away")
+            until_true(lambda: bookie.logged("a ledger directory failed, the others go on"), PATIENCE_S)
+            until_true(lambda: v2_code(client.ask(v2_add(entry(11, 1)))) == V2Code.EIO, PATIENCE_S)
+            assert v2_code(client.ask(v2_add(entry(10, 1)))) == V2Code.EOK
+            assert v2_code(client.ask(v2_add(entry(13, 0)))) == V2Code.EIO
+            assert code(bookie, 11, 5) == V2Code.EIO, "no denial"
+            assert code(bookie, 10, 5) == V2Code.ENOENTRY
+        assert not (directories[1] / "current").exists(), "nothing is written where its disk was"
+        bookie.kill()
+        if come_back:
+            (tmp_path / "away").rename(directories[1] / "current")
+        bookie.start()
+        assert [code(bookie, 10, each) for each in (0, 1)] == [V2Code.EOK] * 2
+        if come_back:
+            assert code(bookie, 11, 0) == V2Code.EOK
+        assert code(bookie, 13, 0) in (V2Code.ENOLEDGER, V2Code.ENOENTRY), "what was refused is nowhere"

@@ -87,7 +87,7 @@ class DbLedgerStorage:
     def request_flush(self, ledger_id: int) -> None:
         index = ledger_id % self._count
         directory = self.directories[index]
-        if directory.flush_wanted or self._closed:
+        if directory.flush_wanted or self._closed or directory.failure is not None:
             return
         directory.flush_wanted = True
         self._submit(index)
@@ -111,7 +111,8 @@ class DbLedgerStorage:
 
     def _retry_later(self, index: int) -> None:
         """Repeat a flush that did not get as far as the swap; until then further requests count as made."""
-        if self._closed or not self.directories[index].flush_wanted:
+        directory = self.directories[index]
+        if self._closed or not directory.flush_wanted or directory.failure is not None:
             return
         timer = self._retries[index] = threading.Timer(RETRY_SECONDS, self._submit, (index,))
         timer.daemon = True
@@ -137,6 +138,12 @@ class DbLedgerStorage:
 
     def cached_run(self, ledger_id: int, first: int, count: int) -> list[bytes]:
         return self.directories[ledger_id % self._count].cached_run(ledger_id, first, count)
+
+    def fail_directory(self, index: int, failure: StorageFault) -> None:
+        """The disk of one directory failed; the others go on. No mark moves any more, so that the journals keep what
+        the failed one owes its disk: the next start replays it, or finds the directory lost. Event loop."""
+        if self.directories[index].failure is None:
+            self.directories[index].fail(failure)
 
     # --- reader threads -------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ Invariants
 - A deleted ledger is unknown, and its rows are hidden, from the moment of the deletion; they are removed by
   the next flush before that flush's own rows are put, so a ledger that is made anew keeps its new entries.
 - "No such entry" needs: both halves, the read cache and the index looked at, without a fault, and no limbo.
+- A directory whose disk failed takes no adds and is never flushed again in this process.
 
 Threads: see `LedgerStorage`. The active half, `_swap` and `_delete` belong to the event loop; `flush` to one
 thread at a time (a lock sees to it).
@@ -70,6 +71,8 @@ class SingleDirectoryStorage:
         """A flush was asked for and has not swapped yet. Event loop."""
         self.damaged: Collection[int] = frozenset()
         """Locations of entries that are known to be damaged: they are not served."""
+        self.failure: StorageFault | None = None
+        """Set once, by `fail`: the disk is gone or unusable."""
         self._on_loop = on_loop
         self._half_bytes = half_bytes
         self._flush_bytes = min(flush_bytes, half_bytes)
@@ -87,7 +90,22 @@ class SingleDirectoryStorage:
 
     # --- event loop -----------------------------------------------------------------------------------------
 
+    def fail(self, failure: StorageFault) -> None:
+        """The disk failed: from now on adds are refused, reads that memory does not answer are faults, and nothing is
+        flushed. Event loop.
+
+        Because every flush fails, no mark passes what this directory still owes the disk: the journals keep it.
+        """
+        self.failure = failure
+        for callback in (*self._swap_callbacks, *self._space_callbacks):
+            callback()
+
+    def _check_usable(self) -> None:
+        if self.failure is not None:
+            raise StorageFault(str(self.failure))
+
     def active_entries(self, ledger_id: int) -> dict[int, bytes]:
+        self._check_usable()
         return self._active.entries_of(ledger_id)
 
     def account(self, nbytes: int, count: int) -> bool:
@@ -100,7 +118,7 @@ class SingleDirectoryStorage:
 
     @property
     def is_full(self) -> bool:
-        return self._active.is_full
+        return self._active.is_full and self.failure is None
 
     def on_swap(self, callback: Callable[[], None]) -> None:
         self._swap_callbacks.append(callback)
@@ -214,6 +232,7 @@ class SingleDirectoryStorage:
             return self._read_log(moved, ledger_id, entry_id, generation)
 
     def _locate(self, ledger_id: int, entry_id: int) -> int:
+        self._check_usable()
         begin = time.perf_counter()
         location = self.locations.get(ledger_id, entry_id)
         self._metrics.looked_up(time.perf_counter() - begin)
@@ -248,6 +267,7 @@ class SingleDirectoryStorage:
         return entry
 
     def last_entry_id(self, ledger_id: int) -> int:
+        self._check_usable()
         record = self.ledgers.get(ledger_id)
         if record is not None and record.limbo:
             raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: its last entry may be lost")
@@ -262,6 +282,7 @@ class SingleDirectoryStorage:
         return max(known)
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
+        self._check_usable()
         if self.ledgers.get(ledger_id) is None:
             raise NoSuchLedger(f"ledger {ledger_id} is not known here")
         active, frozen = self._halves
@@ -277,6 +298,7 @@ class SingleDirectoryStorage:
 
     def flush(self) -> None:
         """Make everything put, set or deleted before this call durable. See `LedgerStorage.flush`."""
+        self._check_usable()
         with self._flush_lock:
             if self._frozen is not None:
                 self._write(self._frozen)  # an earlier flush failed

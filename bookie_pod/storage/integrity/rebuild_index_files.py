@@ -47,6 +47,7 @@ class ScannedLogs(Protocol):
     def log_ids(self) -> list[int]: ...
     def size(self, log_id: int) -> int: ...
     def scan_sizes(self, log_id: int, ledgers: Collection[int]) -> Scan[int]: ...
+    def read(self, location: int, ledger_id: int, entry_id: int) -> bytes: ...
 
 
 class OldIndexFiles(Protocol):
@@ -54,6 +55,7 @@ class OldIndexFiles(Protocol):
 
     def path(self, ledger_id: int) -> str | None: ...
     def record(self, ledger_id: int) -> LedgerRecord | None: ...
+    def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]: ...
 
 
 @dataclass(slots=True)
@@ -70,6 +72,8 @@ class IndexFilesReport:
     empty: int = 0
     """Ledgers without any entry in the logs."""
     damages: tuple[ScanEnd, ...] = ()
+    salvaged: int = 0
+    """Rows of old files behind damage in a log, whose entries are there."""
 
 
 class IndexFilesRebuild:
@@ -117,6 +121,8 @@ class IndexFilesRebuild:
             for log_id in log_ids:
                 yield from self._take_log(log_id)
             for ledger_id in sorted(self._ledger_ids):
+                if self.report.damages:
+                    yield from self._salvage(ledger_id)
                 self._finish(ledger_id)
                 yield True
         finally:
@@ -173,6 +179,25 @@ class IndexFilesRebuild:
     def _target(self, ledger_id: int) -> str:
         return self._old.path(ledger_id) or f"{self._folder}/{relative_path(ledger_id)}"
 
+    def _salvage(self, ledger_id: int) -> Iterator[bool]:
+        """Keep what the old file says of entries that no scan reached and that are there all the same."""
+        try:
+            for at, (entry_id, location) in enumerate(self._old.rows(ledger_id), 1):
+                if not any(self._file(ledger_id).pread(SLOT_BYTES, slot_offset(entry_id))):
+                    self._salvage_row(ledger_id, entry_id, location)
+                if at % STEP_ENTRIES == 0:
+                    yield True
+        except StorageFault:
+            return  # the old file cannot be read any further
+
+    def _salvage_row(self, ledger_id: int, entry_id: int, location: int) -> None:
+        try:
+            self._logs.read(location, ledger_id, entry_id)
+        except StorageFault:
+            return
+        self._put(ledger_id, entry_id, [location])
+        self.report.salvaged += 1
+
     # --- headers --------------------------------------------------------------------------------------------
 
     def _finish(self, ledger_id: int) -> None:
@@ -209,7 +234,7 @@ class IndexFilesRebuild:
 
     def _replace(self, path: str, backup_suffix: str) -> None:
         target = path.removesuffix(BUILDING)
-        if self._files.exists(target):
+        if self._files.exists(target) and not self._files.exists(target + backup_suffix):
             self._files.link(target, target + backup_suffix)
         self._files.rename(path, target)
         self._files.sync_directory(posixpath.dirname(path))

@@ -262,6 +262,10 @@ class LedgerScrub(ScrubPart):
         return ScrubPhase.LOGS
 
     def _check(self) -> None:
+        failure = self._storage.failure
+        if failure is not None:
+            self._not_checked(f"directory {self.folder}", failure)
+            return
         entries = EntryCheck(self._digests, self.counts)
         if self.position.phase is ScrubPhase.LOGS:
             self._sound.clear()

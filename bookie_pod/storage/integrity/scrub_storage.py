@@ -16,7 +16,7 @@ from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.gc.engines import CollectedDirectory, CollectedEngine
 from bookie_pod.storage.index.locations import EntryMove
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import NoLedgerIndex
+from bookie_protocol.errors import NoLedgerIndex, StorageFault
 
 
 class DigestTypes(Protocol):
@@ -39,6 +39,11 @@ class ScrubbedStorage(Protocol):
 
     @property
     def logs(self) -> EntryLogger: ...
+
+    @property
+    def failure(self) -> StorageFault | None:
+        """Why the whole directory is out of use."""
+        ...
 
     def ledger_ids(self) -> Collection[int]: ...
 
@@ -80,6 +85,10 @@ class ScrubbedDirectory:
     def logs(self) -> EntryLogger:
         return self._directory.logs
 
+    @property
+    def failure(self) -> StorageFault | None:
+        return self._directory.failure
+
     def ledger_ids(self) -> Collection[int]:
         return self._collected.ledger_ids()
 
@@ -115,6 +124,10 @@ class ScrubbedEngine:
     @property
     def logs(self) -> EntryLogger:
         return self._storage.logs
+
+    @property
+    def failure(self) -> StorageFault | None:
+        return None
 
     def ledger_ids(self) -> Collection[int]:
         return self._collected.ledger_ids()

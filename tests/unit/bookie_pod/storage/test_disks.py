@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from bookie_pod.storage.disks import DiskMonitor, DiskOptions, DiskVerdict, disk_space
 from bookie_pod.storage.entry_log.directories import DiskState
@@ -173,3 +174,89 @@ def test_real_folders(tmp_path: object) -> None:
     assert not files.is_accessible(f"{tmp_path}/nothing")
     total, free = disk_space(files, [str(tmp_path), f"{tmp_path}/."])
     assert 0 <= free <= total
+
+
+class TestOneFailedDirectoryOfSeveral:
+    def make(self, *, ledgers: tuple[str, ...] = ("/a", "/b"), indexes: tuple[str, ...] = ()) -> Disks:
+        disks = Disks(*ledgers, indexes=indexes)
+        self.failed: list[str] = []
+        disks.monitor = DiskMonitor(
+            disks.files,
+            ledgers,
+            OPTIONS,
+            report=lambda path, state: disks.reports.append((path, state)),
+            on_verdict=disks.verdicts.append,
+            on_failure=disks._fail,
+            index_directories=indexes,
+            on_failed_directory=lambda path, failure: self.failed.append(path),
+        )
+        return disks
+
+    def test_it_is_given_up_once_and_for_good(self) -> None:
+        disks = self.make()
+        disks.check(a=0.5)
+        disks.files.rmdir("/a")
+        disks.check()
+        assert (self.failed, list(disks.monitor.failed)) == (["/a"], ["/a"])
+        assert disks.reports[-2:] == [("/a", F), ("/b", W)]
+        assert (disks.verdicts[-1].writable, disks.verdicts[-1].full) == (1, 0)
+        disks.files.makedirs("/a")
+        disks.check()
+        assert self.failed == ["/a"]
+        assert disks.reports[-1] == ("/b", W)
+        assert ("/a", W) not in disks.reports[-2:]
+        disks.check(b=0.95)
+        assert (disks.verdicts[-1].writable, disks.verdicts[-1].full) == (0, 1)
+        disks.check(b=0.1)
+        assert disks.verdicts[-1].writable == 1
+
+    def test_the_last_one_ends_the_bookie(self) -> None:
+        disks = self.make()
+        disks.files.rmdir("/a")
+        disks.check()
+        disks.files.rmdir("/b")
+        with pytest.raises(StorageFault, match="/b is gone"):
+            disks.check()
+
+    def test_the_only_one_ends_the_bookie(self) -> None:
+        disks = self.make(ledgers=("/a",))
+        disks.files.rmdir("/a")
+        with pytest.raises(StorageFault, match="/a is gone"):
+            disks.check()
+
+    def test_an_index_directory_ends_the_bookie(self) -> None:
+        disks = self.make(indexes=("/i",))
+        disks.files.rmdir("/i")
+        with pytest.raises(StorageFault, match="/i is gone"):
+            disks.check()
+
+
+class TestJournalDisks:
+    def make(self) -> tuple[Disks, DiskMonitor]:
+        disks = Disks("/a", "/j")
+        return disks, DiskMonitor(
+            disks.files,
+            ["/a"],
+            OPTIONS,
+            report=lambda path, state: disks.reports.append((path, state)),
+            on_verdict=disks.verdicts.append,
+            on_failure=disks._fail,
+            journal_directories=["/j"],
+        )
+
+    def test_their_usage_shows_and_changes_no_mode(self) -> None:
+        disks, monitor = self.make()
+        disks.used["/j"] = 0.97
+        with capture_logs() as logs:
+            monitor.check()
+            monitor.check()
+        assert [(each["event"], each["state"]) for each in logs] == [("journal disk state", "FULL")]
+        assert monitor.usage["/j"] == pytest.approx(0.97)
+        assert (disks.verdicts[-1].writable, disks.verdicts[-1].full) == (1, 0)
+        assert disks.reports == [("/a", W), ("/a", W)]
+
+    def test_one_that_is_gone_ends_the_bookie(self) -> None:
+        disks, monitor = self.make()
+        disks.files.rmdir("/j")
+        with pytest.raises(StorageFault, match="/j is gone"):
+            monitor.check()
