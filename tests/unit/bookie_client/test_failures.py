@@ -35,6 +35,8 @@ NO_RECONNECT = {"reconnect_delay": 60, "max_reconnect_delay": 60}
 
 
 async def stop_bookie(client, three, bookie, ledger):
+    """Once it has all entries, so that no attempt to connect to it is under way."""
+    await until(lambda: ledger.last_add_confirmed in three.held_at(bookie, ledger.ledger_id))
     await three.servers[bookie].stop()
     await until(lambda: not client._ready.pool.channel(bookie, ledger.ledger_id).is_connected)
 
