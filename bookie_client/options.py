@@ -144,7 +144,7 @@ class ClientOptions:
     """Ensemble changes of one ledger before its writer gives up; None: no limit (`maxNumEnsembleChanges`)."""
     degraded_retry_interval: float = 1.0
     """Seconds between attempts to replace, or to reach again, a failed bookie for which there was no
-    spare."""
+    spare; and at most between ensemble changes that brought nothing."""
     add_quorum_timeout: float | None = None
     """Seconds in which an add must reach its ack quorum, or its writer gives up; None: no limit
     (`addEntryQuorumTimeoutSec`, where -1 stands for none)."""

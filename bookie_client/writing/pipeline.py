@@ -7,6 +7,8 @@ Invariants
 - Metadata first: nothing is sent to a replacement bookie before `change` returned the ensemble that is
   stored.
 - At most one ensemble change and one task that mends degraded positions run, and both end with the pipeline.
+- Ensemble changes behind which not one more entry is confirmed, as when every bookie refuses, are made at ever
+  longer intervals, up to `degraded_retry_interval`: they do not flood the metadata service.
 
 The writer passes a `change` that stores a new segment; a recovery passes one that collects segments until it
 closes the ledger. Event loop only.
@@ -44,6 +46,11 @@ Waiter = asyncio.Future[int] | AddBatch
 BULK_BYTES: Final = 256 * 1024
 """Bytes of a bulk append that are sent before other tasks get their turn."""
 
+IMMEDIATE_CHANGES: Final = 8
+"""Ensemble changes in front of the same entry that are made at once; the next ones are slowed down."""
+FIRST_CHANGE_PAUSE: Final = 0.01
+"""Seconds; doubles with each change."""
+
 _log = get_logger(__name__)
 
 
@@ -79,6 +86,8 @@ class AddPipeline:
         self._follow_ensemble()
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending = False
+        self._changes_here = 0
+        self._changed_at = state.lac
         self._delivery_due = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -316,6 +325,9 @@ class AddPipeline:
 
     async def _run_change(self, failed: Mapping[int, str]) -> None:
         _log.info("ensemble change", ledger=self.ledger_id, failed=sorted(failed.values()), after=self.state.lac)
+        await self._pause_before_change()
+        if self.state.failure is not None:
+            return
         try:
             ensemble = await self._change(failed)
         except PodkeeperError as error:
@@ -328,6 +340,16 @@ class AddPipeline:
             if self.state.degraded:
                 bookies = sorted(self.state.degraded.values())
                 _log.info("no spare bookie: writing goes on without", ledger=self.ledger_id, bookies=bookies)
+
+    async def _pause_before_change(self) -> None:
+        """Wait if many changes have brought nothing."""
+        if self.state.lac != self._changed_at:
+            self._changed_at, self._changes_here = self.state.lac, 0
+        self._changes_here += 1
+        excess = self._changes_here - IMMEDIATE_CHANGES
+        if excess > 0:
+            longest = self._context.options.degraded_retry_interval
+            await asyncio.sleep(min(FIRST_CHANGE_PAUSE * 2 ** min(excess, 30), longest))
 
     def _change_failed(self, error: PodkeeperError) -> None:
         _log.warning("ledger cannot be written any more", ledger=self.ledger_id, error=str(error))

@@ -6,6 +6,7 @@ import pytest
 
 from bookie_client import Client
 from bookie_client.placement.random_choice import RandomPlacement
+from bookie_client.writing.pipeline import IMMEDIATE_CHANGES
 from bookie_protocol.errors import (
     BadRequest,
     BadVersion,
@@ -257,6 +258,23 @@ async def test_bookies_that_keep_failing_end_the_handle_at_the_limit(three):
             await ledger.append(b"x")
         assert ledger.ensemble_changes == 2
         await ledger.close()
+
+
+async def test_while_every_bookie_refuses_the_metadata_service_is_not_flooded(three):
+    for i in range(4, 10):
+        await three.add_bookie(f"b{i}")
+    async with three.client(degraded_retry_interval=0.2) as client, client.create(write_quorum=3) as ledger:
+        for name in three.servers:
+            three.bookie(name).fail_adds = StorageFault
+        pending = await ledger.submit(b"x")
+        await until(lambda: ledger.ensemble_changes > IMMEDIATE_CHANGES)
+        await asyncio.sleep(0.5)
+        assert IMMEDIATE_CHANGES < three.metadata.ledgers.writes <= ledger.ensemble_changes < 20
+        assert not pending.done()
+        for name in three.servers:
+            three.bookie(name).fail_adds = None
+        assert await pending == 0
+        assert await ledger.append(b"y") == 1
 
 
 async def test_a_late_failure_is_acted_upon_by_the_next_append(three):
