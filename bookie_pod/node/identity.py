@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.ledger_storage import StorageEngine
 from bookie_pod.node import options
 from bookie_pod.node.bookie_id import (
     BookieAddressOptions,
@@ -35,14 +36,28 @@ async def check_cookies(
     except MetadataNotFound as error:
         uri = config.metadata.service_uri
         raise InvalidCookie(f"{uri} holds no cluster; make one with `bookie cluster init {uri}`") from error
-    await verify_cookies(
-        metadata.cookies,
-        files,
-        Cookie.expected(bookie_id, directories, instance_id),
-        await asyncio.to_thread(candidate_bookie_ids, address),
-        directories,
-        allow_storage_expansion=config.directories.allow_storage_expansion,
-    )
+    try:
+        await verify_cookies(
+            metadata.cookies,
+            files,
+            Cookie.expected(bookie_id, directories, instance_id),
+            await asyncio.to_thread(candidate_bookie_ids, address),
+            directories,
+            allow_storage_expansion=may_expand_storage(config),
+        )
+    except InvalidCookie as error:
+        if config.directories.allow_storage_expansion and not may_expand_storage(config):
+            raise InvalidCookie(
+                f"{error} (allowStorageExpansion does not apply to DbLedgerStorage, which finds a ledger by the number of"
+                " its directories: replace this bookie by one with more directories)"
+            ) from error
+        raise
+
+
+def may_expand_storage(config: BookieConfig) -> bool:
+    """Whether directories may be added. With another number of them DbLedgerStorage would look for a ledger in the
+    wrong one, and answer that it does not exist."""
+    return config.directories.allow_storage_expansion and config.ledger_storage.engine is not StorageEngine.DB
 
 
 async def service_info(config: BookieConfig, address: BookieAddressOptions) -> BookieServiceInfo:

@@ -15,6 +15,7 @@ from bookie_pod.node import options
 from bookie_pod.node.bookie_id import candidate_bookie_ids, derive_bookie_id, derive_host
 from bookie_pod.node.cookie_check import CookieAction, decide, read_directory, read_stored_cookies
 from bookie_pod.node.cookies import Cookie
+from bookie_pod.node.identity import may_expand_storage
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.storage.files import Files
 from bookie_protocol.errors import InvalidConfiguration, InvalidCookie, MetadataNotFound
@@ -110,7 +111,7 @@ async def _cookies(
         states = [await asyncio.to_thread(read_directory, files, path) for path in directories.current_folders()]
         cookies = [item.cookie for item in stored] + [state.cookie for state in states if state.cookie is not None]
         named = list(dict.fromkeys(cookie.instance_id for cookie in cookies))
-        expansion = config.directories.allow_storage_expansion
+        expansion = may_expand_storage(config)
         action = decide(expected, stored, states, allow_storage_expansion=expansion)
     except InvalidCookie as error:
         return "refused", str(error), tuple(named)

@@ -322,3 +322,14 @@ def test_no_metadata_service_is_an_invalid_configuration(tmp_path: Path) -> None
         "bookie: "
     )
     assert not list(tmp_path.iterdir())
+
+
+def test_more_directories_are_refused_where_ledgers_are_found_by_their_number(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path / "b") as bookie:
+        bookie.start()
+        bookie.stop()
+        bookie.settings["ledgerDirectories"] += f",{bookie.work}/more"
+        bookie.settings["allowStorageExpansion"] = "true"
+        code, line = bookie.refused()
+        assert code == ExitCode.BOOKIE_EXCEPTION
+        assert "does not apply to DbLedgerStorage" in line
