@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 
 from bookie_pod.storage.files import Buffer, DiskUsage, File, WholeFiles
 from tests.support.memory_faults import Died, Faults, Operation
-from tests.support.memory_inode import Inode, NameChange, survivors_in_any_order, survivors_in_order
+from tests.support.memory_inode import FolderMove, Inode, NameChange, survivors_in_any_order, survivors_in_order
 
 __all__ = ["Died", "Faults", "MemoryFile", "MemoryFiles", "Operation"]
 
@@ -177,10 +177,15 @@ class MemoryFiles(WholeFiles):
         with self._lock:
             survivors = survivors_in_any_order if self.strict_names else survivors_in_order
             names = dict(self._durable_names)
-            for change in survivors(self._pending, rng):
+            kept = survivors(self._pending, rng)
+            for change in kept:
                 change.apply(names)
             after = MemoryFiles(strict_names=self.strict_names, volumes=self._volumes, now_ms=self._now_ms)
-            after._folders = set(self._folders)
+            after._folders = self._folders
+            for change in reversed(self._pending):
+                if isinstance(change, FolderMove) and change not in kept:
+                    after._folders = change.folders_without_it(after._folders)
+            after._folders = set(after._folders)
             copies: dict[int, Inode] = {}
             for path in sorted(names):
                 inode = names[path]
@@ -299,8 +304,18 @@ class MemoryFiles(WholeFiles):
         with self._operation("rename", source) as old:
             new = _normal(target)
             self._need_folder(new)
+            if old in self._folders:
+                self._rename_folder(old, new)
+                return
             inode = self._inode(old, source)
             self._change(NameChange(new, inode, removes=old if old != new else None))
+
+    def _rename_folder(self, old: str, new: str) -> None:
+        if new in self._names or any(name.startswith(new + "/") for name in (*self._names, *self._folders)):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), new)
+        move = FolderMove(new, None, removes=old)
+        self._change(move)
+        self._folders = move.folders_with_it(self._folders)
 
     def link(self, source: str, target: str) -> None:
         with self._operation("link", source) as old:

@@ -148,6 +148,29 @@ class NameChange:
         )
 
 
+class FolderMove(NameChange):
+    """The folder `removes` is called `path` from now on, with every name below it."""
+
+    def apply(self, names: dict[str, Inode]) -> None:
+        assert self.removes is not None
+        for name in [name for name in names if name.startswith(self.removes + "/")]:
+            names[self.path + name[len(self.removes) :]] = names.pop(name)
+
+    def folders_with_it(self, folders: set[str]) -> set[str]:
+        """What the folders are called afterwards."""
+        assert self.removes is not None
+        return {_moved(folder, self.removes, self.path) for folder in folders}
+
+    def folders_without_it(self, folders: set[str]) -> set[str]:
+        """What the folders are called if it was lost."""
+        assert self.removes is not None
+        return {_moved(folder, self.path, self.removes) for folder in folders}
+
+
+def _moved(folder: str, old: str, new: str) -> str:
+    return new + folder[len(old) :] if folder == old or folder.startswith(old + "/") else folder
+
+
 def survivors_in_order(pending: list[NameChange], rng: random.Random) -> list[NameChange]:
     """What a file system with an ordered metadata journal keeps."""
     return pending[: rng.randint(0, len(pending))]

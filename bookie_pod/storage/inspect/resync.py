@@ -1,7 +1,8 @@
 """Finding the next entry of an entry log behind damaged bytes.
 
 A log has no marks to find a record by, so this goes by likelihood: a plausible head whose record is followed by more
-plausible records, or by the ledgers map, or by the end of the file. What is found is for a person to look at; nothing
+plausible records, or by the ledgers map, or by the end of the file. A head is plausible if its size is sane, its ids are
+not negative, and the LAC that clients put behind them lies below the entry. What is found is for a person to look at; nothing
 is deleted or indexed on its word alone.
 
 Memory: one chunk. Pure reading; any thread.
@@ -9,6 +10,7 @@ Memory: one chunk. Pure reading; any thread.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -21,6 +23,9 @@ from bookie_protocol.errors import StorageFault
 CHUNK: Final = 1 << 20
 RECORDS_IN_A_ROW: Final = 3
 """Plausible records that make a run."""
+_LAC: Final = Struct(">q")
+_CLIENT_HEAD: Final = 32
+"""Ledger id, entry id, LAC, length: what every client's entry begins with (reference wire protocol, entry payload)."""
 
 
 def next_record(files: Files, path: str, begin: int) -> int | None:
@@ -59,16 +64,20 @@ def _candidates(data: bytes) -> list[int]:
 
 def _is_run(file: File, start: int, size: int) -> bool:
     for _ in range(RECORDS_IN_A_ROW):
-        head = file.pread(ENTRY_HEAD.size, start)
+        head = file.pread(ENTRY_HEAD.size + _LAC.size, start)
         if not head.strip(b"\0"):
             return True  # the end of the file, or zeros up to it
         if len(head) < ENTRY_HEAD.size:
             return False
-        length, ledger_id, entry_id = ENTRY_HEAD.unpack(head)
+        length, ledger_id, entry_id = ENTRY_HEAD.unpack_from(head)
         if ledger_id == MAP_LEDGER_ID and length >= MIN_ENTRY_SIZE:
             return True
         if not MIN_ENTRY_SIZE <= length <= SANE_ENTRY_BYTES or ledger_id < 0 or entry_id < 0:
             return False
+        if length >= _CLIENT_HEAD and len(head) == ENTRY_HEAD.size + _LAC.size:
+            (lac,) = _LAC.unpack_from(head, ENTRY_HEAD.size)
+            if not -1 <= lac < max(entry_id, 0):
+                return False
         start += SIZE_BYTES + length
         if start > size:
             return False

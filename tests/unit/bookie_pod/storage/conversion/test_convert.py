@@ -1,0 +1,107 @@
+"""Conversions between the engines, on disks of the reference and of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.cli.disk.read_only import ReadOnlyStores
+from bookie_pod.storage.conversion.convert import ConversionReport, conversion
+from bookie_pod.storage.conversion.swap import DiskStores
+from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.inspect.layout import DiskLayout, IndexKind
+from bookie_pod.storage.inspect.space import StoredSpaces
+from bookie_protocol.errors import InvalidConfiguration, StorageFault, WrongStorageEngine
+from tests.support.storage_engine import entry, put
+from tests.support.stored_disks import GOLDEN, contents, golden_disk, open_engine_on, write_disk
+
+FILES = PosixFiles()
+
+
+def _convert(layout: DiskLayout, target: IndexKind) -> ConversionReport:
+    with StoredSpaces(FILES, ReadOnlyStores(), layout) as spaces:
+        converting = conversion(FILES, DiskStores(FILES), layout, spaces.spaces[0].index, target)
+        try:
+            report = converting.run()
+            converting.commit()
+        finally:
+            converting.close()
+    return report
+
+
+@pytest.mark.parametrize("source", ["sorted", "interleaved"])
+def test_a_disk_of_the_reference_goes_to_databases_and_back(source: str, tmp_path: Path) -> None:
+    layout = golden_disk(source, tmp_path)
+    before = contents(layout, source)
+    report = _convert(layout, IndexKind.DATABASES)
+    assert (report.ledgers, report.compared, report.entries) == (8, 8, 79)
+    assert contents(layout, "db") == before
+    with pytest.raises(WrongStorageEngine, match="written by DbLedgerStorage"):
+        open_engine_on(layout, source)
+    _convert(layout, IndexKind.FILES)
+    assert contents(layout, source) == before
+    current = Path(layout.ledgers[0])
+    for path in (GOLDEN / f"disk-{source}").rglob("*.idx"):
+        relative = path.relative_to(GOLDEN / f"disk-{source}")
+        assert (current / relative).read_bytes() == path.read_bytes(), relative
+    with pytest.raises(WrongStorageEngine):
+        open_engine_on(layout, "db")
+
+
+def test_a_database_disk_of_the_reference_goes_to_index_files(tmp_path: Path) -> None:
+    layout = golden_disk("db", tmp_path)
+    before = contents(layout, "db")
+    _convert(layout, IndexKind.FILES)
+    assert contents(layout, "interleaved") == before
+    assert contents(layout, "sorted") == before
+
+
+@pytest.mark.parametrize("source", ["db", "sorted"])
+def test_a_converted_disk_is_written_on(source: str, tmp_path: Path) -> None:
+    ledgers = {1: 3000, 70_000: 5, 9: 1}
+    layout = write_disk(source, tmp_path, ledgers, fenced=(9,), log_size=50_000)
+    before = contents(layout, source)
+    target = "interleaved" if source == "db" else "db"
+    _convert(layout, IndexKind.FILES if source == "db" else IndexKind.DATABASES)
+    assert contents(layout, target) == before
+    storage = open_engine_on(layout, target)
+    put(storage, entry(1, 3000, 60), entry(5, 0, 60))
+    storage.flush()
+    storage.close()
+    after = contents(layout, target)
+    assert len(after[1][1]) == 3001
+    assert after[5][1] == {0: entry(5, 0, 60)}
+
+
+def test_an_index_without_ledgers_is_converted_too(tmp_path: Path) -> None:
+    layout = write_disk("sorted", tmp_path, {1: 2})
+    storage = open_engine_on(layout, "sorted")
+    storage.delete_ledger(1)
+    storage.flush()
+    storage.close()
+    _convert(layout, IndexKind.DATABASES)
+    assert contents(layout, "db") == {}
+    _convert(layout, IndexKind.FILES)
+    assert contents(layout, "sorted") == {}
+
+
+def test_several_directories_are_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {0: 1, 1: 1}, directories=2)
+    before = sorted(map(str, tmp_path.rglob("*")))
+    with pytest.raises(InvalidConfiguration, match="decommission"):
+        _convert(layout, IndexKind.FILES)
+    assert sorted(map(str, tmp_path.rglob("*"))) == before
+
+
+def test_a_damaged_index_file_is_refused_before_anything_is_swapped(tmp_path: Path) -> None:
+    layout = write_disk("sorted", tmp_path, {1: 5, 2: 5})
+    before = contents(layout, "sorted")
+    damaged = Path(layout.ledgers[0]) / "0/2/2.idx"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(b"junk" + whole[4:])
+    with pytest.raises(StorageFault, match="2.idx"):
+        _convert(layout, IndexKind.DATABASES)
+    assert not (Path(layout.ledgers[0]) / "locations").exists()
+    damaged.write_bytes(whole)
+    assert contents(layout, "sorted") == before

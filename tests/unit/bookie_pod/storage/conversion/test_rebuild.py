@@ -1,0 +1,336 @@
+"""Rebuilding databases and index files: from sound disks, damaged ones, and ones whose index is gone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.cli.disk.read_only import ReadOnlyStores
+from bookie_pod.storage.conversion.rebuild_offline import OfflineLedgers, OfflineLocations
+from bookie_pod.storage.conversion.swap import DiskStores, backup_suffix, finish, free_backup_suffix, swap
+from bookie_pod.storage.entry_log.format import MAX_LOG_ID, split_location
+from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index.ledger_data import LedgerRecord, encode
+from bookie_pod.storage.index.rocksdb_store import RocksStores
+from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.inspect.index import FileIndex
+from bookie_pod.storage.inspect.layout import DiskLayout
+from bookie_pod.storage.inspect.logs import StoredLogs
+from bookie_pod.storage.inspect.space import StoredSpaces
+from bookie_pod.storage.integrity.rebuild import LocationRebuild, RebuildReport, oldest_first, put_missing
+from bookie_pod.storage.integrity.rebuild_index_files import IndexFilesRebuild, IndexFilesReport
+from bookie_pod.storage.integrity.rebuild_ledgers import LedgerRebuildReport
+from bookie_pod.storage.integrity.scrub_storage import scrubbed
+from bookie_protocol.errors import StorageFault
+from tests.support.storage_engine import KEY, entry, put
+from tests.support.stored_disks import contents, golden_disk, open_engine_on, write_disk
+
+FILES = PosixFiles()
+
+
+def _current(layout: DiskLayout) -> Path:
+    return Path(layout.ledgers[0])
+
+
+def _rebuild_locations(layout: DiskLayout) -> RebuildReport:
+    logs = StoredLogs(FILES, layout.ledgers[:1])
+    rebuilding = OfflineLocations(FILES, DiskStores(FILES), ReadOnlyStores(), layout.ledgers[0], logs)
+    try:
+        while rebuilding.step():
+            pass
+        rebuilding.commit()
+    finally:
+        rebuilding.close()
+        logs.close()
+    return rebuilding.report
+
+
+def _rebuild_ledgers(layout: DiskLayout, journals: tuple[str, ...] = ()) -> LedgerRebuildReport:
+    logs = StoredLogs(FILES, layout.ledgers[:1])
+    rebuilding = OfflineLedgers(
+        FILES, DiskStores(FILES), ReadOnlyStores(), layout.ledgers[0], logs, journals, number=0, count=1
+    )
+    try:
+        while rebuilding.step():
+            pass
+        rebuilding.commit()
+    finally:
+        rebuilding.close()
+        logs.close()
+    return rebuilding.report
+
+
+def _all_rows(layout: DiskLayout) -> dict[tuple[int, int], int]:
+    with StoredSpaces(FILES, ReadOnlyStores(), layout) as spaces:
+        (space,) = spaces.spaces
+        return {(ledger, row[0]): row[1] for ledger in space.ledger_ids() for row in space.rows(ledger, 0)}
+
+
+def _records(layout: DiskLayout) -> dict[int, LedgerRecord | None]:
+    with StoredSpaces(FILES, ReadOnlyStores(), layout) as spaces:
+        (space,) = spaces.spaces
+        return {ledger: space.index.record(ledger) for ledger in space.ledger_ids()}
+
+
+def _damage(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset : offset + 8] = b"\x7f" * 8
+    path.write_bytes(data)
+
+
+# --- locations ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", ["nothing", "all", "tables"])
+def test_locations_of_the_reference_come_back(lost: str, tmp_path: Path) -> None:
+    layout = golden_disk("db", tmp_path)
+    rows = _all_rows(layout)
+    locations = _current(layout) / "locations"
+    if lost == "all":
+        shutil.rmtree(locations)
+    elif lost == "tables":
+        (locations / "CURRENT").write_bytes(b"junk")
+    report = _rebuild_locations(layout)
+    rebuilt = _all_rows(layout)
+    assert rebuilt.keys() == rows.keys()
+    same = [place for place in rows if rebuilt[place] == rows[place]]
+    assert len(same) >= len(rows) - 1, "the reference keeps one older copy at most"
+    assert (report.entries, report.lost, report.damaged_logs) == (80, 0, 0)
+    backups = [path.name for path in _current(layout).glob("*.BACKUP-*")]
+    assert len(backups) == (lost != "all")
+    assert not list(_current(layout).glob("*.building"))
+
+
+def test_deleted_ledgers_stay_deleted(tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 5, 2: 5})
+    storage = open_engine_on(layout, "db")
+    storage.delete_ledger(2)
+    storage.flush()
+    storage.close()
+    report = _rebuild_locations(layout)
+    assert report.unknown_ledger_entries == 5
+    assert sorted(ledger for ledger, _ in _all_rows(layout)) == [1] * 5
+
+
+def test_the_newest_copy_of_an_entry_counts(tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 5}, log_size=300)
+    storage = open_engine_on(layout, "db")
+    put(storage, entry(1, 2, 100, b"new"))
+    storage.flush()
+    storage.close()
+    _rebuild_locations(layout)
+    assert contents(layout, "db")[1][1][2] == entry(1, 2, 100, b"new")
+
+
+def test_rows_behind_damage_are_kept_from_the_old_index(tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 50})
+    rows = _all_rows(layout)
+    log_id, position = split_location(rows[1, 20])
+    _damage(_current(layout) / f"{log_id:x}.log", position - 4)
+    report = _rebuild_locations(layout)
+    assert (report.damaged_logs, report.salvaged, report.lost) == (1, 29, 1)
+    assert report.damages[0].position == position - 4
+    del rows[1, 20]
+    assert _all_rows(layout) == rows
+
+
+def test_without_a_ledger_database_nothing_is_changed(tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 5})
+    shutil.rmtree(_current(layout) / "ledgers")
+    before = sorted(path.name for path in _current(layout).iterdir())
+    with pytest.raises(StorageFault, match="rebuild-ledgers` first"):
+        _rebuild_locations(layout)
+    assert sorted(path.name for path in _current(layout).iterdir()) == before
+
+
+def test_a_running_engine_gets_its_missing_rows_back(tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 5, 2: 5})
+    storage = open_engine_on(layout, "db")
+    (running,) = scrubbed(storage)
+    directory = storage.directories[0]
+    rows = dict(directory.locations.rows(1))
+    directory.locations.delete_ledger(1)
+    directory.locations.write([], directory.locations.pending_deletions())
+    assert directory.locations.get(1, 3) == 0
+    rebuilding = LocationRebuild(running.logs, running.has_ledger, put_missing(running))
+    steps = 0
+    while rebuilding.step():
+        steps += 1
+    assert rebuilding.report.rows == 5, "rows that are there are left alone"
+    assert dict(directory.locations.rows(1)) == rows
+    assert steps > 0
+    storage.close()
+
+
+def test_the_order_of_logs() -> None:
+    assert oldest_first([3, 1, 2]) == [1, 2, 3]
+    assert oldest_first([0, 1, MAX_LOG_ID - 1, MAX_LOG_ID]) == [MAX_LOG_ID - 1, MAX_LOG_ID, 0, 1]
+    assert oldest_first([0, 5, 900]) == [0, 5, 900]
+    assert oldest_first([7]) == [7]
+    assert oldest_first([]) == []
+
+
+# --- ledgers --------------------------------------------------------------------------------------------------
+
+
+def test_records_that_can_be_read_are_kept(tmp_path: Path) -> None:
+    layout = golden_disk("db", tmp_path)
+    records = _records(layout)
+    report = _rebuild_ledgers(layout, layout.journals)
+    assert _records(layout) == records
+    assert (report.kept, report.fenced_in_doubt, report.without_key) == (8, 0, 0)
+
+
+def test_without_the_old_database_keys_come_from_the_journal_and_everything_is_fenced(tmp_path: Path) -> None:
+    layout = golden_disk("db", tmp_path)
+    records = _records(layout)
+    shutil.rmtree(_current(layout) / "ledgers")
+    report = _rebuild_ledgers(layout, layout.journals)
+    rebuilt = _records(layout)
+    assert rebuilt.keys() == records.keys()
+    for ledger_id, record in rebuilt.items():
+        assert record is not None
+        old = records[ledger_id]
+        assert old is not None
+        assert record.fenced, ledger_id
+        # Nobody added to ledger 27: it was fenced at once, and a journal has no key for that.
+        assert record.key == (b"" if ledger_id == 27 else old.key), ledger_id
+        assert record.explicit_lac == old.explicit_lac
+    assert report.kept == 0
+    assert (report.fenced_in_doubt, report.without_key) == (8, 1)
+
+
+def test_without_journals_entries_and_locations_tell_which_ledgers_there_are(tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 5, 2: 5})
+    (_current(layout) / "ledgers/CURRENT").write_bytes(b"junk")
+    report = _rebuild_ledgers(layout)
+    assert _records(layout) == {1: LedgerRecord(b"", fenced=True), 2: LedgerRecord(b"", fenced=True)}
+    assert (report.from_entries, report.without_key) == (2, 2)
+    served = contents(layout, "db")
+    assert [len(entries) for _, entries in served.values()] == [5, 5]
+
+
+def test_a_record_that_does_not_parse_is_made_anew(tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 5, 2: 5})
+    store = RocksStores(FILES).open(str(_current(layout) / "ledgers"), StoreKind.LEDGERS)
+    batch = store.batch()
+    batch.put((2).to_bytes(8, "big"), b"\xff\xff")
+    batch.put((3).to_bytes(8, "big") + bytes(8), encode(LedgerRecord(b"", fenced=True)))  # of a repair tool
+    batch.commit()
+    store.close()
+    report = _rebuild_ledgers(layout)
+    assert _records(layout) == {
+        1: LedgerRecord(KEY),
+        2: LedgerRecord(b"", fenced=True),
+        3: LedgerRecord(b"", fenced=True),
+    }
+    assert report.old_unreadable is not None
+    assert "ledger 2" in report.old_unreadable
+
+
+def test_flags_of_the_storage_are_kept(tmp_path: Path) -> None:
+    layout = write_disk("db", tmp_path, {1: 5})
+    storage = open_engine_on(layout, "db")
+    storage.directories[0].ledgers.set_flags(1)
+    storage.close()
+    _rebuild_ledgers(layout)
+    storage = open_engine_on(layout, "db")
+    assert storage.directories[0].ledgers.flags() == 1
+    storage.close()
+
+
+# --- index files ----------------------------------------------------------------------------------------------
+
+
+def _rebuild_files(
+    layout: DiskLayout, ledgers: set[int], keys: dict[int, bytes] | None = None, *, commit: bool = True
+) -> IndexFilesReport:
+    logs = StoredLogs(FILES, layout.ledgers)
+    rebuilding = IndexFilesRebuild(
+        FILES, logs, FileIndex(FILES, layout.ledgers), layout.ledgers[0], ledgers, keys or {}
+    )
+    try:
+        rebuilding.run()
+        if commit:
+            rebuilding.commit(".BACKUP-1")
+        else:
+            rebuilding.discard()
+    finally:
+        rebuilding.close()
+        logs.close()
+    return rebuilding.report
+
+
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
+def test_index_files_of_the_reference_come_back_byte_for_byte(engine: str, tmp_path: Path) -> None:
+    layout = golden_disk(engine, tmp_path)
+    files = {path: path.read_bytes() for path in _current(layout).rglob("*.idx")}
+    report = _rebuild_files(layout, {0, 1, 7, 8, 9, 10, 17, 27})
+    assert (report.ledgers, report.fenced_in_doubt, report.empty) == (8, 0, 1)
+    assert {path: path.read_bytes() for path in files} == files
+    assert all(path.with_name(path.name + ".BACKUP-1").read_bytes() == data for path, data in files.items())
+    assert not list(_current(layout).rglob("*.building"))
+
+
+def test_a_file_that_is_gone_takes_its_key_from_the_caller_and_is_fenced(tmp_path: Path) -> None:
+    layout = golden_disk("sorted", tmp_path)
+    before = contents(layout, "sorted")
+    index = FileIndex(FILES, layout.ledgers)
+    Path(index.path(8) or "").unlink()
+    Path(index.path(9) or "").write_bytes(b"junk" * 1000)
+    report = _rebuild_files(layout, {8, 9}, {8: KEY, 9: KEY})
+    assert report.fenced_in_doubt == 2
+    after = contents(layout, "sorted")
+    for ledger_id in (8, 9):
+        assert after[ledger_id] == (LedgerRecord(KEY, fenced=True), before[ledger_id][1])
+    assert after[7] == before[7]
+
+
+def test_a_dry_run_leaves_nothing_behind(tmp_path: Path) -> None:
+    layout = golden_disk("sorted", tmp_path)
+    before = sorted(map(str, _current(layout).rglob("*")))
+    assert _rebuild_files(layout, {7, 999}, commit=False).empty == 1
+    after = sorted(map(str, _current(layout).rglob("*")))
+    assert [path for path in after if "." in Path(path).name] == [path for path in before if "." in Path(path).name]
+
+
+def test_slots_behind_damage_are_kept_from_the_old_file(tmp_path: Path) -> None:
+    layout = write_disk("sorted", tmp_path, {1: 50})
+    rows = _all_rows(layout)
+    log_id, position = split_location(rows[1, 20])
+    _damage(_current(layout) / f"{log_id:x}.log", position - 4)
+    report = _rebuild_files(layout, {1})
+    assert (len(report.damages), report.salvaged) == (1, 29)
+    del rows[1, 20]
+    assert _all_rows(layout) == rows
+
+
+# --- swaps ----------------------------------------------------------------------------------------------------
+
+
+def test_two_backups_of_one_second_get_different_names(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    first = free_backup_suffix(FILES, folder, 0)
+    assert first == backup_suffix(0) == ".BACKUP-19700101-000000"
+    (tmp_path / f"locations{first}").mkdir()
+    assert free_backup_suffix(FILES, folder, 0) == first + "-2"
+
+
+def test_a_swap_whose_parts_are_gone_changes_nothing_more(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with pytest.raises(StorageFault, match="neither b nor c"):
+        swap(FILES, DiskStores(FILES), str(tmp_path), "test", [("a", "x"), ("b", "c")])
+    assert (tmp_path / "x").is_dir()
+    (tmp_path / "b").mkdir()
+    assert finish(FILES, DiskStores(FILES), str(tmp_path)) == "test"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "x"]
+    assert finish(FILES, DiskStores(FILES), str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"version": 9, "moves": [], "purpose": ""}', "[1]"])
+def test_a_swap_that_cannot_be_understood_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "index-swap.json").write_text(content)
+    with pytest.raises(StorageFault, match="cannot be understood"):
+        finish(FILES, DiskStores(FILES), str(tmp_path))
