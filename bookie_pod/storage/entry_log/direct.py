@@ -23,7 +23,6 @@ import structlog
 from bookie_pod.storage.entry_log.allocator import make_writer
 from bookie_pod.storage.entry_log.format import (
     BLOCK,
-    MAP_POINTER,
     MAP_POINTER_OFFSET,
     PAD_BYTE,
     encode_direct_header,
@@ -61,9 +60,9 @@ class DirectLogWriter(LogWriter):
                 with aligned[:length] as piece:
                     self.file.pwrite(piece, offset + start)
 
-    def _write_map_pointer(self, offset: int) -> None:
+    def _write_map_pointer(self, pointer: bytes) -> None:
         block = bytearray(encode_direct_header())
-        MAP_POINTER.pack_into(block, MAP_POINTER_OFFSET, offset, len(self.ledgers))
+        block[MAP_POINTER_OFFSET : MAP_POINTER_OFFSET + len(pointer)] = pointer
         self._write_bytes(bytes(block), 0)
 
     def close(self) -> None:

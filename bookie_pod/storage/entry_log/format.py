@@ -6,7 +6,9 @@ Header, 1024 bytes, all integers big-endian and signed::
     4   i32   version: 0 = no ledgers map possible, 1 = current
     8   i64   offset of the ledgers map; 0 while the log is written, or if it never was closed
     16  i32   number of ledgers in the map
-    20  1004  zeros
+    20  4     "MCRC" if the next field is there (ours; the reference leaves zeros and ignores them)
+    24  u32   CRC32C of the 12 bytes at 8, then of the ledgers map from its offset on
+    28  996   zeros
 
 Entry, packed, the first at 1024::
 
@@ -38,6 +40,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from struct import Struct
 
+import google_crc32c
+
 MAGIC = b"BKLO"
 VERSION = 1
 HEADER_SIZE = 1024
@@ -63,6 +67,10 @@ HEADER = Struct(">4siqi")
 MAP_POINTER = Struct(">qi")
 """The part of the header that is overwritten when the log is closed: map offset, number of ledgers."""
 MAP_POINTER_OFFSET = 8
+MAP_CHECK = Struct(">4sI")
+"""Behind the pointer, and written together with it: `MAP_CHECK_MAGIC` and the check sum of the map."""
+MAP_CHECK_OFFSET = MAP_POINTER_OFFSET + MAP_POINTER.size
+MAP_CHECK_MAGIC = b"MCRC"
 
 SIZE = Struct(">i")
 ENTRY_HEAD = Struct(">iqq")
@@ -73,6 +81,8 @@ MAP_PAIR = Struct(">qq")
 
 if (HEADER.size, ENTRY_HEAD.size, MAP_HEAD.size, MAP_PAIR.size, MAP_POINTER.size) != (20, 20, 24, 16, 12):
     raise AssertionError("the layout of the entry log is not the documented one")
+if (MAP_CHECK.size, MAP_CHECK_OFFSET, HEADER.size) != (8, 20, 20):
+    raise AssertionError("the check sum of the ledgers map does not lie behind the header's fields")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,3 +146,22 @@ def _map_batches(ledgers: Mapping[int, int]) -> Iterator[bytes]:
         count = len(batch)
         head = MAP_HEAD.pack(MAP_FIXED_SIZE + count * MAP_PAIR.size, MAP_LEDGER_ID, MAP_ENTRY_ID, count)
         yield head + Struct(f">{2 * count}q").pack(*chain.from_iterable(batch))
+
+
+def map_checksum(pointer: bytes, ledgers_map: bytes, before: int = 0) -> int:
+    """CRC32C over the header's pointer and the map; `before` goes on with an earlier sum (pointer empty then)."""
+    return int(google_crc32c.extend(google_crc32c.extend(before, pointer), ledgers_map))
+
+
+def encode_map_pointer(offset: int, ledger_count: int, ledgers_map: bytes) -> bytes:
+    """What closing a log writes at `MAP_POINTER_OFFSET`: where the map is, and its check sum."""
+    pointer = MAP_POINTER.pack(offset, ledger_count)
+    return pointer + MAP_CHECK.pack(MAP_CHECK_MAGIC, map_checksum(pointer, ledgers_map))
+
+
+def map_checksum_in(header: bytes) -> int | None:
+    """The check sum that a header holds; None if the log was closed by somebody who stores none."""
+    if len(header) < MAP_CHECK_OFFSET + MAP_CHECK.size:
+        return None
+    magic, checksum = MAP_CHECK.unpack_from(header, MAP_CHECK_OFFSET)
+    return int(checksum) if magic == MAP_CHECK_MAGIC else None

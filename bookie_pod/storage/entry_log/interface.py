@@ -84,16 +84,38 @@ class LedgersMap:
     ledgers: LedgerSizes
     end: ScanEnd | None
     """None: read from the log's own map. Otherwise counted by a scan, which ended thus."""
-    closed: bool = True
-    """The log's header names a map, so the log was once complete."""
+    map_offset: int | None = None
+    """Where the entries of a log end that was once complete, by its header; None: it names no map."""
+    checked: bool = False
+    """The log's own map, and a check sum proves it."""
+
+    @property
+    def closed(self) -> bool:
+        """The log's header names a map, so the log was once complete."""
+        return self.map_offset is not None
 
     @property
     def complete(self) -> bool:
-        """Whether every entry of the log is accounted for. A log that was active at a crash may end in the
-        middle of an entry that nobody points to; a closed one may not."""
-        if self.end is None or self.end.clean:
+        """Whether what was found is what a log in good order has: all of it, or a torn end of one that was active at a
+        crash. See `missing_from` for how far that can be trusted."""
+        if self.missing_from is None:
             return True
-        return self.end.outcome is ScanOutcome.TORN and not self.closed
+        return self.end is not None and self.end.outcome is ScanOutcome.TORN and not self.closed
+
+    @property
+    def missing_from(self) -> int | None:
+        """Where entries may begin that were not seen; None: every entry of the log is accounted for.
+
+        A log that was active at a crash may end in the middle of an entry that nobody points to, and one that was not
+        synced may have lost parts of it. Whether that is so, or the log is damaged, only the index can tell.
+        """
+        if self.end is None:
+            return None
+        if not self.end.clean:
+            return self.end.position
+        if self.map_offset is not None and self.end.position < self.map_offset:
+            return self.end.position  # cut between two entries
+        return None
 
 
 @dataclass(slots=True)

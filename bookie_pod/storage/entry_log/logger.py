@@ -22,7 +22,7 @@ from bookie_pod.storage.entry_log.directories import LedgerDirs
 from bookie_pod.storage.entry_log.format import SIZE_BYTES
 from bookie_pod.storage.entry_log.interface import EntryLogStats, LedgersMap, RotationListener, Scan
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
-from bookie_pod.storage.entry_log.ledgers_map import is_closed, read_ledgers_map
+from bookie_pod.storage.entry_log.ledgers_map import map_offset, read_ledgers_map
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.per_ledger import PerLedgerLogs
 from bookie_pod.storage.entry_log.reader import EntryReader
@@ -138,8 +138,9 @@ class DefaultEntryLogger:
     def ledgers_map(self, log_id: int, pay: Callable[[int, int], None] | None = None) -> LedgersMap:
         handle = self._reader.handles.acquire(log_id)
         try:
-            closed = is_closed(handle.file)
-            return LedgersMap(read_ledgers_map(handle.file), None)
+            closed_at = map_offset(handle.file)
+            stored = read_ledgers_map(handle.file)
+            return LedgersMap(stored.ledgers, None, closed_at, stored.checked)
         except ValueError as reason:
             logger.debug("no ledgers map, counting by a scan", log_id=log_id, reason=str(reason))
         except OSError as error:
@@ -156,7 +157,7 @@ class DefaultEntryLogger:
             if pay is not None and entries >= PAY_ENTRIES:
                 pay(entries, nbytes)
                 entries = nbytes = 0
-        return LedgersMap(ledgers.build(), scan.end, closed)
+        return LedgersMap(ledgers.build(), scan.end, closed_at)
 
     # --- logs as a whole ------------------------------------------------------------------------------------
 

@@ -22,12 +22,12 @@ import structlog
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.entry_log.format import (
     HEADER_SIZE,
-    MAP_POINTER,
     MAP_POINTER_OFFSET,
     SIZE,
     SIZE_BYTES,
     encode_header,
     encode_ledgers_map,
+    encode_map_pointer,
     make_location,
 )
 from bookie_pod.storage.files import File, Files
@@ -130,11 +130,12 @@ class LogWriter:
         """Close the log's contents: append the ledgers map, then point the header to it. `OSError`."""
         self.flush()
         offset = self.position
-        self._write(b"".join(encode_ledgers_map(self.ledgers)))
-        self._write_map_pointer(offset)
+        ledgers_map = b"".join(encode_ledgers_map(self.ledgers))
+        self._write(ledgers_map)
+        self._write_map_pointer(encode_map_pointer(offset, len(self.ledgers), ledgers_map))
 
-    def _write_map_pointer(self, offset: int) -> None:
-        self.file.pwrite(MAP_POINTER.pack(offset, len(self.ledgers)), MAP_POINTER_OFFSET)
+    def _write_map_pointer(self, pointer: bytes) -> None:
+        self.file.pwrite(pointer, MAP_POINTER_OFFSET)
 
     def cut(self, end: int) -> None:
         """Remove what a failed write left behind `end`. Best effort: a scan steps over it or reports

@@ -72,12 +72,13 @@ class StoredLogs:
     def ledgers_map(self, log_id: int) -> LedgersMap:
         """See `EntryLogger.ledgers_map`."""
         header = self.header(log_id)
-        closed = header is not None and header.has_map
-        if closed:
+        closed_at = header.map_offset if header is not None and header.has_map else None
+        if closed_at is not None:
             try:
                 file = self._files.open(self.path(log_id))
                 try:
-                    return LedgersMap(read_ledgers_map(file), None)
+                    stored = read_ledgers_map(file)
+                    return LedgersMap(stored.ledgers, None, closed_at, stored.checked)
                 finally:
                     file.close()
             except ValueError:
@@ -87,7 +88,7 @@ class StoredLogs:
         scan, ledgers = self.scan_sizes(log_id), LedgerSizesBuilder()
         for _, ledger_id, _, size in scan:
             ledgers.add(ledger_id, _SIZE_WORD + size)
-        return LedgersMap(ledgers.build(), scan.end, closed)
+        return LedgersMap(ledgers.build(), scan.end, closed_at)
 
     def close(self) -> None:
         self._reader.handles.close()

@@ -56,4 +56,4 @@ def test_map_round_trip(ledgers: dict[int, int]) -> None:
     header = fmt.HEADER.pack(fmt.MAGIC, fmt.VERSION, offset, len(ledgers))
     file.pwrite(header.ljust(fmt.HEADER_SIZE, b"\0"), 0)
     file.pwrite(b"".join(fmt.encode_ledgers_map(ledgers)), offset)
-    assert read_ledgers_map(file) == ledgers
+    assert read_ledgers_map(file) == (ledgers, False)
