@@ -48,8 +48,8 @@ async def check_cookies(
     except InvalidCookie as error:
         if config.directories.allow_storage_expansion and not may_expand_storage(config):
             raise InvalidCookie(
-                f"{error} (allowStorageExpansion does not apply to DbLedgerStorage, which finds a ledger by the number of"
-                " its directories: replace this bookie by one with more directories)"
+                f"{error} (allowStorageExpansion does not apply to DbLedgerStorage, which finds a ledger by the number"
+                " of its directories: replace this bookie by one with more directories)"
             ) from error
         raise
 

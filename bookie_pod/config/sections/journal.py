@@ -27,8 +27,8 @@ class DirectoriesConfig:
     """Directories of the index, comma-separated. With DbLedgerStorage: as many as ledger directories, in
     their order."""
     allow_storage_expansion: bool = key("allowStorageExpansion", False)
-    """Accept new, empty ledger and index directories beside those that the cookie knows. Not with DbLedgerStorage, which
-    finds a ledger by the number of its directories."""
+    """Accept new, empty ledger and index directories beside those that the cookie knows. Not with DbLedgerStorage,
+    which finds a ledger by the number of its directories."""
     allow_same_disk_partition: bool = key("allowMultipleDirsUnderSameDiskPartition", True)
     """Accept several directories on one file system (a warning is logged). False: refuse to start."""
 
