@@ -71,11 +71,11 @@ async def try_read_last_confirmed(
     answered = False
     async with Ballot(_requests(context, metadata)) as ballot:
         async for position, answer in ballot:
-            _count(vote, position, answer, metadata.ledger_id, digest)
+            # The vote ends once it is covered, and a later answer may be the one with news.
+            best = max(best, _count(vote, position, answer, metadata.ledger_id, digest))
             if isinstance(answer, Unauthorized):
                 break
             answered = answered or position not in vote.errors
-            best = max(best, vote.lac)
             if best > known:
                 return best
     if answered:
@@ -123,21 +123,21 @@ async def _request(context: ClientContext, bookie: str, ledger_id: int) -> Answe
     return await context.operations.read_lac(bookie, ledger_id)
 
 
-def _count(
-    vote: LacVote, position: int, answer: Answer | PodkeeperError, ledger_id: int, digest: DigestManager
-) -> None:
+def _count(vote: LacVote, position: int, answer: Answer | PodkeeperError, ledger_id: int, digest: DigestManager) -> int:
+    """Feed the vote; the LAC that this answer told, -1 if none."""
     if isinstance(answer, PodkeeperError):
         vote.failed(position, answer)
-        return
+        return NO_LAC
     try:
         explicit, last = _verified(answer, ledger_id, digest)
     except DigestMismatch as error:
         vote.failed(position, error)
-        return
+        return NO_LAC
     if isinstance(answer, LacAnswer) and not answer.complete:
         vote.hinted(position, explicit, CouldNotTell("it could not tell its last entry"))
-    else:
-        vote.served(position, last, explicit)
+        return explicit
+    vote.served(position, last, explicit)
+    return max(explicit, NO_LAC if last is None else last.lac)
 
 
 def _verified(answer: Answer, ledger_id: int, digest: DigestManager) -> tuple[int, LastEntry | None]:

@@ -66,6 +66,8 @@ class AdvancedLedgerWriter(WriteHandle):
         try:
             while entry_id != order.next and not order.has_room(len(body)):
                 await self._turn(entry_id)
+                # It may have closed or failed since the turn came; nobody refuses what is held after that.
+                self._check_open()
             if entry_id == order.next:
                 waiter = await self._pipeline.submit(body)
                 order.sent(entry_id)

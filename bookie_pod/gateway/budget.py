@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 
 
 class ByteBudget:
@@ -35,7 +36,8 @@ class ByteBudget:
             if granted.done() and not granted.cancelled():
                 self.release(nbytes)
             else:
-                self._waiters.remove(waiter)
+                with suppress(ValueError):  # `_grant` may have passed it over already
+                    self._waiters.remove(waiter)
                 self._grant()
             raise
 
@@ -50,5 +52,7 @@ class ByteBudget:
     def _grant(self) -> None:
         while self._waiters and self._fits(self._waiters[0][0]):
             nbytes, granted = self._waiters.popleft()
+            if granted.done():
+                continue  # cancelled in this very turn of the loop, and does not know it yet
             self.used += nbytes
             granted.set_result(None)

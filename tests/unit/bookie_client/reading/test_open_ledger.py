@@ -1,5 +1,7 @@
 """Readers of ledgers that are not closed: the LAC, new segments, closing, deletion, unconfirmed reads."""
 
+import asyncio
+
 import pytest
 
 from bookie_protocol.digest import DigestType
@@ -125,6 +127,19 @@ async def test_trying_is_content_with_one_answer(cluster, version):
         with pytest.raises(CouldNotTell):
             await reader.try_read_last_add_confirmed()
         assert reader.last_add_confirmed == 5
+
+
+async def test_trying_hears_every_bookie_before_it_says_that_there_is_no_news(cluster, version):
+    ledger = await crashed(cluster, (3, 3, 3))
+    ledger.put_all(*range(6))
+    async with cluster.client(protocol_version=version) as client, client.open(LEDGER, password=b"pw") as reader:
+        assert reader.last_add_confirmed == 4
+        ledger.put(6, "b3")
+        cluster.servers["b3"].hold = True
+        trying = asyncio.create_task(reader.try_read_last_add_confirmed())
+        await until(lambda: cluster.servers["b3"].held == 1)
+        cluster.servers["b3"].release()
+        assert await trying == 5
 
 
 async def test_the_lac_never_goes_back(cluster):

@@ -173,3 +173,19 @@ async def test_a_fenced_ledger_ends_an_advanced_handle_too(three):
         with pytest.raises(LedgerClosed, match="failed before"):
             await ledger.append(2, b"x")
         await ledger.close()
+
+
+async def test_who_gets_room_behind_a_gap_in_the_turn_in_which_the_handle_closes_is_refused(three):
+    async with three.client(write_window_entries=1) as client:
+        ledger = await client.create_advanced(write_quorum=3)
+        held = await ledger.submit(1, b"x")
+        waiting = asyncio.create_task(ledger.append(3, b"x"))
+        await settle()
+        closing = asyncio.create_task(ledger.close())
+        await asyncio.sleep(0)  # it has begun, and refuses nobody yet
+        missing = await ledger.submit(0, b"x")
+        async with asyncio.timeout(5):
+            with pytest.raises(LedgerClosed):
+                await waiting
+            await closing
+        assert (await missing, await held, ledger.pending) == (0, 1, 0)

@@ -50,3 +50,15 @@ async def test_who_gives_up_leaves_no_room_taken(granted):
         budget.release(10)
     await second
     assert budget.used == 3
+
+
+async def test_who_is_cancelled_in_the_turn_in_which_room_comes_is_passed_over():
+    budget = ByteBudget(10)
+    await budget.acquire(10)
+    first, second = await asked(budget, 10), await asked(budget, 3)
+    first.cancel()
+    budget.release(10)  # its task has not run since
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    await second
+    assert budget.used == 3
