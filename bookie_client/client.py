@@ -98,24 +98,12 @@ class Client:
 
     async def start(self) -> None:
         """Connect to the metadata service. Raises `MetadataUnavailable`, and `BadRequest` for a topology file or
-        script that cannot be used."""
-        await self._placement.open()
-        if isinstance(self._metadata, str):
-            # Here, because the drivers take a while to load and a client of an open service needs none of
-            # them.
-            from bookie_protocol.metadata_service.uri import open_metadata_service
-
-            self._service = await open_metadata_service(self._metadata)
-        else:
-            self._service = self._metadata
-        bookies = Bookies(self._service.bookies)
-        bookies.start()
-        health = BookieHealth(self._options, asyncio.get_running_loop().time, self._random)
-        pool = ChannelPool(bookies.address, self._options, self._connector, health)
-        pool.addresses.start(lambda: bookies.known_writable | bookies.known_read_only, bookies.changed)
-        context = ClientContext(self._options, self._service.ledgers, bookies, pool, self._placement, self._random)
-        await self._placement.start(bookies, context.avoided_bookies, context.free_bytes)
-        self._context = context
+        script that cannot be used; nothing is left open then, nor when it is cancelled."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Close all connections, and the metadata service if this client opened it. Calling it again is fine.
@@ -269,6 +257,25 @@ class Client:
         if self._context is None:
             raise RuntimeError("this client is not open: use `async with Client(...)`, or call start()")
         return self._context
+
+    async def _start(self) -> None:
+        await self._placement.open()
+        if isinstance(self._metadata, str):
+            # Here, because the drivers take a while to load and a client of an open service needs none of
+            # them.
+            from bookie_protocol.metadata_service.uri import open_metadata_service
+
+            self._service = await open_metadata_service(self._metadata)
+        else:
+            self._service = self._metadata
+        bookies = Bookies(self._service.bookies)
+        bookies.start()
+        health = BookieHealth(self._options, asyncio.get_running_loop().time, self._random)
+        pool = ChannelPool(bookies.address, self._options, self._connector, health)
+        pool.addresses.start(lambda: bookies.known_writable | bookies.known_read_only, bookies.changed)
+        context = ClientContext(self._options, self._service.ledgers, bookies, pool, self._placement, self._random)
+        self._context = context
+        await self._placement.start(bookies, context.avoided_bookies, context.free_bytes)
 
     async def _create(self, handle: type[Writer], new: NewLedger) -> Writer:
         context = self._ready

@@ -163,3 +163,23 @@ async def test_any_buffer_is_an_entry_and_its_bytes_count(three):
         assert three.stored(ledger.ledger_id).length == 3 + 4 + 64
         reader = await client.open(ledger.ledger_id)
         assert [e.payload async for e in reader.entries()] == [b"abc", b"defg", bytes(range(64))]
+
+
+async def test_a_start_that_is_cancelled_half_way_leaves_nothing_open(three, monkeypatch):
+    client = three.client()
+    reached = asyncio.Event()
+
+    async def hang(*_):
+        reached.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(client._placement, "start", hang)
+    before = asyncio.all_tasks()
+    starting = asyncio.create_task(client.start())
+    await reached.wait()
+    starting.cancel()
+    await asyncio.wait([starting])
+    assert starting.cancelled()
+    assert asyncio.all_tasks() <= before
+    with pytest.raises(RuntimeError, match="not open"):
+        await client.metadata(0)
