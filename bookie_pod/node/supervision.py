@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bookie_pod.node.standalone import StandaloneCluster
-from bookie_protocol.errors import StartupError
+from bookie_protocol.errors import PodkeeperError
 
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
@@ -35,7 +35,7 @@ async def _keep_one(cluster: StandaloneCluster, bookie_id: str, tell: Callable[[
         try:
             await asyncio.sleep(pause)
             await cluster.start_bookie(bookie_id)
-        except StartupError as error:
+        except (PodkeeperError, OSError) as error:
             tell(" ".join(str(error).split()))
             pause = min(2 * pause, LONGEST_PAUSE)
         else:
