@@ -7,7 +7,7 @@ import pytest
 from bookie_client.options import ClientOptions
 from bookie_client.reading.ballot import Ballot
 from bookie_client.reading.followed import FollowedLedger
-from bookie_protocol.errors import LedgerClosed, MetadataUnavailable, NoSuchLedger, StorageFault
+from bookie_protocol.errors import CouldNotTell, LedgerClosed, MetadataUnavailable, NoSuchLedger, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 from tests.support.memory_metadata import MemoryLedgers
@@ -167,3 +167,14 @@ async def test_a_defect_is_no_answer():
     with pytest.raises(ZeroDivisionError):
         async with Ballot({0: later(ZeroDivisionError())}) as ballot:
             await anext(ballot)
+
+
+async def test_a_defect_of_the_watch_reaches_those_who_wait(context, ledger):
+    def broken(_):
+        raise ValueError("a driver's defect")
+
+    context.ledgers.watch = broken
+    ledger.follow()
+    async with asyncio.timeout(5):
+        with pytest.raises(CouldNotTell, match="following the metadata of ledger 1 failed: ValueError"):
+            await ledger.reach(5)
