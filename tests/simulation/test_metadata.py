@@ -15,8 +15,9 @@ from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.simulation.clock import VirtualLoop
-from tests.support.simulation.metadata import HOST, MetadataOptions, MetadataServer
+from tests.support.simulation.metadata import MetadataOptions, MetadataServer
 from tests.support.simulation.network import Network, NetworkOptions
+from tests.support.simulation.session import HOST
 from tests.support.simulation.trace import Trace
 
 INFO = BookieServiceInfo((Endpoint("bookie", "b1", 3181, BOOKIE_RPC),), {})

@@ -1,36 +1,26 @@
 """A bookie of the virtual cluster: the real request handling and registration, on a virtual disk and network.
 
-A `VirtualBookie` outlives its processes. `start` begins one from what the disk holds; `kill`, `power_off` and
-`lose_disk` end it in their ways.
+A `VirtualBookie` outlives its processes. `start` begins one from what the disk holds; `kill`, `power_off`,
+`lose_disk` and `replace_disk` end it in their ways.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
-from bookie_pod.ledgers.operations import LedgerOperations
-from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.node.registration import RegistrationManager
-from bookie_pod.node.replay import ReplayIntoStorage
-from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection import Connection
-from bookie_pod.server.tcp.context import ServerContext, TcpOptions
-from bookie_pod.server.tcp.handlers import RequestHandlers
-from bookie_pod.server.tcp.long_poll import LongPolls
-from bookie_pod.server.tcp.reads import Reads
-from bookie_pod.server.tcp.requests import ReadRequest, Reply
-from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.server.tcp.requests import ReadRequest
 from bookie_protocol.errors import MetadataError, NotThere, RegistrationFailed, StorageFault
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
-from tests.support.simulation.disk import Disk, DiskOptions, VirtualJournal, VirtualLanes
+from tests.support.simulation.disk import Disk, DiskOptions
 from tests.support.simulation.metadata import MetadataServer
 from tests.support.simulation.network import Network
-from tests.support.simulation.storage import VirtualStorage
+from tests.support.simulation.process import BookieProcess
 from tests.support.simulation.trace import Trace
 
 if TYPE_CHECKING:
@@ -38,53 +28,7 @@ if TYPE_CHECKING:
 
 PORT: Final = 3181
 ROOT: Final = "/ledgers"
-_OPTIONS: Final = TcpOptions()
 _RESTART_SECONDS: Final = 0.2
-
-
-class _Process:
-    """One life of a bookie."""
-
-    def __init__(self, bookie: VirtualBookie) -> None:
-        self.storage = VirtualStorage()
-        replay = ReplayIntoStorage(self.storage)
-        bookie.disk.replay(replay)
-        for ledger_id in bookie.doubtful:
-            self._doubt(ledger_id)
-        loop, host = bookie.loop, bookie.host
-        self.journal = VirtualJournal(loop, bookie.disk, bookie.random, bookie.disk_options, bookie.slowness)
-        self.journal.on_sync = lambda: bookie.on_event("sync", host)
-        self.lanes = VirtualLanes(loop, bookie.random, bookie.disk_options)
-        ledgers = Ledgers(self.storage, 1, journaled_keys=replay.journaled_keys, clock=loop.time)
-        operations = LedgerOperations(ledgers, [self.journal])
-        self.admission = WriteAdmission(self.storage, [self.journal])
-        operations.on_full = self.admission.filled
-        self.context = ServerContext(loop, operations, self.admission, _OPTIONS)
-        lanes: Any = self.lanes
-        reads = _ObservedReads(operations, lanes, lanes, _OPTIONS.max_batch_read_bytes)
-        reads.observe = lambda request, reply: _ObservedReply(reply, request, bookie)
-        polls = LongPolls(ledgers, reads, lanes, loop)
-        self.context.handlers = RequestHandlers(self.context, reads, polls, lanes, lambda: (1 << 30, 1 << 29))
-        self.context.accepting = True
-        self.storage.swap()  # what was replayed is not in memory
-        self.storage.on_put = bookie.put
-        self.storage.on_read = bookie.read_from_disk
-        self.tree: TreeMetadataService | None = None
-        self.registration: RegistrationManager | None = None
-        self.tasks: dict[asyncio.Task[None], None] = {}
-
-    def _doubt(self, ledger_id: int) -> None:
-        """The bookie may have held entries of this ledger, and may have fenced it."""
-        record = self.storage.ledger(ledger_id) or LedgerRecord(b"")
-        self.storage.set_ledger(ledger_id, replace(record, fenced=True, limbo=True))
-
-    def stop(self) -> None:
-        """Nothing of this process has any effect any more."""
-        self.lanes.dead = True
-        self.journal.crash()
-        self.context.accepting = False
-        for task in self.tasks:
-            task.cancel()
 
 
 class VirtualBookie:
@@ -119,7 +63,7 @@ class VirtualBookie:
         self._lost: list[Disk] = []
         self._metadata = metadata
         self._history = history
-        self._process: _Process | None = None
+        self._process: BookieProcess | None = None
         self._restart: asyncio.TimerHandle | None = None
 
     @property
@@ -127,7 +71,7 @@ class VirtualBookie:
         return self._process is not None
 
     @property
-    def process(self) -> _Process:
+    def process(self) -> BookieProcess:
         assert self._process is not None
         return self._process
 
@@ -141,7 +85,7 @@ class VirtualBookie:
         self.read_only = False
         if self.network.is_dark(self.host):
             self.network.power_on(self.host)
-        process = self._process = _Process(self)
+        process = self._process = BookieProcess(self)
         self.network.listen(self.host, PORT, lambda: Connection(process.context))
         self._spawn(process, self._register(process), "register")
 
@@ -191,7 +135,7 @@ class VirtualBookie:
         process.admission.set_mode(read_only=read_only, high_priority_writes=True)
         self._spawn(process, self._change_mode(process, read_only), "mode")
 
-    def _end(self, why: str) -> _Process | None:
+    def _end(self, why: str) -> BookieProcess | None:
         process, self._process = self._process, None
         if process is None:
             return None
@@ -208,7 +152,7 @@ class VirtualBookie:
 
     # --- registration ---------------------------------------------------------------------------------------
 
-    async def _register(self, process: _Process) -> None:
+    async def _register(self, process: BookieProcess) -> None:
         tree = await self._metadata.connect(self.host)
         process.tree = TreeMetadataService(tree, ROOT, None)
         await process.tree.prepare()
@@ -218,12 +162,12 @@ class VirtualBookie:
         )
         await process.registration.register()
 
-    async def _change_mode(self, process: _Process, read_only: bool) -> None:
+    async def _change_mode(self, process: BookieProcess, read_only: bool) -> None:
         if process.registration is not None:
             change = process.registration.to_read_only if read_only else process.registration.to_writable
             await change()
 
-    def _spawn(self, process: _Process, work: Any, name: str) -> None:
+    def _spawn(self, process: BookieProcess, work: Any, name: str) -> None:
         async def run() -> None:
             try:
                 await work
@@ -235,7 +179,7 @@ class VirtualBookie:
         process.tasks[task] = None
         task.add_done_callback(lambda done: process.tasks.pop(done, None))
 
-    def _give_up(self, process: _Process) -> None:
+    def _give_up(self, process: BookieProcess) -> None:
         """As a real one: the process ends, and Kubernetes starts it again."""
         if self._process is process:
             self.kill()
@@ -284,48 +228,3 @@ class VirtualBookie:
         """A flush: reads go to the disk."""
         if self._process is not None:
             self._process.storage.swap()
-
-
-class _ObservedReads(Reads):
-    """Tells how each read that does not come from memory on the hot path was answered."""
-
-    observe: Callable[[ReadRequest, Reply], Reply]
-
-    def read(self, request: ReadRequest, reply: Reply) -> None:
-        super().read(request, self.observe(request, reply))
-
-
-class _ObservedReply(Reply):
-    """Passes everything on."""
-
-    __slots__ = ("_bookie", "_reply", "_request")
-
-    def __init__(self, reply: Reply, request: ReadRequest, bookie: VirtualBookie) -> None:
-        self._reply = reply
-        self._request = replace(request)
-        self._bookie = bookie
-
-    @property
-    def gone(self) -> bool:
-        return self._reply.gone
-
-    def wait(self) -> None:
-        self._reply.wait()
-
-    def go_on(self) -> None:
-        self._reply.go_on()
-
-    def error(self, error: BaseException) -> None:
-        self._bookie.answered_read(self._request, error)
-        self._reply.error(error)
-
-    def entry(
-        self,
-        body: bytes | None,
-        *,
-        entry_id: int | None = None,
-        max_lac: int | None = None,
-        lac_time_ms: int | None = None,
-    ) -> None:
-        self._bookie.answered_read(self._request, None)
-        self._reply.entry(body, entry_id=entry_id, max_lac=max_lac, lac_time_ms=lac_time_ms)

@@ -11,8 +11,9 @@ from bookie_client.options import ClientOptions
 from bookie_protocol.errors import MetadataError
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.simulation.bookie import ROOT
-from tests.support.simulation.metadata import MetadataServer, VirtualTree
+from tests.support.simulation.metadata import MetadataServer
 from tests.support.simulation.network import Network
+from tests.support.simulation.session import VirtualTree
 from tests.support.simulation.trace import Trace
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from tests.support.simulation.metadata import HOST
 from tests.support.simulation.scenario import FaultPlan
+from tests.support.simulation.session import HOST
 from tests.support.simulation.transport import VirtualConnection
 
 if TYPE_CHECKING:

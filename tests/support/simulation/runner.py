@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tests.support.simulation.run import Result, run
 from tests.support.simulation.scenario import draw
 from tests.support.simulation.trace import Trace
-from tests.support.simulation.world import Result, run
 
 TRACE_LINES: Final = 60
 CHUNK: Final = 10

@@ -3,49 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
-from typing import Any, Final
-
-import structlog
+from typing import Final
 
 from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.simulation import checks
-from tests.support.simulation.actors import PASSWORD, Actor, Reader, Recoverer, Tailer, Writer
+from tests.support.simulation.actors import PASSWORD, Actor
 from tests.support.simulation.bookie import ROOT, VirtualBookie
 from tests.support.simulation.client import VirtualClient
-from tests.support.simulation.clock import START, Deadlock, Livelock, VirtualLoop, waiting_tasks
+from tests.support.simulation.clock import VirtualLoop, waiting_tasks
 from tests.support.simulation.faults import Faults
 from tests.support.simulation.history import History, LedgerHistory
 from tests.support.simulation.metadata import MetadataOptions, MetadataServer
 from tests.support.simulation.network import Network
+from tests.support.simulation.readers import Reader, Tailer
+from tests.support.simulation.recoverer import Recoverer
 from tests.support.simulation.scenario import LedgerPlan, Scenario
 from tests.support.simulation.trace import Trace
+from tests.support.simulation.writer import Writer
 
 PATIENCE_SECONDS: Final = 120.0
 """Virtual time in which everything must come to an end once the cluster is whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """`violations` is empty when everything held."""
-
-    scenario: Scenario
-    violations: tuple[str, ...]
-    counts: dict[str, int]
-    virtual_seconds: float
-    trace: Trace
-
-    @property
-    def failed(self) -> bool:
-        return bool(self.violations)
 
 
 class World:
@@ -138,7 +121,7 @@ class World:
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         for task, outcome in zip(tasks, ended, strict=True):
             if isinstance(outcome, Exception):
-                self.history.violated("unexpected error", None, f"{task.get_name()}: {_told(outcome)}")
+                self.history.violated("unexpected error", None, f"{task.get_name()}: {told(outcome)}")
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 for client in self._clients:
@@ -275,73 +258,6 @@ class World:
                 await asyncio.sleep(0.5)
 
 
-# --- running --------------------------------------------------------------------------------------------------
-
-
-def run(scenario: Scenario, trace: Trace | None = None) -> Result:
-    """Run a scenario once."""
-    trace = trace or Trace(keep=False)
-    loop = VirtualLoop()
-    trace.clock = loop.time
-    inexact: dict[int, None] = {}
-    with _logs_to(trace, inexact):
-        asyncio.events.set_event_loop(loop)
-        try:
-            world, started = _run_on(loop, scenario, trace, inexact)
-        finally:
-            asyncio.events.set_event_loop(None)
-            loop.close()
-    return Result(scenario, tuple(world.history.violations), world.history.counts, started, trace)
-
-
-def _run_on(loop: VirtualLoop, scenario: Scenario, trace: Trace, inexact: Mapping[int, None]) -> tuple[World, float]:
-    world: World | None = None
-
-    async def everything() -> float:
-        nonlocal world
-        world = World(scenario, loop, trace)
-        world.history.inexact_lengths = inexact
-        try:
-            await world.run()
-        except Exception as error:  # whatever it is, it is not what a cluster does
-            world.history.violated("unexpected error", None, _told(error))
-        seconds = loop.time() - START
-        await world.close()
-        return seconds
-
-    seconds = 0.0
-    try:
-        seconds = loop.run_until_complete(everything())
-    except (Deadlock, Livelock) as stuck:
-        assert world is not None
-        world.history.violated("L stuck", None, str(stuck))
-    assert world is not None
-    gc.collect()
-    for unhandled in loop.unhandled:
-        world.history.violated("unexpected error", None, unhandled)
-    return world, seconds
-
-
-def _told(error: BaseException) -> str:
+def told(error: BaseException) -> str:
+    """An error with its trace."""
     return "".join(traceback.format_exception(error)).rstrip()
-
-
-@contextmanager
-def _logs_to(trace: Trace, inexact: dict[int, None]) -> Iterator[None]:
-    """The logs of clients and bookies become part of the trace; `inexact` gets the ledgers whose recovery said that
-    it could not tell their length."""
-    before = structlog.get_config()
-
-    def into_trace(logger: Any, method: str, event: Any) -> Any:
-        if event["event"] == "length is not exact":
-            inexact[event["ledger"]] = None
-        if trace.on:
-            name = event.pop("event")
-            trace("log", f"{method}: {name} {' '.join(f'{key}={value}' for key, value in sorted(event.items()))}")
-        raise structlog.DropEvent
-
-    structlog.configure(processors=[into_trace], cache_logger_on_first_use=False)
-    try:
-        yield
-    finally:
-        structlog.configure(**before)

@@ -1,0 +1,118 @@
+"""One life of a virtual bookie: the real request handling, put together over virtual parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from bookie_pod.ledgers.operations import LedgerOperations
+from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.node.registration import RegistrationManager
+from bookie_pod.node.replay import ReplayIntoStorage
+from bookie_pod.server.tcp.admission import WriteAdmission
+from bookie_pod.server.tcp.context import ServerContext, TcpOptions
+from bookie_pod.server.tcp.handlers import RequestHandlers
+from bookie_pod.server.tcp.long_poll import LongPolls
+from bookie_pod.server.tcp.reads import Reads
+from bookie_pod.server.tcp.requests import ReadRequest, Reply
+from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from tests.support.simulation.disk import VirtualJournal, VirtualLanes
+from tests.support.simulation.storage import VirtualStorage
+
+if TYPE_CHECKING:
+    from tests.support.simulation.bookie import VirtualBookie
+
+_OPTIONS: Final = TcpOptions()
+
+
+class BookieProcess:
+    """One life of a bookie."""
+
+    def __init__(self, bookie: VirtualBookie) -> None:
+        self.storage = VirtualStorage()
+        replay = ReplayIntoStorage(self.storage)
+        bookie.disk.replay(replay)
+        for ledger_id in bookie.doubtful:
+            self._doubt(ledger_id)
+        loop, host = bookie.loop, bookie.host
+        self.journal = VirtualJournal(loop, bookie.disk, bookie.random, bookie.disk_options, bookie.slowness)
+        self.journal.on_sync = lambda: bookie.on_event("sync", host)
+        self.lanes = VirtualLanes(loop, bookie.random, bookie.disk_options)
+        ledgers = Ledgers(self.storage, 1, journaled_keys=replay.journaled_keys, clock=loop.time)
+        operations = LedgerOperations(ledgers, [self.journal])
+        self.admission = WriteAdmission(self.storage, [self.journal])
+        operations.on_full = self.admission.filled
+        self.context = ServerContext(loop, operations, self.admission, _OPTIONS)
+        lanes: Any = self.lanes
+        reads = _ObservedReads(operations, lanes, lanes, _OPTIONS.max_batch_read_bytes)
+        reads.observe = lambda request, reply: _ObservedReply(reply, request, bookie)
+        polls = LongPolls(ledgers, reads, lanes, loop)
+        self.context.handlers = RequestHandlers(self.context, reads, polls, lanes, lambda: (1 << 30, 1 << 29))
+        self.context.accepting = True
+        self.storage.swap()  # what was replayed is not in memory
+        self.storage.on_put = bookie.put
+        self.storage.on_read = bookie.read_from_disk
+        self.tree: TreeMetadataService | None = None
+        self.registration: RegistrationManager | None = None
+        self.tasks: dict[asyncio.Task[None], None] = {}
+
+    def _doubt(self, ledger_id: int) -> None:
+        """The bookie may have held entries of this ledger, and may have fenced it."""
+        record = self.storage.ledger(ledger_id) or LedgerRecord(b"")
+        self.storage.set_ledger(ledger_id, replace(record, fenced=True, limbo=True))
+
+    def stop(self) -> None:
+        """Nothing of this process has any effect any more."""
+        self.lanes.dead = True
+        self.journal.crash()
+        self.context.accepting = False
+        for task in self.tasks:
+            task.cancel()
+
+
+class _ObservedReads(Reads):
+    """Tells how each read that does not come from memory on the hot path was answered."""
+
+    observe: Callable[[ReadRequest, Reply], Reply]
+
+    def read(self, request: ReadRequest, reply: Reply) -> None:
+        super().read(request, self.observe(request, reply))
+
+
+class _ObservedReply(Reply):
+    """Passes everything on."""
+
+    __slots__ = ("_bookie", "_reply", "_request")
+
+    def __init__(self, reply: Reply, request: ReadRequest, bookie: VirtualBookie) -> None:
+        self._reply = reply
+        self._request = replace(request)
+        self._bookie = bookie
+
+    @property
+    def gone(self) -> bool:
+        return self._reply.gone
+
+    def wait(self) -> None:
+        self._reply.wait()
+
+    def go_on(self) -> None:
+        self._reply.go_on()
+
+    def error(self, error: BaseException) -> None:
+        self._bookie.answered_read(self._request, error)
+        self._reply.error(error)
+
+    def entry(
+        self,
+        body: bytes | None,
+        *,
+        entry_id: int | None = None,
+        max_lac: int | None = None,
+        lac_time_ms: int | None = None,
+    ) -> None:
+        self._bookie.answered_read(self._request, None)
+        self._reply.entry(body, entry_id=entry_id, max_lac=max_lac, lac_time_ms=lac_time_ms)
