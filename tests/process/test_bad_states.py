@@ -185,6 +185,23 @@ def test_an_index_that_was_removed(bookie: ServeProcess, name: str) -> None:
     recovers(bookie)
 
 
+def test_damage_that_the_check_at_the_start_finds(bookie: ServeProcess) -> None:
+    bookie.start()
+    assert bookie.stop() == 0  # now the entries are in entry logs
+    logs = [path for path in (bookie.work / "l0/current").glob("*.log") if entry(0, 3) in path.read_bytes()]
+    log = max(logs, key=lambda path: int(path.stem, 16))  # the newest copy counts
+    whole = log.read_bytes()
+    log.write_bytes(whole.replace(entry(0, 3), b"\x7f" * len(entry(0, 3))))
+    bookie.settings["localConsistencyCheckOnStartup"] = "true"
+    code, line = bookie.refused()
+    assert code == BOOKIE
+    assert "localConsistencyCheckOnStartup found 1 damages" in line
+    assert str(log) in line
+    log.write_bytes(whole)
+    recovers(bookie)
+    del bookie.settings["localConsistencyCheckOnStartup"]
+
+
 @pytest.mark.parametrize(
     "wrote", [pytest.param(DB_STORAGE, marks=pytest.mark.slow), SORTED_STORAGE], ids=["Db", "Sorted"]
 )

@@ -1,9 +1,9 @@
 """Finding the next entry of an entry log behind damaged bytes.
 
 A log has no marks to find a record by, so this goes by likelihood: a plausible head whose record is followed by more
-plausible records, or by the ledgers map, or by the end of the file. A head is plausible if its size is sane, its ids are
-not negative, and the LAC that clients put behind them lies below the entry. What is found is for a person to look at; nothing
-is deleted or indexed on its word alone.
+plausible records, or by the ledgers map, or by the end of the file. A head is plausible if its size is sane, its ids
+are not negative, and the LAC that clients put behind them lies below the entry. What is found is for a person to look
+at; nothing is deleted or indexed on its word alone.
 
 Memory: one chunk. Pure reading; any thread.
 """

@@ -100,7 +100,7 @@ def test_a_damaged_index_file_is_refused_before_anything_is_swapped(tmp_path: Pa
     damaged = Path(layout.ledgers[0]) / "0/2/2.idx"
     whole = damaged.read_bytes()
     damaged.write_bytes(b"junk" + whole[4:])
-    with pytest.raises(StorageFault, match="2.idx"):
+    with pytest.raises(StorageFault, match=r"2\.idx"):
         _convert(layout, IndexKind.DATABASES)
     assert not (Path(layout.ledgers[0]) / "locations").exists()
     damaged.write_bytes(whole)

@@ -10,6 +10,7 @@ import pytest
 from bookie_pod.cli.disk.read_only import ReadOnlyStores
 from bookie_pod.storage.conversion.rebuild_offline import OfflineLedgers, OfflineLocations
 from bookie_pod.storage.conversion.swap import DiskStores, backup_suffix, finish, free_backup_suffix, swap
+from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.entry_log.format import MAX_LOG_ID, split_location
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.ledger_data import LedgerRecord, encode
@@ -72,6 +73,12 @@ def _records(layout: DiskLayout) -> dict[int, LedgerRecord | None]:
     with StoredSpaces(FILES, ReadOnlyStores(), layout) as spaces:
         (space,) = spaces.spaces
         return {ledger: space.index.record(ledger) for ledger in space.ledger_ids()}
+
+
+def _open_db(layout: DiskLayout) -> DbLedgerStorage:
+    storage = open_engine_on(layout, "db")
+    assert isinstance(storage, DbLedgerStorage)
+    return storage
 
 
 def _damage(path: Path, offset: int) -> None:
@@ -147,7 +154,7 @@ def test_without_a_ledger_database_nothing_is_changed(tmp_path: Path) -> None:
 
 def test_a_running_engine_gets_its_missing_rows_back(tmp_path: Path) -> None:
     layout = write_disk("db", tmp_path, {1: 5, 2: 5})
-    storage = open_engine_on(layout, "db")
+    storage = _open_db(layout)
     (running,) = scrubbed(storage)
     directory = storage.directories[0]
     rows = dict(directory.locations.rows(1))
@@ -232,11 +239,11 @@ def test_a_record_that_does_not_parse_is_made_anew(tmp_path: Path) -> None:
 
 def test_flags_of_the_storage_are_kept(tmp_path: Path) -> None:
     layout = write_disk("db", tmp_path, {1: 5})
-    storage = open_engine_on(layout, "db")
+    storage = _open_db(layout)
     storage.directories[0].ledgers.set_flags(1)
     storage.close()
     _rebuild_ledgers(layout)
-    storage = open_engine_on(layout, "db")
+    storage = _open_db(layout)
     assert storage.directories[0].ledgers.flags() == 1
     storage.close()
 
