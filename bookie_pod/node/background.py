@@ -23,7 +23,7 @@ class BackgroundTasks:
     """The tasks of one bookie; `on_failure` hears of the first error of each."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_failure: Callable[[BaseException], None]) -> None:
-        self._loop = loop
+        self.loop = loop
         self._on_failure = on_failure
         self._tasks: set[asyncio.Future[None]] = set()
 
@@ -42,7 +42,7 @@ class BackgroundTasks:
 
         def hop(*arguments: object) -> None:
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(function, *arguments)
+                self.loop.call_soon_threadsafe(function, *arguments)
 
         return hop
 

@@ -46,10 +46,9 @@ from bookie_pod.node.bookie_id import (
 from bookie_pod.node.consistency_check import check_consistency
 from bookie_pod.node.dirty import DirtyMarker
 from bookie_pod.node.disk_watch import start_disk_watch
-from bookie_pod.node.gc.collection import GarbageCollection, make_collection
-from bookie_pod.node.gc.metadata import LoopGcMetadata
+from bookie_pod.node.durability import Durability
 from bookie_pod.node.identity import service_info
-from bookie_pod.node.integrity.service import Integrity, IntegrityParts, check_cookies_and_find_losses, check_losses
+from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses
 from bookie_pod.node.loop_bridge import LoopBridge
 from bookie_pod.node.memory import give_back_memory, trimmer
 from bookie_pod.node.metadata import open_metadata
@@ -59,12 +58,13 @@ from bookie_pod.node.recovery import replay_journals
 from bookie_pod.node.registration import RegistrationManager, ServerStatus
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
 from bookie_pod.node.status_file import StatusFiles
+from bookie_pod.node.upkeep import Upkeep, make_upkeep
 from bookie_pod.server.grpc.start import start_grpc
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_pod.server.tcp.listener import TcpListener
-from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
+from bookie_pod.storage.checkpoint import CheckpointHandlers
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.marks import MarkFiles
@@ -77,9 +77,6 @@ if TYPE_CHECKING:
     from bookie_protocol.metadata_service.interface import MetadataService
 
 _log = structlog.get_logger(__name__)
-
-PRESSURE_BYTES: Final = 8 * 1024 * 1024
-"""Bytes waiting for one journal's sync from which on garbage collection gives way."""
 
 DRAIN_S: Final = 5.0
 """How long a stop waits for requests under way, in seconds."""
@@ -109,11 +106,10 @@ class Bookie:
         self._listener: TcpListener | None = None
         self._storage: StorageSide
         self._journals: list[Journal] = []
-        self._checkpoints: SyncThread
         self._metadata: MetadataService
         self._registration: RegistrationManager | None = None
-        self.gc: GarbageCollection
-        self.integrity: Integrity
+        self.upkeep: Upkeep
+        self._durability: Durability
         self._mode: BookieMode | None = None
         self._administration: Administration | None = None
         self._tasks = BackgroundTasks(self.loop, self.fail)
@@ -157,11 +153,11 @@ class Bookie:
         self._phase("starting")
         self._start_journals(marks)
         self._make_server(journaled_keys)
-        await self._make_gc()
+        await self._make_upkeep()
         self._start_disks()
         await http
         await self._register()
-        self._start_gc()
+        self._start_upkeep()
         self._start_administration()
         await asyncio.to_thread(self._dirty.write)
         self._server.context.accepting = True
@@ -210,33 +206,19 @@ class Bookie:
     def _start_journals(self, marks: list[MarkFiles]) -> None:
         config = self.config
         self._journals = make_journals(config, self._files, self.registry, self.loop, self.fail)
-        for journal in self._journals:
-            journal.start()
-            self._undo.push_async_callback(asyncio.to_thread, journal.stop)
-        self._checkpoints = SyncThread(
-            self._storage.storage,
-            self._journals,
-            marks,
-            self._storage.writable,
-            CheckpointHandlers(
-                on_no_writable_directory=self._tasks.on_loop(self._no_writable_directory),
-                on_failure=self._tasks.on_loop(self.fail),
-            ),
-            flush_interval_ms=config.ledger_storage.flush_interval_ms,
+        handlers = CheckpointHandlers(
+            on_no_writable_directory=self._tasks.on_loop(self._no_writable_directory),
+            on_failure=self._tasks.on_loop(self.fail),
         )
-        self._checkpoints.start()
-        self._undo.push_async_callback(self._last_checkpoint)
+        self._durability = durability = Durability(
+            self._journals, self._storage, marks, handlers, config.ledger_storage.flush_interval_ms
+        )
 
-    async def _last_checkpoint(self) -> None:
-        """A clean stop flushes everything and moves the marks; after a failure only the thread ends."""
-        if not self._clean:
-            await asyncio.to_thread(self._checkpoints.stop)
-            return
-        try:
-            await asyncio.to_thread(self._checkpoints.shutdown)
-        except StorageFault as error:
-            self._clean = False
-            _log.error("the last flush failed; the next start replays the journal", reason=str(error))
+        async def stop() -> None:
+            self._clean = await durability.stop(clean=self._clean)
+
+        self._undo.push_async_callback(stop)
+        durability.start()
 
     def _make_server(self, journaled_keys: set[int]) -> None:
         self._server = make_server(
@@ -281,38 +263,23 @@ class Bookie:
     def _address(self) -> BookieAddressOptions:
         return options.address_options(self.config, self.port)
 
-    async def _make_gc(self) -> None:
-        metadata = LoopGcMetadata(
+    async def _make_upkeep(self) -> None:
+        self.upkeep = await make_upkeep(
+            self.config,
+            self._files,
+            self._storage.storage,
+            self._server.context.operations,
+            self._journals,
             self._metadata,
-            self.loop,
             self.bookie_id,
-            await self._metadata.cluster.instance_id(),
-            timeout=2 * self.config.metadata.zk_timeout_ms / 1000,
-        )
-        self.gc = make_collection(
-            self.config, self._files, self._storage.storage, metadata, self.registry, self._under_pressure
-        )
-        self.integrity = Integrity(
-            IntegrityParts(
-                config=self.config,
-                files=self._files,
-                storage=self._storage.storage,
-                operations=self._server.context.operations,
-                collectors=self.gc.collectors,
-                metadata=self._metadata,
-                blocking_metadata=metadata,
-                registry=self.registry,
-                tasks=self._tasks,
-                under_pressure=self._under_pressure,
-                writable=lambda: self._mode_of().high_priority_writes,
-            )
+            self.registry,
+            self._tasks,
+            writable=lambda: self._mode_of().high_priority_writes,
         )
 
-    def _start_gc(self) -> None:
-        self.gc.start()
-        self._undo.push_async_callback(self.gc.stop)
-        self.integrity.start()
-        self._undo.push_async_callback(self.integrity.stop)
+    def _start_upkeep(self) -> None:
+        self.upkeep.start()
+        self._undo.push_async_callback(self.upkeep.stop)
 
     def _start_administration(self) -> None:
         assert self._registration is not None, "it registered before"
@@ -327,7 +294,7 @@ class Bookie:
                 address=f"{host}:{port}",
                 storage=self._storage.storage,
                 journals=self._journals,
-                gc=self.gc,
+                gc=self.upkeep.collection,
                 mode=self._mode_of(),
                 registration=self._registration,
                 status=self,
@@ -339,10 +306,6 @@ class Bookie:
         """What the admin API reaches; None while the bookie does not serve."""
         return self._administration.ports if self._running and self._administration is not None else None
 
-    def _under_pressure(self) -> bool:
-        """Clients wait for the disks. Any thread."""
-        return any(journal.queued_bytes > PRESSURE_BYTES for journal in self._journals)
-
     def _start_disks(self) -> None:
         monitor = start_disk_watch(
             self.config,
@@ -352,7 +315,7 @@ class Bookie:
             self._tasks,
             self.fail,
             self._metrics,
-            self.gc.on_disk,
+            self.upkeep.collection.on_disk,
         )
         self._undo.push_async_callback(asyncio.to_thread, monitor.stop)
 
@@ -376,6 +339,10 @@ class Bookie:
         if self._clean:
             await asyncio.to_thread(self._dirty.remove)
         _log.info("bookie stopped", clean=self._clean)
+
+    async def flush(self) -> None:
+        """A checkpoint now: what was acknowledged so far is in synced entry logs when it returns."""
+        await self._durability.checkpoint()
 
     async def abort(self) -> None:
         """End after a failure: close everything, flush nothing."""

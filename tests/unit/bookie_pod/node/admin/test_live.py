@@ -106,7 +106,7 @@ async def test_ledgers(live: Live) -> None:
 async def test_why_a_log_stays_and_that_it_goes(live: Live) -> None:
     kept, dead = await live.write(400), await live.write(700)
     await live.write(1100)  # rotates the log that holds both
-    await asyncio.to_thread(live.bookie._checkpoints.checkpoint)
+    await live.bookie.flush()
     (log,) = (await live.get("bookie/gc/why?entryLog=0.log")).json
     # Before any pass: read from the log itself.
     assert log["usage"] is None
@@ -143,7 +143,7 @@ async def test_why_a_log_stays_and_that_it_goes(live: Live) -> None:
 async def test_rates_and_thresholds_change_at_once(live: Live) -> None:
     body = '{"compactionRateByBytes": 1234, "majorCompactionThreshold": "0.55", "gcWaitTime": "777"}'
     assert (await live.put("config/server_config", body)).status == 200
-    (collector,) = live.bookie.gc.collectors
+    (collector,) = live.bookie.upkeep.collection.collectors
     assert (collector.options.compaction_rate, collector._rate.rate) == (1234, 1234)
     assert (collector.schedule.major.threshold, collector.options.wait_ms) == (0.55, 777)
     shown = (await live.get("config/server_config")).json
@@ -176,7 +176,7 @@ async def test_storage_of_the_other_engines_grows(tmp_path: Path) -> None:
         assert (await live.put("bookie/expand_storage")).status == 200
         assert (tmp_path / "more" / "current" / "VERSION").exists()
         await live.write(3)
-        await asyncio.to_thread(bookie._checkpoints.checkpoint)
+        await bookie.flush()
         assert (await live.get("bookie/list_disk_file?file_type=index")).json["index files"].endswith(".idx\t")
         (states,) = (await live.get("bookie/gc/progress")).json
         assert states["directory"] == f"{tmp_path}/ledgers"

@@ -1,0 +1,75 @@
+"""The journals of a bookie and the checkpoints that let them be trimmed.
+
+Invariants
+- Checkpoints stop before the journals do. A clean stop flushes everything and moves the marks; after a failure nothing
+  is flushed, since the journals hold what was acknowledged.
+
+Threads: event loop; starting and stopping run on threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from bookie_pod.node.parts import StorageSide
+from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
+from bookie_pod.storage.journal.journal import Journal
+from bookie_pod.storage.journal.marks import MarkFiles
+from bookie_protocol.errors import StorageFault
+
+_log = structlog.get_logger(__name__)
+
+
+class Durability:
+    """One start, one stop, which also ends what a failed start had begun."""
+
+    def __init__(
+        self,
+        journals: Sequence[Journal],
+        storage: StorageSide,
+        marks: Sequence[MarkFiles],
+        handlers: CheckpointHandlers,
+        flush_interval_ms: int,
+    ) -> None:
+        self._journals = journals
+        self._started: list[Journal] = []
+        self._checkpointing = False
+        self._checkpoints = SyncThread(
+            storage.storage, journals, marks, storage.writable, handlers, flush_interval_ms=flush_interval_ms
+        )
+
+    def start(self) -> None:
+        """Begin a journal file each, and checkpoints."""
+        for journal in self._journals:
+            journal.start()
+            self._started.append(journal)
+        self._checkpoints.start()
+        self._checkpointing = True
+
+    async def checkpoint(self) -> None:
+        """Make everything durable in ledger storage now, and move the marks. A failure is told to the handlers."""
+        await asyncio.to_thread(self._checkpoints.checkpoint)
+
+    async def stop(self, *, clean: bool) -> bool:
+        """End both; whether everything is in ledger storage now."""
+        try:
+            return await asyncio.to_thread(self._last_checkpoint, clean)
+        finally:
+            for journal in reversed(self._started):
+                await asyncio.to_thread(journal.stop)
+
+    def _last_checkpoint(self, clean: bool) -> bool:
+        if not self._checkpointing:
+            return False
+        if not clean:
+            self._checkpoints.stop()
+            return False
+        try:
+            self._checkpoints.shutdown()
+        except StorageFault as error:
+            _log.error("the last flush failed; the next start replays the journal", reason=str(error))
+            return False
+        return True

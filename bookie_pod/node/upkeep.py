@@ -1,0 +1,89 @@
+"""What keeps the storage in shape while clients are served: garbage collection, the scrubber, data-integrity checks.
+
+Invariants
+- Nothing of it runs before the bookie is registered, and all of it has ended before the storage is closed.
+
+Threads: event loop, but for `under_pressure`, which any thread may ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.ledgers.operations import LedgerOperations
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.node.background import BackgroundTasks
+from bookie_pod.node.gc.collection import GarbageCollection, make_collection
+from bookie_pod.node.gc.metadata import LoopGcMetadata
+from bookie_pod.node.integrity.service import Integrity, IntegrityParts
+from bookie_pod.storage.engines.interface import LedgerStorage
+from bookie_pod.storage.files import Files
+from bookie_pod.storage.journal.journal import Journal
+from bookie_protocol.metadata_service.interface import MetadataService
+
+PRESSURE_BYTES: Final = 8 * 1024 * 1024
+"""Bytes waiting for one journal's sync from which on upkeep gives way."""
+
+
+class Upkeep:
+    """`collection` and `integrity` of one bookie."""
+
+    def __init__(self, collection: GarbageCollection, integrity: Integrity) -> None:
+        self.collection = collection
+        self.integrity = integrity
+
+    def start(self) -> None:
+        self.collection.start()
+        self.integrity.start()
+
+    async def stop(self) -> None:
+        """End at the next safe place."""
+        await self.integrity.stop()
+        await self.collection.stop()
+
+
+def under_pressure(journals: Sequence[Journal]) -> Callable[[], bool]:
+    """Tells whether clients wait for the disks."""
+    return lambda: any(journal.queued_bytes > PRESSURE_BYTES for journal in journals)
+
+
+async def make_upkeep(
+    config: BookieConfig,
+    files: Files,
+    storage: LedgerStorage,
+    operations: LedgerOperations,
+    journals: Sequence[Journal],
+    metadata: MetadataService,
+    bookie_id: str,
+    registry: Registry,
+    tasks: BackgroundTasks,
+    writable: Callable[[], bool],
+) -> Upkeep:
+    """Everything made, nothing started. `writable`: whether repairs may be written now. Raises MetadataError."""
+    blocking = LoopGcMetadata(
+        metadata,
+        tasks.loop,
+        bookie_id,
+        await metadata.cluster.instance_id(),
+        timeout=2 * config.metadata.zk_timeout_ms / 1000,
+    )
+    busy = under_pressure(journals)
+    collection = make_collection(config, files, storage, blocking, registry, busy)
+    integrity = Integrity(
+        IntegrityParts(
+            config=config,
+            files=files,
+            storage=storage,
+            operations=operations,
+            collectors=collection.collectors,
+            metadata=metadata,
+            blocking_metadata=blocking,
+            registry=registry,
+            tasks=tasks,
+            under_pressure=busy,
+            writable=writable,
+        )
+    )
+    return Upkeep(collection, integrity)
