@@ -155,6 +155,8 @@ class FileIndex:
     def __init__(self, files: Files, folders: Sequence[str]) -> None:
         self._files = files
         self.folders = tuple(folders)
+        self._last: tuple[int, File] | None = None
+        """The file of the ledger that was asked for last: look-ups come in runs."""
 
     def ledger_ids(self) -> Iterator[int]:
         try:
@@ -213,10 +215,19 @@ class FileIndex:
             file.close()
 
     def location_of(self, ledger_id: int, entry_id: int) -> int:
-        path = self.path(ledger_id)
-        if path is None or not 0 <= entry_id <= MAX_ENTRY_ID:
+        if not 0 <= entry_id <= MAX_ENTRY_ID:
             return 0
-        slot = self._read(path, SLOT_BYTES, slot_offset(entry_id))
+        if self._last is None or self._last[0] != ledger_id:
+            self.close()
+            path = self.path(ledger_id)
+            if path is None:
+                return 0
+            self._last = (ledger_id, self._open(path))
+        file = self._last[1]
+        try:
+            slot = file.pread(SLOT_BYTES, slot_offset(entry_id))
+        except OSError as error:
+            raise StorageFault(f"cannot read index file {file.path}: {error}") from error
         return int.from_bytes(slot, "big", signed=True) if len(slot) == SLOT_BYTES else 0
 
     def _open(self, path: str) -> File:
@@ -235,7 +246,10 @@ class FileIndex:
             file.close()
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Close the file that is kept open; the next look-up opens one again."""
+        last, self._last = self._last, None
+        if last is not None:
+            last[1].close()
 
 
 def _slots(file: File, first_entry: int) -> Iterator[tuple[int, int]]:
