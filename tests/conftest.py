@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,12 @@ from tests.support.zookeeper import ZooKeeperServer
 # examples are not timed: the machine may be busy with other things
 settings.register_profile("podkeeper", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("podkeeper")
+
+
+def pytest_sessionstart() -> None:
+    """A shell that runs the tests in the background has SIGINT ignored, here and in every process that is started."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
