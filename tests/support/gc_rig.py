@@ -7,19 +7,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.engines import collected
 from bookie_pod.storage.gc.options import GcOptions
-from bookie_pod.storage.gc.schedule import CompactionRule
+from bookie_pod.storage.gc.reports import PassResult
+from bookie_pod.storage.gc.schedule import CompactionRule, Force
 from bookie_pod.storage.gc.state_file import GcStateFile
-from bookie_pod.storage.index.locations import KEY
-from bookie_protocol.errors import MetadataUnavailable
+from bookie_pod.storage.gc.storage import CollectedStorage
+from bookie_pod.storage.index.locations import KEY, VALUE, LocationIndex
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import LedgerRange
+from tests.support.memtable_engine import Checkpoints, MemTableBookie
 from tests.support.storage_engine import MemoryBookie, entry, put
 
 BOOKIE = "b1:3181"
+MINOR = Force(minor=True)
+MAJOR = Force(major=True)
 
 
 @dataclass
@@ -36,9 +42,15 @@ class DictatedMetadata:
     span: int = 3
     locked: set[int] = field(default_factory=set)
     fail_listing_after: int | None = None
+    foreign: bool = False
+    """Another cluster answers."""
+    unreadable: set[int] = field(default_factory=set)
+    """Ledgers whose metadata cannot be read."""
 
     def check_instance(self) -> None:
         self._check()
+        if self.foreign:
+            raise MetadataDamaged("that is another cluster")
 
     def _check(self) -> None:
         if self.down:
@@ -61,6 +73,8 @@ class DictatedMetadata:
     def read(self, ledger_id: int) -> LedgerMetadata | None:
         self._check()
         self.reads += 1
+        if ledger_id in self.unreadable:
+            raise MetadataUnavailable(f"ledger {ledger_id} cannot be read")
         if ledger_id not in self.ledgers:
             return None
         ensemble = self.ledgers[ledger_id] or (BOOKIE,)
@@ -92,19 +106,27 @@ FAST = GcOptions(
 
 
 class GcRig:
-    """One ledger directory of `DbLedgerStorage` in memory; `now` is the collector's clock in ms."""
+    """One collector in memory: a directory of `DbLedgerStorage`, or a whole engine. `now` is its clock in ms."""
 
-    def __init__(self, options: GcOptions = FAST, bookie: MemoryBookie | None = None) -> None:
-        self.bookie = bookie or MemoryBookie()
+    def __init__(
+        self, options: GcOptions = FAST, bookie: MemoryBookie | MemTableBookie | None = None, *, engine: str = "db"
+    ) -> None:
+        """`engine`: "db", "sorted" or "interleaved", unless there is a `bookie`."""
+        if bookie is None:
+            bookie = MemoryBookie() if engine == "db" else MemTableBookie(engine)
+        self.bookie = bookie
         self.metadata = DictatedMetadata()
         self.options = options
         self.now = 1_000_000_000_000
-        self.storage: DbLedgerStorage
+        self.storage: DbLedgerStorage | MemTableStorage
         self.gc: GarbageCollector
         self.open()
 
     def open(self) -> None:
         self.storage = self.bookie.open()
+        if isinstance(self.storage, MemTableStorage):
+            self.storage._background.request = _never
+            self.storage.start(Checkpoints())
         self.gc = GarbageCollector(
             collected(self.storage)[0],
             self.metadata,
@@ -118,32 +140,84 @@ class GcRig:
         self.open()
 
     @property
+    def parts(self) -> CollectedStorage:
+        """The storage as the collector sees it."""
+        return collected(self.storage)[0]
+
+    @property
     def logs(self) -> EntryLogger:
-        return self.storage.directories[0].logs
+        return self.parts.logs
+
+    @property
+    def flushed(self) -> list[int]:
+        """Logs that may be collected."""
+        return [log_id for log_id in self.logs.log_ids() if self.logs.is_flushed(log_id)]
+
+    def path(self, log_id: int) -> str:
+        return self.logs.path(log_id)
 
     def write(
-        self, ledger_ids: Iterator[int] | range | list[int], entries: int, size: int = 100, first: int = 0
-    ) -> None:
-        """Entries of all these ledgers, alternating, then one log of them."""
+        self,
+        ledger_ids: Iterator[int] | range | list[int],
+        entries: int,
+        size: int = 100,
+        first: int = 0,
+        mark: bytes = b"x",
+    ) -> int:
+        """Entries of all these ledgers, alternating, then one log of them, which is returned."""
         for entry_id in range(first, first + entries):
             for ledger_id in ledger_ids:
                 self.metadata.ledgers.setdefault(ledger_id, None)
-                put(self.storage, entry(ledger_id, entry_id, size))
+                put(self.storage, entry(ledger_id, entry_id, size, mark))
         self.storage.flush()
         self.logs.rotate()
         self.logs.sync()
+        return self.flushed[-1]
 
     def delete(self, *ledger_ids: int) -> None:
         """As a client does: in the metadata service only."""
         for ledger_id in ledger_ids:
             del self.metadata.ledgers[ledger_id]
 
+    def force(self, force: Force = MAJOR) -> PassResult:
+        """A pass that compacts."""
+        assert self.gc.request(force)
+        return self.gc.run_pass()
+
+    @property
+    def locations(self) -> LocationIndex:
+        """The location index of a `DbLedgerStorage`."""
+        assert isinstance(self.storage, DbLedgerStorage)
+        return self.storage.directories[0].locations
+
+    def set_row(self, ledger_id: int, entry_id: int, location: int) -> None:
+        """The location index holds another value."""
+        batch = self.locations._store.batch()
+        batch.put(KEY.pack(ledger_id, entry_id), VALUE.pack(location))
+        batch.commit()
+
     def drop_row(self, ledger_id: int, entry_id: int) -> None:
         """The location index loses one row."""
-        batch = self.storage.directories[0].locations._store.batch()
+        batch = self.locations._store.batch()
         batch.delete(KEY.pack(ledger_id, entry_id))
         batch.commit()
+
+    def flip(self, log_id: int, offset: int, bits: int = 1) -> None:
+        """A log's disk returns other bits than were written."""
+        path = self.path(log_id)
+        (byte,) = self.bookie.files.read_bytes(path)[offset : offset + 1]
+        self.bookie.files.corrupt(path, offset, bytes([byte ^ bits]))
+
+    def cut(self, log_id: int, length: int) -> None:
+        """A log loses its end."""
+        file = self.bookie.files.open(self.path(log_id), writable=True)
+        file.truncate(length)
+        file.close()
 
     def readable(self, ledger_id: int) -> dict[int, bytes]:
         """Everything of one ledger."""
         return {each: self.storage.read(ledger_id, each) for each in self.storage.entry_ids(ledger_id)}
+
+
+def _never(**_: bool) -> None:
+    """Stands for a request of a drain."""

@@ -6,7 +6,7 @@ What the disks have to do with it, for the collector of the directory that chang
     almost full                     major compaction is suspended   a pass is forced
     full                            both are suspended              a pass is forced
     room again, still above warn    minor compaction resumes        a pass is forced
-    room again                      both resume                     a forced pass that has not begun is forgotten
+    room again                      both resume                     such a pass is forgotten if it has not begun
 
 Threads: `on_disk` runs on the disk monitor's thread; the rest may be called by any thread.
 
@@ -127,7 +127,7 @@ class GarbageCollection:
             self._set_suspended(collector, False, True, True)
             collector[0].cancel_request()
         elif self._force_when_full:
-            collector[0].request(Force())
+            collector[0].request(Force(by_disk=True))
         elif state is DiskState.FULL:
             self._set_suspended(collector, True, True, True)
         elif before is DiskState.FULL:

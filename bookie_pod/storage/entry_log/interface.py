@@ -256,9 +256,11 @@ class EntryLogger(Protocol):
         """As `scan`, without reading the entries' bodies."""
         ...
 
-    def ledgers_map(self, log_id: int, pay: Callable[[int, int], None] | None = None) -> LedgersMap:
-        """Bytes per ledger, from the tail of the log or else by a scan. `StorageFault` if the log is not
-        there. `pay(entries, bytes)` is called now and then in a scan, with what was read since.
+    def ledgers_map(
+        self, log_id: int, pay: Callable[[int, int], None] | None = None, *, scan: bool = False
+    ) -> LedgersMap:
+        """Bytes per ledger, from the tail of the log or else by a scan; with `scan` always by one. `StorageFault` if
+        the log is not there. `pay(entries, bytes)` is called now and then in a scan, with what was read since.
         """
         ...
 

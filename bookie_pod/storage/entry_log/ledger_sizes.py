@@ -64,6 +64,10 @@ class LedgerSizes(Mapping[int, int]):
         for at in range(0, len(self._ids), CHUNK):
             yield from zip(self._ids[at : at + CHUNK].tolist(), self._sizes[at : at + CHUNK].tolist(), strict=True)
 
+    def same_as(self, other: LedgerSizes) -> bool:
+        """Whether both hold the same ledgers with the same bytes; `==` goes ledger by ledger."""
+        return np.array_equal(self._ids, other._ids) and np.array_equal(self._sizes, other._sizes)
+
     def without(self, ledger_ids: Iterable[int]) -> LedgerSizes:
         """The same without these ledgers."""
         keep = ~np.isin(self._ids, np.fromiter(ledger_ids, np.int64))

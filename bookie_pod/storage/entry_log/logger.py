@@ -34,7 +34,8 @@ from bookie_protocol.errors import StorageFault
 logger = structlog.get_logger(__name__)
 
 PAY_ENTRIES: Final = 1024
-"""Entries of a counting scan between two calls of `pay`."""
+PAY_BYTES: Final = 1 << 20
+"""Entries, or bytes, of a counting scan between two calls of `pay`."""
 
 
 class DefaultEntryLogger:
@@ -135,29 +136,34 @@ class DefaultEntryLogger:
             bodies=bodies,
         )
 
-    def ledgers_map(self, log_id: int, pay: Callable[[int, int], None] | None = None) -> LedgersMap:
+    def ledgers_map(
+        self, log_id: int, pay: Callable[[int, int], None] | None = None, *, scan: bool = False
+    ) -> LedgersMap:
         handle = self._reader.handles.acquire(log_id)
         try:
             closed_at = map_offset(handle.file)
-            stored = read_ledgers_map(handle.file)
-            return LedgersMap(stored.ledgers, None, closed_at, stored.checked)
+            if not scan:
+                stored = read_ledgers_map(handle.file)
+                return LedgersMap(stored.ledgers, None, closed_at, stored.checked)
         except ValueError as reason:
             logger.debug("no ledgers map, counting by a scan", log_id=log_id, reason=str(reason))
         except OSError as error:
             raise StorageFault(f"cannot read entry log {handle.file.path}: {error}") from error
         finally:
             self._reader.handles.release(handle)
-        scan = self.scan_sizes(log_id)
+        counted = self.scan_sizes(log_id)
         ledgers = LedgerSizesBuilder()
         entries = nbytes = 0
-        for _, ledger_id, _, size in scan:
+        for _, ledger_id, _, size in counted:
             ledgers.add(ledger_id, SIZE_BYTES + size)
             entries += 1
             nbytes += SIZE_BYTES + size
-            if pay is not None and entries >= PAY_ENTRIES:
+            if pay is not None and (entries >= PAY_ENTRIES or nbytes >= PAY_BYTES):
                 pay(entries, nbytes)
                 entries = nbytes = 0
-        return LedgersMap(ledgers.build(), scan.end, closed_at)
+        if pay is not None:
+            pay(entries, nbytes)
+        return LedgersMap(ledgers.build(), counted.end, closed_at)
 
     # --- logs as a whole ------------------------------------------------------------------------------------
 

@@ -25,32 +25,33 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Final
 
 import structlog
 
-from bookie_pod.storage.gc.compactor import Compactor, LogDamaged, PlainCompactor, TransactionalCompactor
-from bookie_pod.storage.gc.inspection import Inspection, candidates
+from bookie_pod.storage.gc.compactor import Compactor, PlainCompactor, TransactionalCompactor
+from bookie_pod.storage.gc.inspection import Inspection
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.log_usage import LogUsage, LogUsages
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.metrics import GcMetrics, GcStage, NoGcMetrics
 from bookie_pod.storage.gc.options import GcOptions
+from bookie_pod.storage.gc.reclaimer import SpaceReclaimer
 from bookie_pod.storage.gc.reports import BUCKETS, Forecast, GcState, LogReport, PassResult, bucket_of
 from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.gc.throttle import CollectionStopped, Throttle
-from bookie_protocol.errors import MetadataError, NoWritableDirectory, StorageFault
+from bookie_pod.storage.index.locations import YIELD_SECONDS
+from bookie_protocol.errors import MetadataError, StorageFault
 
 _log = structlog.get_logger(__name__)
+
+WAITING: Final = "waiting"
 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _none(log_id: int) -> bool:
-    return False
 
 
 class GarbageCollector:
@@ -70,8 +71,6 @@ class GarbageCollector:
         random: Random | None = None,
     ) -> None:
         self.options = options
-        self.excluded: Callable[[int], bool] = _none
-        """Logs that somebody else found damaged: neither compacted nor removed while that is so. Any thread."""
         self.schedule = CompactionSchedule(options.minor, options.major, options.force_allowed)
         self._storage = storage
         self._state_file = state_file
@@ -84,33 +83,53 @@ class GarbageCollector:
         self._wake = threading.Condition()
         self._force: Force | None = None
         self._forced_running = False
-        self._running: Compaction | None = None
-        self._phase = "waiting"
         self._last: PassResult | None = None
         self._pass_lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._progress = (0, 0)
         rate = self._rate = Throttle(
             options.compaction_rate, self._stopped, by_bytes=options.throttle_by_bytes, under_pressure=under_pressure
         )
         metadata_rate = self._metadata_rate = Throttle(options.metadata_rate, self._stopped, by_bytes=False)
+        self._deleted = state_file.deleted_ledgers()
         self._ledgers = LedgerCollector(
-            storage, metadata, lambda: metadata_rate.pay(1, 0), verify=options.verify_metadata
+            storage, metadata, lambda: metadata_rate.pay(1, 0), self._deleted, verify=options.verify_metadata
         )
         self._usages = LogUsages(
-            storage.logs,
-            is_known=storage.has_ledger,
-            is_dead=self._ledgers.is_dead,
+            storage,
+            self._ledgers,
             pay_scan=rate.pay,
+            breathe=self._breathe,
             quarantined=self._memory.quarantined,
             max_bytes=options.usage_memory_bytes,
         )
-        compactor = TransactionalCompactor if options.transactional else PlainCompactor
-        self._compactor: Compactor = compactor(storage, rate.pay, options.max_outstanding)
+        kind = TransactionalCompactor if options.transactional else PlainCompactor
+        compactor: Compactor = kind(storage, rate.pay, options.max_outstanding, self._breathe)
+        self._reclaimer = SpaceReclaimer(
+            storage, self._usages, self._deleted, compactor, self._metrics, self._check_stopped
+        )
+        self._reclaimer.phase = WAITING
         self._over_replicated_at = now_ms() + options.over_replicated_interval_ms
         self._index_compaction_at = self._next_index_compaction()
         self._last_index_ms, self._index_count = now_ms(), 0
         self._inspection = Inspection(storage, self._usages, self.schedule, self._memory.times)
+
+    @property
+    def excluded(self) -> Callable[[int], bool]:
+        """Logs that somebody else found damaged: neither compacted nor removed while that is so. Any thread."""
+        return self._reclaimer.excluded
+
+    @excluded.setter
+    def excluded(self, holds_log: Callable[[int], bool]) -> None:
+        self._reclaimer.excluded = holds_log
+
+    def _check_stopped(self) -> None:
+        if self._stopped.is_set():
+            raise CollectionStopped
+
+    def _breathe(self) -> None:
+        """In the middle of a long search: let others have the interpreter."""
+        self._check_stopped()
+        time.sleep(YIELD_SECONDS)
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -164,9 +183,10 @@ class GarbageCollector:
         return True
 
     def cancel_request(self) -> None:
-        """Forget a request that has not begun."""
+        """Forget a request that a full disk has made, if it has not begun."""
         with self._wake:
-            self._force = None
+            if self._force is not None and self._force.by_disk:
+                self._force = None
 
     def reconfigure(self, options: GcOptions) -> None:
         """From now on other thresholds, intervals and rates; what else is in `options` counts from the next start."""
@@ -205,13 +225,12 @@ class GarbageCollector:
                     self._pass(force, result)
             finally:
                 self._forced_running = False
-                self._phase, self._progress = "waiting", (0, 0)
-                self._running = None
+                self._reclaimer.phase, self._reclaimer.progress = WAITING, (0, 0)
                 self._last = result
             return result
 
     def _pass(self, force: Force | None, result: PassResult) -> None:
-        self._step("finishing interrupted compactions", result, lambda: self._recover(result))
+        self._step("finishing interrupted compactions", result, lambda: self._reclaimer.recover(result))
         with self._metrics.timed(GcStage.LEDGERS):
             self._step("deleting ledgers", result, lambda: self._delete_ledgers(result))
         self._step("measuring entry logs", result, lambda: self._measure(result))
@@ -223,114 +242,56 @@ class GarbageCollector:
             self._step("compacting the location index", result, self._compact_index)
 
     def _step(self, phase: str, result: PassResult, work: Callable[[], None]) -> None:
-        self._phase, self._progress = phase, (0, 0)
-        if self._stopped.is_set():
-            raise CollectionStopped
+        self._reclaimer.phase, self._reclaimer.progress = phase, (0, 0)
+        self._check_stopped()
         try:
             work()
         except (StorageFault, MetadataError) as error:
             result.errors.append(f"{phase}: {error}")
             _log.error("garbage collection", phase=phase, reason=str(error))
 
-    def _recover(self, result: PassResult) -> None:
-        for log_id in self._compactor.recover():
-            if self._storage.logs.exists(log_id):
-                self._delete_log(log_id, result, compacted=True)
-
     def _delete_ledgers(self, result: PassResult) -> None:
+        self._ledgers.begin_pass()
         searches = [self._ledgers.collect_deleted]
         interval = self.options.over_replicated_interval_ms
         if interval > 0 and self._now_ms() >= self._over_replicated_at:
             self._over_replicated_at = self._now_ms() + interval
             searches.insert(0, self._ledgers.collect_over_replicated)
-        for search in searches:
-            found = search()
-            result.ledgers_deleted += found.deleted
-            self._metrics.ledgers_deleted(found.deleted, found.failed)
+        try:
+            for search in searches:
+                found = search()
+                result.ledgers_deleted += found.deleted
+                self._metrics.ledgers_deleted(found.deleted, found.failed)
+        finally:
+            self._write_deleted()
+
+    def _write_deleted(self) -> None:
+        """Before the deletions become durable, so that no restart forgets that a ledger was another one once."""
+        self._deleted.seal(max(self._storage.logs.log_ids(), default=-1))
+        self._deleted.write()
 
     def _measure(self, result: PassResult) -> None:
-        logs = self._storage.logs
-        flushed = [log_id for log_id in logs.log_ids() if logs.is_flushed(log_id)]
-        # After the list, not before: a log that was synced in the middle of a flush has rows that are not yet there.
-        self._storage.flush()
-        self._usages.keep_only(set(flushed))
-        quarantined = len(self._usages.quarantined)
-        with self._metrics.timed(GcStage.METADATA):
-            for done, log_id in enumerate(flushed):
-                if self._stopped.is_set():
-                    raise CollectionStopped
-                self._progress = (done, len(flushed))
-                if self.excluded(log_id):
-                    self._usages.forget(log_id)
-                    continue
-                usage = self._usages.refresh(log_id)
-                if usage is not None and usage.is_dead:
-                    self._delete_log(log_id, result, compacted=False)
-        if len(self._usages.quarantined) != quarantined:
-            self._remember()
-
-    def _delete_log(self, log_id: int, result: PassResult, *, compacted: bool) -> None:
-        logs = self._storage.logs
+        before = dict(self._usages.quarantined)
         try:
-            nbytes = logs.size(log_id)
-            logs.delete(log_id)
-        except StorageFault as error:
-            self._metrics.delete_failed()
-            result.errors.append(f"entry log {log_id:x}.log: {error}")
-            _log.error("entry log not deleted, will be tried again", log_id=log_id, reason=str(error))
-            return
-        self._usages.forget(log_id)
-        result.logs_deleted += 1
-        result.reclaimed_bytes += nbytes
-        self._metrics.reclaimed(nbytes, compacted=compacted)
-        _log.info("entry log deleted", log_id=log_id, reclaimed_bytes=nbytes, compacted=compacted)
-
-    # --- compaction -----------------------------------------------------------------------------------------
+            with self._metrics.timed(GcStage.METADATA):
+                self._reclaimer.measure(result)
+        finally:
+            self._write_deleted()
+            if self._usages.quarantined != before:
+                self._remember()
 
     def _compact(self, compaction: Compaction, result: PassResult) -> None:
-        rule = self.schedule.rule(compaction)
-        self._running = result.compaction = compaction
-        began = time.monotonic()
         try:
-            found = self.candidates(rule.threshold)
-            for done, usage in enumerate(found):
-                self._progress = (done, len(found))
-                if rule.max_time_ms > 0 and (time.monotonic() - began) * 1000 >= rule.max_time_ms:
-                    _log.info("compaction ends: its time is used up", kind=compaction.value)
-                    break
-                if not self._compact_log(usage, result):
-                    break
-        finally:
-            self._running = None
+            self._reclaimer.compact(compaction, self.schedule.rule(compaction), self.options.usage_size_limit, result)
+            # Not when it was stopped: a bookie that is restarted in the middle of each compaction would never end one.
             self._memory.times.done(compaction, self._now_ms())
             self._metrics.compacted(compaction)
+        finally:
             self._remember()
 
     def candidates(self, threshold: float) -> list[LogUsage]:
         """Logs below the threshold, the emptiest tenth first. Logs in doubt are left alone."""
-        return candidates(self._usages, threshold, self.options.usage_size_limit)
-
-    def _compact_log(self, usage: LogUsage, result: PassResult) -> bool:
-        """Compact one log; False when going on makes no sense."""
-        self._phase = f"compacting entry log {usage.log_id:x}.log"
-        try:
-            copied = self._compactor.compact(usage.log_id, may_be_torn=usage.log_id in self._usages.torn)
-        except LogDamaged as error:
-            self._usages.quarantine(usage.log_id, str(error))
-            result.errors.append(str(error))
-            return True
-        except NoWritableDirectory as error:
-            result.errors.append(str(error))
-            _log.warning("compaction ends: no directory takes a new log", reason=str(error))
-            return False
-        except StorageFault as error:
-            result.errors.append(str(error))
-            _log.error("entry log not compacted, will be tried again", log_id=usage.log_id, reason=str(error))
-            return True
-        result.logs_compacted += 1
-        self._delete_log(usage.log_id, result, compacted=True)
-        result.reclaimed_bytes -= copied
-        return True
+        return self._reclaimer.candidates(threshold, self.options.usage_size_limit)
 
     def _compact_index(self) -> None:
         self._storage.compact_index()
@@ -356,21 +317,21 @@ class GarbageCollector:
         times, last = self._memory.times, self._last
         return GcState(
             force_compacting=self.force_pending,
-            major_compacting=self._running is Compaction.MAJOR,
-            minor_compacting=self._running is Compaction.MINOR,
+            major_compacting=self._reclaimer.running is Compaction.MAJOR,
+            minor_compacting=self._reclaimer.running is Compaction.MINOR,
             last_major_ms=times.last_major_ms,
             last_minor_ms=times.last_minor_ms,
             major_count=times.major_count,
             minor_count=times.minor_count,
             major_suspended=self.schedule.major_suspended,
             minor_suspended=self.schedule.minor_suspended,
-            phase=self._phase,
+            phase=self._reclaimer.phase,
             quarantined=dict(self._usages.quarantined),
             last_errors=tuple(last.errors) if last is not None else (),
             last_index_ms=self._last_index_ms,
             index_count=self._index_count,
-            done=self._progress[0],
-            total=self._progress[1],
+            done=self._reclaimer.progress[0],
+            total=self._reclaimer.progress[1],
             last_pass=last,
         )
 

@@ -5,7 +5,7 @@ Threads: as `CollectedStorage` says.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage
@@ -19,6 +19,8 @@ from bookie_protocol.errors import NoLedgerIndex
 
 class CollectedDirectory:
     """One ledger directory of `DbLedgerStorage`."""
+
+    index_may_run_ahead = False
 
     def __init__(self, directory: SingleDirectoryStorage) -> None:
         self._directory = directory
@@ -42,6 +44,9 @@ class CollectedDirectory:
     def location_of(self, ledger_id: int, entry_id: int) -> int:
         return self._directory.locations.get(ledger_id, entry_id)
 
+    def rows(self, ledger_id: int) -> Iterator[tuple[int, int]]:
+        return self._directory.locations.rows(ledger_id)
+
     def move(self, moves: Sequence[EntryMove]) -> int:
         return self._directory.locations.move(moves)
 
@@ -51,6 +56,8 @@ class CollectedDirectory:
 
 class CollectedEngine:
     """`SortedLedgerStorage` or `InterleavedLedgerStorage`: one space over all directories."""
+
+    index_may_run_ahead = True
 
     def __init__(self, storage: MemTableStorage) -> None:
         self._storage = storage
@@ -76,6 +83,13 @@ class CollectedEngine:
             return self._storage.cache.get(ledger_id, entry_id)
         except NoLedgerIndex:
             return 0
+
+    def rows(self, ledger_id: int) -> Iterator[tuple[int, int]]:
+        try:
+            for page in self._storage.cache.scan(ledger_id):
+                yield from page
+        except NoLedgerIndex:
+            return
 
     def move(self, moves: Sequence[EntryMove]) -> int:
         moved = sum(self._storage.cache.move(*each) for each in moves)

@@ -11,6 +11,7 @@ Threads: any; look-ups read files.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
@@ -33,11 +34,15 @@ from bookie_protocol.errors import StorageFault
 LOOK_S: Final = 5.0
 
 
-def candidates(usages: LogUsages, threshold: float, size_limit: int | None) -> list[LogUsage]:
+def candidates(
+    usages: LogUsages, threshold: float, size_limit: int | None, may_move: Callable[[int], bool] = lambda log_id: True
+) -> list[LogUsage]:
     """Logs below the threshold, the emptiest tenth first. Logs in doubt are left alone."""
     # A copy first: the collector adds and removes logs meanwhile.
     known = list(usages.usages.values())
-    found = [each for each in known if each.usage(size_limit) < threshold and not each.in_doubt]
+    found = [
+        each for each in known if each.usage(size_limit) < threshold and not each.in_doubt and may_move(each.log_id)
+    ]
     return sorted(found, key=lambda each: (bucket_of(each.usage(size_limit)), each.log_id))
 
 

@@ -7,6 +7,7 @@ Invariants
 - A listing that names no ledger at all while there are some here is believed only when it says so twice in a row
   and the service answers for each ledger that it does not exist.
 - A ledger that is named in any ensemble together with this bookie is never deleted.
+- No answer of a service that is not this bookie's cluster counts (`check_instance`, once in each pass).
 
 Threads: the garbage collection thread.
 
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_protocol.errors import MetadataError, PodkeeperError
@@ -49,16 +51,29 @@ class LedgerCollector:
         storage: CollectedStorage,
         metadata: GcMetadata,
         pay: Callable[[], None],
+        deleted: DeletedLedgers,
         *,
         verify: bool,
     ) -> None:
+        self.deleted = deleted
         self._storage = storage
         self._metadata = metadata
         self._pay = pay
         self._verify = verify
         self._saw_nothing = False
-        self.gone: set[int] = set()
-        """Ledgers that the service said do not exist; what of them lies in entry logs is garbage."""
+        self._instance_checked = False
+        self._elsewhere: dict[int, bool] = {}
+
+    def begin_pass(self) -> None:
+        """Answers of the pass before are void."""
+        self._instance_checked = False
+        self._elsewhere.clear()
+
+    def _check_instance(self) -> None:
+        if not self._instance_checked:
+            self._pay()
+            self._metadata.check_instance()
+            self._instance_checked = True
 
     # --- ledgers that no longer exist -----------------------------------------------------------------------
 
@@ -70,7 +85,7 @@ class LedgerCollector:
             result.complete = True
             return result
         try:
-            self._metadata.check_instance()
+            self._check_instance()
             self._compare(local, result)
         except MetadataError as error:
             _log.warning("search for deleted ledgers ended early: nothing more is deleted", reason=str(error))
@@ -142,7 +157,7 @@ class LedgerCollector:
             result.failed += 1
             _log.error("ledger could not be deleted, will be tried again", ledger=ledger_id, reason=str(error))
             return
-        self.gone.add(ledger_id)
+        self.deleted.add(ledger_id)
         result.deleted += 1
 
     # --- ledgers that live elsewhere ------------------------------------------------------------------------
@@ -151,7 +166,7 @@ class LedgerCollector:
         """Delete closed ledgers whose metadata names this bookie nowhere (any more)."""
         result = LedgerCollection()
         try:
-            self._metadata.check_instance()
+            self._check_instance()
             for ledger_id in sorted(self._storage.ledger_ids()):
                 self._pay()
                 if self._is_over_replicated(ledger_id):
@@ -183,18 +198,23 @@ class LedgerCollector:
     def is_dead(self, ledger_id: int) -> bool:
         """Whether entries in logs of a ledger that is not known here are garbage.
 
-        An index that lost a row must not make data garbage, so the metadata service is asked, once for each
-        ledger. Raises `MetadataError`.
+        An index that lost a row must not make data garbage: unless the ledger was deleted here, the metadata service
+        is asked, once in a pass for each ledger. Raises `MetadataError`.
         """
-        if ledger_id in self.gone:
+        if self.deleted.is_gone(ledger_id):
             return True
+        known = self._elsewhere.get(ledger_id)
+        if known is not None:
+            return known
+        self._check_instance()
         self._pay()
         metadata = self._metadata.read(ledger_id)
-        if metadata is not None and names(metadata, self._metadata.bookie_id):
-            return False
         if metadata is None:
-            self.gone.add(ledger_id)
-        return True
+            self.deleted.add(ledger_id)
+            return True
+        elsewhere = not names(metadata, self._metadata.bookie_id)
+        self._elsewhere[ledger_id] = elsewhere
+        return elsewhere
 
 
 def names(metadata: LedgerMetadata, bookie_id: str) -> bool:

@@ -1,8 +1,11 @@
 """How much of each entry log still lives.
 
 Invariants
-- Sizes come from the log's own map, or from a scan that ended cleanly. A scan that ended at damage makes the log
-  *quarantined*: it is never deleted and never compacted, since what lies behind the damage was not seen.
+- Sizes come from the log's own map, or from a scan. A log in which nothing seems to live goes only if a check sum
+  proves the map, or after a scan: a flipped bit in a map must not cost a log.
+- Where a scan ends before the log does, the index decides. If it places an entry behind that point, the log is
+  *quarantined*: never deleted, never compacted, since what lies there was not seen. If not, the log was being written
+  when power failed, and ends there.
 - A ledger counts as live unless it is known neither here nor to the metadata service.
 - What is kept in memory is packed (16 bytes a ledger in a log) and bounded by `max_bytes` over all logs; a map
   beyond that is read again in the next pass, a scan too.
@@ -15,14 +18,17 @@ Source: reference bookie behaviour, sections 6.2 and 6.7.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
-from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.entry_log.interface import LedgersMap
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
+from bookie_pod.storage.gc.index_check import find_row_behind
+from bookie_pod.storage.gc.ledger_collector import LedgerCollector
+from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_protocol.errors import MetadataError, StorageFault
 
 _log = structlog.get_logger(__name__)
@@ -64,41 +70,77 @@ class LogUsages:
 
     def __init__(
         self,
-        logs: EntryLogger,
+        storage: CollectedStorage,
+        ledgers: LedgerCollector,
         *,
-        is_known: Callable[[int], bool],
-        is_dead: Callable[[int], bool],
         pay_scan: Callable[[int, int], None],
+        breathe: Callable[[], None],
         quarantined: Mapping[int, str],
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
-        """`is_dead` tells of a ledger that is not known here whether its entries are garbage; it may raise
-        `MetadataError`. `pay_scan(entries, bytes)` waits before a scan goes on."""
+        """`ledgers` tells of a ledger that is not known here whether its entries are garbage. `pay_scan(entries,
+        bytes)` waits before a scan goes on; `breathe()` is called now and then in a search of the index."""
         self.usages: dict[int, LogUsage] = {}
         self.quarantined: dict[int, str] = dict(quarantined)
-        self.torn: set[int] = set()
-        """Logs that were active at a crash and end in the middle of an entry, which is normal."""
-        self._logs = logs
-        self._is_known = is_known
-        self._is_dead = is_dead
+        self.ends: dict[int, int] = {}
+        """Logs that end before their last byte, which is normal after a crash, and where."""
+        self.seen_deleted: set[int] = set()
+        """Ledgers that were deleted here, of which some log was seen to hold entries since `begin_pass`."""
+        self.all_seen = True
+        """Every log that was looked at since `begin_pass` could be judged, or is quarantined."""
+        self._storage = storage
+        self._ledgers = ledgers
         self._pay_scan = pay_scan
+        self._breathe = breathe
         self._max_bytes = max_bytes
         self._sizes: OrderedDict[int, LedgerSizes] = OrderedDict()
+        self._nbytes = 0
+        self._unproved: set[int] = set()
+
+    # --- passes ---------------------------------------------------------------------------------------------
+
+    def begin_pass(self, log_ids: Collection[int]) -> None:
+        """These are all logs now: forget the others."""
+        self.seen_deleted.clear()
+        self.all_seen = True
+        known = set(log_ids)
+        for log_id in (set(self.usages) | set(self._sizes) | self._unproved | set(self.ends)) - known:
+            self.forget(log_id)
+        for log_id in set(self.quarantined) - known:
+            # Somebody has removed it; another log may get the id one day.
+            _log.info("a quarantined entry log is gone", log_id=log_id)
+            del self.quarantined[log_id]
 
     def refresh(self, log_id: int) -> LogUsage | None:
         """Look at one flushed log. None: quarantined, or it could not be read in this pass."""
         if log_id in self.quarantined:
             return None
         try:
-            sizes = self.sizes(log_id)
+            usage = self._measure(log_id)
         except StorageFault as error:
             _log.error("entry log skipped in this pass", log_id=log_id, reason=str(error))
+            self.all_seen = False
             return None
+        if usage is not None:
+            self.usages[log_id] = usage
+        return usage
+
+    def _measure(self, log_id: int) -> LogUsage | None:
+        sizes = self.sizes(log_id)
         if sizes is None:
             return None
         usage = self._judge(log_id, sizes)
-        self.usages[log_id] = usage
+        if usage.is_dead and log_id in self._unproved:
+            sizes = self._read(log_id, scan=True)
+            return None if sizes is None else self._judge(log_id, sizes)
         return usage
+
+    def skip(self, log_id: int) -> None:
+        """The log may not be touched in this pass."""
+        self.forget(log_id)
+        self.all_seen = False
+
+    # --- bytes per ledger -----------------------------------------------------------------------------------
 
     def sizes(self, log_id: int) -> LedgerSizes | None:
         """Bytes per ledger of a log; None when it is damaged (and quarantined from now on). `StorageFault`."""
@@ -106,31 +148,47 @@ class LogUsages:
         if known is not None:
             self._sizes.move_to_end(log_id)
             return known
-        found = self._logs.ledgers_map(log_id, self._pay_scan)
-        if not found.complete:
+        return self._read(log_id)
+
+    def _read(self, log_id: int, *, scan: bool = False) -> LedgerSizes | None:
+        found = self._storage.logs.ledgers_map(log_id, self._pay_scan, scan=scan)
+        start = found.missing_from
+        if start is not None:
             assert found.end is not None
-            self.quarantine(log_id, f"at {found.end.position}: {found.end.detail}")
-            return None
-        if found.end is not None and not found.end.clean:
-            self.torn.add(log_id)
+            if self._is_damaged(log_id, start, found):
+                return None
+            self.ends[log_id] = start
+        if found.checked or found.end is not None:
+            self._unproved.discard(log_id)
+        else:
+            self._unproved.add(log_id)
         self._remember(log_id, found.ledgers)
         return found.ledgers
+
+    def _is_damaged(self, log_id: int, start: int, found: LedgersMap) -> bool:
+        """Whether there was something behind the point where a scan ended; quarantines the log if so."""
+        assert found.end is not None
+        behind = find_row_behind(self._storage, log_id, start, closed=found.closed, breathe=self._breathe)
+        if behind is None:
+            _log.info("entry log ends before its last byte", log_id=log_id, position=start, detail=found.end.detail)
+            return False
+        self.quarantine(
+            log_id,
+            f"at {start}: {found.end.detail}; entry {behind.entry_id} of ledger {behind.ledger_id} should be at"
+            f" {behind.position}",
+        )
+        return True
 
     def peek(self, log_id: int) -> LedgerSizes | None:
         """Bytes per ledger if memory holds them. Any thread."""
         return self._sizes.get(log_id)
 
     def forget(self, log_id: int) -> None:
-        """The log is gone."""
+        """The log is gone, or may not be touched."""
         self.usages.pop(log_id, None)
-        self._sizes.pop(log_id, None)
-        self.torn.discard(log_id)
-
-    def keep_only(self, log_ids: set[int]) -> None:
-        """Forget all logs but these."""
-        for log_id in set(self.usages) | set(self._sizes):
-            if log_id not in log_ids:
-                self.forget(log_id)
+        self._drop(log_id)
+        self.ends.pop(log_id, None)
+        self._unproved.discard(log_id)
 
     def quarantine(self, log_id: int, detail: str) -> None:
         """Never touch this log again; a person, or re-replication, must."""
@@ -144,16 +202,28 @@ class LogUsages:
         self.forget(log_id)
 
     def _remember(self, log_id: int, sizes: LedgerSizes) -> None:
+        self._drop(log_id)
         self._sizes[log_id] = sizes
-        while len(self._sizes) > 1 and sum(each.nbytes for each in self._sizes.values()) > self._max_bytes:
-            self._sizes.popitem(last=False)
+        self._nbytes += sizes.nbytes
+        while len(self._sizes) > 1 and self._nbytes > self._max_bytes:
+            self._nbytes -= self._sizes.popitem(last=False)[1].nbytes
+
+    def _drop(self, log_id: int) -> None:
+        sizes = self._sizes.pop(log_id, None)
+        if sizes is not None:
+            self._nbytes -= sizes.nbytes
+
+    # --- what lives -----------------------------------------------------------------------------------------
 
     def _judge(self, log_id: int, sizes: LedgerSizes) -> LogUsage:
         remaining = ledgers = in_doubt = 0
+        deleted, has_ledger = self._ledgers.deleted, self._storage.has_ledger
         for ledger_id, nbytes in sizes.pairs():
-            if not self._is_known(ledger_id):
+            known = has_ledger(ledger_id)
+            if not known:
                 try:
-                    if self._is_dead(ledger_id):
+                    if self._ledgers.is_dead(ledger_id):
+                        self.seen_deleted.add(ledger_id)
                         continue
                     _log.error(
                         "a ledger that the metadata service places here is in an entry log but not in the index",
@@ -163,6 +233,9 @@ class LogUsages:
                 except MetadataError:
                     pass
                 in_doubt += nbytes
+            elif ledger_id in deleted:
+                deleted.came_back(ledger_id)
+                self.seen_deleted.add(ledger_id)
             remaining += nbytes
             ledgers += 1
         return LogUsage(log_id, sizes.total, remaining, ledgers, in_doubt)

@@ -62,10 +62,13 @@ class GcTimes:
 
 @dataclass(frozen=True, slots=True)
 class Force:
-    """A pass that somebody asked for. None: as the rules and suspensions say, but at once."""
+    """A pass that somebody asked for. None: as the rules and suspensions say, but at once, unless the other kind was
+    asked for by name; False: not this kind."""
 
     major: bool | None = None
     minor: bool | None = None
+    by_disk: bool = False
+    """Because a disk has become full; forgotten when there is room again."""
 
 
 @dataclass(slots=True)
@@ -103,6 +106,6 @@ class CompactionSchedule:
         possible = rule.periodic or (self.force_allowed and 0 < rule.threshold < 1)
         if named:
             return possible
-        if force.major is not None or force.minor is not None:
+        if force.major or force.minor:
             return False  # the other kind was asked for by name
         return possible and not suspended

@@ -19,6 +19,7 @@ from typing import Any, Final
 import structlog
 
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.schedule import GcTimes
 from bookie_protocol.errors import StorageFault
 
@@ -40,7 +41,12 @@ class GcStateFile:
 
     def __init__(self, files: Files, folder: str) -> None:
         self._files = files
+        self._folder = folder
         self._path = posixpath.join(folder, NAME)
+
+    def deleted_ledgers(self) -> DeletedLedgers:
+        """What lies beside it: the ledgers that were deleted here."""
+        return DeletedLedgers(self._files, self._folder)
 
     def read(self, now_ms: int) -> GcMemory:
         """What was stored; `now_ms` stands for times that nobody knows."""

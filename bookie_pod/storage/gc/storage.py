@@ -5,7 +5,7 @@ Threads: the garbage collection thread calls all of it, beside reads, writes and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 from bookie_pod.storage.entry_log.interface import EntryLogger
@@ -17,6 +17,11 @@ class CollectedStorage(Protocol):
 
     @property
     def logs(self) -> EntryLogger: ...
+
+    @property
+    def index_may_run_ahead(self) -> bool:
+        """A power cut may leave rows of entries that were never acknowledged, which point beyond the end of a log."""
+        ...
 
     def ledger_ids(self) -> Collection[int]:
         """Every ledger known here."""
@@ -34,6 +39,11 @@ class CollectedStorage(Protocol):
 
     def location_of(self, ledger_id: int, entry_id: int) -> int:
         """Where the index says the entry is; 0 when it says nothing. `StorageFault`."""
+        ...
+
+    def rows(self, ledger_id: int) -> Iterator[tuple[int, int]]:
+        """(entry id, location) of everything that the index has of a ledger; nothing of an unknown one.
+        `StorageFault`."""
         ...
 
     def move(self, moves: Sequence[EntryMove]) -> int:

@@ -1,7 +1,9 @@
 """How fast garbage collection may read and write.
 
 Invariants
-- Work is paid for before it is done, and after a pause no more than `BURST_S` seconds' worth comes at once.
+- No work begins before the work before it is earned, and after a pause no more than `BURST_S` seconds' worth comes
+  at once, beside one piece of work.
+- A rate that changes, or pressure that begins or ends, counts at once, for what is waited for too.
 - While the foreground is under pressure the rate is a tenth: collection gives way, but never stands still, because a
   full disk needs it.
 - Every wait ends at once when the collection is stopped.
@@ -18,8 +20,9 @@ from typing import Final
 
 BURST_S: Final = 0.1
 YIELD_FACTOR: Final = 0.1
+MIN_WAIT_S: Final = 0.001
 MAX_WAIT_S: Final = 0.25
-"""Longest single wait, after which the pressure is looked at anew."""
+"""Shortest and longest single wait, after which pressure and rate are looked at anew."""
 
 
 class CollectionStopped(Exception):
@@ -43,22 +46,31 @@ class Throttle:
         self._stopped = stopped
         self._under_pressure = under_pressure
         self._clock = clock
-        self._free_at = clock()
+        self._owed = 0.0
+        """Permits that were used and not earned yet; below 0: earned in a pause."""
+        self._earned_until = clock()
 
     def change(self, rate: float, *, by_bytes: bool) -> None:
-        """Another rate, from the next piece of work on."""
+        """Another rate, also for what was used and not earned yet."""
+        if by_bytes != self.by_bytes:
+            self._owed = 0.0  # entries are no bytes
         self.rate, self.by_bytes = rate, by_bytes
 
     def pay(self, entries: int, nbytes: int) -> None:
-        """Wait until this much work may be done. Raises `CollectionStopped`."""
-        cost = nbytes if self.by_bytes else entries
+        """Wait until earlier work is earned, then use the permits of this one. Raises `CollectionStopped`."""
         while True:
             if self._stopped.is_set():
                 raise CollectionStopped
-            now = self._clock()
-            wait = self._free_at - now
-            if wait <= 0:
+            rate = self._earn()
+            if self._owed <= 0:
                 break
-            self._stopped.wait(min(wait, MAX_WAIT_S))
+            self._stopped.wait(min(max(self._owed / rate, MIN_WAIT_S), MAX_WAIT_S))
+        self._owed += nbytes if self.by_bytes else entries
+
+    def _earn(self) -> float:
+        """Permits for the time since the last look, at the rate of this moment, which is returned."""
         rate = self.rate * (YIELD_FACTOR if self._under_pressure() else 1.0)
-        self._free_at = max(self._free_at, now - BURST_S) + cost / rate
+        now = self._clock()
+        self._owed = max(self._owed - (now - self._earned_until) * rate, -BURST_S * rate)
+        self._earned_until = now
+        return rate

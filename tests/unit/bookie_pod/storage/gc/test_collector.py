@@ -6,13 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_pod.storage.gc.schedule import Force
 from bookie_protocol.errors import NoSuchLedger
-from tests.support.gc_rig import FAST, GcRig
+from tests.support.gc_rig import FAST, MAJOR, MINOR, GcRig
 from tests.support.storage_engine import entry
-
-MINOR = Force(minor=True)
-MAJOR = Force(major=True)
 
 
 def test_one_ledger_keeps_a_log_alive_until_minor_compaction() -> None:

@@ -1,0 +1,165 @@
+"""Which entries of a log live, and whether the log is what it should be.
+
+An entry is copied when
+- the index points to *this* copy of it;
+- the index points to no copy at all, and the ledger was never deleted here while this log existed (then the entry would
+  be one of an earlier ledger of the same id);
+- the index points to a place where the entry is not: a row that is damaged.
+Any other copy is garbage.
+
+`LogDamaged` is raised, and the log must stay, when
+- the scan ends before the log does, or finds other bytes per ledger than the log was measured to have;
+- the index places a neighbour of some entry into this log, and it is not there: its head is damaged.
+
+Threads: the garbage collection thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
+from bookie_pod.storage.entry_log.interface import Scan
+from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes, LedgerSizesBuilder
+from bookie_pod.storage.gc.index_check import is_there
+from bookie_pod.storage.gc.storage import CollectedStorage
+from bookie_pod.storage.index.locations import MAX_ENTRY_ID
+from bookie_protocol.errors import StorageFault
+
+_log = structlog.get_logger(__name__)
+
+RUN_BYTES: Final = 1 << 20
+RUN_ENTRIES: Final = 1024
+
+Pay = Callable[[int, int], None]
+"""`pay(entries, bytes)` waits until that much may be read or written; raises `CollectionStopped`."""
+
+
+class LogDamaged(StorageFault):
+    """An entry log is not what its map, or the index, says."""
+
+
+def _never(ledger_id: int) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The log to compact, and what is known of it."""
+
+    log_id: int
+    sizes: LedgerSizes
+    """Bytes per ledger, as it was measured."""
+    end: int | None = None
+    """Where it ends before its last byte, as a log may that was written at a crash."""
+    may_be_earlier_life: Callable[[int], bool] = _never
+    """Whether entries of this ledger may be of an earlier one with the same id."""
+
+
+class Run:
+    """Consecutive entries of one ledger; `rows` is what the index says of each."""
+
+    __slots__ = ("entries", "entry_ids", "ledger_id", "locations", "nbytes", "rows")
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.entry_ids: list[int] = []
+        self.locations: list[int] = []
+        self.rows: list[int] = []
+        self.entries: list[bytes] = []
+        self.nbytes = 0
+        """With the 4-byte sizes."""
+
+    def add(self, entry_id: int, location: int, row: int, entry: bytes) -> None:
+        self.entry_ids.append(entry_id)
+        self.locations.append(location)
+        self.rows.append(row)
+        self.entries.append(entry)
+        self.nbytes += SIZE_BYTES + len(entry)
+
+    @property
+    def full(self) -> bool:
+        return self.nbytes >= RUN_BYTES or len(self.entries) >= RUN_ENTRIES
+
+
+def live_runs(storage: CollectedStorage, source: Source, pay: Pay) -> Iterator[Run]:
+    """The live entries of a log. Reading is paid for here. Ends with `LogDamaged` unless the whole log was seen."""
+    scan = storage.logs.scan(source.log_id)
+    counted = LedgerSizesBuilder()
+    for run in _runs(scan, pay):
+        counted.add(run.ledger_id, run.nbytes)
+        if not storage.has_ledger(run.ledger_id):
+            continue
+        _check_neighbours(storage, source, run)
+        live = _living(storage, source, run)
+        if live.entries:
+            yield live
+    if not scan.end.clean and scan.end.position != source.end:
+        raise LogDamaged(f"entry log {source.log_id:x}.log is damaged at {scan.end.position}: {scan.end.detail}")
+    if not counted.build().same_as(source.sizes):
+        raise LogDamaged(
+            f"entry log {source.log_id:x}.log does not hold the bytes per ledger that it was measured to have"
+        )
+
+
+def _runs(scan: Scan[bytes], pay: Pay) -> Iterator[Run]:
+    """Entries as they lie in the log, cut where the ledger changes or enough came together."""
+    run: Run | None = None
+    for location, ledger_id, entry_id, entry in scan:
+        pay(1, SIZE_BYTES + len(entry))
+        if run is not None and (run.ledger_id != ledger_id or run.full):
+            yield run
+            run = None
+        if run is None:
+            run = Run(ledger_id)
+        run.add(entry_id, location, 0, entry)
+    if run is not None:
+        yield run
+
+
+def _living(storage: CollectedStorage, source: Source, run: Run) -> Run:
+    """Those that have to be copied."""
+    live = Run(run.ledger_id)
+    for entry_id, location, entry in zip(run.entry_ids, run.locations, run.entries, strict=True):
+        row = storage.location_of(run.ledger_id, entry_id)
+        if row == 0:
+            lives = not source.may_be_earlier_life(run.ledger_id)
+        else:
+            lives = row == location or not _is_elsewhere(storage, row, run.ledger_id, entry_id)
+        if lives:
+            live.add(entry_id, location, row, entry)
+    return live
+
+
+def _is_elsewhere(storage: CollectedStorage, row: int, ledger_id: int, entry_id: int) -> bool:
+    if is_there(storage, row, ledger_id, entry_id):
+        return True
+    log_id, position = split_location(row)
+    _log.error(
+        "the index points to a place where the entry is not; a copy that compaction has met takes its place",
+        ledger=ledger_id,
+        entry=entry_id,
+        log_id=log_id,
+        position=position,
+    )
+    return False
+
+
+def _check_neighbours(storage: CollectedStorage, source: Source, run: Run) -> None:
+    """The entries right before and behind those of the run, if the index places them here, must be here."""
+    ids = set(run.entry_ids)
+    neighbours = {near for entry_id in ids for near in (entry_id - 1, entry_id + 1)} - ids
+    for entry_id in neighbours:
+        row = storage.location_of(run.ledger_id, entry_id) if 0 <= entry_id <= MAX_ENTRY_ID else 0
+        log_id, position = split_location(row)
+        if not row or log_id != source.log_id or (source.end is not None and position > source.end):
+            continue
+        if not is_there(storage, row, run.ledger_id, entry_id):
+            raise LogDamaged(
+                f"entry log {log_id:x}.log is damaged at {position}: entry {entry_id} of ledger {run.ledger_id}"
+                " should be there"
+            )

@@ -1,0 +1,181 @@
+"""Gives back the space of entry logs: those in which nothing lives go, mostly dead ones are compacted.
+
+Invariants
+- A log goes only when `LogUsages` is certain that nothing lives in it, or after the compactor has moved what does.
+- A log is compacted only after a flush of the storage that began when it was rotated and synced already: then all its
+  rows are in the index.
+- Without a flush (a full disk takes none) dead logs go all the same: space comes back, and a ledger whose deletion a
+  crash forgets is deleted again.
+- Logs that somebody else found damaged (`excluded`) are left alone.
+
+Threads: the garbage collection thread; `progress`, `phase` and `running` may be read by any.
+
+Source: reference bookie behaviour, sections 6.2 and 6.5.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from bookie_pod.storage.gc.compactor import Compactor
+from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
+from bookie_pod.storage.gc.inspection import candidates
+from bookie_pod.storage.gc.live_entries import LogDamaged, Source
+from bookie_pod.storage.gc.log_usage import LogUsage, LogUsages
+from bookie_pod.storage.gc.metrics import GcMetrics
+from bookie_pod.storage.gc.reports import PassResult
+from bookie_pod.storage.gc.schedule import Compaction, CompactionRule
+from bookie_pod.storage.gc.storage import CollectedStorage
+from bookie_protocol.errors import NoWritableDirectory, StorageFault
+
+_log = structlog.get_logger(__name__)
+
+
+def _none(log_id: int) -> bool:
+    return False
+
+
+class SpaceReclaimer:
+    """The part of a pass that touches entry logs."""
+
+    def __init__(
+        self,
+        storage: CollectedStorage,
+        usages: LogUsages,
+        deleted: DeletedLedgers,
+        compactor: Compactor,
+        metrics: GcMetrics,
+        check_stopped: Callable[[], None],
+    ) -> None:
+        """`check_stopped` raises `CollectionStopped`."""
+        self.excluded: Callable[[int], bool] = _none
+        self.phase = ""
+        self.progress = (0, 0)
+        self.running: Compaction | None = None
+        self._storage = storage
+        self._usages = usages
+        self._deleted = deleted
+        self._compactor = compactor
+        self._metrics = metrics
+        self._check_stopped = check_stopped
+        self._indexed: set[int] = set()
+
+    def recover(self, result: PassResult) -> None:
+        """Finish compactions that a crash interrupted. `StorageFault`."""
+        found = self._compactor.recover(self._usages.quarantined)
+        for log_id, detail in found.damaged.items():
+            self._usages.quarantine(log_id, detail)
+            result.errors.append(detail)
+        for log_id in found.emptied:
+            if self._storage.logs.is_flushed(log_id):
+                self._delete_log(log_id, result, compacted=True)
+
+    # --- measuring ------------------------------------------------------------------------------------------
+
+    def measure(self, result: PassResult) -> None:
+        """Look at every log that is complete; remove those in which nothing lives."""
+        logs = self._storage.logs
+        present = logs.log_ids()
+        flushed = [log_id for log_id in present if logs.is_flushed(log_id)]
+        self._indexed.intersection_update(flushed)
+        self._usages.begin_pass(present)
+        try:
+            # After the list, not before: a log that was synced in the middle of a flush lacks rows until its end.
+            self._storage.flush()
+            self._indexed.update(flushed)
+        except StorageFault as error:
+            result.errors.append(f"measuring entry logs: {error}")
+            _log.warning("flush failed: only logs in which nothing lives are removed", reason=str(error))
+        for done, log_id in enumerate(flushed):
+            self._check_stopped()
+            self.progress = (done, len(flushed))
+            if self.excluded(log_id):
+                self._usages.skip(log_id)
+                continue
+            usage = self._usages.refresh(log_id)
+            if usage is not None and usage.is_dead:
+                self._delete_log(log_id, result, compacted=False)
+        if self._usages.all_seen:
+            self._deleted.retain(
+                self._usages.seen_deleted, min(set(present) - set(flushed), default=logs.least_unflushed_log_id())
+            )
+
+    def _delete_log(self, log_id: int, result: PassResult, *, compacted: bool) -> None:
+        logs = self._storage.logs
+        try:
+            nbytes = logs.size(log_id)
+            logs.delete(log_id)
+        except StorageFault as error:
+            self._metrics.delete_failed()
+            result.errors.append(f"entry log {log_id:x}.log: {error}")
+            _log.error("entry log not deleted, will be tried again", log_id=log_id, reason=str(error))
+            return
+        self._usages.forget(log_id)
+        result.logs_deleted += 1
+        result.reclaimed_bytes += nbytes
+        self._metrics.reclaimed(nbytes, compacted=compacted)
+        _log.info("entry log deleted", log_id=log_id, reclaimed_bytes=nbytes, compacted=compacted)
+
+    # --- compaction -----------------------------------------------------------------------------------------
+
+    def candidates(self, threshold: float, size_limit: int | None) -> list[LogUsage]:
+        """Logs that a compaction would take, in its order."""
+        return candidates(self._usages, threshold, size_limit, self._indexed.__contains__)
+
+    def compact(self, compaction: Compaction, rule: CompactionRule, size_limit: int | None, result: PassResult) -> None:
+        """Make one compaction. Raises `CollectionStopped`."""
+        self.running = result.compaction = compaction
+        began = time.monotonic()
+        try:
+            found = self.candidates(rule.threshold, size_limit)
+            for done, usage in enumerate(found):
+                self.progress = (done, len(found))
+                if rule.max_time_ms > 0 and (time.monotonic() - began) * 1000 >= rule.max_time_ms:
+                    _log.info("compaction ends: its time is used up", kind=compaction.value)
+                    break
+                if not self._compact_log(usage.log_id, result):
+                    break
+        finally:
+            self.running = None
+
+    def _compact_log(self, log_id: int, result: PassResult) -> bool:
+        """Compact one log; False when going on makes no sense."""
+        self.phase = f"compacting entry log {log_id:x}.log"
+        try:
+            source = self._source(log_id)
+            if source is None:
+                return True
+            copied = self._compactor.compact(source)
+        except LogDamaged as error:
+            self._usages.quarantine(log_id, str(error))
+            result.errors.append(str(error))
+            return True
+        except NoWritableDirectory as error:
+            result.errors.append(str(error))
+            _log.warning("compaction ends: no directory takes a new log", reason=str(error))
+            return False
+        except StorageFault as error:
+            result.errors.append(str(error))
+            _log.error("entry log not compacted, will be tried again", log_id=log_id, reason=str(error))
+            return True
+        result.logs_compacted += 1
+        self._delete_log(log_id, result, compacted=True)
+        result.reclaimed_bytes -= copied
+        return True
+
+    def _source(self, log_id: int) -> Source | None:
+        """None: it must not be touched (any more)."""
+        if self.excluded(log_id):
+            return None
+        sizes = self._usages.sizes(log_id)
+        if sizes is None:
+            return None
+        return Source(
+            log_id,
+            sizes,
+            self._usages.ends.get(log_id),
+            lambda ledger_id: self._deleted.may_be_earlier_life(ledger_id, log_id),
+        )
