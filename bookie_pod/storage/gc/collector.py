@@ -43,7 +43,7 @@ from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.gc.throttle import CollectionStopped, Throttle
 from bookie_pod.storage.index.locations import YIELD_SECONDS
-from bookie_protocol.errors import MetadataError, StorageFault
+from bookie_protocol.errors import MetadataError, StorageFailed, StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -167,6 +167,8 @@ class GarbageCollector:
                 self.run_pass()
             except CollectionStopped:
                 return
+            except StorageFailed:
+                pass  # it is told; the next checkpoint stops the bookie
             except Exception as error:  # the thread must outlive a fault of ours; the next pass begins anew
                 _log.exception("garbage collection pass failed", reason=str(error))
             due = self.options.wait_ms / 1000
@@ -214,7 +216,7 @@ class GarbageCollector:
     # --- one pass -------------------------------------------------------------------------------------------
 
     def run_pass(self) -> PassResult:
-        """Make one pass on the calling thread. Raises `CollectionStopped`."""
+        """Make one pass on the calling thread. Raises `CollectionStopped`, `StorageFailed`."""
         with self._pass_lock:
             with self._wake:
                 force, self._force = self._force, None
@@ -230,18 +232,20 @@ class GarbageCollector:
             return result
 
     def _pass(self, force: Force | None, result: PassResult) -> None:
-        self._step("finishing interrupted compactions", result, lambda: self._reclaimer.recover(result))
+        recovered = self._step("finishing interrupted compactions", result, lambda: self._reclaimer.recover(result))
         with self._metrics.timed(GcStage.LEDGERS):
             self._step("deleting ledgers", result, lambda: self._delete_ledgers(result))
         self._step("measuring entry logs", result, lambda: self._measure(result))
         compaction = self.schedule.choose(self._memory.times, self._now_ms(), force)
-        if compaction is not None:
+        # Each compaction that does not end leaves a copy of a log: none is begun before the last one is finished.
+        if compaction is not None and recovered:
             with self._metrics.timed(GcStage.COMPACTION):
                 self._step(f"{compaction.value} compaction", result, lambda: self._compact(compaction, result))
         if self._index_compaction_at is not None and self._now_ms() >= self._index_compaction_at:
             self._step("compacting the location index", result, self._compact_index)
 
-    def _step(self, phase: str, result: PassResult, work: Callable[[], None]) -> None:
+    def _step(self, phase: str, result: PassResult, work: Callable[[], None]) -> bool:
+        """Whether it ended without an error. Raises `StorageFailed`: nothing helps but a restart."""
         self._reclaimer.phase, self._reclaimer.progress = phase, (0, 0)
         self._check_stopped()
         try:
@@ -249,6 +253,10 @@ class GarbageCollector:
         except (StorageFault, MetadataError) as error:
             result.errors.append(f"{phase}: {error}")
             _log.error("garbage collection", phase=phase, reason=str(error))
+            if isinstance(error, StorageFailed):
+                raise
+            return False
+        return True
 
     def _delete_ledgers(self, result: PassResult) -> None:
         self._ledgers.begin_pass()

@@ -29,9 +29,13 @@ from bookie_pod.storage.gc.index_check import find_row_behind, is_there
 from bookie_pod.storage.gc.live_entries import LogDamaged, Pay, Run, Source, live_runs
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.index.locations import EntryMove
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import StorageFailed, StorageFault
 
 _log = structlog.get_logger(__name__)
+
+
+class IndexNotMoved(StorageFault):
+    """The index could not be pointed to copies. The next logs would fare no better."""
 
 
 @dataclass(slots=True)
@@ -48,7 +52,8 @@ class Compactor(Protocol):
     """Moves the live entries of one log away; the log may be deleted when it returns."""
 
     def compact(self, source: Source) -> int:
-        """Bytes that were copied. Raises `LogDamaged`, `StorageFault`, `CollectionStopped`; then the log stays."""
+        """Bytes that were copied. Raises `LogDamaged`, `IndexNotMoved`, another `StorageFault`, `CollectionStopped`;
+        then the log stays."""
         ...
 
     def recover(self, leave: Container[int]) -> Recovered:
@@ -151,9 +156,9 @@ class TransactionalCompactor:
                 continue  # moved before the crash, or written anew meanwhile
             moves.append(EntryMove(ledger_id, entry_id, old, new))
             if len(moves) >= self._max_outstanding:
-                self._storage.move(moves)
+                _move(self._storage, moves)
                 moves = []
-        self._storage.move(moves)
+        _move(self._storage, moves)
         target.finish()
 
     def _is_void(self, location: int, source_id: int, ledger_id: int, entry_id: int) -> bool:
@@ -203,7 +208,7 @@ class PlainCompactor:
         logs.sync()
         if logs.generation != generation:
             raise StorageFault("a log that compaction had appended to was given up after a failed sync")
-        self._storage.move(moves)
+        _move(self._storage, moves)
 
 
 def _moves(run: Run, places: Sequence[int]) -> list[EntryMove]:
@@ -211,3 +216,12 @@ def _moves(run: Run, places: Sequence[int]) -> list[EntryMove]:
         EntryMove(run.ledger_id, entry_id, old, new)
         for entry_id, old, new in zip(run.entry_ids, run.rows, places, strict=True)
     ]
+
+
+def _move(storage: CollectedStorage, moves: Sequence[EntryMove]) -> None:
+    try:
+        storage.move(moves)
+    except StorageFailed:
+        raise
+    except StorageFault as error:
+        raise IndexNotMoved(f"the index could not be pointed to copies of entries: {error}") from error

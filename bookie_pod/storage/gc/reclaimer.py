@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import structlog
 
-from bookie_pod.storage.gc.compactor import Compactor
+from bookie_pod.storage.gc.compactor import Compactor, IndexNotMoved
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.inspection import candidates
 from bookie_pod.storage.gc.live_entries import LogDamaged, Source
@@ -29,7 +29,7 @@ from bookie_pod.storage.gc.metrics import GcMetrics
 from bookie_pod.storage.gc.reports import PassResult
 from bookie_pod.storage.gc.schedule import Compaction, CompactionRule
 from bookie_pod.storage.gc.storage import CollectedStorage
-from bookie_protocol.errors import NoWritableDirectory, StorageFault
+from bookie_protocol.errors import NoWritableDirectory, StorageFailed, StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -86,6 +86,8 @@ class SpaceReclaimer:
             # After the list, not before: a log that was synced in the middle of a flush lacks rows until its end.
             self._storage.flush()
             self._indexed.update(flushed)
+        except StorageFailed:
+            raise
         except StorageFault as error:
             result.errors.append(f"measuring entry logs: {error}")
             _log.warning("flush failed: only logs in which nothing lives are removed", reason=str(error))
@@ -157,6 +159,12 @@ class SpaceReclaimer:
             result.errors.append(str(error))
             _log.warning("compaction ends: no directory takes a new log", reason=str(error))
             return False
+        except IndexNotMoved as error:
+            result.errors.append(str(error))
+            _log.error("compaction ends", log_id=log_id, reason=str(error))
+            return False
+        except StorageFailed:
+            raise
         except StorageFault as error:
             result.errors.append(str(error))
             _log.error("entry log not compacted, will be tried again", log_id=log_id, reason=str(error))
