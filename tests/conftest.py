@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.timeouts import (  # noqa: F401 - hooks
@@ -25,6 +26,12 @@ def pytest_sessionstart() -> None:
     """A shell that runs the tests in the background has SIGINT ignored, here and in every process that is started."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_log_set_up() -> None:
+    """A command or a simulation that an earlier test ran may have set the log up for the whole process."""
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
