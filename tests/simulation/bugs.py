@@ -18,24 +18,67 @@ from bookie_client.reading.lac_vote import LacVote
 from bookie_client.recovery import entry_vote, forward_read
 from bookie_client.recovery.end import _Forward
 from bookie_client.recovery.parts import RecoveryParts
-from bookie_client.recovery.rewrite import Rewriter
+from bookie_client.recovery.rewrite import Rewriter, _Rewrites
+from bookie_client.writing import handle
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.ensemble_change import replace_bookies
+from bookie_client.writing.force import UnsyncedWatch
 from bookie_client.writing.handle import WriteHandle
 from bookie_client.writing.spares import find_spares
 from bookie_protocol.errors import BookieUnavailable, LedgerStateUnknown, NoSuchEntry, NoSuchLedger, PodkeeperError
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from tests.support.simulation.scenario import FaultPlan, Scenario, draw
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
+def _as_drawn(scenario: Scenario) -> Scenario:
+    return scenario
+
+
+def _deferred_sync_and_restarts(scenario: Scenario) -> Scenario:
+    """Ledgers with deferred sync, bookies that are killed."""
+    ledgers = tuple(replace(plan, kind="deferred", recoverers=0) for plan in scenario.ledgers)
+    faults = tuple(replace(fault, kind="kill") for fault in scenario.faults)
+    client = replace(scenario.client, protocol_version=3)
+    return replace(scenario, ledgers=ledgers, faults=faults, client=client)
+
+
+def _many_recoveries(scenario: Scenario) -> Scenario:
+    """Every ledger is recovered by several clients, some of which are killed, while others follow it."""
+    ledgers = tuple(replace(plan, kind="plain", recoverers=4, tailers=3) for plan in scenario.ledgers)
+    kinds = ("recover", "reset", "kill recoverer", "slow disk", "kill", "one-way")
+    faults = tuple(
+        FaultPlan(kinds[number % 6], None, "in recovery", 1 + number // 6, 0.001 + 0.003 * (number % 7))
+        for number in range(18)
+    )
+    window = replace(scenario.client, write_window_entries=16, recovery_window_entries=8)
+    return replace(scenario, ledgers=ledgers, faults=faults, client=window)
+
+
+def _bookies_fail_as_recovery_begins(scenario: Scenario) -> Scenario:
+    """The writer sees them fail before it is fenced."""
+    ledgers = tuple(replace(plan, kind="plain", recoverers=2, entries=200, pause=0.005) for plan in scenario.ledgers)
+    kinds = ("kill", "kill", "reset", "kill")
+    faults = tuple(
+        FaultPlan(kinds[number % 4], None, "in recovery", 1 + number // 4, 0.0002 * (1 + number % 4))
+        for number in range(16)
+    )
+    return replace(scenario, bookies=scenario.quorums[0] + 3, ledgers=ledgers, faults=faults)
+
+
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """`seeds`: so many from 0 on must be enough to find it."""
+    """`seeds`: so many from 0 on must be enough to find it, with the scenarios that `focus` makes of them."""
 
     name: str
     patch: Patch
     rules: tuple[str, ...]
     seeds: int
+    focus: Callable[[Scenario], Scenario] = _as_drawn
+
+    def scenario(self, seed: int) -> Scenario:
+        return self.focus(draw(seed))
 
 
 def _acknowledge_one_early(patch: pytest.MonkeyPatch) -> None:
@@ -140,6 +183,21 @@ def _do_not_store_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Rewriter, "store", store)
 
 
+def _readers_hear_how_far_recovery_is(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Rewrites, "begin", AddState.begin)
+
+
+def _change_the_ensemble_of_a_ledger_in_recovery(patch: pytest.MonkeyPatch) -> None:
+    def needed(metadata: LedgerMetadata, failed: Mapping[int, str]) -> bool:
+        return any(metadata.last_ensemble[position] == bookie for position, bookie in failed.items())
+
+    patch.setattr(handle, "change_needed", needed)
+
+
+def _force_in_spite_of_a_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(UnsyncedWatch, "_lost", lambda self, bookie: None)
+
+
 BUGS = (
     Bug("acknowledge at Qa - 1", _acknowledge_one_early, ("S5", "S3", "S4"), 20),
     Bug("skip the fence", _skip_the_fence, ("S14", "S3", "S5"), 20),
@@ -151,5 +209,26 @@ BUGS = (
     Bug("take the LAC of one bookie", _one_bookie_is_enough, ("F", "S3", "S14"), 200),
     Bug("keep the acknowledgements of replaced bookies", _keep_acknowledgements_of_replaced, ("S5", "S4"), 250),
     Bug("take the last entry for confirmed", _last_entry_is_confirmed, ("S7", "S13", "S4", "L"), 20),
+    Bug(
+        "readers hear how far a recovery is",
+        _readers_hear_how_far_recovery_is,
+        ("S7", "S13"),
+        600,
+        _many_recoveries,
+    ),
+    Bug(
+        "change the ensemble of a ledger in recovery",
+        _change_the_ensemble_of_a_ledger_in_recovery,
+        ("S3", "S5", "S14", "S10", "S7"),
+        600,
+        _bookies_fail_as_recovery_begins,
+    ),
+    Bug(
+        "force in spite of a restart",
+        _force_in_spite_of_a_restart,
+        ("S5", "S4"),
+        300,
+        _deferred_sync_and_restarts,
+    ),
     Bug("do not store again what recovery finds", _do_not_store_again, ("S4", "S5", "S6"), 100),
 )

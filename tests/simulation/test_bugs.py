@@ -6,6 +6,7 @@ import pytest
 
 from tests.simulation.__main__ import main
 from tests.simulation.bugs import BUGS, Bug
+from tests.support.simulation.run import run
 from tests.support.simulation.runner import run_seed, run_seeds
 
 
@@ -13,7 +14,7 @@ from tests.support.simulation.runner import run_seed, run_seeds
 def test_the_bug_is_found(bug: Bug, monkeypatch):
     bug.patch(monkeypatch)
     for seed in range(bug.seeds):
-        result = run_seed(seed)
+        result = run(bug.scenario(seed))
         if result.failed:
             rule = result.violations[0].split(" ")[0]
             assert rule in bug.rules, result.violations[0]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.requests import ReadRequest
+from bookie_protocol.entry import ENTRY_IDS, ENTRY_PREFIX_SIZE
 from bookie_protocol.errors import MetadataError, NotThere, RegistrationFailed, StorageFault
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 PORT: Final = 3181
 ROOT: Final = "/ledgers"
 _RESTART_SECONDS: Final = 0.2
+_LAC_AT: Final = ENTRY_IDS.size
+_LAC_BYTES: Final = ENTRY_PREFIX_SIZE - ENTRY_IDS.size
 
 
 class VirtualBookie:
@@ -216,12 +219,15 @@ class VirtualBookie:
         return None
 
     def read_from_disk(self, entry: bytes) -> bytes:
-        """What becomes of a read."""
+        """What becomes of a read. The LAC in an entry's header stays: a bookie, which knows no digests, passes it on as
+        it is, and no client can tell."""
         if self.loop.time() >= self.bad_reads_until or self.random.random() < 0.3:
             return entry
         if self.bad_reads == "error":
             raise StorageFault("the virtual disk cannot read this")
-        at = int(self.random.random() * len(entry))
+        at = int(self.random.random() * (len(entry) - _LAC_BYTES))
+        if at >= _LAC_AT:
+            at += _LAC_BYTES
         return entry[:at] + bytes((entry[at] ^ 1 << int(self.random.random() * 8),)) + entry[at + 1 :]
 
     def forget_memory(self) -> None:
