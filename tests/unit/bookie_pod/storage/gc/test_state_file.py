@@ -1,0 +1,137 @@
+"""What garbage collection remembers across restarts, and what it does with files that it cannot understand."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_pod.storage.gc.deleted_ledgers import NAME as DELETED
+from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
+from bookie_pod.storage.gc.schedule import GcTimes
+from bookie_pod.storage.gc.state_file import NAME, GcMemory, GcStateFile
+from bookie_protocol.errors import StorageFault
+from tests.support.memory_files import MemoryFiles
+
+FOLDER = "/l/current"
+
+
+@pytest.fixture
+def files() -> MemoryFiles:
+    files = MemoryFiles()
+    files.makedirs(FOLDER)
+    return files
+
+
+def test_round_trip(files: MemoryFiles) -> None:
+    memory = GcMemory(GcTimes(10, 20, 3, 4), {17: "at 4711: a size of -1"})
+    GcStateFile(files, FOLDER).write(memory)
+    assert GcStateFile(files, FOLDER).read(99) == memory
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"{}", b'{"lastMinorMs": "x"}', b"\xff\xfe", b'{"lastMinorMs": 1, "quarantined": []}', b"null"],
+)
+def test_what_cannot_be_understood_is_an_empty_one(files: MemoryFiles, content: bytes) -> None:
+    files.write_bytes(f"{FOLDER}/{NAME}", content)
+    assert GcStateFile(files, FOLDER).read(99) == GcMemory(GcTimes(99, 99))
+
+
+def test_no_file_begins_now_and_an_unreadable_one_too(files: MemoryFiles) -> None:
+    file = GcStateFile(files, FOLDER)
+    assert file.read(5) == GcMemory(GcTimes(5, 5))
+    file.write(GcMemory(GcTimes(1, 2)))
+    files.faults.fail("open", "pread", "read")
+    assert file.read(5) == GcMemory(GcTimes(5, 5))
+
+
+def test_times_in_the_future_are_now(files: MemoryFiles) -> None:
+    """The clock was set back: compaction must not wait for years."""
+    GcStateFile(files, FOLDER).write(GcMemory(GcTimes(10_000, 20_000)))
+    assert GcStateFile(files, FOLDER).read(500).times == GcTimes(500, 500)
+
+
+def test_a_full_disk_is_a_fault_and_leaves_the_old_file(files: MemoryFiles) -> None:
+    file = GcStateFile(files, FOLDER)
+    file.write(GcMemory(GcTimes(1, 2)))
+    files.faults.fail("write", errno=28)
+    with pytest.raises(StorageFault, match=NAME):
+        file.write(GcMemory(GcTimes(3, 4)))
+    files.faults.clear()
+    assert file.read(99).times == GcTimes(1, 2)
+
+
+# --- deleted ledgers ----------------------------------------------------------------------------------------
+
+
+def test_deleted_ledgers_survive_with_what_is_known_of_them(files: MemoryFiles) -> None:
+    deleted = DeletedLedgers(files, FOLDER)
+    deleted.add(5)
+    deleted.add(2**62)
+    assert deleted.may_be_earlier_life(5, 2**31 - 1)  # until it is known which log was the newest
+    deleted.seal(7)
+    deleted.add(6)
+    deleted.seal(9)
+    deleted.came_back(6)
+    deleted.write()
+    again = DeletedLedgers(files, FOLDER)
+    assert len(again) == 3
+    assert (again.is_gone(5), again.is_gone(6), again.is_gone(1)) == (True, False, False)
+    assert (again.may_be_earlier_life(5, 7), again.may_be_earlier_life(5, 8)) == (True, False)
+    assert (again.may_be_earlier_life(6, 9), again.may_be_earlier_life(6, 10)) == (True, False)
+    assert not again.may_be_earlier_life(1, 0)
+    again.add(6)  # deleted once more
+    again.seal(12)
+    assert again.is_gone(6)
+    assert again.may_be_earlier_life(6, 12)
+
+
+def test_ledgers_that_no_log_holds_are_forgotten(files: MemoryFiles) -> None:
+    deleted = DeletedLedgers(files, FOLDER)
+    for ledger_id in (1, 2):
+        deleted.add(ledger_id)
+    deleted.seal(3)
+    deleted.add(4)
+    deleted.seal(8)
+    deleted.retain({2}, first_open_log=5)
+    # 4 may lie in log 5 to 8, which nobody has looked at.
+    assert (1 in deleted, 2 in deleted, 4 in deleted) == (False, True, True)
+    deleted.write()
+    assert len(DeletedLedgers(files, FOLDER)) == 2
+
+
+def test_the_number_of_deleted_ledgers_is_bounded(files: MemoryFiles) -> None:
+    deleted = DeletedLedgers(files, FOLDER, limit=3)
+    for ledger_id in range(5):
+        deleted.add(ledger_id)
+    deleted.seal(1)
+    assert [ledger_id for ledger_id in range(5) if ledger_id in deleted] == [2, 3, 4]
+
+
+def test_every_flipped_bit_of_the_file_is_noticed(files: MemoryFiles) -> None:
+    deleted = DeletedLedgers(files, FOLDER)
+    deleted.add(5)
+    deleted.seal(7)
+    deleted.write()
+    path = f"{FOLDER}/{DELETED}"
+    whole = files.read_bytes(path)
+    for at in range(len(whole)):
+        for bit in range(8):
+            files.write_bytes(path, whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            assert len(DeletedLedgers(files, FOLDER)) == 0
+    for length in range(len(whole)):
+        files.write_bytes(path, whole[:length])
+        assert len(DeletedLedgers(files, FOLDER)) == 0
+
+
+def test_nothing_new_writes_nothing(files: MemoryFiles) -> None:
+    deleted = DeletedLedgers(files, FOLDER)
+    deleted.write()
+    assert not files.exists(f"{FOLDER}/{DELETED}")
+    deleted.add(1)
+    deleted.seal(0)
+    deleted.write()
+    files.faults.fail("write", "create", "overwrite")
+    deleted.write()
+    deleted.add(2)
+    with pytest.raises(StorageFault, match=DELETED):
+        deleted.write()

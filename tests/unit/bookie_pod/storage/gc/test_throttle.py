@@ -1,0 +1,121 @@
+"""The throttle on a clock of the test's own: no waiting, no luck."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from bookie_pod.storage.gc.throttle import BURST_S, MAX_WAIT_S, CollectionStopped, Throttle
+
+
+class VirtualTime(threading.Event):
+    """A clock that a wait moves on. `at` runs things at given times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000_000.0
+        self.begin = self.now
+        self.waits: list[float] = []
+        self.at: list[tuple[float, object]] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    @property
+    def passed(self) -> float:
+        return self.now - self.begin
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waits.append(timeout)
+        self.now += timeout
+        while self.at and self.at[0][0] <= self.passed:
+            self.at.pop(0)[1]()  # type: ignore[operator]
+        return self.is_set()
+
+
+def _throttle(time: VirtualTime, rate: float, *, by_bytes: bool = True, pressure: list[bool] | None = None) -> Throttle:
+    flag = pressure or [False]
+    return Throttle(rate, time, by_bytes=by_bytes, under_pressure=lambda: flag[0], clock=time.clock)
+
+
+@pytest.mark.parametrize("size", [100, 5_000, 1_000_000])
+def test_by_bytes_the_rate_holds_whatever_the_size_of_entries(size: int) -> None:
+    """Scenario A6."""
+    time = VirtualTime()
+    throttle = _throttle(time, 1_000_000)
+    count = max(20, 10_000_000 // size)
+    for _ in range(count):
+        throttle.pay(1, size)
+    expected = count * size / 1_000_000
+    assert expected - size / 1_000_000 - BURST_S <= time.passed <= expected + 0.01
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000])
+def test_by_entries_big_entries_cost_as_little_as_small_ones(size: int) -> None:
+    """Scenario A6: why by bytes is the default."""
+    time = VirtualTime()
+    throttle = _throttle(time, 1000, by_bytes=False)
+    for _ in range(3000):
+        throttle.pay(1, size)
+    assert 2.8 <= time.passed <= 3.1
+
+
+def test_a_pause_earns_no_more_than_a_burst() -> None:
+    time = VirtualTime()
+    throttle = _throttle(time, 1000)
+    throttle.pay(1, 1)
+    time.now += 3600
+    begin = time.now
+    for _ in range(1100):
+        throttle.pay(1, 1)
+    assert time.now - begin >= 1100 / 1000 - BURST_S - 0.01
+
+
+def test_under_pressure_a_tenth_and_never_nothing() -> None:
+    time, pressure = VirtualTime(), [True]
+    throttle = _throttle(time, 1000, pressure=pressure)
+    for _ in range(200):
+        throttle.pay(1, 1)
+    assert 1.8 <= time.passed <= 2.1
+
+
+def test_pressure_that_ends_shortens_a_wait_that_goes_on() -> None:
+    time, pressure = VirtualTime(), [True]
+    throttle = _throttle(time, 1000, pressure=pressure)
+    time.at = [(1.0, lambda: pressure.__setitem__(0, False))]
+    throttle.pay(1, 2000)  # 20 s under pressure, 2 s without
+    throttle.pay(1, 1)
+    assert time.passed < 3.5
+    assert max(time.waits) <= MAX_WAIT_S
+
+
+def test_a_new_rate_counts_for_a_wait_that_goes_on() -> None:
+    time = VirtualTime()
+    throttle = _throttle(time, 1)
+    time.at = [(1.0, lambda: throttle.change(1_000_000, by_bytes=True))]
+    throttle.pay(1, 1_000_000)
+    throttle.pay(1, 1)
+    assert time.passed < 2.5
+
+
+def test_entries_that_are_owed_do_not_become_bytes() -> None:
+    time = VirtualTime()
+    throttle = _throttle(time, 1_000_000_000)
+    throttle.pay(1, 10_000_000_000)
+    throttle.change(10, by_bytes=False)
+    throttle.pay(1, 1)
+    assert time.passed < 0.2
+
+
+def test_a_stop_ends_every_wait() -> None:
+    time = VirtualTime()
+    throttle = _throttle(time, 1)
+    time.at = [(1.0, time.set)]
+    throttle.pay(1, 1_000_000)
+    with pytest.raises(CollectionStopped):
+        throttle.pay(1, 1)
+    assert time.passed < 1.5
+    with pytest.raises(CollectionStopped):
+        throttle.pay(0, 0)
