@@ -1,0 +1,438 @@
+"""Compaction: what a crash leaves at each step, by us or by the reference, and what ends it."""
+
+from __future__ import annotations
+
+import posixpath
+import random
+import struct
+from dataclasses import replace
+
+import pytest
+
+from bookie_pod.storage.gc.metrics import NoGcMetrics
+from bookie_pod.storage.gc.schedule import Compaction
+from bookie_protocol.errors import NoSuchEntry, NoWritableDirectory, StorageFault
+from tests.support.gc_rig import FAST, MINOR, GcRig
+from tests.support.memory_faults import Died
+from tests.support.memtable_engine import ENGINES as MEMTABLE_ENGINES
+from tests.support.storage_engine import MemoryBookie, entry, put, small_options
+
+ENGINES = ["db", *MEMTABLE_ENGINES]
+PLAIN = replace(FAST, transactional=False)
+FIRST, SIZE = 1024, 104
+
+
+def _entries(count: int, ledger_id: int = 1) -> dict[int, bytes]:
+    return {each: entry(ledger_id, each, 100) for each in range(count)}
+
+
+def _half_dead(engine: str = "db", options=FAST) -> tuple[GcRig, int]:
+    """A log of ledgers 1 and 2, of which 2 is deleted."""
+    rig = GcRig(options, engine=engine)
+    log_id = rig.write([1, 2], 10)
+    rig.metadata.ledgers[99] = None
+    rig.delete(2)
+    assert rig.gc.run_pass().ledgers_deleted == 1
+    return rig, log_id
+
+
+def _names(rig: GcRig, word: str = "compact") -> list[str]:
+    folder = rig.bookie.directories[0]
+    return sorted(name for name in rig.bookie.files.listdir(folder) if word in name)
+
+
+def _compact_by_hand(rig: GcRig, source: int, steps: int, entries: int = 10) -> int:
+    """A transactional compaction of ledger 1 that is left after some of its steps; the new log's id."""
+    target = rig.logs.begin_compaction(source)
+    target.append_run(1, [entry(1, each, 100) for each in range(entries)])
+    if steps >= 1:
+        target.mark_compacted()
+    if steps >= 2:
+        target.make_available()
+    return target.log_id
+
+
+# --- what a crash leaves ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_a_compaction_that_a_crash_interrupted_is_thrown_away_or_finished(engine: str, steps: int) -> None:
+    rig, source = _half_dead(engine)
+    target = _compact_by_hand(rig, source, steps)
+    assert len(_names(rig)) == 1
+    rig.restart()
+    assert rig.readable(1) == _entries(10)
+    result = rig.gc.run_pass()
+    assert result.errors == []
+    assert _names(rig) == []
+    assert rig.readable(1) == _entries(10)
+    assert (rig.logs.exists(source), rig.logs.exists(target)) == (steps == 0, steps > 0)
+    rig.restart()
+    assert rig.readable(1) == _entries(10)
+
+
+def test_one_that_died_between_index_and_second_name_is_finished() -> None:
+    rig, source = _half_dead()
+    rig.bookie.faults.fail("unlink", path=".compacted", times=1)
+    result = rig.force()
+    assert "cannot remove" in str(result.errors)
+    assert rig.logs.exists(source)  # its rows have moved, and nothing points to it any more
+    assert rig.readable(1) == _entries(10)
+    assert len(_names(rig)) == 1
+    rig.bookie.faults.clear()
+    assert rig.gc.run_pass().errors == []
+    assert _names(rig) == []
+    assert not rig.logs.exists(source)
+    assert rig.readable(1) == _entries(10)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_copy_that_lacks_entries_does_not_cost_its_source(engine: str) -> None:
+    """The reference's scan ends without a word where a log is damaged; what it copied then is not everything."""
+    rig, source = _half_dead(engine)
+    _compact_by_hand(rig, source, 1, entries=6)
+    rig.restart()
+    rig.gc.run_pass()
+    assert rig.logs.exists(source)
+    assert rig.readable(1) == _entries(10)
+    assert rig.force().logs_compacted == 1  # the other four
+    assert not rig.logs.exists(source)
+    assert rig.readable(1) == _entries(10)
+
+
+@pytest.mark.parametrize("where", [FIRST, FIRST + 3 * SIZE, FIRST + 3 * SIZE + 4 + 7])
+def test_a_damaged_copy_is_quarantined_and_its_source_stays(where: int) -> None:
+    rig, source = _half_dead()
+    target = _compact_by_hand(rig, source, 2)
+    rig.flip(target, where)
+    rig.restart()
+    for _ in range(2):
+        rig.gc.run_pass()
+        assert list(rig.gc.state().quarantined) == [target]
+        assert rig.readable(1) == _entries(10)
+        assert rig.logs.exists(source)
+    assert rig.force().logs_compacted == 1  # into a third one
+    assert rig.readable(1) == _entries(10)
+
+
+def test_a_copy_that_is_damaged_while_it_is_made_is_thrown_away() -> None:
+    rig, source = _half_dead()
+    plain = type(rig.logs).begin_compaction
+
+    def begin(source_id: int):
+        target = plain(rig.logs, source_id)
+        finish = target.mark_compacted
+
+        def mark() -> None:
+            finish()
+            name = posixpath.join(rig.bookie.directories[0], _names(rig)[0])
+            rig.bookie.files.corrupt(name, FIRST + SIZE, struct.pack(">i", 3))
+
+        target.mark_compacted = mark
+        return target
+
+    rig.logs.begin_compaction = begin
+    result = rig.force()
+    assert "was thrown away" in str(result.errors)
+    assert (result.logs_compacted, result.logs_deleted) == (0, 0)
+    assert rig.logs.log_ids() == [source]
+    assert _names(rig) == []
+    del rig.logs.begin_compaction
+    assert rig.force().logs_compacted == 1
+    assert rig.readable(1) == _entries(10)
+
+
+def test_a_copy_whose_source_is_gone_is_a_log_like_others() -> None:
+    rig, source = _half_dead()
+    target = _compact_by_hand(rig, source, 2)
+    rig.bookie.faults.fail("unlink", path=".compacted")
+    rig.gc.run_pass()
+    rig.bookie.faults.clear()
+    path = rig.path(source)
+    rig.storage.close()
+    rig.bookie.files.unlink(path)
+    rig.open()
+    assert rig.gc.run_pass().errors == []
+    assert rig.logs.log_ids() == [target]
+    assert rig.readable(1) == _entries(10)
+
+
+def test_leftovers_of_the_transactional_form_are_finished_when_it_is_switched_off() -> None:
+    rig, source = _half_dead(options=PLAIN)
+    _compact_by_hand(rig, source, 1)
+    rig.restart()
+    rig.gc.run_pass()
+    assert _names(rig) == []
+    assert not rig.logs.exists(source)
+    assert rig.readable(1) == _entries(10)
+
+
+def test_a_ledger_that_was_deleted_since_the_copy_was_made_gets_no_rows() -> None:
+    rig, source = _half_dead()
+    _compact_by_hand(rig, source, 1)
+    rig.restart()
+    rig.storage.delete_ledger(1)
+    rig.delete(1)
+    rig.gc.run_pass()
+    assert rig.storage.ledger(1) is None
+    assert list(rig.parts.rows(1)) == []
+    assert rig.logs.log_ids() == []
+
+
+def test_an_entry_that_was_written_anew_since_the_copy_was_made_keeps_its_row() -> None:
+    rig, source = _half_dead()
+    _compact_by_hand(rig, source, 2)
+    newer = rig.write([1], 1, mark=b"n")
+    before = rig.parts.location_of(1, 0)
+    assert before >> 32 == newer
+    rig.gc.run_pass()
+    assert rig.parts.location_of(1, 0) == before
+    assert rig.storage.read(1, 0) == entry(1, 0, 100, b"n")
+
+
+# --- what ends it -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("options", [FAST, PLAIN], ids=["transactional", "plain"])
+def test_an_index_that_cannot_be_written_ends_the_compaction(engine: str, options) -> None:
+    """Going on would leave one copy of each log, and fill the disk."""
+    rig = GcRig(options, engine=engine)
+    sources = [rig.write([1, 2], 5, first=5 * number) for number in range(4)]
+    rig.delete(2)
+    rig.metadata.ledgers[99] = None
+    rig.gc.run_pass()
+    plain = rig.parts.__class__.move
+
+    def move(self, moves):
+        raise StorageFault("the index is broken")
+
+    rig.parts.__class__.move = move
+    try:
+        for _ in range(3):
+            result = rig.force()
+            assert result.logs_compacted == 0
+            assert all(rig.logs.exists(source) for source in sources)
+            assert len(_names(rig)) <= 1
+            assert rig.readable(1) == _entries(20)
+    finally:
+        rig.parts.__class__.move = plain
+    assert rig.force().errors == []
+    assert rig.readable(1) == _entries(20)
+    assert not any(rig.logs.exists(source) for source in sources)
+
+
+def test_a_disk_without_room_ends_it() -> None:
+    rig = GcRig(FAST, MemoryBookie(options=small_options()))
+    sources = [rig.write([1, 2], 5, first=5 * number) for number in range(3)]
+    rig.delete(2)
+    tried = []
+
+    def begin(source_id: int):
+        tried.append(source_id)
+        raise NoWritableDirectory("full")
+
+    rig.logs.begin_compaction = begin
+    result = rig.force()
+    assert (result.errors, len(tried)) == (["full"], 1)
+    assert all(rig.logs.exists(source) for source in sources)
+
+
+def test_a_log_that_cannot_be_read_does_not_keep_the_others() -> None:
+    rig = GcRig()
+    first, second = (rig.write([1, 2], 5, first=5 * number) for number in range(2))
+    rig.delete(2)
+    rig.gc.run_pass()
+    rig.bookie.faults.fail("open", path=posixpath.basename(rig.path(first)))
+    result = rig.force()
+    assert (result.logs_compacted, len(result.errors)) == (1, 1)
+    assert rig.logs.exists(first)
+    assert not rig.logs.exists(second)
+    rig.bookie.faults.clear()
+    assert rig.force().logs_compacted == 1
+    assert rig.readable(1) == _entries(10)
+
+
+def test_the_time_budget_ends_it_after_a_log() -> None:
+    rule = replace(FAST.major, max_time_ms=1)
+    rig = GcRig(replace(FAST, major=rule))
+    for number in range(6):
+        rig.write([1, 2], 5, first=5 * number)
+    rig.delete(2)
+    rig.bookie.faults.delay(0.005, "create")
+    assert rig.force().logs_compacted == 1
+    assert rig.gc.state().major_count == 1
+    assert rig.gc.forecast().major.logs == 5
+
+
+def test_a_compaction_that_was_stopped_is_due_again_after_the_restart() -> None:
+    """Scenario A4: a bookie that is restarted in the middle of every compaction compacts all the same."""
+    rig = GcRig(replace(FAST, compaction_rate=1))
+    rig.write([1, 2], 10)
+    rig.delete(2)
+    rig.metadata.ledgers[99] = None
+    rig.now += 100_000_000
+    rig.gc._reclaimer._compactor._pay = _StopAt(rig, 5)
+    with pytest.raises(Exception, match=r"^$"):
+        rig.gc.run_pass()
+    assert _names(rig) == []
+    rig.options = FAST
+    rig.restart()
+    assert rig.gc.state().major_count == 0
+    result = rig.gc.run_pass()
+    assert (result.compaction, result.logs_compacted) == (Compaction.MAJOR, 1)
+    assert rig.readable(1) == _entries(10)
+
+
+class _StopAt:
+    def __init__(self, rig: GcRig, calls: int) -> None:
+        self._rig, self._left = rig, calls
+
+    def __call__(self, entries: int, nbytes: int) -> None:
+        self._left -= 1
+        if not self._left:
+            self._rig.gc._stopped.set()
+        self._rig.gc._check_stopped()
+
+
+# --- beside others ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("options", [FAST, PLAIN], ids=["transactional", "plain"])
+def test_whatever_happens_in_the_middle_of_a_copy(engine: str, options) -> None:
+    """Entries written anew, a flush, a deletion, a ledger made anew: between any two entries of the copy."""
+    moment = 0
+    while True:
+        moment += 1
+        rig = GcRig(options, engine=engine)
+        rig.write([1, 2, 3, 4], 5)
+        rig.metadata.ledgers[99] = None
+        rig.delete(2, 3)
+        rig.gc.run_pass()
+        rng = random.Random(moment)
+        calls = 0
+
+        def pay(entries: int, nbytes: int, rig: GcRig = rig, rng: random.Random = rng, moment: int = moment) -> None:
+            nonlocal calls
+            calls += 1
+            if calls != moment:
+                return
+            rig.metadata.ledgers[3] = None
+            put(rig.storage, entry(1, 2, 100), entry(1, 7, 100), entry(3, 1, 100, b"n"))
+            rig.storage.delete_ledger(4)
+            if rng.random() < 0.6:
+                rig.storage.flush()
+            if rng.random() < 0.3:
+                rig.logs.rotate()
+                rig.logs.sync()
+
+        rig.gc._reclaimer._compactor._pay = pay
+        rig.delete(4)
+        assert rig.force().errors == []
+        if calls < moment:
+            break
+        for _ in range(2):
+            assert rig.readable(1) == {key: value for key, value in _entries(8).items() if key not in (5, 6)}
+            assert rig.readable(3) == {1: entry(3, 1, 100, b"n")}
+            assert rig.storage.ledger(4) is None
+            rig.storage.flush()
+            rig.restart()
+            assert rig.force().errors == []
+        rig.storage.close()
+    assert moment > 10
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_reader_between_look_up_and_read(engine: str) -> None:
+    rig, source = _half_dead(engine)
+    rig.gc.run_pass()
+    rig.restart()
+    logs = rig.storage.directories[0].logs if engine == "db" else rig.storage.logs
+    plain, moved = logs.read, False
+
+    def read(location: int, ledger_id: int, entry_id: int) -> bytes:
+        nonlocal moved
+        if not moved:
+            moved = True
+            assert rig.force().logs_compacted == 1
+        return plain(location, ledger_id, entry_id)
+
+    logs.read = read
+    assert rig.storage.read(1, 3) == entry(1, 3, 100)
+    assert moved
+    assert not rig.logs.exists(source)
+    for entry_id in range(10):  # read-ahead has not brought anything from elsewhere
+        assert rig.storage.read(1, entry_id) == entry(1, entry_id, 100)
+    with pytest.raises(NoSuchEntry):
+        rig.storage.read(1, 10)
+
+
+def test_plain_compaction_beside_a_flush_whose_sync_fails() -> None:
+    """The log that compaction had appended to is given up: the old places stay."""
+    rig, source = _half_dead(options=PLAIN)
+    compactor = rig.gc._reclaimer._compactor
+    settle = compactor._settle
+
+    def settle_after_a_failure(moves, generation: int) -> None:
+        compactor._settle = settle
+        put(rig.storage, *(entry(1, each, 100) for each in range(10, 14)))
+        rig.bookie.faults.fail("datasync", path=".log", times=1)
+        with pytest.raises(StorageFault):
+            rig.storage.flush()
+        rig.storage.flush()
+        settle(moves, generation)
+
+    compactor._settle = settle_after_a_failure
+    result = rig.force()
+    assert "given up" in str(result.errors)
+    assert rig.logs.exists(source)
+    assert rig.readable(1) == _entries(14)
+    rig.bookie.faults.clear()
+    assert rig.force().errors == []
+    rig.restart()
+    assert rig.readable(1) == _entries(14)
+
+
+def test_padding_of_logs_written_past_the_page_cache_is_stepped_over() -> None:
+    options = small_options()
+    rig = GcRig(bookie=MemoryBookie(options=replace(options, entry_log=replace(options.entry_log, direct_io=True))))
+    for first in (0, 3, 6):
+        for ledger_id in (1, 2):
+            put(rig.storage, *(entry(ledger_id, each, 100) for each in range(first, first + 3)))
+        rig.storage.flush()  # a block of its own, padded
+    rig.metadata.ledgers |= {1: None, 99: None}
+    rig.logs.rotate()
+    rig.logs.sync()
+    (source,) = rig.flushed
+    rig.gc.run_pass()
+    assert rig.force().logs_compacted == 1
+    assert not rig.logs.exists(source)
+    assert rig.readable(1) == _entries(9)
+
+
+def test_metrics_tell_what_came_back() -> None:
+    told = []
+
+    class Metrics(NoGcMetrics):
+        def reclaimed(self, nbytes: int, *, compacted: bool) -> None:
+            told.append((nbytes, compacted))
+
+    rig, source = _half_dead()
+    size = rig.logs.size(source)
+    rig.gc._reclaimer._metrics = Metrics()
+    assert rig.force().reclaimed_bytes == size - 10 * SIZE
+    assert told == [(size, True)]
+    rig.delete(1)
+    rig.gc.request(MINOR)
+    rig.gc.run_pass()
+    assert told[1][1] is False
+
+
+def test_death_is_not_an_error_to_be_survived() -> None:
+    rig, _ = _half_dead()
+    rig.gc.run_pass()
+    rig.bookie.faults.die_at(rig.bookie.files.operations)
+    with pytest.raises(Died):
+        rig.force()
