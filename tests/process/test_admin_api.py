@@ -134,7 +134,8 @@ def test_gc_then_details_until_done(collected: Collected) -> None:
     assert collected.ask("bookie/gc")[1] == {"is_in_force_gc": "false"}
     (progress,) = collected.ask("bookie/gc/progress")[1]
     assert progress["lastPass"]["logsCompacted"] >= 1
-    assert progress["lastPass"]["reclaimedBytes"] > 2_000_000
+    # How much of it lies in logs that are rotated depends on when flushes came.
+    assert progress["lastPass"]["reclaimedBytes"] > 1_000_000
     with collected.client.open(kept) as reader:
         assert [each.payload for each in reader.entries()] == [number.to_bytes(4) * 500 for number in range(600)]
 
