@@ -70,7 +70,7 @@ async def make_upkeep(
         timeout=2 * config.metadata.zk_timeout_ms / 1000,
     )
     busy = under_pressure(journals)
-    collection = make_collection(config, files, storage, blocking, registry, busy)
+    collection = make_collection(config, files, storage, blocking, registry, busy, blocking.close)
     integrity = Integrity(
         IntegrityParts(
             config=config,

@@ -68,8 +68,16 @@ def gc_options(config: BookieConfig, collectors: int) -> GcOptions:
 class GarbageCollection:
     """The collectors, in the order of the ledger directories (one in all for Sorted and Interleaved)."""
 
-    def __init__(self, collectors: Mapping[str, GarbageCollector], *, force_when_full: bool) -> None:
-        """`collectors` by `current` folder; all folders of an engine with one collector name the same one."""
+    def __init__(
+        self,
+        collectors: Mapping[str, GarbageCollector],
+        *,
+        force_when_full: bool,
+        interrupt: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`collectors` by `current` folder; all folders of an engine with one collector name the same one. `interrupt`
+        ends what they wait for."""
+        self._interrupt = interrupt
         self._by_folder = dict(collectors)
         self.collectors: Sequence[GarbageCollector] = list(dict.fromkeys(collectors.values()))
         self._force_when_full = force_when_full
@@ -81,6 +89,9 @@ class GarbageCollection:
 
     async def stop(self) -> None:
         """End all of them at the next safe place."""
+        for collector in self.collectors:
+            collector.begin_stop()
+        self._interrupt()
         await asyncio.gather(*(asyncio.to_thread(collector.stop) for collector in self.collectors))
 
     def force(self, major: bool | None = None, minor: bool | None = None) -> None:
@@ -152,8 +163,9 @@ def make_collection(
     metadata: GcMetadata,
     registry: Registry,
     under_pressure: Callable[[], bool],
+    interrupt: Callable[[], None] = lambda: None,
 ) -> GarbageCollection:
-    """The collectors of this configuration, not started."""
+    """The collectors of this configuration, not started. `interrupt` ends calls of `metadata` that wait."""
     folders = options.current_folders(config.directories.ledger)
     parts = collected(storage)
     settings = gc_options(config, len(parts))
@@ -176,7 +188,7 @@ def make_collection(
         _bind_levels(instruments, collector, part)
         made.append(collector)
     by_folder = {folder: made[min(index, len(made) - 1)] for index, folder in enumerate(folders)}
-    return GarbageCollection(by_folder, force_when_full=config.gc.force_gc_when_no_space)
+    return GarbageCollection(by_folder, force_when_full=config.gc.force_gc_when_no_space, interrupt=interrupt)
 
 
 def _bind_levels(instruments: GcInstruments, collector: GarbageCollector, part: CollectedStorage) -> None:

@@ -1,7 +1,7 @@
 """The metadata service for the garbage collection threads: blocking calls onto the event loop's driver.
 
 Invariants
-- Every call ends: after `timeout` seconds, or when the loop is closed, with `MetadataUnavailable`.
+- Every call ends: after `timeout` seconds, with `close`, or when the loop is closed, with `MetadataUnavailable`.
 - A service whose instance id differs from the one that the bookie started with is not asked anything.
 
 Threads: the garbage collection threads; never the event loop (it would wait for itself).
@@ -10,7 +10,9 @@ Threads: the garbage collection threads; never the event loop (it would wait for
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as WaitTimeout
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -38,6 +40,18 @@ class LoopGcMetadata:
         self._loop = loop
         self._instance_id = instance_id
         self._timeout = timeout
+        self._lock = threading.Lock()
+        self._running: set[Future[Any]] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """The bookie stops: end the calls that wait and refuse others, so that nobody waits for a service that does not
+        answer. Any thread."""
+        with self._lock:
+            self._closed = True
+            running = list(self._running)
+        for call in running:
+            call.cancel()
 
     def check_instance(self) -> None:
         found = self._wait(self._service.cluster.instance_id(timeout=self._timeout))
@@ -76,14 +90,23 @@ class LoopGcMetadata:
             self._wait(marks.release(lock, timeout=self._timeout))
 
     def _wait(self, call: Coroutine[Any, Any, _T]) -> _T:
-        try:
-            running = asyncio.run_coroutine_threadsafe(call, self._loop)
-        except RuntimeError as error:
-            call.close()
-            raise MetadataUnavailable("the bookie has stopped") from error
+        with self._lock:
+            try:
+                if self._closed:
+                    raise RuntimeError("closed")
+                running = asyncio.run_coroutine_threadsafe(call, self._loop)
+            except RuntimeError as error:
+                call.close()
+                raise MetadataUnavailable("the bookie has stopped") from error
+            self._running.add(running)
         try:
             # The driver has its own time-out; this one is for a loop that stopped meanwhile.
             return running.result(self._timeout * 2)
         except WaitTimeout as error:
             running.cancel()
             raise MetadataUnavailable(f"no answer within {self._timeout * 2:g} s") from error
+        except CancelledError as error:
+            raise MetadataUnavailable("the bookie has stopped") from error
+        finally:
+            with self._lock:
+                self._running.discard(running)

@@ -146,11 +146,15 @@ class GarbageCollector:
         self._thread = threading.Thread(target=self._run, name=f"gc-{self._index}", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End at the next safe place and wait for it."""
+    def begin_stop(self) -> None:
+        """End at the next safe place."""
         self._stopped.set()
         with self._wake:
             self._wake.notify_all()
+
+    def stop(self) -> None:
+        """End at the next safe place and wait for it."""
+        self.begin_stop()
         if self._thread is not None:
             self._thread.join()
 

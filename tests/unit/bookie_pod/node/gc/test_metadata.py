@@ -1,0 +1,213 @@
+"""The metadata service for the garbage collection threads: "does not exist" and "could not tell" never look alike."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bookie_pod.node.gc.metadata import LoopGcMetadata
+from bookie_protocol.errors import (
+    MetadataDamaged,
+    MetadataError,
+    MetadataExists,
+    MetadataNotFound,
+    MetadataUnavailable,
+)
+from bookie_protocol.metadata_service.interface import LedgerRange
+
+BOOKIE = "b1:3181"
+
+
+class Service:
+    """A service whose answers a test dictates; `hang` makes every call wait for ever."""
+
+    def __init__(self) -> None:
+        self.instance: str | None = "one"
+        self.hang = False
+        self.hanging = threading.Event()
+        self.cancelled = threading.Event()
+        self.error: MetadataError | None = None
+        self.locks: list[str] = []
+        self.cluster = SimpleNamespace(instance_id=self._instance_id)
+        self.ledgers = SimpleNamespace(read=self._read, ranges=self._ranges)
+        self.under_replication = SimpleNamespace(lock=self._lock, release=self._release)
+
+    async def _answer(self) -> None:
+        if self.hang:
+            self.hanging.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+        if self.error is not None:
+            raise self.error
+
+    async def _instance_id(self, *, timeout: float) -> str | None:
+        await self._answer()
+        return self.instance
+
+    async def _read(self, ledger_id: int, *, timeout: float) -> Any:
+        await self._answer()
+        if ledger_id == 404:
+            raise MetadataNotFound("no such ledger")
+        return SimpleNamespace(value=f"metadata of {ledger_id}")
+
+    async def _ranges(self, *, timeout: float) -> AsyncIterator[LedgerRange]:
+        yield LedgerRange(0, 9, (1, 2))
+        await self._answer()
+        yield LedgerRange(10, 2**63 - 1, ())
+
+    async def _lock(self, ledger_id: int, *, timeout: float) -> str:
+        await self._answer()
+        self.locks.append("taken")
+        return f"lock of {ledger_id}"
+
+    async def _release(self, lock: str, *, timeout: float) -> None:
+        await self._answer()
+        self.locks.append("released")
+
+
+@pytest.fixture
+def service() -> Service:
+    return Service()
+
+
+def _bridge(service: Service, timeout: float = 10.0, instance: str | None = "one") -> LoopGcMetadata:
+    return LoopGcMetadata(service, asyncio.get_running_loop(), BOOKIE, instance, timeout)  # type: ignore[arg-type]
+
+
+async def _on_thread(call: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(call)
+
+
+async def test_answers(service: Service) -> None:
+    bridge = _bridge(service)
+    assert await _on_thread(lambda: bridge.read(7)) == "metadata of 7"
+    assert await _on_thread(lambda: bridge.read(404)) is None
+    spans = await _on_thread(lambda: list(bridge.ranges()))
+    assert [(span.start, span.end) for span in spans] == [(0, 9), (10, 2**63 - 1)]
+    await _on_thread(bridge.check_instance)
+
+
+@pytest.mark.parametrize("found", ["two", None])
+async def test_another_cluster_is_refused_by_name(service: Service, found: str | None) -> None:
+    service.instance = found
+    bridge = _bridge(service)
+    with pytest.raises(MetadataDamaged, match=r"belongs to one.*check metadataServiceUri"):
+        await _on_thread(bridge.check_instance)
+
+
+async def test_a_cluster_without_an_id_is_the_one_that_a_bookie_without_one_belongs_to(service: Service) -> None:
+    service.instance = None
+    await _on_thread(_bridge(service, instance=None).check_instance)
+    service.instance = "one"
+    with pytest.raises(MetadataDamaged):
+        await _on_thread(_bridge(service, instance=None).check_instance)
+
+
+async def test_a_service_that_is_gone_is_no_answer(service: Service) -> None:
+    service.error = MetadataUnavailable("connection lost")
+    bridge = _bridge(service)
+    for call in (bridge.check_instance, lambda: bridge.read(404), lambda: list(bridge.ranges())):
+        with pytest.raises(MetadataUnavailable):
+            await _on_thread(call)
+
+
+async def test_a_root_that_is_gone_is_an_error_too(service: Service) -> None:
+    service.error = MetadataNotFound("no such root")
+    with pytest.raises(MetadataError):
+        await _on_thread(_bridge(service).check_instance)
+
+
+async def test_a_listing_that_hangs_gives_what_came_before_and_then_an_error(service: Service) -> None:
+    service.hang = True
+    listing = _bridge(service, timeout=0.05).ranges()
+    assert (await _on_thread(lambda: next(listing))).ids == (1, 2)
+    with pytest.raises(MetadataUnavailable, match="no answer within"):
+        await _on_thread(lambda: next(listing))
+
+
+async def test_a_call_that_hangs_ends_and_is_cancelled(service: Service) -> None:
+    service.hang = True
+    bridge = _bridge(service, timeout=0.05)
+    with pytest.raises(MetadataUnavailable, match=r"no answer within 0\.1 s"):
+        await _on_thread(lambda: bridge.read(1))
+    assert await _on_thread(lambda: service.cancelled.wait(10))
+
+
+async def test_closing_ends_a_call_that_hangs_at_once_and_refuses_others(service: Service) -> None:
+    service.hang = True
+    bridge = _bridge(service, timeout=1000)
+    call = asyncio.create_task(_on_thread(lambda: bridge.read(1)))
+    assert await _on_thread(lambda: service.hanging.wait(10))
+    began = time.monotonic()
+    await _on_thread(bridge.close)
+    with pytest.raises(MetadataUnavailable, match="has stopped"):
+        await call
+    assert time.monotonic() - began < 10
+    service.hang = False
+    with pytest.raises(MetadataUnavailable, match="has stopped"):
+        await _on_thread(lambda: bridge.read(1))
+    with pytest.raises(MetadataUnavailable, match="has stopped"):
+        await _on_thread(lambda: next(bridge.ranges()))
+
+
+def test_a_loop_that_is_closed_is_no_answer(service: Service) -> None:
+    loop = asyncio.new_event_loop()
+    bridge = LoopGcMetadata(service, loop, BOOKIE, "one", 1.0)  # type: ignore[arg-type]
+    loop.close()
+    with pytest.raises(MetadataUnavailable, match="has stopped"):
+        bridge.read(1)
+
+
+class TestLock:
+    async def test_held_and_given_back(self, service: Service) -> None:
+        bridge = _bridge(service)
+
+        def use() -> bool:
+            with bridge.re_replication_lock(7) as ours:
+                assert service.locks == ["taken"]
+                return ours
+
+        assert await _on_thread(use)
+        assert service.locks == ["taken", "released"]
+
+    async def test_given_back_after_an_error(self, service: Service) -> None:
+        bridge = _bridge(service)
+
+        def use() -> None:
+            with bridge.re_replication_lock(7):
+                raise MetadataUnavailable("in the middle")
+
+        with pytest.raises(MetadataUnavailable, match="in the middle"):
+            await _on_thread(use)
+        assert service.locks == ["taken", "released"]
+
+    async def test_somebody_elses(self, service: Service) -> None:
+        service.error = MetadataExists("locked")
+        bridge = _bridge(service)
+
+        def use() -> bool:
+            with bridge.re_replication_lock(7) as ours:
+                return ours
+
+        assert not await _on_thread(use)
+        assert service.locks == []
+
+    async def test_one_that_cannot_be_told_is_not_ours(self, service: Service) -> None:
+        service.error = MetadataUnavailable("no answer")
+        bridge = _bridge(service)
+
+        def use() -> None:
+            with bridge.re_replication_lock(7):
+                raise AssertionError("went on without the lock")
+
+        with pytest.raises(MetadataUnavailable):
+            await _on_thread(use)
