@@ -12,12 +12,14 @@ from types import MappingProxyType
 from typing import Any
 
 from bookie_pod.config.keys import Key, keys_of, render
+from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.config.sections.gateway import GatewayConfig
 from bookie_pod.config.sections.gc import DisksConfig, GcConfig
 from bookie_pod.config.sections.journal import DirectoriesConfig, JournalConfig
 from bookie_pod.config.sections.ledger_storage import DbStorageConfig, LedgerStorageConfig, RocksDbConfig
 from bookie_pod.config.sections.network import NetworkConfig, ThreadsConfig
-from bookie_pod.config.sections.recovery import AutoRecoveryConfig, IntegrityConfig
+from bookie_pod.config.sections.placement import PlacementConfig
+from bookie_pod.config.sections.recovery import IntegrityConfig
 from bookie_pod.config.sections.security import AuthConfig, MetadataConfig, TlsConfig
 from bookie_pod.config.sections.service import (
     GrpcConfig,
@@ -52,6 +54,7 @@ class BookieConfig:
     disks: DisksConfig = field(default_factory=DisksConfig)
     integrity: IntegrityConfig = field(default_factory=IntegrityConfig)
     auto_recovery: AutoRecoveryConfig = field(default_factory=AutoRecoveryConfig)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
     auth: AuthConfig = field(default_factory=AuthConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
     http: HttpConfig = field(default_factory=HttpConfig)
