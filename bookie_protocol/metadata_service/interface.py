@@ -22,6 +22,7 @@ from enum import Enum
 from typing import Protocol
 
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.records import RecordStore
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.under_replication import AuditorElection, UnderReplication
@@ -63,7 +64,7 @@ class ClusterMetadata(Protocol):
         ...
 
     async def format(self, *, force: bool = False, timeout: float | None = None) -> str:
-        """Erase ledgers, id generation, marks, cookies and instance id, write new ones; returns the new instance id.
+        """Erase ledgers, id generation, marks, cookies, records and instance id, write new ones; returns the new id.
 
         Registrations, the auditor's votes and the auto-recovery settings stay. Where there is no cluster one is made.
         `MetadataNotEmpty`: bookies are registered, and `force` is not set. An interrupted call may be repeated.
@@ -260,6 +261,10 @@ class MetadataService(Protocol):
     def auditor_election(self) -> AuditorElection: ...
     @property
     def session(self) -> Session: ...
+
+    def records(self, kind: str) -> RecordStore:
+        """Podkeeper's own documents of a kind. `BadRequest` for a text that is no kind."""
+        ...
 
     async def close(self) -> None:
         """End the session; registrations go with it. Calling it again is fine."""

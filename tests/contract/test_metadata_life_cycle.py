@@ -27,6 +27,7 @@ async def filled(driver: MetadataDriverUnderTest, **options: Any) -> TreeMetadat
     await service.tree.create(f"{driver.root}/idgen-long", open_to_all=True)
     await service.tree.create(f"{driver.root}/idgen-long/HOB-0000000001", open_to_all=True)
     await service.cookies.create("b:1", b"cookie")
+    await service.records("decommission").create("b:1", b"{}")
     tree = service.under_replication
     await tree.mark(1, ["b:1"], ctime_ms=1)
     await tree.lock(1)

@@ -35,6 +35,7 @@ _SPECIAL: Final = frozenset(
         paths.COOKIES,
         paths.UNDER_REPLICATION,
         paths.DISABLE_HEALTH_CHECK,
+        paths.PODKEEPER,
     )
 )
 
@@ -55,7 +56,8 @@ class TreeClusterLifeCycle(TreeCluster):
                 await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
         for name in (names.LEDGERS, names.LOCKS):
             await erase(self._tree, f"{self._root}/{paths.UNDER_REPLICATION}/{name}", timeout=timeout)
-        await erase(self._tree, f"{self._root}/{paths.COOKIES}", timeout=timeout)
+        for name in (paths.COOKIES, paths.PODKEEPER):  # records tell of bookies and ledgers that are no more
+            await erase(self._tree, f"{self._root}/{name}", timeout=timeout)
         await self._replace(paths.LAYOUT, encode_layout(layout), timeout)
         self._settled = layout
         for path in self._registration_parents():

@@ -31,6 +31,8 @@ LONG_ID_GENERATION: Final = "idgen-long"
 ID_PREFIX: Final = "ID-"
 UNDER_REPLICATION: Final = "underreplication"
 DISABLE_HEALTH_CHECK: Final = "disableHealthCheck"
+PODKEEPER: Final = "podkeeper"
+"""Parent of what is none of BookKeeper's: records."""
 
 SHORT_ID_LIMIT: Final = 2**31 - 1
 """The first id that the hierarchical layout stores under a long path."""

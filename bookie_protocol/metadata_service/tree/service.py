@@ -18,6 +18,7 @@ from bookie_protocol.metadata_service.tree.cookies import TreeCookies
 from bookie_protocol.metadata_service.tree.ledgers import TreeLedgers
 from bookie_protocol.metadata_service.tree.life_cycle import TreeClusterLifeCycle
 from bookie_protocol.metadata_service.tree.nodes import NodeTree
+from bookie_protocol.metadata_service.tree.records import TreeRecords
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
 from bookie_protocol.metadata_service.tree.under_replication.election import TreeAuditorElection
@@ -44,6 +45,9 @@ class TreeMetadataService:
         under_replication = UnderReplicationBase(self.tree, root, self.cluster)
         self.under_replication = TreeUnderReplication(under_replication)
         self.auditor_election = TreeAuditorElection(under_replication)
+
+    def records(self, kind: str) -> TreeRecords:
+        return TreeRecords(self.tree, self.root, self.cluster, kind)
 
     @property
     def session(self) -> Session:

@@ -1,0 +1,77 @@
+"""Records: versioned documents of Podkeeper's own in the metadata service, apart from everything that is BookKeeper's.
+
+A record has a kind and a name below it, such as the decommission of one bookie. Tools that know nothing of records see
+one more node beside the ledgers and leave it alone.
+
+Invariants
+- A name of one kind is one document; changes of it are compare-and-set.
+- Reading and listing never create anything: a cluster that never had a record of a kind has no names of it.
+- `read` and `names` see everything that was written, by anybody, before the call.
+
+Errors: those of `interface` (`MetadataUnavailable` where nothing can be told, `MetadataNotFound` without a cluster).
+
+Threads: the event loop on which the service was opened.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Protocol
+
+from bookie_protocol.errors import BadRequest
+from bookie_protocol.metadata_service.subscription import Subscription
+from bookie_protocol.metadata_service.versioned import ANY_VERSION, Versioned
+
+DECOMMISSION: Final = "decommission"
+"""The kind of records that tell which bookies are being taken out of the cluster; names are bookie ids."""
+
+_KIND: Final = re.compile(r"[a-z][a-z0-9\-]{0,63}")
+_MAX_NAME: Final = 512
+
+
+class RecordStore(Protocol):
+    """The records of one kind. `timeout` as in `interface`: seconds for each request, None for the default."""
+
+    async def create(self, name: str, data: bytes, *, timeout: float | None = None) -> int:
+        """Store a first version and return its token. `MetadataExists` if there is a record of this name."""
+        ...
+
+    async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
+        """`MetadataNotFound` if there is none."""
+        ...
+
+    async def update(self, name: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
+        """Replace and return the new token. `MetadataVersionConflict`, `MetadataNotFound`."""
+        ...
+
+    async def delete(self, name: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
+        """`MetadataVersionConflict`, `MetadataNotFound`."""
+        ...
+
+    async def names(self, *, timeout: float | None = None) -> frozenset[str]:
+        """The names of all records of this kind."""
+        ...
+
+    def watch(self, name: str) -> Subscription[Versioned[bytes] | None]:
+        """The record now (None: there is none), then each newer version. Faults are ridden out."""
+        ...
+
+    def watch_names(self) -> Subscription[frozenset[str]]:
+        """The names now, then each other set of names. Faults are ridden out."""
+        ...
+
+
+def check_kind(kind: str) -> str:
+    """The kind, if it may be one; `BadRequest` otherwise."""
+    if not _KIND.fullmatch(kind):
+        raise BadRequest(
+            f"{kind[:100]!r} is no kind of records: lower-case letters, digits and hyphens, a letter first"
+        )
+    return kind
+
+
+def check_name(name: str) -> str:
+    """The name, if a node may have it; `BadRequest` otherwise."""
+    if not 0 < len(name) <= _MAX_NAME or "/" in name or name in (".", "..") or not name.isprintable():
+        raise BadRequest(f"{name[:100]!r} is no name of a record: 1 to {_MAX_NAME} printable characters without '/'")
+    return name

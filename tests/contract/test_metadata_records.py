@@ -1,0 +1,132 @@
+"""Records of Podkeeper's own, on every metadata driver."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bookie_protocol.errors import BadRequest, MetadataExists, MetadataNotFound, MetadataVersionConflict
+from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from tests.contract.test_metadata_service import ledger, listed
+from tests.support.metadata_drivers import MetadataDriverUnderTest
+from tests.support.metadata_fixtures import driver
+
+__all__ = ["driver"]
+
+Pair = tuple[TreeMetadataService, TreeMetadataService]
+KIND = "decommission"
+
+
+@pytest.fixture
+async def pair(driver: MetadataDriverUnderTest) -> Pair:
+    """Two sessions with one new cluster."""
+    one, two = await driver.open(), await driver.open()
+    await one.cluster.initialize()
+    return one, two
+
+
+async def test_versions(pair: Pair) -> None:
+    records, others = (service.records(KIND) for service in pair)
+    with pytest.raises(MetadataNotFound):
+        await records.read("10.0.0.1:3181")
+    assert await records.create("10.0.0.1:3181", b"one") == 0
+    with pytest.raises(MetadataExists):
+        await others.create("10.0.0.1:3181", b"two")
+    assert await others.update("10.0.0.1:3181", b"two", 0) == 1
+    with pytest.raises(MetadataVersionConflict):
+        await records.update("10.0.0.1:3181", b"three", 0)
+    assert await records.read("10.0.0.1:3181") == Versioned(b"two", 1)
+    with pytest.raises(MetadataVersionConflict):
+        await records.delete("10.0.0.1:3181", 0)
+    await records.delete("10.0.0.1:3181", 1)
+    for call in (others.delete("10.0.0.1:3181"), others.update("10.0.0.1:3181", b"x", -1), others.read("b")):
+        with pytest.raises(MetadataNotFound):
+            await call
+
+
+async def test_kinds_are_apart(pair: Pair) -> None:
+    service, other = pair
+    assert await service.records(KIND).names() == frozenset()
+    await service.records(KIND).create("a:1", b"x")
+    await other.records(KIND).create("b:1", b"y")
+    await other.records("streams").create("b:1", b"z")
+    assert await service.records(KIND).names() == {"a:1", "b:1"}
+    assert await service.records("streams").names() == {"b:1"}
+    assert (await service.records(KIND).read("b:1")).value == b"y"
+    await service.records(KIND).delete("b:1")
+    assert await other.records(KIND).names() == {"a:1"}
+
+
+async def test_reading_creates_nothing(pair: Pair, driver: MetadataDriverUnderTest) -> None:
+    service, _ = pair
+    before = set((await service.tree.children(driver.root)).names)
+    assert await service.records(KIND).names() == frozenset()
+    async with service.records(KIND).watch("a:1") as states, service.records(KIND).watch_names() as names:
+        assert await anext(states) is None
+        assert await anext(names) == frozenset()
+    assert set((await service.tree.children(driver.root)).names) == before
+
+
+async def test_watching(pair: Pair) -> None:
+    records, others = (service.records(KIND) for service in pair)
+    async with asyncio.timeout(20), records.watch("a:1") as states, records.watch_names() as names:
+        assert await anext(states) is None
+        assert await anext(names) == frozenset()
+        await others.create("a:1", b"one")
+        assert await anext(states) == Versioned(b"one", 0)
+        assert await anext(names) == {"a:1"}
+        await others.update("a:1", b"two", 0)
+        assert await anext(states) == Versioned(b"two", 1)
+        await others.create("b:1", b"")
+        assert await anext(names) == {"a:1", "b:1"}
+        await others.delete("a:1")
+        assert await anext(states) is None
+        assert await anext(names) == {"b:1"}
+        await others.create("a:1", b"one")  # the same bytes and version again
+        assert await anext(states) == Versioned(b"one", 0)
+
+
+async def test_of_many_who_change_it_at_once_none_is_lost(pair: Pair) -> None:
+    await pair[0].records(KIND).create("counter", b"0")
+
+    async def add(service: TreeMetadataService) -> None:
+        records = service.records(KIND)
+        while True:
+            found = await records.read("counter")
+            try:
+                await records.update("counter", b"%d" % (int(found.value) + 1), found.version)
+            except MetadataVersionConflict:
+                continue
+            return
+
+    await asyncio.gather(*(add(pair[i % 2]) for i in range(10)))
+    assert (await pair[0].records(KIND).read("counter")).value == b"10"
+
+
+async def test_ledgers_do_not_notice(pair: Pair) -> None:
+    service, other = pair
+    for i in (0, 7, 2**40):
+        await service.ledgers.create(ledger(i))
+    await service.records(KIND).create("0000", b"looks like part of a path")
+    await service.records("l0000000001").create("L0001", b"looks like a ledger")
+    assert await listed(other) == [0, 7, 2**40]
+
+
+async def test_names_and_kinds_that_cannot_be(pair: Pair) -> None:
+    service, _ = pair
+    for name in ("", "a/b", ".", "..", "a\nb", "x" * 513):
+        with pytest.raises(BadRequest):
+            await service.records(KIND).create(name, b"")
+    for kind in ("", "Decommission", "a/b", "1a"):
+        with pytest.raises(BadRequest):
+            service.records(kind)
+
+
+async def test_without_a_cluster(driver: MetadataDriverUnderTest) -> None:
+    service = await driver.open()
+    with pytest.raises(MetadataNotFound, match="no cluster"):
+        await service.records(KIND).create("a:1", b"")
+    with pytest.raises(MetadataNotFound, match="no cluster"):
+        await service.records(KIND).names()
