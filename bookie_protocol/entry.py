@@ -96,6 +96,18 @@ def read_prefix(entry: bytes | bytearray | memoryview, offset: int = 0) -> tuple
     return ledger_id, entry_id, lac
 
 
+def is_possible_lac(lac: int, entry_id: int) -> bool:
+    """Whether an entry may carry this LAC: none, or an entry before it. An entry is not confirmed when it is sent, so
+    any other header is damaged, or was made up."""
+    return NO_LAC <= lac < entry_id
+
+
+def carried_lac(entry: bytes | bytearray | memoryview) -> int | None:
+    """The LAC in an entry's header; None if it cannot be right. BadRequest when fewer than 24 bytes are there."""
+    _, entry_id, lac = read_prefix(entry)
+    return lac if is_possible_lac(lac, entry_id) else None
+
+
 def read_lac_packet(packet: bytes | bytearray | memoryview) -> LacPacketHeader:
     """Ledger id and LAC of a LAC packet (body of WRITE_LAC, `lacBody` of READ_LAC); its digest is not
     checked.

@@ -24,7 +24,7 @@ from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.storage.journal.batch import JournalBatch
 from bookie_pod.storage.journal.format import explicit_lac_record, fence_record, key_record
-from bookie_protocol.entry import read_lac_packet
+from bookie_protocol.entry import is_possible_lac, read_lac_packet
 from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, StorageFault, Unauthorized
 from bookie_protocol.keys import is_unknown_key
 
@@ -72,7 +72,8 @@ class LedgerOperations:
         """Admit one entry: into the write cache now, into its lane for the journal.
 
         Returns the lane, to which the caller adds its answer, and which it submits before this ledger's next fence,
-        explicit LAC or force: the lane may hold the ledger's key record. Raises LedgerFenced, Unauthorized or
+        explicit LAC or force: the lane may hold the ledger's key record. An entry whose LAC cannot be right is stored
+        (its digest is the reader's to judge), and its LAC is told to nobody. Raises LedgerFenced, Unauthorized or
         BadRequest; then nothing happened.
         """
         if entry_id < 0:
@@ -90,10 +91,11 @@ class LedgerOperations:
         if self.storage.account(ledger_id, len(entry), 1):
             self.on_full(ledger_id)
         lane.data += (_LENGTH.pack(len(entry)), entry)
-        if not recovery:
-            # A writer's LAC never goes back, so this one covers all that is stored; a recovery's does not.
-            state.lac_known = True
-        state.raise_lac(lac)
+        if is_possible_lac(lac, entry_id):
+            if not recovery:
+                # A writer's LAC never goes back, so this one covers all that is stored; a recovery's does not.
+                state.lac_known = True
+            state.raise_lac(lac)
         self.ledgers.heat(state)
         return lane
 

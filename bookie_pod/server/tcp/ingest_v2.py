@@ -66,7 +66,7 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:
                     entries[entry_id] = entry
                     records += (prefix, entry)
                     answers += (_OK, data[pos + 28 : pos + 44])
-                    if lac > state.lac:
+                    if state.lac < lac < entry_id:
                         state.lac = lac
                     run_bytes += entry_length
                     run_count += 1

@@ -86,7 +86,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                         entries[entry_id] = entry
                         records += (prefix, entry)
                         answers.append(answer)
-                        if lac > state.lac:
+                        if state.lac < lac < entry_id:
                             state.lac = lac
                         run_bytes += entry_length
                         run_count += 1

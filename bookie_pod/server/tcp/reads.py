@@ -4,6 +4,8 @@ Invariants
 - What a cache holds is answered at once on the event loop; everything else runs on a read lane.
 - A fencing read is answered, with its entry or with the read's error, only after the fence is durable (the reference
   implementation answers a failed read without waiting; that is not copied).
+- No digest goes with the LAC of an answer, so that of an entry's header is told only if it can be right: a header that
+  names its own entry or a later one is damaged, and would lead a reader beyond what is confirmed.
 - `NoSuchEntry` and `NoSuchLedger` come from the storage alone.
 
 Threads: event loop, but for the functions that start with `_on_lane`.
@@ -21,7 +23,7 @@ from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.requests import BatchReadRequest, ReadRequest, Reply
-from bookie_protocol.entry import LAST_ENTRY, read_prefix
+from bookie_protocol.entry import LAST_ENTRY, carried_lac
 from bookie_protocol.errors import BookieUnavailable, NotThere, PodkeeperError, StorageFault
 
 BATCH_HEADER_BYTES: Final = 36
@@ -109,7 +111,7 @@ class Reads:
     def on_lane_last_lac(self, ledger_id: int) -> int | None:
         """The LAC that the last stored entry carries; None if that cannot be told now (damage, limbo)."""
         try:
-            return read_prefix(self.on_lane_read(ledger_id, LAST_ENTRY))[2]
+            return carried_lac(self.on_lane_read(ledger_id, LAST_ENTRY))
         except NotThere:
             return LAC_NONE
         except PodkeeperError:
@@ -127,7 +129,7 @@ class Reads:
             if last_lac is not None:
                 state.learn_lac(last_lac)
             # If the last entry cannot be read, this one still says how far the ledger is confirmed at least.
-            reply.entry(body, max_lac=state.lac if state.lac_known else max(state.lac, read_prefix(body)[2]))
+            reply.entry(body, max_lac=state.lac if state.lac_known else max(state.lac, _lac_at_least(body)))
 
         return answer
 
@@ -184,6 +186,11 @@ class Reads:
                 except (NotThere, StorageFault):
                     return
                 done += 1
+
+
+def _lac_at_least(entry: bytes) -> int:
+    lac = carried_lac(entry)
+    return LAC_NONE if lac is None else lac
 
 
 def _stop_if_gone(reply: Reply) -> None:
