@@ -14,9 +14,8 @@ from collections.abc import Sequence
 
 import click
 
-from bookie_pod.cli import cluster_view  # noqa: F401 - adds its commands to `cluster`
 from bookie_pod.cli.bench.commands import bench
-from bookie_pod.cli.cluster import cluster
+from bookie_pod.cli.cluster.commands import cluster
 from bookie_pod.cli.config import config
 from bookie_pod.cli.disk.commands import disk
 from bookie_pod.cli.exit_codes import CommandExit, exit_code_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from bookie_pod.cli.cluster import cluster
+from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.connection import Connection, connects
 
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -15,7 +15,7 @@ _AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @connects
 def bookies(connection: Connection, as_json: bool) -> None:
     """List the bookies: state, address, space."""
-    from bookie_pod.cli.cluster_state import show_bookies
+    from bookie_pod.cli.cluster.state import show_bookies
 
     connection.run(lambda found: show_bookies(found, as_json=as_json))
 
@@ -26,6 +26,6 @@ def bookies(connection: Connection, as_json: bool) -> None:
 @connects
 def status(connection: Connection, ledgers: bool, as_json: bool) -> int:
     """Show the cluster in a few lines. The exit code is 12 if no bookie takes writes."""
-    from bookie_pod.cli.cluster_state import show_status
+    from bookie_pod.cli.cluster.state import show_status
 
     return connection.run(lambda found: show_status(found, connection.uri(), count=ledgers, as_json=as_json))

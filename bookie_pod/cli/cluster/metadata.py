@@ -1,4 +1,4 @@
-"""`bookie cluster`: the cluster's metadata. Other modules add commands to the group too."""
+"""`bookie cluster init|format|nuke`: the cluster's metadata as a whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from bookie_pod.cli.whoami import whoami
+from bookie_pod.cli.cluster.group import cluster
 from bookie_protocol.errors import (
     ExitCode,
     InvalidConfiguration,
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from bookie_protocol.metadata_service.interface import MetadataService
 
 T = TypeVar("T")
-
-
-@click.group()
-def cluster() -> None:
-    """Look after a cluster's metadata."""
-
-
-cluster.add_command(whoami)
 
 _uri = click.argument("uri")
 _config = click.option(
