@@ -1,0 +1,1 @@
+"""`bookie cluster`: commands for a whole cluster; see `commands`."""

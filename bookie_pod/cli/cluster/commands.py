@@ -1,0 +1,11 @@
+"""The group with all its commands: importing this module adds them."""
+
+from __future__ import annotations
+
+from bookie_pod.cli.cluster import metadata, view  # noqa: F401 - they add their commands to `cluster`
+from bookie_pod.cli.cluster.group import cluster
+from bookie_pod.cli.whoami import whoami
+
+__all__ = ["cluster"]
+
+cluster.add_command(whoami)
