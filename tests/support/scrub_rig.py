@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 
 from bookie_pod.storage.entry_log.format import split_location
+from bookie_pod.storage.integrity.ledger_scrub import LedgerScrub
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
-from bookie_pod.storage.integrity.scrub_pass import LedgerScrub, ScrubMetrics
+from bookie_pod.storage.integrity.scrub_part import ScrubMetrics
 from bookie_pod.storage.integrity.scrub_storage import DigestTypes, ScrubbedStorage, scrubbed
 from bookie_protocol.digest import DigestType, digest_manager
 from tests.support.memory_files import MemoryFiles

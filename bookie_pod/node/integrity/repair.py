@@ -19,7 +19,7 @@ import structlog
 from bookie_pod.node.integrity.local_copies import LocalCopies
 from bookie_pod.node.integrity.preboot import key_of
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
-from bookie_pod.storage.integrity.scrub_pass import ScrubPart
+from bookie_pod.storage.integrity.scrub_part import ScrubPart
 from bookie_protocol.errors import PodkeeperError
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import structlog
 
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_pace import ScrubStopped
-from bookie_pod.storage.integrity.scrub_pass import NoScrubMetrics, PartState, ScrubMetrics, ScrubPart
+from bookie_pod.storage.integrity.scrub_part import NoScrubMetrics, PartState, ScrubMetrics, ScrubPart
 
 _log = structlog.get_logger(__name__)
 

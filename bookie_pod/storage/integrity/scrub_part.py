@@ -1,7 +1,5 @@
-"""One pass over one directory, which can be left and taken up again anywhere.
-
-A pass over a ledger directory checks every entry log that is rotated and synced, then every row of the index. A pass
-over a journal directory checks the files below the mark.
+"""What the scrub of a ledger directory and of a journal directory share: a pass that can be left and taken up again
+anywhere.
 
 Invariants
 - The position never runs ahead of what was checked; it is stored every `SAVE_S` seconds, at every new damage (at most
@@ -26,14 +24,11 @@ from typing import Final, Protocol
 import structlog
 
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.integrity.entry_check import ScrubCounts
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind, QuarantineRegister
-from bookie_pod.storage.integrity.scrub_checks import EntryCheck, IndexCheck, LogCheck, ScrubCounts, check_journal
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace, ScrubStopped
 from bookie_pod.storage.integrity.scrub_state import ScrubMemory, ScrubPhase, ScrubPosition, ScrubStateFile
-from bookie_pod.storage.integrity.scrub_storage import DigestTypes, ScrubbedStorage
-from bookie_pod.storage.journal.directory import list_journals
-from bookie_pod.storage.journal.marks import LogMark
-from bookie_protocol.errors import JournalDamaged, StorageFault
+from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -94,7 +89,7 @@ class NoScrubMetrics:
 
 
 class ScrubPart(ABC):
-    """What the scrub of a ledger directory and of a journal directory share."""
+    """See the module."""
 
     _MAX_ERRORS: Final = 100
     _MAX_TOLD: Final = 100
@@ -234,140 +229,6 @@ class ScrubPart(ABC):
         except StorageFault as error:
             # Not the scrub's business: a full or failed disk is told by others, and this pass goes on in memory.
             _log.warning("the scrubber's position is not stored", reason=str(error))
-
-
-class LedgerScrub(ScrubPart):
-    """One ledger directory, or the whole of an engine with one space of logs."""
-
-    def __init__(
-        self,
-        storage: ScrubbedStorage,
-        files: Files,
-        folder: str,
-        pace: ScrubPace,
-        digests: DigestTypes,
-        *,
-        metrics: ScrubMetrics | None = None,
-        now_ms: Callable[[], int],
-    ) -> None:
-        super().__init__(files, folder, pace, metrics or NoScrubMetrics(), now_ms)
-        self._storage = storage
-        self._digests = digests
-        self._sound: set[int] = set()
-        """Logs that this pass, in this process, saw whole."""
-        storage.refuse(self.register.locations)
-        self._forget_cached = storage.forget_cached
-
-    def _first_phase(self) -> ScrubPhase:
-        return ScrubPhase.LOGS
-
-    def _check(self) -> None:
-        failure = self._storage.failure
-        if failure is not None:
-            self._not_checked(f"directory {self.folder}", failure)
-            return
-        entries = EntryCheck(self._digests, self.counts)
-        if self.position.phase is ScrubPhase.LOGS:
-            self._sound.clear()
-            self._check_logs(
-                LogCheck(self._storage, self._files, entries, self._found, self._pay, self.counts),
-            )
-            self.position.phase, self.position.ledger_id, self.position.entry_id = ScrubPhase.INDEX, -1, -1
-            self._save()
-        self._check_index(IndexCheck(self._storage, entries, self._found, self._pay, self.counts))
-
-    def _end_pass(self) -> list[Damage]:
-        return self.register.end_pass(self.position.number, self._is_superseded, self._storage.logs.exists)
-
-    def _is_superseded(self, damage: Damage) -> bool:
-        try:
-            return self._storage.location_of(damage.ledger_id, damage.entry_id) != damage.location
-        except StorageFault:
-            return True
-
-    def _check_logs(self, check: LogCheck) -> None:
-        logs, at = self._storage.logs, self.position
-        try:
-            found = [log_id for log_id in logs.log_ids() if logs.is_flushed(log_id)]
-            # After the list: whatever lies in these logs has its row now, or has none.
-            self._storage.flush()
-        except StorageFault as error:
-            self._not_checked(f"the entry logs of {self.folder}", error)
-            return
-        for done, log_id in enumerate(found):
-            self._progress = (done, len(found))
-            if log_id < at.log_id:
-                continue
-            after = at.location if log_id == at.log_id else 0
-            at.log_id, at.location = log_id, after
-            try:
-                if check.check(log_id, after, self._log_checked):
-                    self._sound.add(log_id)
-            except StorageFault as error:
-                if logs.exists(log_id):
-                    self._found(Damage(DamageKind.LOG, str(error), file_id=log_id))
-
-    def _log_checked(self, location: int) -> None:
-        self.position.location = location
-        self._save_now_and_then()
-
-    def _check_index(self, check: IndexCheck) -> None:
-        ledgers, at = sorted(self._storage.ledger_ids()), self.position
-        for done, ledger_id in enumerate(ledgers):
-            self._progress = (done, len(ledgers))
-            if ledger_id < at.ledger_id:
-                continue
-            first = at.entry_id + 1 if ledger_id == at.ledger_id else 0
-            at.ledger_id, at.entry_id = ledger_id, first - 1
-            try:
-                check.check(ledger_id, first, self._sound.__contains__, self._row_checked)
-            except StorageFault as error:
-                if self._storage.has_ledger(ledger_id):
-                    self._not_checked(f"the index of ledger {ledger_id}", error)
-                    self._found(Damage(DamageKind.INDEX, str(error), ledger_id=ledger_id))
-
-    def _row_checked(self, entry_id: int) -> None:
-        self.position.entry_id = entry_id
-        self._save_now_and_then()
-
-
-class JournalScrub(ScrubPart):
-    """The journal files of one directory that a replay would not read any more (`journalMaxBackups`)."""
-
-    def __init__(
-        self,
-        files: Files,
-        folder: str,
-        mark: Callable[[], LogMark],
-        pace: ScrubPace,
-        *,
-        metrics: ScrubMetrics | None = None,
-        now_ms: Callable[[], int],
-    ) -> None:
-        super().__init__(files, folder, pace, metrics or NoScrubMetrics(), now_ms)
-        self._mark = mark
-
-    def _first_phase(self) -> ScrubPhase:
-        return ScrubPhase.JOURNALS
-
-    def _check(self) -> None:
-        try:
-            mark = self._mark()
-            found = [each for each in list_journals(self._files, self.folder) if each < mark.journal_id]
-        except (StorageFault, JournalDamaged) as error:
-            self._not_checked(f"the journals of {self.folder}", StorageFault(str(error)))
-            return
-        for done, journal_id in enumerate(found):
-            self._progress = (done, len(found))
-            if journal_id <= self.position.log_id:
-                continue
-            try:
-                check_journal(self._files, self.folder, journal_id, self._found, self._pay)
-            except StorageFault as error:
-                self._found(Damage(DamageKind.JOURNAL, str(error), file_id=journal_id))
-            self.counts.journals += 1
-            self.position.log_id = journal_id
-            self._save_now_and_then()
 
 
 def _nothing(ledger_id: int) -> None:
