@@ -1,0 +1,68 @@
+"""Records of our own beside the reference's nodes: its shell and its formatting do not stumble over them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bookie_protocol.digest import DigestType
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.interop.cluster import Cluster
+from tests.support.bookie_process import free_port
+from tests.support.java_bookie import java_shell
+
+IDS = (0, 3, 12_345, 2**31 + 5, 2**40)
+
+
+@pytest.fixture
+def empty(make_cluster) -> Cluster:
+    """A cluster of the reference's making, without bookies."""
+    return make_cluster()
+
+
+@pytest.fixture
+async def service(empty: Cluster) -> AsyncIterator[MetadataService]:
+    opened = await open_metadata_service(empty.metadata_uri)
+    for ledger_id in IDS:
+        await opened.ledgers.create(
+            LedgerMetadata(ledger_id, 1, 1, 1, {0: ("10.0.0.1:3181",)}, digest_type=DigestType.CRC32C, password=b"")
+        )
+    await opened.records("decommission").create("10.0.0.1:3181", b'{"phase": "draining"}')
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def configuration(empty: Cluster, tmp_path: Path) -> Path:
+    file = tmp_path / "bk.conf"
+    file.write_text(
+        f"metadataServiceUri={empty.metadata_uri}\nbookiePort={free_port()}\nallowLoopback=true\n"
+        "advertisedAddress=127.0.0.1\nhttpServerEnabled=false\nzkTimeout=6000\n"
+        f"journalDirectories={tmp_path}/journal\nledgerDirectories={tmp_path}/ledgers\n"
+    )
+    return file
+
+
+async def test_the_shell_lists_formats_and_reads_as_if_they_were_not_there(
+    service: MetadataService, class_path: str, configuration: Path
+) -> None:
+    async def shell(*arguments: str) -> str:
+        return await asyncio.to_thread(java_shell, class_path, configuration, *arguments)
+
+    said = await shell("listledgers")
+    found = {int(line.split("ledgerID: ")[1].split(",")[0]) for line in said.splitlines() if "ledgerID: " in line}
+    assert found == set(IDS), said
+    assert "Under replicated ledger count: 0" in await shell("listunderreplicated", "-onlydisplayledgercount")
+    assert "2147483653" in await shell("ledgermetadata", "-ledgerid", str(2**31 + 5))
+    records = service.records("decommission")
+    assert await records.names() == {"10.0.0.1:3181"}
+    before = await service.cluster.instance_id()
+    await shell("metaformat", "-nonInteractive", "-force")
+    assert await service.cluster.instance_id() != before
+    assert [ledger_id async for found in service.ledgers.ranges() for ledger_id in found.ids] == []
+    assert (await records.read("10.0.0.1:3181")).value == b'{"phase": "draining"}'  # not the reference's: left alone
