@@ -40,7 +40,7 @@ def derive(
     """
     if "memoryBudgetMb" not in ranks:
         config = replace(config, memory=replace(config.memory, budget_mb=memory_budget_mb()))
-    for step in (_threads, _memory_shares, _engine, _files_and_disks, _metadata, _gateway, _compaction):
+    for step in (_threads, _memory_shares, _engine, _files_and_disks, _metadata, _grpc, _gateway, _compaction):
         config = step(config, ranks)
     return config
 
@@ -110,10 +110,24 @@ def _metadata(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
     return replace(config, metadata=metadata)
 
 
+def _grpc(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
+    """Its certificate is the bookie's, unless it has one of its own."""
+    tls, grpc = config.tls, config.grpc
+    if tls.key_store_type == "PEM":
+        if "grpcServerCertificatePath" not in ranks:
+            grpc = replace(grpc, certificate_path=tls.certificate_path)
+        if "grpcServerKeyPath" not in ranks:
+            grpc = replace(grpc, key_path=tls.key_store)
+    if tls.trust_store_type == "PEM" and "grpcServerTrustStorePath" not in ranks:
+        grpc = replace(grpc, trust_store_path=tls.trust_store)
+    return replace(config, grpc=grpc)
+
+
 def _gateway(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
-    """Its port knows no certificates: where bookies demand them nobody gets past unasked."""
+    """Where bookies demand certificates nobody gets past them unasked."""
     tls = config.tls
-    if "gatewayEnabled" in ranks or not (tls.provider_factory_class and tls.client_authentication):
+    demanded = tls.provider_factory_class and tls.client_authentication
+    if "gatewayEnabled" in ranks or not demanded or config.grpc.knows_its_clients:
         return config
     return replace(config, gateway=replace(config.gateway, enabled=False))
 

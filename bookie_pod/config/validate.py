@@ -175,3 +175,17 @@ def _security(config: BookieConfig) -> Iterator[str]:
         ):
             if path is None:
                 yield f"{name}=: a PEM file is needed with httpServerTlsEnable=true"
+    yield from _grpc_security(config)
+
+
+def _grpc_security(config: BookieConfig) -> Iterator[str]:
+    grpc = config.grpc
+    if not grpc.tls_enable:
+        if grpc.client_authentication:
+            yield "grpcServerTlsClientAuthentication=true: needs grpcServerTlsEnable=true"
+        return
+    for name, path in (("grpcServerCertificatePath", grpc.certificate_path), ("grpcServerKeyPath", grpc.key_path)):
+        if path is None:
+            yield f"{name}=: a PEM file is needed with grpcServerTlsEnable=true"
+    if grpc.client_authentication and grpc.trust_store_path is None:
+        yield "grpcServerTrustStorePath=: a PEM file is needed with grpcServerTlsClientAuthentication=true"

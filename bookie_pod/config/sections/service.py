@@ -84,6 +84,35 @@ class GrpcConfig:
     """Port of the gRPC server; 0 takes any free port."""
     server_host: str = key("grpcServerHost", "0.0.0.0", own=True)
     """Address that the gRPC server binds to."""
+    tls_enable: bool = key("grpcServerTlsEnable", False, own=True)
+    """Serve gRPC over TLS, and nothing unencrypted on that port. Kubernetes' own gRPC probes know no TLS: probe the
+    HTTP port then."""
+    certificate_path: str | None = key(
+        "grpcServerCertificatePath", None, own=True, derived="`tlsCertificatePath`, if `tlsKeyStoreType` is PEM"
+    )
+    """With `grpcServerTlsEnable`: PEM file with the certificate chain. The three files are read again when they
+    change."""
+    key_path: str | None = key(
+        "grpcServerKeyPath", None, own=True, derived="`tlsKeyStore`, if `tlsKeyStoreType` is PEM"
+    )
+    """With `grpcServerTlsEnable`: PEM file with the private key, not encrypted."""
+    trust_store_path: str | None = key(
+        "grpcServerTrustStorePath", None, own=True, derived="`tlsTrustStore`, if `tlsTrustStoreType` is PEM"
+    )
+    """With `grpcServerTlsClientAuthentication`: PEM file with the certificates of the authorities that sign client
+    certificates."""
+    client_authentication: bool = key("grpcServerTlsClientAuthentication", False, own=True)
+    """With `grpcServerTlsEnable`: demand a certificate from clients."""
+    auth_token_file: str | None = key("grpcServerAuthTokenFile", None, own=True)
+    """File with bearer tokens, one a line: every call but those of the health service must carry the metadata
+    `authorization: Bearer <token>`. It is read again when it changes. Unset: no token is asked for. Use it with TLS
+    (`grpcServerTlsEnable`): gRPC libraries refuse to send tokens over a connection that is not encrypted unless forced
+    to."""
+
+    @property
+    def knows_its_clients(self) -> bool:
+        """Whether clients must show who they are."""
+        return self.auth_token_file is not None or (self.tls_enable and self.client_authentication)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,8 @@
 
     start.py    what the node calls: imports grpc aside, then starts the server
     server.py   the server, and the health of the node
+    tls.py      its certificates, taken up when they are renewed
+    access.py   the token that calls must carry
 
 grpc is imported only once the bookie serves: it takes longer to load than the bookie to start.
 """

@@ -6,6 +6,7 @@ Invariants
 - At most `MAX_CONCURRENT_RPCS` calls run, and as many more as the node's services may have; gRPC answers
   RESOURCE_EXHAUSTED beyond. So those services cannot keep the probes out.
 - Every service is NOT_SERVING from the moment that `stop` begins.
+- With TLS nothing is served unencrypted, and with tokens no call without one but those of health (`tls`, `access`).
 
 Event loop only.
 """
@@ -21,7 +22,10 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from bookie_pod.config.sections.service import GrpcConfig
+from bookie_pod.server.grpc.access import DemandToken
+from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.status import NodeStatus
+from bookie_pod.server.tokens import Tokens
 from bookie_protocol.errors import ServerStartFailed
 
 SERVICES: Final = ("", "bookie")
@@ -64,7 +68,15 @@ class GrpcService(Protocol):
 class GrpcServer:
     """Serves the health of one node, and `services`."""
 
-    def __init__(self, config: GrpcConfig, status: NodeStatus, services: Sequence[GrpcService] = ()) -> None:
+    def __init__(
+        self,
+        config: GrpcConfig,
+        status: NodeStatus,
+        services: Sequence[GrpcService] = (),
+        tokens: Tokens | None = None,
+    ) -> None:
+        """`tokens`: one of them is demanded of every call."""
+        self._tokens = tokens
         self._services = services
         self._names = [*SERVICES, *(name for service in services for name in service.names)]
         self._config = config
@@ -80,9 +92,11 @@ class GrpcServer:
         return self._port
 
     async def start(self) -> None:
-        """Listen; `ServerStartFailed` if that is not possible."""
+        """Listen; `ServerStartFailed` if that is not possible, `InvalidConfiguration` for bad TLS files."""
+        credentials = await asyncio.to_thread(server_credentials, self._config)
         largest = [service.max_message_bytes for service in self._services]
         server = grpc.aio.server(
+            interceptors=() if self._tokens is None else (DemandToken(self._tokens),),
             maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS + sum(service.max_calls for service in self._services),
             options=[
                 ("grpc.so_reuseport", 0),  # else two bookies would share the port without noticing
@@ -100,7 +114,11 @@ class GrpcServer:
         reflection.enable_server_reflection(names, server)
         host, port = self._config.server_host, self._config.server_port
         try:
-            self._port = server.add_insecure_port(f"{host}:{port}")
+            address = f"{host}:{port}"
+            if credentials is None:
+                self._port = server.add_insecure_port(address)
+            else:
+                self._port = server.add_secure_port(address, credentials)
         except RuntimeError as error:
             await server.stop(None)
             raise ServerStartFailed(

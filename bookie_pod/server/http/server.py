@@ -23,11 +23,11 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.dispatch import Dispatcher, plain_errors
-from bookie_pod.server.http.api.tokens import Tokens
 from bookie_pod.server.http.api.workers import Workers
 from bookie_pod.server.http.routes import guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.status import NodeStatus
+from bookie_pod.server.tokens import Tokens
 from bookie_protocol.errors import ServerStartFailed
 
 MAX_CONNECTIONS: Final = 256

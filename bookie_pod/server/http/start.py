@@ -31,10 +31,10 @@ async def start_http(
     if listener is None:
         return None
     await asyncio.to_thread(importlib.import_module, "bookie_pod.server.http.server")
-    from bookie_pod.server.http.api.tokens import Tokens
     from bookie_pod.server.http.server import HttpServer
+    from bookie_pod.server.tokens import Tokens
 
-    tokens = await Tokens.load(config.auth_token_file)
+    tokens = await Tokens.load("httpServerAuthTokenFile", config.auth_token_file)
     server = HttpServer(listener, config, status, registry, find_admin=find_admin, tokens=tokens)
     await server.start()
     return server

@@ -7,6 +7,5 @@ call.py       one request, its parameters checked
 replies.py    what a handler hands back
 dispatch.py   from a request to a handler and back: methods, errors, time-outs, bounds
 workers.py    blocking work on a few threads
-tokens.py     the optional bearer token
 openapi.py    `/openapi.json` from the table
 """

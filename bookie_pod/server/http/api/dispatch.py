@@ -24,7 +24,7 @@ from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import JSON_TYPE, Json, JsonMembers, Reply, Text
 from bookie_pod.server.http.api.schema import to_json
 from bookie_pod.server.http.api.table import METHODS, Group, Operation, Resource
-from bookie_pod.server.http.api.tokens import Tokens
+from bookie_pod.server.tokens import Tokens
 from bookie_protocol.errors import (
     BadRequest,
     CouldNotTell,

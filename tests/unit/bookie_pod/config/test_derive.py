@@ -105,7 +105,40 @@ def test_memory_budget_has_a_floor_and_a_ceiling(tmp_path: Path) -> None:
             },
             True,
         ),
+        (
+            {
+                "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+                "tlsClientAuthentication": "true",
+                "grpcServerAuthTokenFile": "/tokens",
+            },
+            True,
+        ),
+        (
+            {
+                "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+                "tlsClientAuthentication": "true",
+                "tlsKeyStoreType": "PEM",
+                "tlsTrustStoreType": "PEM",
+                "tlsKeyStore": "/key",
+                "tlsCertificatePath": "/certificate",
+                "tlsTrustStore": "/trusted",
+                "grpcServerTlsEnable": "true",
+                "grpcServerTlsClientAuthentication": "true",
+            },
+            True,
+        ),
     ],
 )
 def test_the_gateway_lets_nobody_past_client_certificates_unasked(keys: dict[str, str], enabled: bool) -> None:
     assert load_config(environ={}, overrides=keys).gateway.enabled is enabled
+
+
+def test_the_grpc_port_has_the_certificate_of_the_bookie_unless_it_has_its_own() -> None:
+    files = {"tlsKeyStore": "/key", "tlsCertificatePath": "/chain", "tlsTrustStore": "/trusted"}
+    pem = files | {"tlsKeyStoreType": "PEM", "tlsTrustStoreType": "PEM"}
+    grpc = load_config(environ={}, overrides=pem).grpc
+    assert (grpc.key_path, grpc.certificate_path, grpc.trust_store_path) == ("/key", "/chain", "/trusted")
+    grpc = load_config(environ={}, overrides=pem | {"grpcServerKeyPath": "/own", "grpcServerTrustStorePath": "/t"}).grpc
+    assert (grpc.key_path, grpc.certificate_path, grpc.trust_store_path) == ("/own", "/chain", "/t")
+    grpc = load_config(environ={}, overrides=files).grpc
+    assert (grpc.key_path, grpc.certificate_path, grpc.trust_store_path) == (None, None, None)

@@ -57,6 +57,17 @@ from bookie_pod.config.load import read_config
         ({"ledgerManagerFactoryClass": "x.Y"}, "ledgerManagerFactoryClass=x.Y: must be one of"),
         ({"httpServerTlsEnable": "true"}, "httpServerKeyStorePath=: a PEM file is needed"),
         ({"httpServerAuthProbes": "true"}, "httpServerAuthProbes=true: needs httpServerAuthTokenFile"),
+        ({"grpcServerTlsEnable": "true"}, "grpcServerKeyPath=: a PEM file is needed"),
+        ({"grpcServerTlsClientAuthentication": "true"}, "grpcServerTlsClientAuthentication=true: needs grpcServerTls"),
+        (
+            {
+                "grpcServerTlsEnable": "true",
+                "grpcServerKeyPath": "/k",
+                "grpcServerCertificatePath": "/c",
+                "grpcServerTlsClientAuthentication": "true",
+            },
+            "grpcServerTrustStorePath=: a PEM file is needed",
+        ),
         ({"ledgerStorageClass": "FastStorage"}, "ledgerStorageClass=FastStorage: must be one of"),
         ({"ledgerStorageClass": "SortedLedgerStorage", "openFileLimit": "0"}, "openFileLimit=0: must be at least 1"),
     ],

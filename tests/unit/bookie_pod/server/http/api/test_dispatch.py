@@ -12,7 +12,8 @@ import pytest
 
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.server.http.api import dispatch, tokens
+from bookie_pod.server import tokens
+from bookie_pod.server.http.api import dispatch
 from bookie_pod.server.http.api.workers import Workers
 from bookie_pod.server.http.server import HttpServer
 from bookie_pod.server.http.start import start_http

@@ -1,4 +1,4 @@
-"""The bearer token that administration demands, from a file.
+"""The bearer tokens that administration and gRPC demand, from a file.
 
 Invariants
 - The file is read again when it has changed, at most once in `CHECK_S` seconds, so that a mounted Kubernetes secret
@@ -30,7 +30,8 @@ _SCHEME: Final = "bearer "
 class Tokens:
     """Made by `load`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, key: str, path: str) -> None:
+        self._key = key
         self._path = path
         self._digests: tuple[bytes, ...] = ()
         self._seen: tuple[int, int, int] | None = None
@@ -38,19 +39,20 @@ class Tokens:
         self._lock = asyncio.Lock()
 
     @classmethod
-    async def load(cls, path: str | None) -> Tokens | None:
-        """The tokens of a file, None without one. `InvalidConfiguration` if it cannot be read or holds none."""
+    async def load(cls, key: str, path: str | None) -> Tokens | None:
+        """The tokens of the file that configuration `key` names, None without one. `InvalidConfiguration` if it cannot
+        be read or holds none."""
         if path is None:
             return None
-        tokens = cls(path)
+        tokens = cls(key, path)
         try:
             await asyncio.to_thread(tokens._read)
         except (OSError, ValueError) as error:
-            raise InvalidConfiguration(f"httpServerAuthTokenFile={path}: {_reason(error)}") from error
+            raise InvalidConfiguration(f"{key}={path}: {_reason(error)}") from error
         return tokens
 
     async def admits(self, authorization: str | None) -> bool:
-        """Whether this `Authorization` header carries one of the tokens."""
+        """Whether this `Authorization` header (of HTTP, or of a gRPC call's metadata) carries one of the tokens."""
         await self._refresh()
         if authorization is None or not authorization.lower().startswith(_SCHEME):
             return False
@@ -71,7 +73,7 @@ class Tokens:
             except (OSError, ValueError) as error:
                 self._digests, self._seen = (), None
                 _log.error(
-                    "HTTP tokens cannot be read: administration is refused", path=self._path, reason=_reason(error)
+                    "tokens cannot be read: nobody is let in", path=self._path, key=self._key, reason=_reason(error)
                 )
 
     def _read(self) -> None:

@@ -1,0 +1,184 @@
+"""Who gets at the gRPC port: TLS, client certificates, tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from bookie_pod.config.sections.service import GrpcConfig
+from bookie_pod.server import tokens
+from bookie_pod.server.grpc import tls
+from bookie_pod.server.grpc.start import start_grpc
+from bookie_protocol.errors import InvalidConfiguration
+from tests.support.certificates import Certificates
+from tests.unit.bookie_pod.server.nodes import FakeNode
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    made = Certificates(tmp_path_factory.mktemp("certificates")).make_all()
+    made.make_named("server", "DNS:localhost")
+    return made
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tokens"
+    path.write_text("first-token\nsecond-token\n")
+    return path
+
+
+def tls_config(certificates: Certificates, **others: object) -> GrpcConfig:
+    folder = certificates.folder
+    files = {
+        "certificate_path": str(folder / "server.pem"),
+        "key_path": str(folder / "server.key"),
+        "trust_store_path": str(folder / "authority.pem"),
+    }
+    return GrpcConfig(server_port=0, server_host="127.0.0.1", tls_enable=True, **{**files, **others})  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def served(config: GrpcConfig) -> AsyncIterator[int]:
+    server = await start_grpc(config, FakeNode())
+    assert server is not None
+    yield server.port
+    await server.stop()
+
+
+def credentials(certificates: Certificates, name: str | None = None) -> grpc.ChannelCredentials:
+    read: Callable[[str], bytes] = lambda file: (certificates.folder / file).read_bytes()  # noqa: E731
+    shown = (read(f"{name}.key"), read(f"{name}.pem")) if name is not None else (None, None)
+    return grpc.ssl_channel_credentials(read("authority.pem"), *shown)
+
+
+async def health(channel: grpc.aio.Channel, **call: object) -> int:
+    stub = health_pb2_grpc.HealthStub(channel)
+    return int((await stub.Check(health_pb2.HealthCheckRequest(service=""), timeout=10, **call)).status)
+
+
+async def reflect(channel: grpc.aio.Channel, *authorization: str) -> grpc.StatusCode:
+    metadata = [("authorization", value) for value in authorization]
+    call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(metadata=metadata, timeout=10)
+    await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+    try:
+        await call.read()
+        await call.done_writing()
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return await call.code()
+
+
+def put(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+async def refused(channel: grpc.aio.Channel) -> bool:
+    try:
+        await health(channel)
+    except grpc.aio.AioRpcError as error:
+        return error.code() is grpc.StatusCode.UNAVAILABLE
+    return False
+
+
+async def test_with_tls_nothing_is_served_unencrypted(certificates: Certificates) -> None:
+    async with served(tls_config(certificates)) as port:
+        async with grpc.aio.secure_channel(f"localhost:{port}", credentials(certificates)) as channel:
+            assert await health(channel) == health_pb2.HealthCheckResponse.SERVING
+        async with grpc.aio.insecure_channel(f"localhost:{port}") as channel:
+            assert await refused(channel)
+
+
+async def test_client_certificates_are_demanded(certificates: Certificates) -> None:
+    async with served(tls_config(certificates, client_authentication=True)) as port:
+        answers = {}
+        for name in ("client", "unknown", None):
+            async with grpc.aio.secure_channel(f"localhost:{port}", credentials(certificates, name)) as channel:
+                answers[name] = await refused(channel)
+        assert answers == {"client": False, "unknown": True, None: True}
+
+
+async def test_a_renewed_certificate_is_taken_up(
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "CHECK_S", 0.0)
+    chain, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def put(name: str) -> None:
+        for suffix, target in ((".pem", chain), (".key", key)):
+            new = target.with_suffix(".new")
+            new.write_bytes((certificates.folder / (name + suffix)).read_bytes())
+            os.replace(new, target)
+
+    put("server")
+    async with served(tls_config(certificates, certificate_path=str(chain), key_path=str(key))) as port:
+
+        async def shown() -> bool:
+            """Whether the server's certificate names localhost: only that of "server" does."""
+            options = [("grpc.use_local_subchannel_pool", 1)]  # a connection of its own
+            async with grpc.aio.secure_channel(f"localhost:{port}", credentials(certificates), options) as channel:
+                return not await refused(channel)
+
+        assert await shown()
+        put("bookie")
+        assert not await shown()
+        chain.write_text("nothing of use")
+        assert not await shown()  # the last good ones stay
+        put("server")
+        assert await shown()
+
+
+@pytest.mark.parametrize(
+    ("files", "problem"),
+    [
+        ({"certificate_path": "/nowhere"}, "grpcServerCertificatePath=/nowhere .*No such file"),
+        ({"key_path": "unknown.key"}, "no PEM files that belong together"),
+        ({"key_path": "encrypted.key"}, "grpcServerKeyPath=.*encrypted.key: gRPC takes no encrypted key"),
+        ({"trust_store_path": "server.key"}, "grpcServerTrustStorePath=.*server.key"),
+    ],
+)
+async def test_bad_files_end_the_start(certificates: Certificates, files: dict[str, str], problem: str) -> None:
+    folder = certificates.folder
+    encrypt = ("openssl", "pkey", "-in", "server.key", "-aes256", "-passout", "pass:x", "-out", "encrypted.key")
+    await asyncio.to_thread(subprocess.run, encrypt, cwd=folder, check=True)
+    config = tls_config(
+        certificates, client_authentication=True, **{name: str(folder / path) for name, path in files.items()}
+    )
+    with pytest.raises(InvalidConfiguration, match=problem):
+        await start_grpc(config, FakeNode())
+
+
+async def test_calls_must_carry_a_token_but_probes_need_none(token_file: Path) -> None:
+    config = GrpcConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file))
+    async with served(config) as port, grpc.aio.insecure_channel(f"localhost:{port}") as channel:
+        assert await health(channel) == health_pb2.HealthCheckResponse.SERVING
+        for good in ("Bearer first-token", "bearer second-token"):
+            assert await reflect(channel, good) is grpc.StatusCode.OK
+        for bad in ((), ("Bearer wrong",), ("first-token",), ("Bearer first-token", "Bearer wrong")):
+            assert await reflect(channel, *bad) is grpc.StatusCode.UNAUTHENTICATED, bad
+
+
+async def test_tokens_change_without_a_restart(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "CHECK_S", 0.0)
+    config = GrpcConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file))
+    async with served(config) as port, grpc.aio.insecure_channel(f"localhost:{port}") as channel:
+        os.unlink(token_file)
+        assert await reflect(channel, "Bearer first-token") is grpc.StatusCode.UNAUTHENTICATED
+        put(token_file, "third-token\n")
+        assert await reflect(channel, "Bearer first-token") is grpc.StatusCode.UNAUTHENTICATED
+        assert await reflect(channel, "Bearer third-token") is grpc.StatusCode.OK
+
+
+async def test_a_token_file_that_is_no_good_ends_the_start(tmp_path: Path) -> None:
+    config = GrpcConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(tmp_path / "none"))
+    with pytest.raises(InvalidConfiguration, match=r"grpcServerAuthTokenFile=.*No such file"):
+        await start_grpc(config, FakeNode())
