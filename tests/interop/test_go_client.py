@@ -12,6 +12,7 @@ import pytest
 
 from bookie_client.blocking import BlockingClient
 from bookie_protocol.ledger_service.generate import PROTO
+from tests.support.guarded_grpc import GuardedGrpc
 from tests.support.standalone_command import StandaloneCommand
 from tests.support.until import until_true
 
@@ -62,9 +63,13 @@ def payload(number):
 
 
 @pytest.mark.timeout(900)
-def test_a_client_in_go_writes_reads_follows_and_meets_errors(program, tmp_path):
-    with StandaloneCommand(tmp_path / "data") as cluster, BlockingClient(cluster.uri) as client:
-        said = run(program, cluster.grpc[1], str(ENTRIES), str(SIZE), str(BATCH), directory=tmp_path)
+@pytest.mark.parametrize("guarded", [False, True], ids=["plain", "TLS and token"])
+def test_a_client_in_go_writes_reads_follows_and_meets_errors(program, tmp_path, guarded):
+    access = GuardedGrpc(tmp_path) if guarded else None
+    keys = access.arguments if access is not None else ()
+    shown = (str(access.authority), access.token) if access is not None else ()
+    with StandaloneCommand(tmp_path / "data", *keys) as cluster, BlockingClient(cluster.uri) as client:
+        said = run(program, cluster.grpc[1], str(ENTRIES), str(SIZE), str(BATCH), *shown, directory=tmp_path)
         ledgers = json.loads(said)
         with client.open(ledgers["written"], password=b"from Go") as reader:
             assert [entry.payload for entry in reader.entries()] == [payload(i) for i in range(ENTRIES)]

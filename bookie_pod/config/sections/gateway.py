@@ -17,7 +17,7 @@ class GatewayConfig:
         "gatewayEnabled",
         True,
         own=True,
-        derived="false if bookies demand client certificates (`tlsClientAuthentication`) and this port nothing, else true",
+        derived="false if bookies demand certificates (`tlsClientAuthentication`) and this port nothing, else true",
     )
     """Serve `LedgerService` on `grpcServerPort`: ledgers for clients of any language. By default only a ledger's
     password protects it, as on a bookie's own port without TLS. Where others than those you trust reach the port,

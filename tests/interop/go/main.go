@@ -1,6 +1,8 @@
 // A client of LedgerService in Go, from generated code: writes a ledger, reads it back, follows one, and meets errors.
 //
-//	ledgerclient ADDRESS ENTRIES ENTRY_SIZE BATCH
+//	ledgerclient ADDRESS ENTRIES ENTRY_SIZE BATCH [CA_FILE TOKEN]
+//
+// With CA_FILE it connects by TLS, trusts the authorities of that file, and shows the bearer token in every call.
 //
 // Prints the ids of the ledgers that it wrote and tailed as JSON. Ends with 1 and one line if anything is not as it
 // should be.
@@ -21,6 +23,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
@@ -41,7 +44,7 @@ func main() {
 		check(err)
 		numbers[i] = number
 	}
-	connection, err := grpc.NewClient(os.Args[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient(os.Args[1], security(os.Args[5:])...)
 	check(err)
 	defer connection.Close()
 	p := program{pb.NewLedgerServiceClient(connection), numbers[0], numbers[1], numbers[2]}
@@ -55,6 +58,24 @@ func main() {
 	cancelled := p.cancel(ctx)
 	p.errors(ctx, written)
 	check(json.NewEncoder(os.Stdout).Encode(map[string]int64{"written": written, "tailed": tailed, "cancelled": cancelled}))
+}
+
+// bearer is the token that every call carries.
+type bearer string
+
+func (token bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + string(token)}, nil
+}
+
+func (bearer) RequireTransportSecurity() bool { return true }
+
+func security(arguments []string) []grpc.DialOption {
+	if len(arguments) == 0 {
+		return []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
+	}
+	trusting, err := credentials.NewClientTLSFromFile(arguments[0], "")
+	check(err)
+	return []grpc.DialOption{grpc.WithTransportCredentials(trusting), grpc.WithPerRPCCredentials(bearer(arguments[1]))}
 }
 
 // payload i is its number, then i mod 256 to its size.

@@ -1,0 +1,32 @@
+"""Options of the clients that a pod has of its own (gateway, administration, repair), from its configuration.
+
+A bookie's clients go by the bookie's own keys, as in the reference: frames of its size, and TLS with its certificate
+where bookies serve TLS. For processes with a configuration; any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bookie_client.options import ClientOptions, TlsOptions
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.security import TlsConfig
+
+
+def client_options(config: BookieConfig, **others: Any) -> ClientOptions:
+    """`others`: further fields of `ClientOptions`."""
+    return ClientOptions(max_frame_size=config.network.max_frame_size_bytes, tls=tls_options(config.tls), **others)
+
+
+def tls_options(config: TlsConfig) -> TlsOptions | None:
+    """How to connect to bookies of this configuration; None: plain."""
+    if config.provider_factory_class is None:
+        return None
+    shown = config.certificate_path is not None and config.key_store is not None
+    return TlsOptions(
+        ca_file=config.trust_store,
+        certificate_file=config.certificate_path if shown else None,
+        key_file=config.key_store if shown else None,
+        key_password_file=config.key_store_password_path if shown else None,
+        check_hostname=config.hostname_verification,
+    )
