@@ -90,7 +90,7 @@ def _status(each: dict[str, Any]) -> Table:
     for kind in ("major", "minor"):
         state = "runs" if each[f"{kind}Compacting"] else "suspended" if each[f"{kind}Suspended"] else "allowed"
         count, last = each[f"{kind}CompactionCounter"], each[f"last{kind.capitalize()}CompactionTime"]
-        made = f"{count:,} so far, the last at {_time(last)}" if count else "none so far"
+        made = f"{count:,} so far, the last at {time_text(last)}" if count else "none so far"
         table.add_row(f"{kind} compaction", f"{state}, {made}")
     if each["lastPass"] is not None:
         table.add_row("last pass", _pass(each["lastPass"]))
@@ -122,7 +122,7 @@ def show_result(found: list[dict[str, Any]]) -> None:
 
 
 class PassProgress:
-    """A bar per storage on standard error if that is a terminal; nothing elsewhere. A context manager."""
+    """A bar per directory on standard error if that is a terminal; nothing elsewhere. A context manager."""
 
     def __init__(self) -> None:
         console = Console(stderr=True, highlight=False, markup=False)
@@ -147,7 +147,7 @@ class PassProgress:
         self._bars.stop()
 
     def show(self, collectors: list[dict[str, Any]]) -> None:
-        """The collectors are there now."""
+        """The collectors, or whatever else works through directories, are there now."""
         while len(self._tasks) < len(collectors):
             self._tasks.append(self._bars.add_task("", total=None))
         for task, each in zip(self._tasks, collectors, strict=False):
@@ -224,5 +224,6 @@ def size(nbytes: int) -> str:
     return f"{nbytes:,} B" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
 
 
-def _time(milliseconds: int) -> str:
+def time_text(milliseconds: int) -> str:
+    """Ms since 1970."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -21,6 +21,7 @@ from bookie_pod.cli.disk.commands import disk
 from bookie_pod.cli.exit_codes import CommandExit, exit_code_of
 from bookie_pod.cli.gc import gc
 from bookie_pod.cli.ledger.commands import ledger
+from bookie_pod.cli.scrub import scrub
 from bookie_pod.cli.serve import serve
 from bookie_pod.cli.standalone import standalone
 from bookie_pod.cli.trial import trial
@@ -55,6 +56,7 @@ cli.add_command(disk)
 cli.add_command(bench)
 cli.add_command(trial)
 cli.add_command(gc)
+cli.add_command(scrub)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -295,6 +295,7 @@ class Bookie:
                 storage=self._storage.storage,
                 journals=self._journals,
                 gc=self.upkeep.collection,
+                integrity=self.upkeep.integrity,
                 mode=self._mode_of(),
                 registration=self._registration,
                 status=self,

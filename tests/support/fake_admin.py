@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bookie_pod.server.http.admin.ports import AdminPorts, ClusterState, DiskFiles, Mark, Space
+from bookie_pod.server.http.admin.ports import AdminPorts, ClusterState, DataCheckState, DiskFiles, Mark, Space
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, UsageBucket
+from bookie_pod.storage.integrity.scrub import ScrubState
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
@@ -119,6 +120,23 @@ class FakeGcPort:
 
 
 @dataclass
+class FakeIntegrityPort:
+    scrub: ScrubState = field(default_factory=lambda: ScrubState(True, False, 1_000, (), (), 0))
+    requests: int = 0
+    check: DataCheckState | None = None
+
+    def scrub_state(self) -> ScrubState:
+        return self.scrub
+
+    def request_scrub(self) -> bool:
+        self.requests += 1
+        return self.requests == 1
+
+    def data_check(self) -> DataCheckState | None:
+        return self.check
+
+
+@dataclass
 class FakeClusterPort:
     writable: dict[str, str] = field(default_factory=dict)
     read_only: dict[str, str] = field(default_factory=dict)
@@ -191,10 +209,11 @@ class FakeAdmin:
 
     node: FakeNodePort = field(default_factory=FakeNodePort)
     gc: FakeGcPort = field(default_factory=FakeGcPort)
+    integrity: FakeIntegrityPort = field(default_factory=FakeIntegrityPort)
     cluster: FakeClusterPort = field(default_factory=FakeClusterPort)
     ledgers: FakeLedgerPort = field(default_factory=FakeLedgerPort)
     settings: FakeSettingsPort = field(default_factory=FakeSettingsPort)
 
     @property
     def ports(self) -> AdminPorts:
-        return AdminPorts(self.node, self.gc, self.cluster, self.ledgers, self.settings)
+        return AdminPorts(self.node, self.gc, self.integrity, self.cluster, self.ledgers, self.settings)

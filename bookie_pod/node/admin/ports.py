@@ -15,12 +15,14 @@ from bookie_pod.node.admin.client import AdminClient
 from bookie_pod.node.admin.cluster_view import ClusterView
 from bookie_pod.node.admin.collectors import Collectors
 from bookie_pod.node.admin.index_compaction import IndexCompactions
+from bookie_pod.node.admin.integrity import IntegrityView
 from bookie_pod.node.admin.ledgers import ClusterLedgers
 from bookie_pod.node.admin.sanity import SanityTest
 from bookie_pod.node.admin.settings import Settings
 from bookie_pod.node.admin.this_bookie import BookieParts, ThisBookie
 from bookie_pod.node.gc.collection import GarbageCollection
 from bookie_pod.node.identity import check_cookies
+from bookie_pod.node.integrity.service import Integrity
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.server.http.admin.ports import AdminPorts
@@ -45,6 +47,7 @@ class RunningBookie:
     storage: LedgerStorage
     journals: Sequence[Journal]
     gc: GarbageCollection
+    integrity: Integrity
     mode: BookieMode
     registration: RegistrationManager
     status: NodeStatus
@@ -85,6 +88,7 @@ class Administration:
         self.ports = AdminPorts(
             ThisBookie(parts),
             Collectors(bookie.gc),
+            IntegrityView(bookie.integrity),
             ClusterView(self._client),
             ClusterLedgers(self._client),
             settings,

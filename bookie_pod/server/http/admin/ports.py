@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import Forecast, GcState, LogReport
+from bookie_pod.storage.integrity.scrub import ScrubState
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 
@@ -118,6 +119,31 @@ class GcPort(Protocol):
         ...
 
 
+class DataCheckState(NamedTuple):
+    """What the data-integrity check does (`dataIntegrityChecking`)."""
+
+    needed: bool
+    running: bool
+    ledgers_checked: int
+    ledgers_failed: int
+    entries_copied: int
+    ledgers_recovered: int
+    last_error: str
+
+
+class IntegrityPort(Protocol):
+    """The scrubber, and the check of what was lost."""
+
+    def scrub_state(self) -> ScrubState: ...
+    def request_scrub(self) -> bool:
+        """Ask for a pass; False if one runs or was asked for before."""
+        ...
+
+    def data_check(self) -> DataCheckState | None:
+        """None: it is switched off."""
+        ...
+
+
 class ClusterPort(Protocol):
     """The other bookies, through the metadata service and the client."""
 
@@ -174,6 +200,7 @@ class AdminPorts:
 
     node: NodePort
     gc: GcPort
+    integrity: IntegrityPort
     cluster: ClusterPort
     ledgers: LedgerPort
     settings: SettingsPort

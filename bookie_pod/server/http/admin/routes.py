@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookie_pod.server.http.admin import bookie, cluster, gc_control, gc_logs, gc_state, ledgers, settings
+from bookie_pod.server.http.admin import bookie, cluster, gc_control, gc_logs, gc_state, integrity, ledgers, settings
 
 RESOURCES: Final = (
     *settings.RESOURCES,
@@ -12,6 +12,7 @@ RESOURCES: Final = (
     *gc_control.RESOURCES,
     *gc_state.RESOURCES,
     *gc_logs.RESOURCES,
+    *integrity.RESOURCES,
     *cluster.RESOURCES,
     *ledgers.RESOURCES,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -14,53 +13,16 @@ import pytest
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.gc_view import size
 from bookie_pod.cli.main import run
-from bookie_pod.config.sections.service import HttpConfig
-from bookie_pod.metrics.registry import Registry
-from bookie_pod.server.http.start import start_http
 from bookie_pod.storage.gc.log_usage import LogUsage
 from bookie_pod.storage.gc.reports import LogReport, PassResult
 from bookie_pod.storage.gc.schedule import Compaction
 from bookie_protocol.errors import StorageFault
 from tests.support.bookie_process import free_port
-from tests.support.fake_admin import FakeAdmin, gc_state
-from tests.unit.bookie_pod.server.nodes import FakeNode
+from tests.support.fake_admin import gc_state
+from tests.support.served_admin import ServedAdmin as Served
 
 Capture = pytest.CaptureFixture[str]
-TOKEN = "s3cret-token"
 GOLDEN = Path(__file__).parents[3] / "golden" / "http-admin-api.json"
-
-
-class Served:
-    """The server runs on a thread of its own: the commands block."""
-
-    def __init__(self, token_file: Path) -> None:
-        self.admin = FakeAdmin()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
-        self._thread.start()
-        config = HttpConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file))
-        starting = start_http(config, FakeNode(), Registry(), lambda: self.admin.ports)
-        self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
-        assert self._server is not None
-        self.url = f"http://127.0.0.1:{self._server.port}"
-
-    def stop(self) -> None:
-        assert self._server is not None
-        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
-    token_file = tmp_path / "token"
-    token_file.write_text(TOKEN + "\n")
-    made = Served(token_file)
-    monkeypatch.setenv("BOOKIE_URL", made.url)
-    monkeypatch.setenv("BOOKIE_TOKEN_FILE", str(token_file))
-    yield made
-    made.stop()
 
 
 def refusal(capsys: Capture) -> str:

@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bookie_client import Client
 from bookie_pod.node.bookie import Bookie
+from bookie_protocol.entry import ENTRY_PREFIX, NO_LAC
 from bookie_protocol.errors import NotEnoughBookies
 from bookie_protocol.metadata_service.interface import BookieGroup
 from tests.support.http_answers import HttpAnswer, ask
 from tests.support.live_bookie import live_bookie
 
-SETTINGS = {"logSizeLimit": "1048576", "compactionRateByBytes": "100000000", "gcOverreplicatedLedgerWaitTime": "-1"}
+SETTINGS = {
+    "logSizeLimit": "1048576",
+    "compactionRateByBytes": "100000000",
+    "gcOverreplicatedLedgerWaitTime": "-1",
+    "localScrubRateLimit": "0",
+}
 
 
 class Live:
@@ -206,3 +213,41 @@ async def test_modes_that_the_configuration_forbids(tmp_path: Path, key: str, wa
         assert answer.status == 400
         assert reason in answer.body
         assert bookie.state().read_only is before
+
+
+async def test_a_scrub_by_request_and_what_it_finds(live: Live) -> None:
+    ledger_id = await live.write(1500)
+    await live.bookie.flush()
+    await live.write(1500)
+    await live.bookie.flush()
+
+    async def scrubbed() -> dict[str, Any]:
+        before = (await live.get("bookie/scrub")).json
+        assert (await live.put("bookie/scrub")).json == {"triggered": True}
+        async with asyncio.timeout(60):
+            while True:
+                now = (await live.get("bookie/scrub")).json
+                ends = [
+                    new["completedTime"] > old["completedTime"]
+                    for new, old in zip(now["directories"], before["directories"], strict=True)
+                ]
+                if all(ends) and not now["running"]:
+                    return dict(now)
+                await asyncio.sleep(0.02)
+
+    sound = await scrubbed()
+    directories = {each["directory"]: each for each in sound["directories"]}
+    ledgers = directories[str(live.work / "ledgers")]
+    assert ledgers["entries"] > 0
+    assert ledgers["rows"] == 3000
+    assert (sound["damages"], (await live.get("bookie/scrub/damages")).json) == (0, [])
+    first = live.work / "ledgers" / "current" / "0.log"
+    with first.open("r+b") as file:
+        header = ENTRY_PREFIX.pack(ledger_id, 0, NO_LAC)
+        file.seek(first.read_bytes().index(header) + 500)
+        file.write(b"\xff" * 8)
+    found = await scrubbed()
+    assert found["damages"] == 1
+    (damage,) = (await live.get("bookie/scrub/damages")).json
+    assert (damage["kind"], damage["ledgerId"], damage["entryId"]) == ("entry", ledger_id, 0)
+    assert (await live.get("bookie/data_integrity")).json["enabled"] is False

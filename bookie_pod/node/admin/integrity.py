@@ -1,0 +1,35 @@
+"""The scrubber and the data-integrity check as the admin API asks them. Any thread."""
+
+from __future__ import annotations
+
+from bookie_pod.node.integrity.service import Integrity
+from bookie_pod.server.http.admin.ports import DataCheckState
+from bookie_pod.storage.integrity.scrub import ScrubState
+
+
+class IntegrityView:
+    """`IntegrityPort` over what runs."""
+
+    def __init__(self, integrity: Integrity) -> None:
+        self._integrity = integrity
+
+    def scrub_state(self) -> ScrubState:
+        return self._integrity.scrubber.state()
+
+    def request_scrub(self) -> bool:
+        return self._integrity.scrubber.request()
+
+    def data_check(self) -> DataCheckState | None:
+        check = self._integrity.data_check
+        if check is None:
+            return None
+        state = check.state
+        return DataCheckState(
+            state.needed,
+            state.running,
+            state.ledgers_checked,
+            state.ledgers_failed,
+            state.entries_copied,
+            state.ledgers_recovered,
+            state.last_error,
+        )
