@@ -277,6 +277,24 @@ class TestLocks:
         with pytest.raises(MetadataExists):
             await one.lock(7, timeout=10)
 
+    async def test_of_a_cancelled_call_no_lock_stays(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
+        one, two = pair[0].under_replication, pair[1].under_replication
+        await one.mark(1, ["b"], ctime_ms=1)
+        finished = 0
+        for turns in range(0, 60, 3):
+            locking = asyncio.ensure_future(one.acquire())
+            for _ in range(turns):
+                await asyncio.sleep(0.0002)
+            locking.cancel()
+            await asyncio.wait({locking})
+            if not locking.cancelled():
+                await one.release(locking.result())
+                finished += 1
+            async with asyncio.timeout(20):
+                lock = await two.acquire()
+            await two.release(lock)
+        assert finished < 20, "no call was cancelled on its way"
+
     async def test_a_formatted_tree_is_made_again(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
         one, two = (service.under_replication for service in pair)
         await one.mark(1, ["a:1"], ctime_ms=1)

@@ -6,6 +6,8 @@ Invariants
 - Directories are listed once and kept until a watch says that they changed; at most `MAX_DIRECTORIES` are kept. What
   is found through them is looked at again before it is locked.
 - A search that found nothing names an event for the first change of what it saw.
+- A lock of which nobody was told, because the call was cancelled or its answer was lost, is removed in the background:
+  its session would keep it from everybody.
 
 Threads: event loop only.
 
@@ -20,13 +22,16 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from random import Random
 from typing import Final
 
-from bookie_protocol.errors import MetadataExists, MetadataNotFound
+from bookie_protocol.errors import MetadataError, MetadataExists, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 from bookie_protocol.metadata_service.tree.under_replication import formats, names
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 
 MAX_DIRECTORIES: Final = 100_000
+UNDO_SECONDS: Final = 1.0
+"""Between two looks whether a lock that nobody was told of is there: a cancelled request may still be carried out."""
 _READ_AHEAD: Final = 64
 
 
@@ -41,6 +46,7 @@ class Locks:
         self._changed = asyncio.Event()
         self._held: dict[int, int] = {}
         self._owner = formats.encode_lock(socket.gethostname())
+        self._undoing: set[asyncio.Task[None]] = set()
 
     # --- one ledger -------------------------------------------------------------------------------------------
 
@@ -81,14 +87,33 @@ class Locks:
         self._held[ledger_id] = self._tree.session_id  # from here on no other task of this session tries
         try:
             await self._create(path, timeout)
-        except BaseException as error:
+        except MetadataExists:
             del self._held[ledger_id]
-            if isinstance(error, MetadataExists):
-                raise MetadataExists(f"ledger {ledger_id} is locked by another worker") from None
+            raise MetadataExists(f"ledger {ledger_id} is locked by another worker") from None
+        except BaseException:
+            undoing = asyncio.get_running_loop().create_task(self._undo(ledger_id, self._held[ledger_id]))
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
             raise
         lock = LedgerLock(ledger_id, mark_version, self._tree.session_id)
         self._held[ledger_id] = lock.session_id
         return lock
+
+    async def _undo(self, ledger_id: int, session_id: int) -> None:
+        """Nobody can tell whether this lock was made. Until that is settled nobody of this session takes it."""
+        looks = 2
+        while looks and self._tree.session.state is not SessionState.CLOSED:
+            try:
+                await self._tree.delete_own(self._base.lock(ledger_id), session_id)
+                looks -= 1
+            except MetadataUnavailable:
+                pass
+            except MetadataError:
+                break
+            if looks:
+                await asyncio.sleep(UNDO_SECONDS)
+        if self._held.get(ledger_id) == session_id:
+            del self._held[ledger_id]
 
     async def _create(self, path: str, timeout: float | None) -> None:
         try:

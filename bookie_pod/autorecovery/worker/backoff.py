@@ -1,0 +1,45 @@
+"""How long a ledger that could not be repaired is left alone: twice as long after each failure, up to a limit.
+
+Invariants
+- Failures of the last `REMEMBERED` ledgers that failed are remembered, of no others.
+- No delay is shorter than `SHORTEST_S`, whatever is configured: a ledger that cannot be repaired is no hot loop.
+
+Pure; event loop only.
+
+Source: reference auto-recovery, section 6.2, step 5.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final
+
+REMEMBERED: Final = 2000
+SHORTEST_S: Final = 0.1
+_STEPS: Final = 5
+"""Failures until the delay is the full one."""
+
+
+class Backoff:
+    """`longest_s`: the full delay in seconds; the first one is a 32nd of it."""
+
+    def __init__(self, longest_s: float, remembered: int = REMEMBERED) -> None:
+        self._longest_s = longest_s
+        self._remembered = remembered
+        self._failures: OrderedDict[int, int] = OrderedDict()
+
+    def failures(self, ledger_id: int) -> int:
+        """How often this ledger failed since it last succeeded, as far as it is remembered."""
+        return self._failures.get(ledger_id, 0)
+
+    def failed(self, ledger_id: int) -> float:
+        """It failed (again): seconds until the next try."""
+        before = self._failures.pop(ledger_id, 0)
+        self._failures[ledger_id] = before + 1
+        while len(self._failures) > self._remembered:
+            self._failures.popitem(last=False)
+        return max(SHORTEST_S, self._longest_s * 2.0 ** (min(before, _STEPS) - _STEPS))
+
+    def succeeded(self, ledger_id: int) -> None:
+        """It is repaired, or gone."""
+        self._failures.pop(ledger_id, None)

@@ -1,0 +1,280 @@
+"""The replication worker: takes marked ledgers, several at a time, and sees each one to its end.
+
+Invariants
+- At most `ledgers_at_once` ledgers are checked, copied or recovered at a time; ledgers that wait (for their writer, or
+  because they failed) take no such place. At most `MAX_LOCKS` locks are held altogether.
+- A lock is held from the first look at a ledger until its mark is gone, or until its time of waiting is over; however
+  its round ends, the lock is given back (`locks`).
+- A ledger that failed keeps its lock for as long as its back-off says, so that no worker tries it in vain meanwhile.
+- Trouble with the metadata service or with bookies never ends the worker; it tries again after a pause. A defect (an
+  error outside of the taxonomy) costs the ledger its round and is logged with its traceback.
+- While auto-recovery is disabled no ledger is taken, and no writer is fenced.
+
+Event loop only.
+
+Source: reference auto-recovery, section 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from bookie_pod.autorecovery.worker.backoff import Backoff
+from bookie_pod.autorecovery.worker.locks import LockKeeper
+from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress, WorkerStatus
+from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
+from bookie_protocol.errors import MetadataError, PodkeeperError
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.under_replication import LedgerLock
+
+MAX_LOCKS: Final = 10_000
+STOP_SECONDS: Final = 5.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Outcome(Enum):
+    """How a round with a ledger ended."""
+
+    REPAIRED = "repaired"
+    """Nothing is missing; the mark may go."""
+    DELETED = "deleted"
+    OPEN = "open"
+    """Its writer has to replace a lost bookie first, or the ledger has to be recovered."""
+    FAILED = "failed"
+
+
+class RoundResult(NamedTuple):
+    """`reason`: why not, for people. `lost_entries`: entries of which no copy is left, the first few."""
+
+    outcome: Outcome
+    reason: str = ""
+    lost_entries: tuple[int, ...] = ()
+
+
+class Repair(Protocol):
+    """What is done to one ledger whose lock is held. Raises `PodkeeperError` for a round that failed."""
+
+    async def repair(self, ledger_id: int, note: LedgerNote) -> RoundResult:
+        """Look at it and restore what can be restored without disturbing a writer."""
+        ...
+
+    async def recover(self, ledger_id: int, note: LedgerNote) -> RoundResult:
+        """Its writer had its time: look again, recover it if it still has to be, then repair it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """Times in seconds."""
+
+    ledgers_at_once: int = 8
+    open_ledger_grace: float = 30.0
+    failed_ledger_backoff: float = 300.0
+    pause_after_error: float = 5.0
+    tasks_per_second: float = 0.0
+    """Ledgers taken from the metadata service; 0: no limit."""
+
+
+class ReplicationWorker:
+    """`run` until cancelled; once."""
+
+    def __init__(
+        self,
+        service: MetadataService,
+        repair: Repair,
+        options: WorkerOptions,
+        progress: WorkerProgress,
+        metrics: ReplicationWorkerMetrics,
+    ) -> None:
+        self._marks = service.under_replication
+        self._repair = repair
+        self._options = options
+        self.progress = progress
+        self._metrics = metrics
+        self._backoff = Backoff(options.failed_ledger_backoff)
+        self._keeper = LockKeeper(self._marks)
+        self._at_work = asyncio.Semaphore(options.ledgers_at_once)
+        self._locks = asyncio.Semaphore(MAX_LOCKS)
+        self._next_task_at = 0.0
+
+    def status(self) -> WorkerStatus:
+        return self.progress.status()
+
+    @property
+    def locks_not_released(self) -> int:
+        """Locks that could not be given back yet."""
+        return self._keeper.not_released
+
+    async def run(self) -> None:
+        """Work until cancelled; every lock is given back then, as far as the metadata service answers."""
+        self.progress.is_running = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow_enabled())
+                while True:
+                    await self._locks.acquire()
+                    await self._at_work.acquire()
+                    lock = await self._take()
+                    group.create_task(self._see_through(lock), name=f"repair of ledger {lock.ledger_id}")
+        finally:
+            self.progress.is_running = False
+            await self._keeper.close(STOP_SECONDS)
+
+    # --- taking -----------------------------------------------------------------------------------------------
+
+    async def _take(self) -> LedgerLock:
+        while True:
+            await self._turn()
+            try:
+                return await self._acquire()
+            except MetadataError as error:
+                _log.warning("no ledger can be taken", reason=str(error))
+                self._metrics.failed_with(error)
+            await asyncio.sleep(max(self._options.pause_after_error, 0.1))
+
+    async def _acquire(self) -> LedgerLock:
+        """As the store's own; one that is taken at the very moment of the cancellation is given back."""
+        taking = asyncio.ensure_future(self._marks.acquire())
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            taking.cancel()
+            await asyncio.wait({taking})
+            if not taking.cancelled() and taking.exception() is None:
+                await self._keeper.give_back(taking.result())
+            raise
+
+    async def _turn(self) -> None:
+        rate = self._options.tasks_per_second
+        if rate <= 0:
+            return
+        now = asyncio.get_running_loop().time()
+        due, self._next_task_at = self._next_task_at, max(self._next_task_at, now) + 1 / rate
+        if due > now:
+            await asyncio.sleep(due - now)
+
+    async def _follow_enabled(self) -> None:
+        while True:
+            try:
+                async with self._marks.watch_enabled() as states:
+                    async for enabled in states:
+                        if enabled is not self.progress.is_enabled:
+                            _log.info("auto-recovery is enabled" if enabled else "auto-recovery is disabled")
+                        self.progress.is_enabled = enabled
+            except MetadataError as error:
+                _log.warning("whether auto-recovery is enabled cannot be seen", reason=str(error))
+            await asyncio.sleep(max(self._options.pause_after_error, 1.0))
+
+    # --- one ledger -------------------------------------------------------------------------------------------
+
+    async def _see_through(self, lock: LedgerLock) -> None:
+        """Owns the lock and, at the start, a place at work."""
+        ledger_id = lock.ledger_id
+        note = self.progress.begin(ledger_id, self._backoff.failures(ledger_id))
+        place = _Place(self._at_work)
+        try:
+            result: RoundResult | None = await self._round(lock, note, self._repair.repair)
+            if result is not None and result.outcome is Outcome.OPEN:
+                result = await self._after_the_grace(lock, note, place, result)
+            place.leave()
+            if result is not None and result.outcome is Outcome.FAILED:
+                await self._back_off(note, result)
+        finally:
+            place.leave()
+            self.progress.end(ledger_id)
+            self._locks.release()
+            await self._keeper.give_back(lock)
+
+    async def _after_the_grace(
+        self, lock: LedgerLock, note: LedgerNote, place: _Place, result: RoundResult
+    ) -> RoundResult | None:
+        """None: nothing was decided, somebody takes the ledger again later."""
+        grace = self._options.open_ledger_grace
+        _log.info("open ledger: its writer has time", ledger=note.ledger_id, seconds=grace, reason=result.reason)
+        self.progress.enter(note, Phase.WAITING_FOR_WRITER, reason=result.reason, wait=grace)
+        place.leave()
+        await asyncio.sleep(grace)
+        await place.enter()
+        try:
+            if not await self._marks.is_enabled():
+                return None
+        except MetadataError as error:
+            return RoundResult(Outcome.FAILED, str(error))
+        result = await self._round(lock, note, self._repair.recover)
+        return result._replace(outcome=Outcome.FAILED) if result.outcome is Outcome.OPEN else result
+
+    async def _round(
+        self, lock: LedgerLock, note: LedgerNote, work: Callable[[int, LedgerNote], Awaitable[RoundResult]]
+    ) -> RoundResult:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        self.progress.enter(note, Phase.CHECKING)
+        try:
+            result = await work(lock.ledger_id, note)
+            if result.outcome is Outcome.REPAIRED:
+                await self._keeper.finish(lock)
+            elif result.outcome is Outcome.DELETED:
+                await self._marks.unmark(lock.ledger_id)
+        except PodkeeperError as error:
+            self._metrics.failed_with(error)
+            result = RoundResult(Outcome.FAILED, " ".join(str(error).split()))
+        except Exception as error:
+            _log.error("defect while a ledger was repaired", ledger=lock.ledger_id, exc_info=error)
+            self._metrics.failed_with(error)
+            result = RoundResult(Outcome.FAILED, f"a defect: {error!r}")
+        self._metrics.processed(loop.time() - began, success=result.outcome in (Outcome.REPAIRED, Outcome.DELETED))
+        self._count(lock.ledger_id, result)
+        return result
+
+    def _count(self, ledger_id: int, result: RoundResult) -> None:
+        match result.outcome:
+            case Outcome.REPAIRED:
+                self._backoff.succeeded(ledger_id)
+                self.progress.ledgers_repaired += 1
+            case Outcome.DELETED:
+                self._backoff.succeeded(ledger_id)
+                self._metrics.deleted()
+                _log.info("marked ledger is deleted", ledger=ledger_id)
+            case Outcome.FAILED:
+                self.progress.ledgers_failed += 1
+
+    async def _back_off(self, note: LedgerNote, result: RoundResult) -> None:
+        delay = self._backoff.failed(note.ledger_id)
+        note.attempts = self._backoff.failures(note.ledger_id)
+        note.lost_entries = result.lost_entries
+        self.progress.enter(note, Phase.BACKING_OFF, reason=result.reason, wait=delay)
+        self._metrics.deferred()
+        tell = _log.error if result.lost_entries and note.attempts == 1 else _log.warning
+        tell(
+            "ledger is not repaired",
+            ledger=note.ledger_id,
+            attempts=note.attempts,
+            reason=result.reason,
+            retry_in=round(delay, 1),
+            **({"lost_entries": list(result.lost_entries)} if result.lost_entries else {}),
+        )
+        await asyncio.sleep(delay)
+
+
+class _Place:
+    """One of the places at work: left and entered again any number of times."""
+
+    def __init__(self, places: asyncio.Semaphore) -> None:
+        self._places = places
+        self._held = True
+
+    def leave(self) -> None:
+        if self._held:
+            self._held = False
+            self._places.release()
+
+    async def enter(self) -> None:
+        await self._places.acquire()
+        self._held = True
