@@ -2,12 +2,13 @@
 
 from bookie_client.blocking import BlockingClient
 from bookie_client.client import Client
-from bookie_client.options import ClientOptions
+from bookie_client.options import ClientOptions, TlsOptions
 from bookie_client.placement.options import PlacementOptions
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.writer import LedgerWriter
+from bookie_protocol.metadata_service.options import MetadataServiceOptions, SaslLogin
 
 __all__ = [
     "AdvancedLedgerWriter",
@@ -17,5 +18,8 @@ __all__ = [
     "LedgerEntry",
     "LedgerReader",
     "LedgerWriter",
+    "MetadataServiceOptions",
     "PlacementOptions",
+    "SaslLogin",
+    "TlsOptions",
 ]

@@ -63,11 +63,11 @@ Writer = TypeVar("Writer", LedgerWriter, AdvancedLedgerWriter)
 class Client:
     """A BookKeeper client on the running event loop.
 
-    `metadata` is the URI of the metadata service (`zk+null://host:2181/ledgers`, or the embedded service's),
-    or an open service, which is then not closed with the client. `placement` decides which bookies a ledger goes
-    to: a policy's name ("random", "rack-aware", "region-aware", "zone-aware"), `PlacementOptions`, or a policy of
-    your own; by default rack-aware, with the racks that bookies publish. Raises `BadRequest` for a choice that makes
-    no sense.
+    `metadata` is the URI of the metadata service (`zk+null://host:2181/ledgers`, or the embedded service's), reached
+    as `ClientOptions.metadata_service` says, or an open service, which is then not closed with the client.
+    `placement` decides which bookies a ledger goes to: a policy's name ("random", "rack-aware", "region-aware",
+    "zone-aware"), `PlacementOptions`, or a policy of your own; by default rack-aware, with the racks that bookies
+    publish. Raises `BadRequest` for a choice that makes no sense.
     """
 
     def __init__(
@@ -263,9 +263,9 @@ class Client:
         if isinstance(self._metadata, str):
             # Here, because the drivers take a while to load and a client of an open service needs none of
             # them.
-            from bookie_protocol.metadata_service.uri import open_metadata_service
+            from bookie_protocol.metadata_service.uri import connect_metadata_service
 
-            self._service = await open_metadata_service(self._metadata)
+            self._service = await connect_metadata_service(self._metadata, self._options.metadata_service)
         else:
             self._service = self._metadata
         bookies = Bookies(self._service.bookies)

@@ -3,10 +3,11 @@ its own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from bookie_protocol.errors import BadRequest
+from bookie_protocol.metadata_service.options import MetadataServiceOptions
 from bookie_protocol.wire.auth import ClientAuthProvider
 from bookie_protocol.wire.framing import DEFAULT_MAX_FRAME_SIZE
 
@@ -61,6 +62,10 @@ class ClientOptions:
     """Encrypt the connections; None: plain (`tlsProviderFactoryClass`)."""
     auth: ClientAuthProvider | None = None
     """How to authenticate; None: not at all (`clientAuthProviderFactoryClass`)."""
+
+    metadata_service: MetadataServiceOptions = field(default_factory=MetadataServiceOptions)
+    """How to reach the metadata service of a client that was given its URI: login to ZooKeeper (`auth`, `sasl`),
+    access lists, time-out. Means nothing for a client that was given an open service."""
 
     failure_history: float = 60.0
     """Seconds for which a failed or slow read counts against a bookie (`bookieFailureHistoryExpirationMSec`)."""

@@ -1,6 +1,7 @@
 """How the commands that use a cluster reach it: `--metadata`, `--config`, `--client`.
 
-`connects` gives a command one `Connection` in place of these options. Nothing heavy is loaded before `run`.
+With a configuration, of a file or of the environment, its login to ZooKeeper and its TLS count too, whoever names the
+cluster. `connects` gives a command one `Connection` in place of these options. Nothing heavy is loaded before `run`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
@@ -18,11 +20,12 @@ from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 if TYPE_CHECKING:
     from bookie_client.client import Client
     from bookie_client.options import ClientOptions
+    from bookie_pod.config.model import BookieConfig
     from bookie_protocol.metadata_service.interface import MetadataService
 
 T = TypeVar("T")
 URI_VARIABLE: Final = "BK_metadataServiceUri"
-SESSION_SECONDS: Final = 10.0
+CREDENTIALS_VARIABLE: Final = "BK_zkAuthCredentialsPath"
 
 
 class Cluster(NamedTuple):
@@ -35,21 +38,26 @@ class Cluster(NamedTuple):
 class Connection:
     """Where the cluster is, and the options of the client."""
 
-    def __init__(self, uri: str | None, file: str | None, settings: tuple[str, ...], timeout: float) -> None:
+    def __init__(
+        self, uri: str | None, file: str | None, settings: tuple[str, ...], timeout: float | None = None
+    ) -> None:
+        """`timeout`: seconds; None: the configuration's `zkTimeout`."""
         self._uri = uri
         self._file = file
         self._settings = settings
         self._timeout = timeout
 
+    @functools.cached_property
+    def configuration(self) -> BookieConfig:
+        """The configuration that counts; defaults if there is none. Raises `InvalidConfiguration`."""
+        from bookie_pod.config.load import load_config
+
+        given = self._file or URI_VARIABLE in os.environ or CREDENTIALS_VARIABLE in os.environ
+        return load_config(self._file) if given else load_config(environ={})
+
     def uri(self) -> str:
         """The metadata service's URI. Raises `InvalidConfiguration` when nobody named one."""
-        if self._uri:
-            return self._uri
-        uri = None
-        if self._file or URI_VARIABLE in os.environ:
-            from bookie_pod.config.load import load_config
-
-            uri = load_config(self._file).metadata.service_uri
+        uri = self._uri or self.configuration.metadata.service_uri
         if uri is None:
             raise InvalidConfiguration(
                 "no cluster is named: give --metadata URI, set BK_metadataServiceUri, or give --config FILE"
@@ -69,18 +77,21 @@ class Connection:
         from bookie_pod import logs
 
         logs.configure("console", "warning")
-        uri, options = self.uri(), client_options(self._settings, defaults or {})
+        uri, options = self.uri(), client_options(self._settings, {**self._tls(), **(defaults or {})})
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(self._run(work, uri, options))
 
     async def _run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]], uri: str, options: ClientOptions) -> T:
         from bookie_client.client import Client
         from bookie_pod.cli.signals import end_with_sigterm
-        from bookie_protocol.metadata_service.uri import open_metadata_service
+        from bookie_pod.node.metadata import open_metadata
 
         end_with_sigterm()
+        metadata = self.configuration.metadata
+        if self._timeout is not None:
+            metadata = replace(metadata, zk_timeout_ms=max(1, round(self._timeout * 1000)))
         try:
-            service = await open_metadata_service(uri, timeout=self._timeout)
+            service = await open_metadata(metadata, uri)
         except MetadataUnavailable as error:
             raise MetadataUnavailable(f"the metadata service {uri} does not answer: {error}; does it run?") from error
         try:
@@ -88,6 +99,11 @@ class Connection:
                 return await work(Cluster(client, service))
         finally:
             await service.close()
+
+    def _tls(self) -> dict[str, object]:
+        from bookie_pod.client_options import tls_options
+
+        return {"tls": tls_options(self.configuration.tls)}
 
 
 def connects(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,7 +116,7 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
         "configuration_file",
         envvar="BOOKIE_CONF",
         metavar="FILE",
-        help="Take it from this properties file. [environment: BOOKIE_CONF]",
+        help="Take it from this properties file, and the login and TLS with it. [environment: BOOKIE_CONF]",
     )
     @click.option(
         "--client",
@@ -109,16 +125,14 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="OPTION=VALUE",
         help="Set an option of the client (ClientOptions).",
     )
-    @click.option(
-        "--timeout", default=SESSION_SECONDS, show_default=True, help="Seconds to wait for the metadata service."
-    )
+    @click.option("--timeout", type=float, help="Seconds to wait for the metadata service. [default: zkTimeout, 10 s]")
     @functools.wraps(command)
     def connected(
         *arguments: Any,
         uri: str | None,
         configuration_file: str | None,
         settings: tuple[str, ...],
-        timeout: float,
+        timeout: float | None,
         **others: Any,
     ) -> Any:
         return command(Connection(uri, configuration_file, settings, timeout), *arguments, **others)

@@ -128,7 +128,6 @@ async def open_metadata_service(
     Raises `InvalidConfiguration`, or `MetadataUnavailable` if nobody answers in time, or not to these credentials. A
     cluster that does not exist yet is no error.
     """
-    parsed = parse_metadata_service_uri(uri)
     options = MetadataServiceOptions(
         timeout=timeout,
         auth=tuple(auth),
@@ -137,6 +136,12 @@ async def open_metadata_service(
         requests_per_second=requests_per_second,
         ledger_metadata_version=ledger_metadata_version,
     )
+    return await connect_metadata_service(uri, options)
+
+
+async def connect_metadata_service(uri: str, options: MetadataServiceOptions) -> MetadataService:
+    """As `open_metadata_service`, with all options in one object."""
+    parsed = parse_metadata_service_uri(uri)
     if parsed.driver is MetadataDriver.ZOOKEEPER:
         from bookie_protocol.metadata_service.zookeeper.service import open_zookeeper
 
