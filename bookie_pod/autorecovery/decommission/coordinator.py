@@ -1,0 +1,236 @@
+"""Carries a decommission out, step by step, until it is done.
+
+Invariants
+- What the next step is depends on the stored record alone, so any process may go on at any time; every step may be
+  repeated.
+- The record is stored before the effects of a phase and after what it claims happened.
+- Faults of the metadata service or of bookies are waited out and shown (`Watched.waiting_for`); what a person has to
+  settle is raised.
+- Once the record is taken over, or is being undone, this coordinator ends and touches nothing more.
+
+Threads: event loop. Cancelling stops it at any point; the decommission can be resumed.
+
+Source: reference auto-recovery, sections 8 and 13.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from bookie_client.logs import get_logger
+from bookie_pod.autorecovery.decommission.drain import DrainMeter, drain_all
+from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions, LedgerDrain, LedgerMover, one_line
+from bookie_pod.autorecovery.decommission.presence import BookieAdmin, Presence, Vigil, make_read_only
+from bookie_pod.autorecovery.decommission.proof import prove, remove_cookie
+from bookie_pod.autorecovery.decommission.state import (
+    DecommissionRecord,
+    Drained,
+    Form,
+    FormChanged,
+    Phase,
+    Quiesced,
+    Quiescing,
+    SeenWritable,
+)
+from bookie_pod.autorecovery.decommission.stopped import trigger_audit
+from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord, TakenOver
+from bookie_pod.autorecovery.decommission.survey import survey
+from bookie_protocol.errors import CouldNotTell, Refused
+from bookie_protocol.metadata_service.interface import MetadataService
+
+_log = get_logger(__name__)
+
+NOTE_S: Final = 5.0
+"""Seconds between two notes of the progress in the record."""
+SURVEY_S: Final = 600.0
+"""Seconds after which the ledgers are listed anew although some are still blocked."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """What a coordinator shows while it works; changed on the event loop."""
+
+    record: DecommissionRecord | None = None
+    meter: DrainMeter | None = None
+    ledgers_read: int = 0
+    """By the listing under way, or the last one."""
+    waiting_for: str = ""
+    """A fault that is waited out; empty: none."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a coordinator works with. `required`: refuse a bookie that is found in the other form."""
+
+    service: MetadataService
+    mover: LedgerMover
+    admin: BookieAdmin
+    options: DrainOptions = field(default_factory=DrainOptions)
+    required: Form | None = None
+    on_step: Callable[[Phase], None] = lambda phase: None
+    """Told of every phase before its work begins."""
+
+
+class Coordinator:
+    """Works on one decommission. `watched` may be read at any time."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._service = parts.service
+        self._store = DecommissionStore(parts.service)
+        self.watched = Watched()
+
+    async def run(self, request: DecommissionRequest) -> DecommissionRecord:
+        """Begin or resume, and go on to the end; returns the final record.
+
+        Raises `Refused` (the bookie is writable and cannot be made read-only; it is not in the required form),
+        `TakenOver`, and for the first steps `MetadataUnavailable`.
+        """
+        async with Vigil(self._service, request.bookie_id) as vigil:
+            await self._check_form(await vigil.check())
+            held = await self._store.begin(request)
+            self.watched.record = held.record
+            notes = asyncio.get_running_loop().create_task(self._take_notes(held))
+            work = asyncio.get_running_loop().create_task(self._work(held, vigil))
+            try:
+                await asyncio.wait((work, notes), return_when=asyncio.FIRST_COMPLETED)
+                if not work.done():
+                    await notes  # raises: somebody else has the record
+                return await work
+            finally:
+                for task in (work, notes):
+                    task.cancel()
+                await asyncio.wait((work, notes))
+                with suppress(asyncio.CancelledError, Exception):
+                    notes.exception()
+
+    async def _check_form(self, presence: Presence) -> None:
+        required = self._parts.required
+        if required is Form.STOPPED and presence is not Presence.ABSENT:
+            raise Refused(f"the bookie is registered ({presence.value}): stop it first, or drain it while it is up")
+        if required is Form.LIVE and presence is Presence.ABSENT:
+            raise Refused("the bookie is not registered: start it, or decommission it as a stopped one")
+
+    async def _work(self, held: HeldRecord, vigil: Vigil) -> DecommissionRecord:
+        drain = LedgerDrain(self._service, self._parts.mover, (held.record.bookie_id,), self._parts.options)
+        while held.phase is not Phase.DONE:
+            self._parts.on_step(held.phase)
+            _log.info("decommission", bookie=held.record.bookie_id, phase=held.phase.value)
+            try:
+                await self._step(held, vigil, drain)
+                self.watched.waiting_for = ""
+            except CouldNotTell as error:
+                self.watched.waiting_for = one_line(error)
+                _log.warning("decommission waits", bookie=held.record.bookie_id, reason=self.watched.waiting_for)
+                await asyncio.sleep(self._parts.options.retry_interval)
+            self.watched.record = held.record
+        self._parts.on_step(Phase.DONE)
+        await held.archive()
+        return held.record
+
+    async def _step(self, held: HeldRecord, vigil: Vigil, drain: LedgerDrain) -> None:
+        match held.phase:
+            case Phase.REQUESTED:
+                await self._quiesce(held, vigil)
+            case Phase.DRAINING:
+                await self._drain(held, vigil, drain)
+            case Phase.PROVING:
+                record = held.record
+                event = await prove(
+                    self._service,
+                    vigil,
+                    record.bookie_id,
+                    record.accepted_losses,
+                    self._store.clock_ms,
+                    self._count,
+                )
+                await held.advance(event)
+            case Phase.REMOVING:
+                await held.advance(await remove_cookie(self._service, vigil, held.record))
+            case _:
+                raise TakenOver(f"the decommission of {held.record.bookie_id} is {held.phase.value}")
+
+    # --- no new data ------------------------------------------------------------------------------------------
+
+    async def _quiesce(self, held: HeldRecord, vigil: Vigil) -> None:
+        bookie_id = held.record.bookie_id
+        presence = await vigil.check()
+        if presence is Presence.ABSENT:
+            await self._ask_for_audit()
+        else:
+            if presence is Presence.WRITABLE and not held.record.read_only_by_us:
+                await held.advance(Quiescing())
+            await make_read_only(self._service, self._parts.admin, bookie_id, presence)
+        vigil.reset()
+        presence = await vigil.check()
+        if not vigil.seen_writable:
+            await held.advance(Quiesced(_form(presence)))
+
+    async def _ask_for_audit(self) -> None:
+        """The reference's first step for a stopped bookie; here a help only, the copies are made all the same."""
+        try:
+            await trigger_audit(self._service)
+        except Refused as error:
+            self.watched.notes.append(f"{error}; the coordinator copies alone")
+
+    # --- draining ---------------------------------------------------------------------------------------------
+
+    async def _drain(self, held: HeldRecord, vigil: Vigil, drain: LedgerDrain) -> None:
+        loop, options, accepted = asyncio.get_running_loop(), self._parts.options, set(held.record.accepted_losses)
+        meter = self.watched.meter = self.watched.meter or DrainMeter(loop.time)
+        while True:
+            found = await survey(self._service, held.record.bookie_id, progress=self._count)
+            surveyed = loop.time()
+            sizes = {ledger_id: ledger.nbytes for ledger_id, ledger in found.ledgers.items()}
+            sizes |= dict.fromkeys(found.marks - found.ledgers.keys(), 0)
+            meter.expect(sizes)
+            pending = set(sizes)
+            while pending:
+                if not await self._is_quiet(held, vigil):
+                    return
+                await drain_all(sorted(pending), drain, meter, options.ledgers_at_once)
+                await held.note(meter.progress())
+                pending = set(meter.blocked)
+                if not pending - accepted:
+                    break
+                await asyncio.sleep(options.retry_interval)
+                if loop.time() - surveyed > SURVEY_S:
+                    break
+            if not found.left(accepted) or (not sizes.keys() - pending and pending <= accepted):
+                break
+        if await self._is_quiet(held, vigil):
+            await held.advance(Drained())
+
+    async def _is_quiet(self, held: HeldRecord, vigil: Vigil) -> bool:
+        """Store what became of the bookie; whether the drain may go on."""
+        presence = await vigil.check()
+        if vigil.seen_writable:
+            await held.advance(SeenWritable())
+            return False
+        if _form(presence) is not held.record.form:
+            await held.advance(FormChanged(_form(presence)))
+        return True
+
+    # --- telling ----------------------------------------------------------------------------------------------
+
+    def _count(self, ledgers: int) -> None:
+        self.watched.ledgers_read = ledgers
+
+    async def _take_notes(self, held: HeldRecord) -> None:
+        """Ends only by raising `TakenOver`."""
+        while True:
+            await asyncio.sleep(NOTE_S)
+            meter = self.watched.meter
+            with suppress(CouldNotTell):
+                if meter is not None and held.phase is not Phase.DONE:
+                    await held.note(meter.progress())
+                self.watched.record = held.record
+
+
+def _form(presence: Presence) -> Form:
+    return Form.STOPPED if presence is Presence.ABSENT else Form.LIVE

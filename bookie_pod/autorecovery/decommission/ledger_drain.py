@@ -1,0 +1,173 @@
+"""Moves one ledger off a bookie: copies what it holds, then exchanges it in the metadata.
+
+Invariants
+- All work on a ledger is done under its lock of the under-replication tree, so replication workers, bookies' garbage
+  collection and other coordinators (Java's too) keep off it.
+- Data first, metadata last. A ledger counts as drained only when metadata that were read afterwards do not name the
+  bookie.
+- A ledger that is still being written is recovered, which fences its writer, only after the grace period and only if
+  the bookie is still in its last ensemble then: a writer that appends leaves a read-only bookie by itself.
+- Whatever goes wrong with one ledger is told as that ledger's reason, and nothing is lost.
+
+Threads: event loop.
+
+Sources: reference auto-recovery, sections 6.3, 7 and 8; reference metadata layout, section 10.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from bookie_protocol.errors import (
+    MetadataExists,
+    MetadataNotFound,
+    NoSuchLedger,
+    PodkeeperError,
+)
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.under_replication import LedgerLock
+
+LONGEST_REASON: Final = 400
+
+
+class LedgerMover(Protocol):
+    """What draining needs of a client; `moving.ClientMover` is it."""
+
+    async def recover(self, ledger_id: int) -> None:
+        """Fence the writer and close the ledger. Raises what `Client.recover` raises."""
+        ...
+
+    async def move(self, metadata: LedgerMetadata, bookies: Collection[str], progress: Callable[[int], None]) -> str:
+        """Copy what these bookies hold of every segment that has its end, and exchange them in the metadata.
+
+        Returns why something was left out; empty: nothing was. `progress` is told of bytes as they are copied. Raises
+        `PodkeeperError`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOptions:
+    """How to drain. Times in seconds."""
+
+    ledgers_at_once: int = 4
+    open_grace: float = 30.0
+    """`openLedgerRereplicationGracePeriod`: how long a writer may take to leave by itself."""
+    recover_open: bool = True
+    """False: wait for writers, however long that takes."""
+    retry_interval: float = 5.0
+    """Between two tries of a ledger that could not be drained."""
+
+
+class LedgerDrain:
+    """Drains ledgers of some bookies; any number at once, but one ledger once."""
+
+    def __init__(
+        self, service: MetadataService, mover: LedgerMover, bookies: Collection[str], options: DrainOptions
+    ) -> None:
+        self._service = service
+        self._mover = mover
+        self._bookies = frozenset(bookies)
+        self._options = options
+        self._open_since: dict[int, float] = {}  # ledgers that are waited for: no more than name the bookies
+
+    async def drain(self, ledger_id: int, progress: Callable[[int], None]) -> str | None:
+        """One try: why the ledger, or its mark, still names a bookie; None: neither does. `progress` is told of bytes
+        as they are copied."""
+        marks = self._service.under_replication
+        try:
+            lock = await marks.lock(ledger_id)
+        except MetadataExists:
+            return await self._locked(ledger_id)
+        except PodkeeperError as error:
+            return one_line(error)
+        given_back = False
+        try:
+            reason = await self._under_lock(lock, progress)
+            if reason is None:
+                self._open_since.pop(ledger_id, None)
+                if await self._mark_is_settled(lock):
+                    given_back = True
+                    await marks.mark_replicated(lock)
+            return reason
+        except PodkeeperError as error:
+            return one_line(error)
+        finally:
+            if not given_back:
+                await self._release(lock)
+
+    async def _locked(self, ledger_id: int) -> str:
+        try:
+            holder = await self._service.under_replication.locked_by(ledger_id)
+        except PodkeeperError:
+            holder = None
+        return f"a replication worker on {holder or 'another machine'} works on it: it has the ledger's lock"
+
+    async def _release(self, lock: LedgerLock) -> None:
+        try:
+            await self._service.under_replication.release(lock)
+        except PodkeeperError:
+            return  # it ends with the session
+
+    async def _under_lock(self, lock: LedgerLock, progress: Callable[[int], None]) -> str | None:
+        metadata = await self._read(lock.ledger_id)
+        if metadata is None or not self._names(metadata):
+            return await self._mark_of_others(lock, metadata)
+        reason = ""
+        if self._is_being_written(metadata):
+            metadata, reason = await self._see_to_the_writer(metadata)
+        left_out = await self._mover.move(metadata, self._bookies, progress)
+        found = await self._read(lock.ledger_id)
+        if found is not None and self._names(found):
+            return reason or left_out or "its metadata changed meanwhile; it is tried again"
+        return await self._mark_of_others(lock, found)
+
+    async def _see_to_the_writer(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, str]:
+        """The metadata to go on with, and why the last segment has to wait."""
+        ledger_id, state = metadata.ledger_id, metadata.state.value
+        now = asyncio.get_running_loop().time()
+        left = self._open_since.setdefault(ledger_id, now) + self._options.open_grace - now
+        if not self._options.recover_open:
+            return metadata, f"{state}: waits for its writer to leave the bookie or to close the ledger"
+        if left > 0:
+            return metadata, f"{state}: its writer has {left:.0f} s left to leave the bookie, then it is recovered"
+        await self._mover.recover(ledger_id)
+        return await self._read(ledger_id) or metadata, ""
+
+    async def _mark_of_others(self, lock: LedgerLock, metadata: LedgerMetadata | None) -> str | None:
+        """Why the mark of a ledger that names no bookie of ours any more still has to name one."""
+        mark = await self._service.under_replication.read(lock.ledger_id) if lock.mark_version is not None else None
+        if metadata is None or mark is None or self._bookies.isdisjoint(mark.replicas):
+            return None
+        others = sorted(set(mark.replicas) - self._bookies)
+        return f"its mark names {', '.join(others)} too: a replication worker has to restore it" if others else None
+
+    async def _mark_is_settled(self, lock: LedgerLock) -> bool:
+        """Whether the mark tells of nothing that is still to be done: of our bookies only, or of a deleted ledger."""
+        if lock.mark_version is None:
+            return False
+        mark = await self._service.under_replication.read(lock.ledger_id)
+        if mark is not None and mark.replicas and self._bookies.issuperset(mark.replicas):
+            return True
+        return await self._read(lock.ledger_id) is None
+
+    async def _read(self, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return (await self._service.ledgers.read(ledger_id)).value
+        except (MetadataNotFound, NoSuchLedger):
+            return None
+
+    def _names(self, metadata: LedgerMetadata) -> bool:
+        return not self._bookies.isdisjoint(metadata.all_bookies())
+
+    def _is_being_written(self, metadata: LedgerMetadata) -> bool:
+        return not metadata.is_closed and not self._bookies.isdisjoint(metadata.last_ensemble)
+
+
+def one_line(error: PodkeeperError) -> str:
+    """What went wrong, for a person."""
+    return " ".join(str(error).split())[:LONGEST_REASON] or type(error).__name__

@@ -1,0 +1,200 @@
+"""Whether a bookie is registered, now and in between, and how it is made read-only.
+
+Threads: event loop.
+
+Source: reference auto-recovery, sections 12.2 and 12.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from contextlib import suppress
+from enum import Enum
+from types import TracebackType
+from typing import Final, Protocol
+
+import aiohttp
+
+from bookie_protocol.errors import BookieUnavailable, MetadataError, MetadataNotFound, Refused, Unauthorized
+from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+
+ADMIN_S: Final = 20.0
+"""Seconds that a bookie's admin API may take to change its mode."""
+ANNOUNCED_S: Final = 30.0
+"""Seconds within which a change of mode must show in the metadata service."""
+_LOOK_S: Final = 0.2
+_HTTP: Final = "http"
+_UNSPECIFIED: Final = ("", "0.0.0.0", "::")
+
+
+class Presence(Enum):
+    """How a bookie is registered. One that is in both lists counts as writable."""
+
+    WRITABLE = "writable"
+    READ_ONLY = "read-only"
+    ABSENT = "not registered"
+
+
+async def presence_of(service: MetadataService, bookie_id: str) -> Presence:
+    """Asked now. Raises `MetadataError`."""
+    # Writable once more at the end: between the two looks the bookie may have moved from one list to the other.
+    for group, presence in (
+        (BookieGroup.WRITABLE, Presence.WRITABLE),
+        (BookieGroup.READ_ONLY, Presence.READ_ONLY),
+        (BookieGroup.WRITABLE, Presence.WRITABLE),
+    ):
+        if await service.bookies.is_registered(bookie_id, group):
+            return presence
+    return Presence.ABSENT
+
+
+class Vigil:
+    """Remembers whether a bookie was registered writable at any time since `reset`; an async context manager."""
+
+    def __init__(self, service: MetadataService, bookie_id: str) -> None:
+        self._service = service
+        self._bookie_id = bookie_id
+        self._task: asyncio.Task[None] | None = None
+        self.seen_writable = False
+
+    def reset(self) -> None:
+        """The bookie is known not to be writable now."""
+        self.seen_writable = False
+
+    async def check(self) -> Presence:
+        """Its registration now; `seen_writable` takes it into account."""
+        presence = await presence_of(self._service, self._bookie_id)
+        self.seen_writable |= presence is Presence.WRITABLE
+        return presence
+
+    async def __aenter__(self) -> Vigil:
+        self._task = asyncio.get_running_loop().create_task(self._follow(), name=f"vigil over {self._bookie_id}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _follow(self) -> None:
+        with suppress(MetadataError):  # then `check` alone tells
+            async with self._service.bookies.watch(BookieGroup.WRITABLE) as snapshots:
+                async for snapshot in snapshots:
+                    self.seen_writable |= self._bookie_id in snapshot.bookies
+
+
+class BookieAdmin(Protocol):
+    """Changes the mode of a bookie that serves."""
+
+    async def set_read_only(self, bookie_id: str, read_only: bool) -> None:
+        """`BookieUnavailable`: it cannot be reached. `Refused`, `Unauthorized`: it will not."""
+        ...
+
+
+class HttpBookieAdmin:
+    """Over the HTTP endpoint that the bookie publishes with its registration (Apache's path), or over `url`.
+
+    `token`: for bookies whose admin API demands one. `tls`: for those that serve https.
+    """
+
+    def __init__(
+        self,
+        service: MetadataService,
+        *,
+        url: str | None = None,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._service = service
+        self._url = url.rstrip("/") if url is not None else None
+        self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        self._tls = tls
+
+    async def url_of(self, bookie_id: str) -> str:
+        """Where the bookie's admin API is. `BookieUnavailable`: it publishes none, or is not registered."""
+        if self._url is not None:
+            return self._url
+        try:
+            info = await self._service.bookies.service_info(bookie_id)
+        except MetadataNotFound as error:
+            raise BookieUnavailable(
+                f"bookie {bookie_id} is not registered, so its admin API cannot be found"
+            ) from error
+        endpoint = info.endpoint(_HTTP)
+        if endpoint is None:
+            raise BookieUnavailable(
+                f"bookie {bookie_id} publishes no HTTP endpoint: set httpServerEnabled=true there, or make it read-only"
+                " by other means and repeat"
+            )
+        address = info.bookie_address()
+        host = endpoint.host
+        if host in _UNSPECIFIED and address is not None:
+            host = address[0]
+        scheme = "https" if self._tls is not None else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{endpoint.port}"
+
+    async def set_read_only(self, bookie_id: str, read_only: bool) -> None:
+        url = f"{await self.url_of(bookie_id)}/api/v1/bookie/state/readonly"
+        timeout = aiohttp.ClientTimeout(total=ADMIN_S)
+        body = json.dumps({"readOnly": read_only})
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout, headers=self._headers) as session,
+                session.put(url, data=body, ssl=self._tls if self._tls is not None else True) as answer,
+            ):
+                text = " ".join((await answer.text(errors="replace")).split())[:300]
+                status = answer.status
+        except (OSError, aiohttp.ClientError, TimeoutError) as error:
+            reason = str(error) or type(error).__name__
+            raise BookieUnavailable(
+                f"the admin API of bookie {bookie_id} at {url} does not answer: {reason}"
+            ) from error
+        if status == 200:
+            return
+        if status in (401, 403):
+            raise Unauthorized(f"the admin API of bookie {bookie_id} at {url} demands a token: {text}")
+        if status >= 500:
+            raise BookieUnavailable(f"the admin API of bookie {bookie_id} at {url} answers {status}: {text}")
+        raise Refused(f"bookie {bookie_id} refuses to change its mode ({status}): {text}")
+
+
+async def make_read_only(service: MetadataService, admin: BookieAdmin, bookie_id: str, presence: Presence) -> None:
+    """Make a registered bookie read-only by an operator's word, and wait until the registration says so.
+
+    One that is read-only already is told too, so that it stays so when its disks get room; there it is no error if it
+    cannot be reached. `Refused`: it is writable and cannot be made read-only.
+    """
+    try:
+        await admin.set_read_only(bookie_id, True)
+    except (BookieUnavailable, Refused) as error:
+        if presence is Presence.READ_ONLY:
+            return
+        raise Refused(
+            f"bookie {bookie_id} is still writable and cannot be made read-only: {error}; nothing was moved. Correct"
+            " that, or stop the bookie, and repeat"
+        ) from error
+    await _left_the_writable(service, bookie_id)
+
+
+async def make_writable(service: MetadataService, admin: BookieAdmin, bookie_id: str) -> bool:
+    """Take it back. False: it is not registered, so there is nothing to take back. Raises what `set_read_only` does."""
+    if await presence_of(service, bookie_id) is Presence.ABSENT:
+        return False
+    await admin.set_read_only(bookie_id, False)
+    return True
+
+
+async def _left_the_writable(service: MetadataService, bookie_id: str) -> None:
+    deadline = asyncio.get_running_loop().time() + ANNOUNCED_S
+    while await presence_of(service, bookie_id) is Presence.WRITABLE:
+        if asyncio.get_running_loop().time() >= deadline:
+            raise BookieUnavailable(
+                f"bookie {bookie_id} changed its mode, but its registration does not show it after {ANNOUNCED_S:g} s:"
+                " does it reach the metadata service?"
+            )
+        await asyncio.sleep(_LOOK_S)

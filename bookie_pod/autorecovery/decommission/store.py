@@ -1,0 +1,203 @@
+"""The stored records of decommissions, and the one coordinator that may change each.
+
+Records of kind `decommission` are those under way: their names are the bookies that are being drained. A finished one
+moves to kind `decommissioned`, so that a new bookie of the same id is not taken for one that leaves.
+
+Invariants
+- Every change is a compare-and-set. A coordinator whose record was changed by somebody else ends with `TakenOver`
+  and has no further effect on the record.
+- Whoever starts a decommission that is under way takes it over: the last one counts, so that a crashed coordinator
+  needs no waiting.
+
+Threads: event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bookie_pod.autorecovery.decommission.state import (
+    CookieGone,
+    DecommissionRecord,
+    DrainProgress,
+    Event,
+    Phase,
+    Resumed,
+    advance,
+    decode_record,
+    encode_record,
+)
+from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict, Refused
+from bookie_protocol.metadata_service.interface import MetadataService, Versioned
+from bookie_protocol.metadata_service.records import DECOMMISSION
+
+FINISHED: Final = "decommissioned"
+
+
+class TakenOver(Refused):
+    """Another coordinator works on this decommission now, or it is being undone."""
+
+
+def now_ms() -> int:
+    """Milliseconds since the epoch, for people: nothing is decided by it."""
+    return int(time.time() * 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class DecommissionRequest:
+    """What is wanted; of one that is under way its own word on losses is added to, the rest stays."""
+
+    bookie_id: str
+    coordinator: str
+    delete_cookie: bool = True
+    accepted_losses: frozenset[int] = frozenset()
+
+
+class DecommissionStore:
+    """Reads and begins decommissions."""
+
+    def __init__(self, service: MetadataService, clock_ms: Callable[[], int] = now_ms) -> None:
+        self._active = service.records(DECOMMISSION)
+        self._finished = service.records(FINISHED)
+        self._cookies = service.cookies
+        self._clock_ms = clock_ms
+
+    async def bookies(self) -> frozenset[str]:
+        """The bookies whose decommission is under way."""
+        return await self._active.names()
+
+    async def active(self, bookie_id: str) -> Versioned[DecommissionRecord] | None:
+        """The decommission under way; None: there is none. `MetadataDamaged`."""
+        try:
+            found = await self._active.read(bookie_id)
+        except MetadataNotFound:
+            return None
+        return Versioned(decode_record(found.value, bookie_id), found.version)
+
+    async def finished(self, bookie_id: str) -> DecommissionRecord | None:
+        """The last decommission of this id that was finished."""
+        try:
+            return decode_record((await self._finished.read(bookie_id)).value, bookie_id)
+        except MetadataNotFound:
+            return None
+
+    async def begin(self, request: DecommissionRequest) -> HeldRecord:
+        """Write a new record, or take over the one that there is. `TakenOver`: it is being undone."""
+        while True:
+            found = await self.active(request.bookie_id)
+            try:
+                return await (self._create(request) if found is None else self._take_over(request, found))
+            except (MetadataExists, MetadataNotFound, MetadataVersionConflict):
+                if not await self._changed(request.bookie_id, found):
+                    raise
+
+    async def _create(self, request: DecommissionRequest) -> HeldRecord:
+        now = self._clock_ms()
+        record = DecommissionRecord(
+            request.bookie_id,
+            request.coordinator,
+            started_ms=now,
+            updated_ms=now,
+            delete_cookie=request.delete_cookie,
+            accepted_losses=tuple(sorted(request.accepted_losses)),
+        )
+        version = await self._active.create(record.bookie_id, encode_record(record))
+        return HeldRecord(self, record, version)
+
+    async def _take_over(self, request: DecommissionRequest, found: Versioned[DecommissionRecord]) -> HeldRecord:
+        if found.value.phase is Phase.UNDOING:
+            raise TakenOver(f"the decommission of {request.bookie_id} is being undone: repeat the undo first")
+        losses = tuple(sorted({*found.value.accepted_losses, *request.accepted_losses}))
+        held = HeldRecord(self, found.value, found.version)
+        if found.value.phase is Phase.REMOVING and await self._cookie_is_gone(request.bookie_id):
+            await held.advance(CookieGone())  # by its coordinator, which did not live to say so
+        if held.phase is not Phase.DONE:
+            await held.store(replace(found.value, accepted_losses=losses), Resumed(request.coordinator))
+        return held
+
+    async def _cookie_is_gone(self, bookie_id: str) -> bool:
+        try:
+            await self._cookies.read(bookie_id)
+        except MetadataNotFound:
+            return True
+        return False
+
+    async def _changed(self, bookie_id: str, before: Versioned[DecommissionRecord] | None) -> bool:
+        return await self.active(bookie_id) != before
+
+    async def write(self, record: DecommissionRecord, version: int) -> int:
+        return await self._active.update(record.bookie_id, encode_record(record), version)
+
+    async def remove(self, record: DecommissionRecord, version: int) -> None:
+        with suppress(MetadataNotFound):
+            await self._active.delete(record.bookie_id, version)
+
+    async def archive(self, record: DecommissionRecord, version: int) -> None:
+        """Move a record that is DONE; may be repeated."""
+        data = encode_record(record)
+        try:
+            await self._finished.create(record.bookie_id, data)
+        except MetadataExists:
+            known = await self._finished.read(record.bookie_id)
+            await self._finished.update(record.bookie_id, data, known.version)
+        await self.remove(record, version)
+
+    def clock_ms(self) -> int:
+        return self._clock_ms()
+
+
+class HeldRecord:
+    """A record that this coordinator works on; `record` is what is stored."""
+
+    def __init__(self, store: DecommissionStore, record: DecommissionRecord, version: int) -> None:
+        self._store = store
+        self._version = version
+        self._turn = asyncio.Lock()
+        self.record = record
+
+    @property
+    def phase(self) -> Phase:
+        return self.record.phase
+
+    async def advance(self, event: Event) -> None:
+        """Store what follows from an event. `TakenOver`; `Refused` if it cannot happen now."""
+        async with self._turn:
+            await self._write(advance(self.record, event, self._store.clock_ms()))
+
+    async def store(self, record: DecommissionRecord, event: Event) -> None:
+        """As `advance`, from a changed record."""
+        async with self._turn:
+            await self._write(advance(record, event, self._store.clock_ms()))
+
+    async def note(self, progress: DrainProgress) -> None:
+        """Store how far the work is. `TakenOver`."""
+        async with self._turn:
+            await self._write(replace(self.record, progress=progress, updated_ms=self._store.clock_ms()))
+
+    async def archive(self) -> None:
+        """The end of a decommission that is DONE."""
+        await self._store.archive(self.record, self._version)
+
+    async def remove(self) -> None:
+        """The end of one that is undone."""
+        await self._store.remove(self.record, self._version)
+
+    async def _write(self, record: DecommissionRecord) -> None:
+        try:
+            self._version = await self._store.write(record, self._version)
+        except (MetadataVersionConflict, MetadataNotFound) as error:
+            raise TakenOver(await self._who(record)) from error
+        self.record = record
+
+    async def _who(self, record: DecommissionRecord) -> str:
+        found = await self._store.active(record.bookie_id)
+        if found is None:
+            return f"the decommission of {record.bookie_id} was undone or finished by somebody else"
+        if found.value.phase is Phase.UNDOING:
+            return f"the decommission of {record.bookie_id} is being undone"
+        return f"the decommission of {record.bookie_id} was taken over by {found.value.coordinator}"
