@@ -37,13 +37,16 @@ from bookie_client.access import access_to
 from bookie_client.bookies import Bookies
 from bookie_client.connection.answers import BookieInfo
 from bookie_client.connection.health import BookieHealth
+from bookie_client.connection.operations import BookieOperations
 from bookie_client.connection.pool import ChannelPool, Connector, tcp_connector
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
+from bookie_client.health_check import follow_health_check
 from bookie_client.opening import Opening
 from bookie_client.options import ClientOptions
 from bookie_client.placement.inputs import PlacementChoice, PlacementInputs
 from bookie_client.placement.options import PlacementOptions
+from bookie_client.placement.policy import ClusterView, PlacementPolicy
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.recovery.recovery import recover_ledger
 from bookie_client.writing.advanced import AdvancedLedgerWriter
@@ -86,6 +89,7 @@ class Client:
         self._random = random or Random()
         self._service: MetadataService | None = None
         self._context: ClientContext | None = None
+        self._health_check: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Client:
         await self.start()
@@ -110,6 +114,10 @@ class Client:
 
         Writers that were not closed before fail what is pending; their ledgers stay open.
         """
+        following, self._health_check = self._health_check, None
+        if following is not None:
+            following.cancel()
+            await asyncio.wait([following])
         context, self._context = self._context, None
         if context is not None:
             for end in list(context.open_handles):
@@ -250,6 +258,43 @@ class Client:
         """Total and free bytes of a bookie, as it says now. Raises `BookieUnavailable`, or what it answered."""
         return await self._ready.operations.bookie_info(bookie_id)
 
+    # --- for administration -----------------------------------------------------------------------------------
+
+    @property
+    def metadata_service(self) -> MetadataService:
+        """The open metadata service; it lives as long as the client, or longer if it was given open."""
+        if self._service is None:
+            raise RuntimeError("this client is not open: use `async with Client(...)`, or call start()")
+        return self._service
+
+    @property
+    def operations(self) -> BookieOperations:
+        """Single requests to single bookies."""
+        return self._ready.operations
+
+    @property
+    def bookies(self) -> Bookies:
+        """Who is registered, as followed by this client."""
+        return self._ready.bookies
+
+    @property
+    def placement(self) -> PlacementPolicy:
+        """Who chooses bookies."""
+        return self._ready.placement
+
+    async def cluster_view(self) -> ClusterView:
+        """The bookies as the placement policy has to see them now. Raises `MetadataUnavailable`."""
+        return await self._ready.cluster_view()
+
+    @property
+    def context(self) -> ClientContext:
+        """What the handles of this client share: for parts of this package, such as replication."""
+        return self._ready
+
+    async def stored_metadata(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        """A ledger's metadata with its version, for compare-and-set. Raises as `metadata`."""
+        return await self._stored(ledger_id)
+
     # --- inside ---------------------------------------------------------------------------------------------
 
     @property
@@ -275,6 +320,9 @@ class Client:
         pool.addresses.start(lambda: bookies.known_writable | bookies.known_read_only, bookies.changed)
         context = ClientContext(self._options, self._service.ledgers, bookies, pool, self._placement, self._random)
         self._context = context
+        if self._options.quarantine:
+            following = follow_health_check(self._service.cluster, health, self._options.quarantine_interval)
+            self._health_check = asyncio.create_task(following, name="health check")
         await self._placement.start(bookies, context.avoided_bookies, context.free_bytes)
 
     async def _create(self, handle: type[Writer], new: NewLedger) -> Writer:

@@ -6,7 +6,8 @@ Invariants
 - Every error that can cross the wire knows its v2 code, its v3 status and the client code of Apache BookKeeper.
 - A message names the thing and, where a person can act, the remedy.
 
-Any thread may raise or read these; they hold no state but their message.
+Any thread may raise or read these; they hold no state but their message (and
+`EntriesUnreadable` the entries that it names).
 
 Sources: reference wire protocol, section 9 (codes); BookKeeper's client return codes.
 """
@@ -252,6 +253,14 @@ class RecoveryFailed(CouldNotTell):
     attempt may succeed."""
 
     client = ClientCode.LEDGER_RECOVERY
+
+
+class EntriesUnreadable(CouldNotTell):
+    """No replica gives some entries of a ledger at present: none of them can be copied. `entries` names them, the first
+    ones if they are many."""
+
+    client = ClientCode.READ
+    entries: tuple[int, ...] = ()
 
 
 class ProtocolViolation(CouldNotTell):

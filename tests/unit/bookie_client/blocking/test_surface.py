@@ -30,8 +30,17 @@ RETURNS = {
     "asyncio.Future[int]": "Future[int]",
     "asyncio.Future[list[int]]": "Future[list[int]]",
 }
-NOT_FOR_USERS = {"follow"}
-"""Called by `Client.open`."""
+NOT_FOR_USERS = {
+    "follow",
+    "bookies",
+    "cluster_view",
+    "context",
+    "metadata_service",
+    "operations",
+    "placement",
+    "stored_metadata",
+}
+"""`follow` is called by `Client.open`; the others are for administration, which runs on the client's loop."""
 
 
 def public(cls):

@@ -1,0 +1,87 @@
+"""The throttle of background copying: so many bytes, and so many requests, a second.
+
+Reads and writes have a budget each, of the same size: a copy to one bookie proceeds at `bytes_per_second`, one to two
+bookies at half of that. Unused budget is not saved up, so there are no bursts; whoever was late starts afresh.
+
+Invariants
+- Callers are served in the order in which they came.
+- A piece larger than the budget of a second passes, and those behind it wait longer.
+- The clock is the event loop's.
+
+Shared by everything in one process that copies or checks in the background. Event loop only.
+
+Source: reference auto-recovery, section 7 (`replicationRateByBytes`), which counts what is read, by a running average.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from bookie_protocol.errors import BadRequest
+
+
+class _Lane:
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.operations = 0
+        self._bytes_free_at = 0.0
+        self._operations_free_at = 0.0
+
+    def reserve(self, now: float, nbytes: int, operations: int, rate: float | None, ops_rate: float | None) -> float:
+        """Take the budget; returns the time at which the caller may go on."""
+        self.nbytes += nbytes
+        self.operations += operations
+        start = now
+        if rate is not None:
+            start = max(start, self._bytes_free_at)
+            self._bytes_free_at = max(now, self._bytes_free_at) + nbytes / rate
+        if ops_rate is not None:
+            start = max(start, self._operations_free_at)
+            self._operations_free_at = max(now, self._operations_free_at) + operations / ops_rate
+        return start
+
+
+class ReplicationThrottle:
+    """None: no limit. Both limits may be changed while it is in use."""
+
+    def __init__(self, bytes_per_second: float | None = None, ops_per_second: float | None = None) -> None:
+        self._reads = _Lane()
+        self._writes = _Lane()
+        self.limit(bytes_per_second, ops_per_second)
+
+    def limit(self, bytes_per_second: float | None, ops_per_second: float | None = None) -> None:
+        """Set new limits. Raises `BadRequest` for one that is not positive."""
+        for name, value in (("bytes", bytes_per_second), ("requests", ops_per_second)):
+            if value is not None and value <= 0:
+                raise BadRequest(f"a throttle of {value} {name} a second lets nothing pass: use None for no limit")
+        self.bytes_per_second = bytes_per_second
+        self.ops_per_second = ops_per_second
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that were read through this throttle, so far."""
+        return self._reads.nbytes
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes that were written through this throttle, so far."""
+        return self._writes.nbytes
+
+    async def read(self, nbytes: int, operations: int = 1) -> None:
+        """Wait until `nbytes` may be read. What is not known beforehand is guessed, and put right by `correct_read`."""
+        await self._wait(self._reads, nbytes, operations)
+
+    async def write(self, nbytes: int, operations: int = 1) -> None:
+        """Wait until `nbytes` may be written."""
+        await self._wait(self._writes, nbytes, operations)
+
+    def correct_read(self, nbytes: int) -> None:
+        """So many bytes more (or fewer, if negative) were read than was said before."""
+        now = asyncio.get_running_loop().time()
+        self._reads.reserve(now, nbytes, 0, self.bytes_per_second, self.ops_per_second)
+
+    async def _wait(self, lane: _Lane, nbytes: int, operations: int) -> None:
+        now = asyncio.get_running_loop().time()
+        start = lane.reserve(now, nbytes, operations, self.bytes_per_second, self.ops_per_second)
+        if start > now:
+            await asyncio.sleep(start - now)
