@@ -44,6 +44,7 @@ ON_REQUEST = {
     "logSizeLimit": str(LOG_LIMIT),
     "compactionRateByBytes": "1000000000",
     "gcOverreplicatedLedgerWaitTime": "-1",
+    "zkTimeout": "1000",  # after a kill the next process waits so long for the registration
     "dbStorage_readAheadCacheMaxSizeMb": "0",  # or reads of logs would be answered from memory
 }
 
@@ -149,12 +150,13 @@ class CollectedBookie(ServeProcess):
         written = set(self.logs()) - before
         write(client, [1], LOG_LIMIT - _HEADER - OVERHEAD - _ROOM_LEFT)
         self.collect()  # rotates the log
-        (name,) = (each for each in written if set(self._owners(each)) == set(ledger_ids))
+        (name,) = (each for each in written if set(self.owners(each)) == set(ledger_ids))
         self.collect()
         assert self.why(name)["usage"] == 1.0
         return name, ledger_ids
 
-    def _owners(self, name: str) -> list[int]:
+    def owners(self, name: str) -> list[int]:
+        """The ledgers that live in this entry log; nothing while it is written."""
         return [each["ledgerId"] for each in self.why(name)["owners"] or ()]
 
 
