@@ -71,7 +71,7 @@ class ClientOptions:
     """Seconds for which a failed or slow read counts against a bookie (`bookieFailureHistoryExpirationMSec`)."""
     quarantine: bool = True
     """Keep bookies with many errors out of new ensembles while others suffice (`bookieHealthCheckEnabled`, whose
-    default is false)."""
+    default is false). `bookie cluster health-check off` ends it for all clients of a cluster."""
     quarantine_errors: int = 100
     """Errors and time-outs within the interval that put a bookie into quarantine
     (`bookieErrorThresholdPerInterval`)."""
@@ -86,7 +86,9 @@ class ClientOptions:
     """Whether failed connections count too (`bookieConnectionErrorQuarantineEnabled`)."""
 
     write_window_entries: int = 10_000
-    """Adds of one ledger that may wait for their acknowledgement; beyond it `append` and `submit` wait."""
+    """Adds of one ledger that may wait for their acknowledgement; beyond it `append` and `submit` wait. This and the
+    limits in bytes do what the reference's `throttle` is for, which allows so many adds a second because nothing else
+    bounds their memory there; there is no limit on the rate."""
     write_window_bytes: int = 32 * MIB
     """Bytes of those adds."""
     write_linger_bytes: int = 64 * MIB

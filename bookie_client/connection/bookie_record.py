@@ -47,6 +47,7 @@ class BookieRecord:
         "_errors",
         "_interval_end",
         "_measured_until",
+        "_on_quarantine",
         "_options",
         "_random",
         "busy_until",
@@ -57,8 +58,11 @@ class BookieRecord:
         "slow_until",
     )
 
-    def __init__(self, options: ClientOptions, clock: Callable[[], float], random: Random) -> None:
+    def __init__(
+        self, options: ClientOptions, clock: Callable[[], float], random: Random, on_quarantine: Callable[[], None]
+    ) -> None:
         self._options = options
+        self._on_quarantine = on_quarantine
         self._clock = clock
         self._random = random
         self.connections: set[Counting] = set()
@@ -138,3 +142,4 @@ class BookieRecord:
         due = options.quarantine and self._errors == options.quarantine_errors and now >= self.quarantined_until
         if due and self._random.random() < options.quarantine_ratio:
             self.quarantined_until = now + options.quarantine_time
+            self._on_quarantine()

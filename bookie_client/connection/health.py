@@ -3,8 +3,9 @@
 Invariants
 - Everything here is a preference. Nothing is refused because of it: a caller that has no other bookie uses
   this one.
-- Every mark ends by itself: failures and slowness after `failure_history`, quarantine after
-  `quarantine_time`. A bookie that is not asked because of a mark is asked again when it ends.
+- Every mark ends by itself, a quarantine also by the cluster's switch (`health_check`): failures and slowness after
+  `failure_history`, quarantine after `quarantine_time`. A bookie that is not asked because of a mark is asked again
+  when it ends.
 - The clock is the event loop's. `random` decides whether this client takes part in a quarantine, so that not
   all clients of a cluster leave a bookie at once when `quarantine_ratio` is below 1.
 
@@ -15,6 +16,7 @@ Source: reference client protocol, sections 17 and 18.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from random import Random
 from statistics import median, median_low
@@ -39,12 +41,16 @@ class BookieHealth:
         self._clock = clock
         self._random = random or Random()
         self._records: dict[str, BookieRecord] = {}
+        self.quarantine_began = asyncio.Event()
+        """Set when a bookie is put into quarantine; who waits for it clears it."""
 
     def record(self, bookie: str) -> BookieRecord:
         """The record of one bookie, for the connections to it."""
         record = self._records.get(bookie)
         if record is None:
-            record = self._records[bookie] = BookieRecord(self._options, self._clock, self._random)
+            record = self._records[bookie] = BookieRecord(
+                self._options, self._clock, self._random, self.quarantine_began.set
+            )
         return record
 
     def failed_lately(self) -> frozenset[str]:

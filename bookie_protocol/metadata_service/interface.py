@@ -63,6 +63,18 @@ class ClusterMetadata(Protocol):
         """
         ...
 
+    async def is_health_check_enabled(self, *, timeout: float | None = None) -> bool:
+        """Whether clients may quarantine bookies; they may until somebody disables it."""
+        ...
+
+    async def enable_health_check(self, *, timeout: float | None = None) -> None:
+        """It may be enabled already."""
+        ...
+
+    async def disable_health_check(self, *, timeout: float | None = None) -> None:
+        """Clients release the bookies in quarantine, and keep none there. It may be disabled already."""
+        ...
+
     async def format(self, *, force: bool = False, timeout: float | None = None) -> str:
         """Erase ledgers, id generation, marks, cookies, records and instance id, write new ones; returns the new id.
 

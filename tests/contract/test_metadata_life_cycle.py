@@ -138,3 +138,22 @@ class TestNuke:
             await service.cluster.nuke(instance_id=None, with_ledgers=True)
         assert len(await listed(service)) == 152
         assert await service.cluster.instance_id() is not None
+
+
+class TestHealthCheck:
+    async def test_it_is_on_until_it_is_switched_off(self, driver: MetadataDriverUnderTest) -> None:
+        service = await driver.open()
+        with pytest.raises(MetadataNotFound, match="there is no cluster"):
+            await service.cluster.is_health_check_enabled()
+        await service.cluster.initialize()
+        cluster = service.cluster
+        assert await cluster.is_health_check_enabled()
+        for _ in range(2):
+            await cluster.disable_health_check()
+            assert not await cluster.is_health_check_enabled()
+        assert (await service.tree.get(f"{driver.root}/disableHealthCheck")).data == b""
+        await cluster.format()
+        assert not await cluster.is_health_check_enabled()  # a setting of the cluster, as auto-recovery's
+        for _ in range(2):
+            await cluster.enable_health_check()
+            assert await cluster.is_health_check_enabled()

@@ -163,10 +163,23 @@ class MemoryBookies:
             publish(BookieSet(frozenset(self._group(group)), self._version))
 
 
+class MemoryCluster:
+    def __init__(self) -> None:
+        self.health_check_enabled: bool | None = True
+        self.looks = 0
+
+    async def is_health_check_enabled(self, *, timeout: float | None = None) -> bool:
+        self.looks += 1
+        if self.health_check_enabled is None:
+            raise MetadataUnavailable("no answer from the model metadata service")
+        return self.health_check_enabled
+
+
 class MemoryMetadata:
     """The part of `MetadataService` that a client uses."""
 
     def __init__(self) -> None:
+        self.cluster = MemoryCluster()
         self.ledgers = MemoryLedgers()
         self.bookies = MemoryBookies()
         self.closed = False

@@ -7,7 +7,7 @@ Invariants
 
 Threads: event loop only.
 
-Sources: reference metadata layout, sections 2, 3.2, 3.3 and 3.4.
+Sources: reference metadata layout, sections 2 and 3.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class TreeCluster:
         self._root = root
         self._configured = configured
         self._settled: LedgerLayout | None = None
+        self._no_health_check = f"{root}/{paths.DISABLE_HEALTH_CHECK}"
 
     async def exists(self, *, timeout: float | None = None) -> bool:
         return await self._tree.exists(self._root, timeout=timeout) is not None
@@ -74,6 +75,21 @@ class TreeCluster:
         await self._tree.create_all(nodes, timeout=timeout)
         await self.settled_layout(timeout=timeout)
         return instance_id
+
+    async def is_health_check_enabled(self, *, timeout: float | None = None) -> bool:
+        if await self._tree.exists(self._no_health_check, timeout=timeout) is not None:
+            return False
+        await self.require(timeout=timeout)
+        return True
+
+    async def enable_health_check(self, *, timeout: float | None = None) -> None:
+        try:
+            await self._tree.delete(self._no_health_check, timeout=timeout)
+        except MetadataNotFound:
+            await self.require(timeout=timeout)
+
+    async def disable_health_check(self, *, timeout: float | None = None) -> None:
+        await self._tree.ensure(self._no_health_check, timeout=timeout)
 
     async def require(self, *, timeout: float | None = None) -> None:
         """`MetadataNotFound` unless the root exists."""

@@ -176,3 +176,13 @@ def test_whoami_of_a_registered_bookie(
     assert run([*configured, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["registered"], found["registered_address"]) == ("read-only", "10.0.0.9:3181")
+
+
+def test_the_switch_over_quarantine(uri: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookie_pod.logs.configure", lambda *settings: None)
+    init(uri, capsys)
+    for switch, said in (((), True), (("off",), False), ((), False), (("on",), True), ((), True)):
+        assert run(["cluster", "health-check", *switch, "--metadata", uri, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {"health_check": said}
+    assert run(["cluster", "health-check", "--metadata", uri]) == 0
+    assert capsys.readouterr().out == "on: clients may quarantine bookies\n"
