@@ -1,0 +1,188 @@
+"""A cluster for tests of decommissions: real metadata, bookies that are only registrations, copies that are only
+metadata changes, and a coordinator that can die at any request to the metadata service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
+
+from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
+from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Form, Phase
+from bookie_pod.autorecovery.decommission.store import DecommissionRequest
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable, NotEnoughBookies
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
+from bookie_protocol.metadata_service.embedded.local import LocalTransport
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
+from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+
+W, R = BookieGroup.WRITABLE, BookieGroup.READ_ONLY
+GOING = "b0:1"
+BOOKIES = tuple(f"b{i}:1" for i in range(5))
+QUICK = DrainOptions(ledgers_at_once=2, open_grace=0.0, retry_interval=0.01)
+
+
+def info(bookie_id: str) -> BookieServiceInfo:
+    return BookieServiceInfo((Endpoint("bookie", bookie_id.partition(":")[0], 1, BOOKIE_RPC),))
+
+
+def ledger(ledger_id: int, *ensembles: tuple[int, str], last: int | None = 9) -> LedgerMetadata:
+    """`ensembles`: first entry and the digits of its bookies; `last` None: open."""
+    segments = {first: tuple(f"b{digit}:1" for digit in digits) for first, digits in ensembles}
+    made = LedgerMetadata(ledger_id, 3, 3, 2, segments, digest_type=DigestType.CRC32C, password=b"")
+    return made if last is None else made.closed(last, 100 * (last + 1))
+
+
+class FakeMover:
+    """Exchanges bookies for writable ones in the metadata, as if the data had been copied."""
+
+    def __init__(self, service: TreeMetadataService) -> None:
+        self._service = service
+        self.recovered: list[int] = []
+        self.refuse: dict[int, str] = {}
+        """Ledgers whose entries cannot be read, and what is said of them."""
+
+    async def recover(self, ledger_id: int) -> None:
+        stored = await self._service.ledgers.read(ledger_id)
+        await self._service.ledgers.write(stored.value.closed(-1, 0), stored.version)
+        self.recovered.append(ledger_id)
+
+    async def move(self, metadata: LedgerMetadata, bookies: Collection[str], progress: Callable[[int], None]) -> str:
+        if metadata.ledger_id in self.refuse:
+            return self.refuse[metadata.ledger_id]
+        stored = await self._service.ledgers.read(metadata.ledger_id)
+        writable = (await self._service.bookies.list(W)).bookies
+        changed = dict(stored.value.ensembles)
+        for first, ensemble in stored.value.ensembles.items():
+            if not stored.value.is_closed and first == stored.value.first_entry_ids[-1]:
+                continue
+            spares = sorted(writable - set(ensemble) - set(bookies))
+            if not spares and set(ensemble) & set(bookies):
+                raise NotEnoughBookies("no spare")
+            changed[first] = tuple(spares.pop(0) if bookie in bookies else bookie for bookie in ensemble)
+        progress(stored.value.length // 3)
+        await self._service.ledgers.write(replace(stored.value, ensembles=changed), stored.version)
+        return ""
+
+
+class DyingTransport(LocalTransport):
+    """Dies at its n-th request: before it is carried out, or after, before the answer."""
+
+    def __init__(self, owner: EmbeddedOwner) -> None:
+        super().__init__(owner, owned=False)
+        self.requests = 0
+        self.die_at: int | None = None
+        self.die_after = False
+        self.died = asyncio.Event()
+
+    async def execute(self, request: messages.ExecuteRequest, timeout: float) -> messages.ExecuteReply:
+        if self.died.is_set():
+            raise MetadataUnavailable("dead")
+        self.requests += 1
+        if self.requests != self.die_at:
+            return await super().execute(request, timeout)
+        if self.die_after:
+            await super().execute(request, timeout)
+        self.died.set()
+        raise MetadataUnavailable("dead")
+
+
+class Rig:
+    """Five bookies and their ledgers. `open` before use."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._services: list[TreeMetadataService] = []
+        self.admin_reachable = True
+        self.registered: dict[str, BookieGroup] = {}
+
+    async def open(self) -> None:
+        self.owner = await EmbeddedOwner.open(str(self._folder))
+        self.service, _ = await self.connect()
+        self.bookie_sessions = {bookie: (await self.connect())[0] for bookie in BOOKIES}
+        await self.service.cluster.initialize()
+        for bookie in BOOKIES:
+            await self.service.cookies.create(bookie, b"cookie of " + bookie.encode())
+            await self.start(bookie)
+
+    async def close(self) -> None:
+        for service in self._services:
+            await service.close()
+        await self.owner.close()
+
+    async def connect(self) -> tuple[TreeMetadataService, DyingTransport]:
+        transport = DyingTransport(self.owner)
+        tree = EmbeddedTree(transport, 4.0)
+        await tree.connect()
+        service = TreeMetadataService(tree, "/ledgers", None)
+        self._services.append(service)
+        await service.prepare()
+        return service, transport
+
+    # --- bookies ----------------------------------------------------------------------------------------------
+
+    async def start(self, bookie: str, group: BookieGroup = W) -> None:
+        await self.bookie_sessions[bookie].bookies.register(bookie, group, info(bookie))
+        self.registered[bookie] = group
+
+    async def stop(self, bookie: str) -> None:
+        await self.bookie_sessions[bookie].bookies.unregister(bookie, self.registered.pop(bookie))
+
+    async def set_read_only(self, bookie_id: str, read_only: bool) -> None:
+        """The admin API of every bookie."""
+        if not self.admin_reachable:
+            raise BookieUnavailable("connection refused")
+        group = R if read_only else W
+        if self.registered[bookie_id] is not group:
+            await self.set_registration(group, bookie_id)
+
+    async def set_registration(self, group: BookieGroup, bookie: str = GOING) -> None:
+        """Change its mode by other means than the admin API."""
+        before = self.registered[bookie]
+        await self.start(bookie, group)
+        await self.bookie_sessions[bookie].bookies.unregister(bookie, before)
+
+    # --- ledgers ----------------------------------------------------------------------------------------------
+
+    async def store(self, *ledgers: LedgerMetadata) -> None:
+        for metadata in ledgers:
+            await self.service.ledgers.create(metadata)
+
+    async def naming(self, bookie: str = GOING) -> set[int]:
+        found = set()
+        async for span in self.service.ledgers.ranges():
+            for ledger_id in span.ids:
+                if bookie in (await self.service.ledgers.read(ledger_id)).value.all_bookies():
+                    found.add(ledger_id)
+        return found
+
+    async def state_of(self, ledger_id: int) -> LedgerState:
+        return (await self.service.ledgers.read(ledger_id)).value.state
+
+    async def has_cookie(self, bookie: str = GOING) -> bool:
+        return bookie in (await self.service.bookies.list(BookieGroup.ALL)).bookies
+
+    # --- decommissions ----------------------------------------------------------------------------------------
+
+    def coordinator(
+        self,
+        service: TreeMetadataService | None = None,
+        *,
+        options: DrainOptions = QUICK,
+        required: Form | None = None,
+        on_step: Callable[[Phase], None] = lambda phase: None,
+    ) -> tuple[Coordinator, FakeMover]:
+        mover = FakeMover(service or self.service)
+        parts = Parts(service or self.service, mover, self, options, required, on_step)
+        return Coordinator(parts), mover
+
+    async def decommission(self, bookie: str = GOING, name: str = "first") -> DecommissionRecord:
+        async with asyncio.timeout(30):
+            return await self.coordinator()[0].run(DecommissionRequest(bookie, name))

@@ -1,0 +1,306 @@
+"""Decommissions of bookies that are only registrations, on a real metadata service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.autorecovery.decommission.state import Form, Phase
+from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, TakenOver
+from bookie_pod.autorecovery.decommission.survey import bytes_held, survey
+from bookie_pod.autorecovery.decommission.undo import undo
+from bookie_protocol.errors import BookieUnavailable, NotThere, Refused
+from bookie_protocol.ledger_metadata.model import LedgerState
+from tests.support.decommission_rig import GOING, QUICK, R, Rig, W, ledger
+from tests.support.until import until
+
+REQUEST = DecommissionRequest(GOING, "first")
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    made = Rig(tmp_path)
+    await made.open()
+    await made.store(
+        ledger(1, (0, "012")),
+        ledger(2, (0, "123")),
+        ledger(3, (0, "012"), (5, "134")),
+        ledger(4, (0, "102"), last=None),
+        ledger(2**40, (0, "340")),
+        ledger(2**40 + 1, (0, "120"), last=-1),
+    )
+    yield made
+    await made.close()
+
+
+async def test_a_live_bookie_is_drained_proven_and_forgotten(rig: Rig) -> None:
+    steps: list[Phase] = []
+    coordinator, mover = rig.coordinator(on_step=steps.append)
+    record = await coordinator.run(REQUEST)
+    assert steps == [Phase.REQUESTED, Phase.DRAINING, Phase.PROVING, Phase.REMOVING, Phase.DONE]
+    assert (record.phase, record.form, record.read_only_by_us) == (Phase.DONE, Form.LIVE, True)
+    assert record.proof is not None
+    assert (record.proof.ledgers, record.proof.marks) == (6, 0)
+    assert await rig.naming() == set()
+    assert not await rig.has_cookie()
+    assert mover.recovered == [4]
+    assert await rig.state_of(4) is LedgerState.CLOSED
+    assert rig.registered[GOING] is R
+    store = DecommissionStore(rig.service)
+    assert await store.active(GOING) is None
+    assert await store.finished(GOING) == record
+    assert await store.bookies() == frozenset()
+    assert await rig.service.under_replication.locks() == {}
+    assert (record.progress.ledgers_left, record.progress.blocked) == (0, 0)
+
+
+async def test_a_stopped_bookie_needs_no_admin_api(rig: Rig) -> None:
+    rig.admin_reachable = False
+    await rig.stop(GOING)
+    coordinator, _ = rig.coordinator(required=Form.STOPPED)
+    record = await coordinator.run(REQUEST)
+    assert (record.form, record.read_only_by_us) == (Form.STOPPED, False)
+    assert await rig.naming() == set()
+    assert not await rig.has_cookie()
+    assert coordinator.watched.notes == [
+        "no auditor is elected, so no audit can be asked for; the coordinator copies alone"
+    ]
+
+
+async def test_the_auditor_is_asked_for_an_audit(rig: Rig) -> None:
+    await rig.stop(GOING)
+    await rig.service.auditor_election.elect("b1:1")
+    await rig.service.under_replication.set_lost_bookie_recovery_delay(17)
+    async with rig.service.under_replication.watch_lost_bookie_recovery_delay() as delays:
+        before = await anext(delays)
+        await rig.decommission()
+        after = await anext(delays)
+    assert before is not None
+    assert after is not None
+    assert (after.value, after.version > before.version) == (17, True)
+
+
+async def test_a_writable_bookie_that_cannot_be_reached_is_refused(rig: Rig) -> None:
+    rig.admin_reachable = False
+    with pytest.raises(Refused, match="still writable and cannot be made read-only: connection refused"):
+        await rig.decommission()
+    assert await rig.naming() == {1, 3, 4, 2**40, 2**40 + 1}
+    assert await rig.has_cookie()
+    await rig.set_registration(R)  # by other means
+    assert (await rig.decommission()).phase is Phase.DONE
+
+
+@pytest.mark.parametrize(("required", "stopped"), [(Form.STOPPED, False), (Form.LIVE, True)])
+async def test_the_other_form_is_refused(rig: Rig, required: Form, stopped: bool) -> None:
+    if stopped:
+        await rig.stop(GOING)
+    coordinator, _ = rig.coordinator(required=required)
+    with pytest.raises(Refused, match="registered"):
+        await coordinator.run(REQUEST)
+    assert await DecommissionStore(rig.service).active(GOING) is None
+
+
+async def test_a_bookie_that_comes_back_writable_is_quieted_and_drained_again(rig: Rig) -> None:
+    steps: list[Phase] = []
+
+    def step(phase: Phase) -> None:
+        steps.append(phase)
+        if phase is Phase.PROVING and steps.count(phase) == 1:
+            restarted.append(asyncio.get_running_loop().create_task(restart()))
+
+    async def restart() -> None:
+        await rig.stop(GOING)
+        await rig.start(GOING, W)
+        await rig.store(ledger(77, (0, "012")))  # it got new data
+
+    restarted: list[asyncio.Task[None]] = []
+    coordinator, mover = rig.coordinator(on_step=step)
+    held = asyncio.Event()
+    read = rig.service.cookies.read
+
+    async def slow_read(*arguments: object, **options: object) -> object:
+        await asyncio.gather(*restarted)
+        held.set()
+        return await read(*arguments, **options)  # type: ignore[arg-type]
+
+    rig.service.cookies.read = slow_read  # type: ignore[assignment, method-assign]
+    record = await coordinator.run(REQUEST)
+    assert held.is_set()
+    assert record.phase is Phase.DONE
+    assert steps.count(Phase.REQUESTED) == 2
+    assert await rig.naming() == set()
+    assert rig.registered[GOING] is R
+    assert mover.recovered == [4]
+
+
+async def test_blockers_have_reasons_and_do_not_hold_up_others(rig: Rig) -> None:
+    other, _ = await rig.connect()
+    lock = await other.under_replication.lock(1)
+    coordinator, mover = rig.coordinator(options=replace(QUICK, open_grace=3600.0))
+    mover.refuse[3] = "entries 0 to 4 cannot be read"
+    running = asyncio.create_task(coordinator.run(REQUEST))
+    await until(lambda: coordinator.watched.meter is not None and len(coordinator.watched.meter.blocked) == 3)
+    assert await rig.naming() == {1, 3, 4}
+    meter = coordinator.watched.meter
+    assert meter is not None
+    assert "has the ledger's lock" in meter.blocked[1]
+    assert meter.blocked[3] == "entries 0 to 4 cannot be read"
+    assert meter.blocked[4].startswith("OPEN: its writer has 3600 s left")
+    progress = meter.progress()
+    assert (progress.ledgers_total, progress.ledgers_left, progress.blocked, progress.eta_s) == (5, 3, 3, None)
+    stored = await DecommissionStore(rig.service).active(GOING)
+    assert stored is not None
+    assert [blocker.ledger_id for blocker in stored.value.progress.blockers] == [1, 3, 4]
+    await other.under_replication.release(lock)
+    mover.refuse.clear()
+    opened = await rig.service.ledgers.read(4)
+    await rig.service.ledgers.write(opened.value.closed(3, 30), opened.version)  # by its writer
+    record = await running
+    assert record.phase is Phase.DONE
+    assert mover.recovered == []
+    assert await rig.naming() == set()
+
+
+async def test_waiting_only_fences_nobody(rig: Rig) -> None:
+    coordinator, mover = rig.coordinator(options=replace(QUICK, recover_open=False))
+    running = asyncio.create_task(coordinator.run(REQUEST))
+    await until(lambda: coordinator.watched.meter is not None and set(coordinator.watched.meter.blocked) == {4})
+    await asyncio.sleep(0.1)
+    assert await rig.state_of(4) is LedgerState.OPEN
+    opened = await rig.service.ledgers.read(4)
+    await rig.service.ledgers.write(replace(opened.value, ensembles={0: ("b1:1", "b2:1", "b3:1")}), opened.version)
+    assert (await running).phase is Phase.DONE
+    assert mover.recovered == []
+    assert await rig.state_of(4) is LedgerState.OPEN
+
+
+async def test_marks_that_name_the_bookie_are_part_of_it(rig: Rig) -> None:
+    marks = rig.service.under_replication
+    await marks.mark(1, [GOING], ctime_ms=1)
+    await marks.mark(2, ["b3:1"], ctime_ms=1)  # another's trouble
+    await marks.mark(99, [GOING], ctime_ms=1)  # of a ledger that is gone
+    await marks.mark(3, [GOING, "b4:1"], ctime_ms=1)
+    await marks.mark(2**40, [], ctime_ms=1)  # placement
+    coordinator, _ = rig.coordinator()
+    running = asyncio.create_task(coordinator.run(REQUEST))
+    await until(lambda: coordinator.watched.meter is not None and set(coordinator.watched.meter.blocked) == {3})
+    assert coordinator.watched.meter is not None
+    assert coordinator.watched.meter.blocked[3].startswith("its mark names b4:1 too")
+    await marks.unmark(3)  # a worker restored it
+    record = await running
+    assert record.proof is not None
+    assert [mark.ledger_id async for mark in marks.list()] == [2, 2**40]
+
+
+async def test_losses_that_were_accepted_do_not_block(rig: Rig) -> None:
+    coordinator, mover = rig.coordinator()
+    mover.refuse[3] = "no copy is left"
+    record = await coordinator.run(replace(REQUEST, accepted_losses=frozenset({3})))
+    assert record.phase is Phase.DONE
+    assert record.accepted_losses == (3,)
+    assert await rig.naming() == {3}
+    assert not await rig.has_cookie()
+
+
+async def test_the_cookie_stays_if_that_is_asked_for(rig: Rig) -> None:
+    coordinator, _ = rig.coordinator()
+    record = await coordinator.run(replace(REQUEST, delete_cookie=False))
+    assert record.phase is Phase.DONE
+    assert await rig.has_cookie()
+
+
+async def test_a_cookie_that_changes_is_proven_anew(rig: Rig) -> None:
+    steps: list[Phase] = []
+    changed: list[asyncio.Task[int]] = []
+
+    def step(phase: Phase) -> None:
+        steps.append(phase)
+        if phase is Phase.REMOVING and not changed:
+            changed.append(asyncio.get_running_loop().create_task(rig.service.cookies.update(GOING, b"new", -1)))
+
+    coordinator, _ = rig.coordinator(on_step=step)
+    check = coordinator._service.bookies.is_registered
+
+    async def after_the_change(*arguments: object, **options: object) -> bool:
+        await asyncio.gather(*changed)
+        return await check(*arguments, **options)  # type: ignore[arg-type]
+
+    coordinator._service.bookies.is_registered = after_the_change  # type: ignore[method-assign]
+    record = await coordinator.run(REQUEST)
+    assert record.phase is Phase.DONE
+    assert steps[-4:] == [Phase.REMOVING, Phase.PROVING, Phase.REMOVING, Phase.DONE]
+    assert not await rig.has_cookie()
+
+
+class TestTakeOverAndUndo:
+    async def test_the_last_coordinator_counts(self, rig: Rig) -> None:
+        first, mover = rig.coordinator(options=replace(QUICK, recover_open=False))
+        running = asyncio.create_task(first.run(REQUEST))
+        await until(lambda: first.watched.meter is not None and set(first.watched.meter.blocked) == {4})
+        record = await rig.decommission(name="second")
+        assert (record.phase, record.coordinator) == (Phase.DONE, "second")
+        with pytest.raises(TakenOver):
+            await running
+        assert mover.recovered == []
+
+    async def test_an_undo_stops_the_coordinator_and_gives_the_bookie_back(self, rig: Rig) -> None:
+        first, _ = rig.coordinator(options=replace(QUICK, recover_open=False))
+        running = asyncio.create_task(first.run(REQUEST))
+        await until(lambda: first.watched.meter is not None and set(first.watched.meter.blocked) == {4})
+        assert rig.registered[GOING] is R
+        undone = await undo(rig.service, rig, GOING)
+        assert undone.writable
+        with pytest.raises(TakenOver):
+            await running
+        assert rig.registered[GOING] is W
+        assert await rig.has_cookie()
+        assert await DecommissionStore(rig.service).active(GOING) is None
+        with pytest.raises(NotThere, match="is not being decommissioned"):
+            await undo(rig.service, rig, GOING)
+        assert (await rig.decommission(name="again")).phase is Phase.DONE
+        with pytest.raises(Refused, match="finished"):
+            await undo(rig.service, rig, GOING)
+
+    async def test_an_undo_that_fails_half_way_blocks_a_resume_and_may_be_repeated(self, rig: Rig) -> None:
+        first, _ = rig.coordinator(options=replace(QUICK, recover_open=False))
+        running = asyncio.create_task(first.run(REQUEST))
+        await until(lambda: first.watched.meter is not None and set(first.watched.meter.blocked) == {4})
+        running.cancel()
+        await asyncio.wait([running])
+        rig.admin_reachable = False
+        with pytest.raises(BookieUnavailable, match="repeat the undo"):
+            await undo(rig.service, rig, GOING)
+        with pytest.raises(TakenOver, match="is being undone: repeat the undo first"):
+            await rig.decommission()
+        rig.admin_reachable = True
+        assert (await undo(rig.service, rig, GOING)).writable
+        assert rig.registered[GOING] is W
+
+    async def test_a_bookie_that_was_read_only_before_stays_so(self, rig: Rig) -> None:
+        await rig.set_registration(R)
+        first, _ = rig.coordinator(options=replace(QUICK, recover_open=False))
+        running = asyncio.create_task(first.run(REQUEST))
+        await until(lambda: first.watched.meter is not None and set(first.watched.meter.blocked) == {4})
+        assert not (await undo(rig.service, rig, GOING)).writable
+        assert rig.registered[GOING] is R
+        with pytest.raises(TakenOver):
+            await running
+
+
+async def test_the_survey_counts(rig: Rig) -> None:
+    found = await survey(rig.service, GOING)
+    assert sorted(found.ledgers) == [1, 3, 4, 2**40, 2**40 + 1]
+    assert (found.ledgers_seen, found.open_ledgers, found.largest_ensemble) == (6, 1, 3)
+    assert {ledger_id: each.nbytes for ledger_id, each in found.ledgers.items()} == {
+        1: 1000,
+        3: 500,
+        4: 0,
+        2**40: 1000,
+        2**40 + 1: 0,
+    }
+    striped = replace(ledger(5, (0, "012")), write_quorum_size=2, ack_quorum_size=2)
+    assert bytes_held(striped, GOING) == 667
