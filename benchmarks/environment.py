@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -118,6 +119,14 @@ class Environment:
     def drive(self, bookie: BookieProcess, *arguments: str) -> dict[str, Any]:
         """Runs the driver against this cluster and reports the CPU time and memory of `bookie`."""
         return drive(self.class_path, *arguments, "--metadata", self.metadata_uri, "--bookie-pid", str(bookie.pid))
+
+    def metadata_requests(self) -> int:
+        """Packets that ZooKeeper has received so far, those of idle sessions included."""
+        host, port = self._zookeeper.hosts.split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(b"srvr")
+            told = b"".join(iter(lambda: connection.recv(4096), b"")).decode()
+        return int(next(line for line in told.splitlines() if line.startswith("Received:")).split()[1])
 
     def discard(self, bookie: BookieProcess) -> None:
         """Ends the bookie and removes its files, its cookie aside: its address is not used again."""
