@@ -158,6 +158,20 @@ class Availability:
                 start = group.first + run * group.period
                 yield range(start, start + group.size)
 
+    def runs_between(self, start: int, stop: int) -> Iterator[range]:
+        """The same, cut to ids of `start <= id < stop`; costs nothing for what lies outside."""
+        for group in self._groups[max(0, bisect_right(self._starts, start) - 1) :]:
+            if group.first >= stop:
+                return
+            if group.end <= start:
+                continue
+            behind, period = max(0, start - group.first), group.period or group.size
+            for run in range(behind // period, min(group.runs, (stop - group.first - 1) // period + 1)):
+                begin = group.first + run * group.period
+                cut = range(max(begin, start), min(begin + group.size, stop))
+                if cut:
+                    yield cut
+
 
 def decode_availability(data: bytes) -> Availability:
     """Raises ProtocolViolation when `data` is no encoding of version 0, damaged, or not in order."""

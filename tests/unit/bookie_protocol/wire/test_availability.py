@@ -78,6 +78,24 @@ def test_equal_neighbours_count_once():
     assert encode_availability([3, 3, 4, 4, 9, 9]) == encode_availability([3, 4, 9])
 
 
+@given(ids=IDS, max_size=st.sampled_from((400, 100_000)), start=st.integers(0, 320), length=st.integers(0, 320))
+def test_runs_between_are_the_ids_in_that_span(ids, max_size, start, length):
+    try:
+        found = decode_availability(encode_availability(ids, max_size))
+    except BadRequest:
+        return
+    cut = [entry_id for run in found.runs_between(start, start + length) for entry_id in run]
+    assert cut == [entry_id for entry_id in ids if start <= entry_id < start + length]
+
+
+def test_a_huge_claim_costs_nothing_outside_the_span():
+    found = decode_availability(encoding((0, 2**62, 1, 2**20)))
+    assert list(found.runs_between(2**40, 2**40 + 2**20 + 1)) == [
+        range(2**40, 2**40 + 1),
+        range(2**40 + 2**20, 2**40 + 2**20 + 1),
+    ]
+
+
 @pytest.mark.parametrize("ids", [[5, 4], [5, 6, 7, 5], [5, 6, 7, 6], [5, 9, 8]])
 def test_ids_must_ascend(ids):
     with pytest.raises(ValueError, match="must ascend"):

@@ -1,0 +1,140 @@
+"""The auditor: one in a cluster finds what lost copies, and marks it for the replication workers.
+
+    auditor = Auditor(service, client, config.auto_recovery, AuditorInstruments(registry, embedded=False),
+                      bookie_id="bookie-0:3181")
+    await auditor.run()        # until cancelled: a candidate, and the auditor whenever it is elected
+
+Java's auditors and ours elect one among themselves, and their workers and ours read the same marks.
+
+Invariants
+- Everything that an auditor does ends before its vote is taken back, and at once when the vote is lost; two auditors
+  that overlap for a moment do no harm, because marking twice is marking once.
+- What must survive a change of auditor is stored: marks, the recovery delay, times of loss, cursors of checks.
+
+Event loop only. `service` and `client` are open, and stay open.
+
+Source: reference auto-recovery, sections 1 to 5; reference metadata layout, section 10.7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from random import Random
+from typing import Final
+
+import structlog
+
+from bookie_client.client import Client
+from bookie_pod.autorecovery.auditor.levels import Levels
+from bookie_pod.autorecovery.auditor.schedule import Clock, wall_clock_ms
+from bookie_pod.autorecovery.auditor.status import AuditorStatus
+from bookie_pod.autorecovery.auditor.term import Sources, Term, sources_of
+from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
+from bookie_pod.metrics.autorecovery import AuditorInstruments
+from bookie_protocol.errors import MetadataError
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.under_replication import Auditorship
+
+_log = structlog.get_logger(__name__)
+
+RESIGN_SECONDS: Final = 2.0
+STAND_AGAIN_SECONDS: Final = 1.0
+
+
+class Auditor:
+    """See the module. `bookie_id`: what the vote says. `random`, `wall_ms`, `sources`: for tests and simulations."""
+
+    def __init__(
+        self,
+        service: MetadataService,
+        client: Client,
+        config: AutoRecoveryConfig,
+        metrics: AuditorInstruments,
+        *,
+        bookie_id: str,
+        random: Random | None = None,
+        wall_ms: Callable[[], int] = wall_clock_ms,
+        sources: Sources | None = None,
+    ) -> None:
+        self._service = service
+        self._client = client
+        self._config = config
+        self._metrics = metrics
+        self.bookie_id = bookie_id
+        self._random = random or Random()
+        self._wall_ms = wall_ms
+        self._sources = sources
+        self._term: Term | None = None
+        self._elected_ms: int | None = None
+        self._levels = Levels(service, lambda: self.is_auditor)
+        metrics.bind_levels(
+            marked=lambda: self._levels.marked,
+            disabled=lambda: self._levels.disabled,
+            no_auditor=lambda: self._levels.no_auditor,
+        )
+
+    @property
+    def is_auditor(self) -> bool:
+        """Elected, and at work."""
+        return self._term is not None
+
+    async def run(self) -> None:
+        """Stand for election and do the work, again and again, until cancelled. A defect is raised."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._levels.run(), name="levels of auto-recovery")
+            tasks.create_task(self._serve(), name="auditor")
+
+    async def _serve(self) -> None:
+        while True:
+            self._metrics.stood_for_election()
+            try:
+                auditorship = await self._service.auditor_election.elect(self.bookie_id)
+                await self._hold(auditorship)
+                _log.warning("no longer the auditor", bookie_id=self.bookie_id)
+            except MetadataError as error:
+                _log.warning("cannot stand for auditor", reason=str(error))
+            await asyncio.sleep(STAND_AGAIN_SECONDS)
+
+    async def _hold(self, auditorship: Auditorship) -> None:
+        """Do the work until the vote is lost."""
+        clock = Clock(self._wall_ms)
+        sources = self._sources or sources_of(self._client, self._config)
+        term = Term(self._service, sources, self._config, self._metrics, clock, self._random, self.bookie_id)
+        self._term, self._elected_ms = term, clock.now_ms()
+        _log.info("elected auditor", bookie_id=self.bookie_id)
+        loop = asyncio.get_running_loop()
+        work = loop.create_task(term.run(), name="term of the auditor")
+        end = loop.create_task(auditorship.lost(), name="vote of the auditor")
+        try:
+            await asyncio.wait({work, end}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._term = self._elected_ms = None
+            for task in (work, end):
+                task.cancel()
+            await asyncio.wait({work, end})
+            with suppress(MetadataError, TimeoutError):
+                async with asyncio.timeout(RESIGN_SECONDS):
+                    await auditorship.resign()
+        for task in (work, end):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    def status(self) -> AuditorStatus:
+        """A snapshot."""
+        levels, term = self._levels, self._term
+        return AuditorStatus(
+            bookie_id=self.bookie_id,
+            is_auditor=term is not None,
+            auditor_id=self.bookie_id if term is not None else levels.auditor_id,
+            elected_ms=self._elected_ms,
+            is_enabled=None if math.isnan(levels.disabled) else not levels.disabled,
+            lost_bookie_recovery_delay_s=term.lost_bookies.membership.delay_s if term is not None else None,
+            absent=term.absent() if term is not None else (),
+            checks=term.check_statuses() if term is not None else (),
+            marked_ledgers=None if math.isnan(levels.marked) else int(levels.marked),
+            deferred_marks=term.marker.deferred if term is not None else 0,
+            withdrawn_marks=term.withdrawals.withdrawn if term is not None else 0,
+        )

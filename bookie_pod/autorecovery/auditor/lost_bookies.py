@@ -1,0 +1,295 @@
+"""Watching who is registered, and auditing whoever is lost.
+
+| what happens | what follows |
+|---|---|
+| a bookie's registration goes | its delay begins; the time is recorded for whoever is the auditor then |
+| it is back within the delay | nothing: the audit is cancelled |
+| the delay has passed | audit |
+| several are lost at once | one audit for all whose delay has passed |
+| the delay is written with another value | the delays that run are measured by it |
+| it is written with its present value ("trigger audit"), or with 0 | audit now of everybody who is absent |
+| a marked bookie is back | `on_return` hears of it |
+| `auditorPeriodicBookieCheckInterval` has passed, or this auditor was elected | audit |
+
+Invariants
+- What the watches tell wakes; before an audit begins the registrations are listed anew, so that a bookie which changes
+  from writable to read-only is not taken for lost.
+- An audit that fails is repeated until it succeeds, unlike the reference's.
+- While auto-recovery is disabled nothing is marked; the delays run on.
+
+Event loop only.
+
+Source: reference auto-recovery, sections 2, 3 and 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Final, Protocol
+
+import structlog
+
+from bookie_pod.autorecovery.auditor.bookie_audit import AuditResult, BookieAudit
+from bookie_pod.autorecovery.auditor.membership import Change, Membership
+from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, Finished, Runs
+from bookie_pod.autorecovery.auditor.schedule import MS, Clock
+from bookie_protocol.errors import MetadataDamaged, MetadataError
+from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet, MetadataService
+
+_log = structlog.get_logger(__name__)
+
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+SETTING_PAUSE: Final = 30.0
+_LOOKS: Final = 5
+
+
+class AuditMetrics(Protocol):
+    """What the audit of bookies counts."""
+
+    def audit_delayed(self) -> None: ...
+    def audit_cancelled(self) -> None: ...
+    def audit_ran(self, milliseconds: float, result: AuditResult | None) -> None: ...
+
+
+class LostBookies:
+    """`prepare`, then `run` until cancelled. Implements what checks ask about bookies."""
+
+    def __init__(
+        self,
+        service: MetadataService,
+        records: AuditRecords,
+        clock: Clock,
+        enabled: asyncio.Event,
+        metrics: AuditMetrics,
+        *,
+        auditor_id: str,
+        interval_s: int,
+        initial_delay_s: int,
+        on_return: Callable[[frozenset[str]], None],
+    ) -> None:
+        self._service = service
+        self._records = records
+        self._clock = clock
+        self._enabled = enabled
+        self._metrics = metrics
+        self._auditor_id = auditor_id
+        self._interval_s = interval_s
+        self._initial_delay_s = initial_delay_s
+        self._on_return = on_return
+        self._groups: dict[BookieGroup, BookieSet] = {}
+        self._wake = asyncio.Event()
+        self._unsaved = False
+        self._next_periodic_ms: int | None = 0
+        self.membership = Membership(initial_delay_s)
+        self.runs = Runs()
+        self.running: AuditResult | None = None
+        """The audit that goes on."""
+        self.audit: BookieAudit
+        """Set before `run`."""
+
+    # --- what checks ask ----------------------------------------------------------------------------------------
+
+    def is_lost(self, bookie: str) -> bool:
+        return self.membership.is_lost(bookie, self._clock.now_ms())
+
+    def is_available(self, bookie: str) -> bool:
+        return bookie in self.membership.available
+
+    def expect(self, bookies: Iterable[str]) -> None:
+        if self.membership.expect(bookies, self._clock.now_ms()):
+            self._unsaved = True
+            self._wake.set()
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the next audit is due if nothing happens until then."""
+        times = [time for time in (self._next_periodic_ms, self.membership.next_deadline_ms()) if time is not None]
+        return min(times, default=None)
+
+    def request(self) -> None:
+        """An audit now, within the delays as they are."""
+        self._next_periodic_ms = 0
+        self._wake.set()
+
+    # --- running ------------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Learn what is so now. Raises `MetadataError`."""
+        marks = self._service.under_replication
+        await marks.initialize_lost_bookie_recovery_delay(self._initial_delay_s)
+        with suppress(MetadataDamaged):  # the follower tells
+            delay = await marks.lost_bookie_recovery_delay()
+            self.membership.delay_s = self._initial_delay_s if delay is None else delay
+        self.runs = await self._records.read(Check.BOOKIES)
+        absences = await self._records.absences()
+        await self._look_around()
+        self.membership.restore(absences, self._clock.now_ms())
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow(BookieGroup.WRITABLE))
+            tasks.create_task(self._follow(BookieGroup.READ_ONLY))
+            tasks.create_task(self._follow_delay())
+            tasks.create_task(self._audit_when_due())
+
+    async def _audit_when_due(self) -> None:
+        pause = FIRST_PAUSE
+        while True:
+            self._wake.clear()
+            try:
+                await self._save()
+                if self._is_due():
+                    await self._enabled.wait()
+                    await self._audit()
+                pause = FIRST_PAUSE
+            except MetadataError as error:
+                _log.warning("audit of lost bookies failed", reason=str(error), again_in_s=pause)
+                self._fail(error)
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, LONGEST_PAUSE)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._clock.seconds_until(self.next_ms)):
+                    await self._wake.wait()
+
+    def _is_due(self) -> bool:
+        now = self._clock.now_ms()
+        periodic = self._next_periodic_ms is not None and self._next_periodic_ms <= now
+        return periodic or bool(self.membership.to_audit(now))
+
+    # --- an audit -----------------------------------------------------------------------------------------------
+
+    async def _audit(self) -> None:
+        await self._look_around()
+        began = self._clock.now_ms()
+        if not self._is_due():
+            return  # whoever was missed is back
+        covered = self.membership.since_ms(self.membership.lost(began))
+        if covered:
+            _log.warning("bookies are lost; the ledgers that name them are marked", bookies=sorted(covered))
+        result: AuditResult | None = None
+        try:
+            result = await self.audit.run(self._progress)
+        finally:
+            self.running = None
+            self._metrics.audit_ran(self._clock.now_ms() - began, result)
+        self.membership.audited(covered)
+        self.expect(result.named)
+        await self._forget(covered, result)
+        self._next_periodic_ms = began + self._interval_s * MS if self._interval_s > 0 else None
+        await self._finish(began, result)
+
+    def _progress(self, result: AuditResult) -> None:
+        self.running = result
+
+    async def _finish(self, began: int, result: AuditResult) -> None:
+        now = self._clock.now_ms()
+        self.runs = Runs(self._auditor_id, None, Finished(began, now, now - began, result.counts()), None)
+        await self._records.write(Check.BOOKIES, self.runs)
+        _log.info("audit of bookies is complete", ms=now - began, counts=result.counts())
+
+    async def _forget(self, covered: Iterable[str], result: AuditResult) -> None:
+        """Bookies that have neither a cookie nor a ledger left the cluster for good."""
+        unnamed = [bookie for bookie in covered if bookie not in result.named]
+        if not unnamed:
+            return
+        known = (await self._service.bookies.list(BookieGroup.ALL)).bookies
+        gone = [bookie for bookie in unnamed if bookie not in known]
+        self.membership.forget(gone)
+        self._unsaved = self._unsaved or bool(gone)
+
+    def _fail(self, error: MetadataError) -> None:
+        failure = Failure(self._clock.now_ms(), " ".join(str(error).split())[:500])
+        self.runs = Runs(self._auditor_id, None, self.runs.last, failure)
+
+    async def _save(self) -> None:
+        if self._unsaved:
+            self._unsaved = False
+            try:
+                await self._records.write_absences(self.membership.since_ms())
+            except MetadataError:
+                self._unsaved = True
+                raise
+
+    # --- who is there -------------------------------------------------------------------------------------------
+
+    async def _look_around(self) -> None:
+        """Ask who is registered now. A bookie registers on its new side before it leaves the old one, so whoever is on
+        neither side in writable, read-only, writable is gone; who was seen only at first is looked at again."""
+        bookies = self._service.bookies
+        for _ in range(_LOOKS):
+            first = await bookies.list(BookieGroup.WRITABLE)
+            read_only = await bookies.list(BookieGroup.READ_ONLY)
+            writable = await bookies.list(BookieGroup.WRITABLE)
+            if first.bookies <= writable.bookies | read_only.bookies:
+                break
+        self._take(BookieGroup.READ_ONLY, read_only)
+        self._take(BookieGroup.WRITABLE, writable)
+        self._observe()
+        self.expect((await bookies.list(BookieGroup.ALL)).bookies)
+
+    async def _follow(self, group: BookieGroup) -> None:
+        while True:
+            try:
+                async with self._service.bookies.watch(group) as snapshots:
+                    async for snapshot in snapshots:
+                        self._take(group, snapshot)
+                        self._observe()
+            except MetadataError as error:
+                _log.warning("registrations cannot be followed", group=group.value, reason=str(error))
+            await asyncio.sleep(SETTING_PAUSE)
+
+    def _take(self, group: BookieGroup, found: BookieSet) -> None:
+        known = self._groups.get(group)
+        if known is None or found.version > known.version:
+            self._groups[group] = found
+
+    def _observe(self) -> None:
+        if len(self._groups) < 2:
+            return  # one side alone tells nothing
+        available = frozenset[str]().union(*(group.bookies for group in self._groups.values()))
+        change = self.membership.observe(available, self._clock.now_ms())
+        if not change:
+            return
+        self._tell(change)
+        self._unsaved = True
+        self._wake.set()
+
+    def _tell(self, change: Change) -> None:
+        delay = self.membership.delay_s
+        if change.left:
+            _log.warning("bookies left", bookies=sorted(change.left), counted_as_lost_in_s=delay)
+            if delay:
+                self._metrics.audit_delayed()
+        if change.returned_in_time:
+            _log.info("bookies came back", bookies=sorted(change.returned_in_time))
+            if delay:
+                self._metrics.audit_cancelled()
+        if returned := change.returned_audited | change.returned_in_time:
+            self._on_return(returned)
+
+    # --- the delay ----------------------------------------------------------------------------------------------
+
+    async def _follow_delay(self) -> None:
+        while True:
+            try:
+                async with self._service.under_replication.watch_lost_bookie_recovery_delay() as values:
+                    first = True
+                    async for value in values:
+                        self._take_delay(self._initial_delay_s if value is None else value.value, first=first)
+                        first = False
+            except MetadataError:
+                _log.error("the delay cannot be read; the last one is kept", delay_s=self.membership.delay_s)
+            await asyncio.sleep(SETTING_PAUSE)
+
+    def _take_delay(self, seconds: int, *, first: bool) -> None:
+        changed, self.membership.delay_s = seconds != self.membership.delay_s, seconds
+        if not first and (not changed or seconds == 0):
+            _log.info("an audit was asked for", delay_s=seconds)
+            self.membership.demand()
+            self._next_periodic_ms = 0
+        self._wake.set()

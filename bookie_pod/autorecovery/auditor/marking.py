@@ -1,0 +1,111 @@
+"""Marking ledgers as under-replicated without getting into anybody's way.
+
+Invariants
+- A ledger whose mark names the bookies already is left as it is, and so is one that somebody has locked: a worker is
+  at it, and will look at all of it.
+- What an audit finds on a locked ledger is not forgotten: it is looked at again when the lock is gone, against the
+  metadata of that moment. At most `MAX_DEFERRED` wait; beyond that a ledger is marked at once, which costs a worker a
+  second look and nothing else.
+
+Event loop only. Raises `MetadataError`.
+
+Sources: reference metadata layout, section 10.2; reference auto-recovery, section 17 (marks that are made again while a
+worker repairs).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from enum import Enum
+from typing import Final
+
+import structlog
+
+from bookie_pod.autorecovery.auditor.schedule import Clock
+from bookie_protocol.errors import MetadataError, MetadataNotFound
+from bookie_protocol.metadata_service.interface import MetadataService
+
+_log = structlog.get_logger(__name__)
+
+MAX_DEFERRED: Final = 100_000
+RETRY_SECONDS: Final = 5.0
+
+
+class Marked(Enum):
+    """What became of a mark."""
+
+    NEW = "marked"
+    ALREADY = "marked before"
+    LOCKED = "locked"
+
+
+class Marker:
+    """Marks; `run` sees to what was deferred. `store_time`: note when a ledger was marked.
+
+    `still_lost`: whether a bookie's copies still count as missing.
+    """
+
+    def __init__(
+        self, service: MetadataService, clock: Clock, *, store_time: bool, still_lost: Callable[[str], bool]
+    ) -> None:
+        self._service = service
+        self._marks = service.under_replication
+        self._clock = clock
+        self._store_time = store_time
+        self._still_lost = still_lost
+        self._deferred: dict[int, set[str]] = {}
+
+    @property
+    def deferred(self) -> int:
+        """Ledgers that wait for their lock to go."""
+        return len(self._deferred)
+
+    async def mark(self, ledger_id: int, replicas: Collection[str]) -> Marked:
+        """Mark these copies as missing; none: the ledger breaks the placement policy."""
+        found = await self._marks.read(ledger_id)
+        if found is not None and set(replicas) <= set(found.replicas):
+            return Marked.ALREADY
+        if await self._marks.locked_by(ledger_id) is not None:
+            return Marked.LOCKED
+        await self._mark(ledger_id, replicas)
+        return Marked.NEW
+
+    async def mark_lost(self, ledger_id: int, bookies: Collection[str]) -> Marked:
+        """Mark the copies of lost bookies; later, if the ledger is locked."""
+        result = await self.mark(ledger_id, bookies)
+        if result is not Marked.LOCKED:
+            return result
+        if ledger_id in self._deferred or len(self._deferred) < MAX_DEFERRED:
+            self._deferred.setdefault(ledger_id, set()).update(bookies)
+            return Marked.LOCKED
+        await self._mark(ledger_id, bookies)
+        return Marked.NEW
+
+    async def run(self) -> None:
+        """Until cancelled: look again at what is deferred."""
+        while True:
+            await asyncio.sleep(RETRY_SECONDS)
+            try:
+                await self.retry()
+            except MetadataError as error:
+                _log.info("deferred marks wait", reason=str(error), ledgers=len(self._deferred))
+
+    async def retry(self) -> None:
+        """One look at each ledger that waits."""
+        for ledger_id in list(self._deferred):
+            bookies = await self._still_named(ledger_id, self._deferred[ledger_id])
+            if not bookies or await self.mark(ledger_id, bookies) is not Marked.LOCKED:
+                self._deferred.pop(ledger_id, None)
+
+    async def _still_named(self, ledger_id: int, bookies: Collection[str]) -> set[str]:
+        lost = {bookie for bookie in bookies if self._still_lost(bookie)}
+        if not lost:
+            return lost
+        try:
+            return lost & (await self._service.ledgers.read(ledger_id)).value.all_bookies()
+        except MetadataNotFound:
+            return set()  # deleted
+
+    async def _mark(self, ledger_id: int, replicas: Collection[str]) -> None:
+        await self._marks.mark(ledger_id, sorted(replicas), ctime_ms=self._clock.now_ms() if self._store_time else None)

@@ -1,0 +1,189 @@
+"""What auditors leave for each other and for people: the records of kind `auditor`.
+
+| name | JSON |
+|---|---|
+| `absences` | bookie id: since when it is absent, ms |
+| `bookies`, `ledgers`, `placement`, `replicas` | run under way with its cursor, last complete run, last failure |
+| the same with `-requested` | when somebody last asked for a run, ms |
+
+Invariants
+- Only the auditor writes the first two rows; of two that overlap for a moment the last word stands, and either is true.
+- A record that cannot be read counts as none: it is rewritten, and a check begins anew.
+- Java's auditors neither read nor write any of this; what they share with ours are the times of complete runs in the
+  under-replication tree.
+
+Event loop only. Raises `MetadataError`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from bookie_protocol.errors import MetadataExists, MetadataNotFound
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.records import RecordStore
+from bookie_protocol.metadata_service.subscription import Subscription
+from bookie_protocol.metadata_service.under_replication import AuditorCheck
+from bookie_protocol.metadata_service.versioned import ANY_VERSION, Versioned
+
+AUDITOR: Final = "auditor"
+"""The kind of these records."""
+ABSENCES: Final = "absences"
+_REQUESTED: Final = "-requested"
+_ATTEMPTS: Final = 10
+
+
+class Check(Enum):
+    """The periodic tasks of an auditor; the value is the name of its record."""
+
+    BOOKIES = "bookies"
+    LEDGERS = "ledgers"
+    PLACEMENT = "placement"
+    REPLICAS = "replicas"
+
+    @property
+    def node(self) -> AuditorCheck | None:
+        """Where its last complete run is noted for Java's auditors too; the audit of bookies has no such node."""
+        return _NODES.get(self)
+
+
+_NODES: Final = {
+    Check.LEDGERS: AuditorCheck.ALL_LEDGERS,
+    Check.PLACEMENT: AuditorCheck.PLACEMENT_POLICY,
+    Check.REPLICAS: AuditorCheck.REPLICAS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A run that is under way, or was when its auditor ended. `next_ledger`: all below are done and in `counts`."""
+
+    started_ms: int
+    next_ledger: int
+    active_ms: int
+    """Time spent on it, by all auditors that worked on it."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last complete run."""
+
+    started_ms: int
+    finished_ms: int
+    active_ms: int
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why the last attempt was broken off."""
+
+    at_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """One check's record. `auditor`: who wrote it last."""
+
+    auditor: str = ""
+    running: Running | None = None
+    last: Finished | None = None
+    failure: Failure | None = None
+
+
+def encode_runs(runs: Runs) -> bytes:
+    """The record."""
+    return json.dumps(asdict(runs), separators=(",", ":"), sort_keys=True).encode()
+
+
+def decode_runs(data: bytes) -> Runs:
+    """The record's meaning; what cannot be read is as if nothing had been written."""
+    try:
+        found = json.loads(data)
+        return Runs(
+            str(found["auditor"]),
+            _decoded(Running, found["running"]),
+            _decoded(Finished, found["last"]),
+            _decoded(Failure, found["failure"]),
+        )
+    except (ValueError, TypeError, KeyError):
+        return Runs()
+
+
+def _decoded(kind: Any, found: Any) -> Any:
+    if found is None:
+        return None
+    if "counts" in found:
+        found = found | {"counts": {str(name): int(count) for name, count in found["counts"].items()}}
+    return kind(**found)
+
+
+class AuditRecords:
+    """Reads and writes them."""
+
+    def __init__(self, service: MetadataService) -> None:
+        self._store: RecordStore = service.records(AUDITOR)
+
+    async def read(self, check: Check) -> Runs:
+        """What is recorded of a check."""
+        data = await self._read(check.value)
+        return Runs() if data is None else decode_runs(data)
+
+    async def write(self, check: Check, runs: Runs) -> None:
+        await self._put(check.value, encode_runs(runs))
+
+    async def requested_ms(self, check: Check) -> int | None:
+        """When somebody last asked for a run of this check; None: never."""
+        data = await self._read(check.value + _REQUESTED)
+        return decode_time(data)
+
+    async def request(self, check: Check, now_ms: int) -> None:
+        """Ask the auditor for a run now, whatever the interval."""
+        await self._put(check.value + _REQUESTED, str(now_ms).encode())
+
+    def watch_request(self, check: Check) -> Subscription[Versioned[bytes] | None]:
+        """The record of requests, now and after each change."""
+        return self._store.watch(check.value + _REQUESTED)
+
+    async def absences(self) -> dict[str, int]:
+        """Who is absent and since when, as the last auditor noted."""
+        data = await self._read(ABSENCES)
+        with suppress(ValueError, AttributeError, TypeError):
+            if data is not None:
+                return {str(bookie): int(since) for bookie, since in json.loads(data).items()}
+        return {}
+
+    async def write_absences(self, since_ms: Mapping[str, int]) -> None:
+        await self._put(ABSENCES, json.dumps(dict(since_ms), sort_keys=True).encode())
+
+    async def _read(self, name: str) -> bytes | None:
+        try:
+            return (await self._store.read(name)).value
+        except MetadataNotFound:
+            return None
+
+    async def _put(self, name: str, data: bytes) -> None:
+        """Create or replace, whoever wrote it before."""
+        for _ in range(_ATTEMPTS):
+            try:
+                await self._store.update(name, data, ANY_VERSION)
+                return
+            except MetadataNotFound:
+                with suppress(MetadataExists):
+                    await self._store.create(name, data)
+                    return
+        raise MetadataExists(f"record {name} of the auditor comes and goes; who else writes it?")
+
+
+def decode_time(data: bytes | None) -> int | None:
+    """Ms since the epoch as decimal text; None for anything else."""
+    if data is None or not data.isdigit() or len(data) > 18:
+        return None
+    return int(data)

@@ -1,0 +1,132 @@
+"""Taking marks back when the bookies that they name are there again with their copies.
+
+A bookie that restarts for longer than the delay leaves thousands of marks; without this every one of them is work for a
+replication worker.
+
+Invariants
+- A mark is looked at only while every bookie that it names is registered, and under the ledger's lock: what a worker
+  has begun is left to it, and no worker begins meanwhile.
+- It is taken back only when a check of the ledger (first and last entry of each segment, digests verified) finds every
+  copy of the named bookies, and nothing that is missing or damaged elsewhere; and only if nobody renewed it meanwhile.
+- Marks that name no bookie (placement) are not touched.
+
+Event loop only.
+
+Sources: reference metadata layout, sections 10.3 and 10.4; reference auto-recovery, section 17.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
+from typing import Final
+
+import structlog
+
+from bookie_client.replication.report import LedgerReport, ReplicaVerdict
+from bookie_pod.autorecovery.auditor.bookie_audit import Known
+from bookie_pod.autorecovery.auditor.ledgers_check import MISSING, Checker
+from bookie_protocol.errors import MetadataError, MetadataExists, PodkeeperError
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
+from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+
+_log = structlog.get_logger(__name__)
+
+WINDOW: Final = 16
+PAUSE_SECONDS: Final = 10.0
+_SOUND: Final = frozenset({ReplicaVerdict.GOOD, ReplicaVerdict.EMPTY})
+
+
+class Withdrawals:
+    """`run` until cancelled; `request` whenever bookies came back."""
+
+    def __init__(self, service: MetadataService, checker: Checker, known: Known) -> None:
+        self._marks = service.under_replication
+        self._checker = checker
+        self._known = known
+        self._returned: set[str] = set()
+        self._everything = False
+        self._wake = asyncio.Event()
+        self.withdrawn = 0
+        """Marks taken back so far."""
+        self.is_running = False
+
+    def request(self, bookies: Collection[str] | None = None) -> None:
+        """Look at the marks that name these; None: at all of them."""
+        if bookies is None:
+            self._everything = True
+        else:
+            self._returned.update(bookies)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            everything, self._everything = self._everything, False
+            returned, self._returned = self._returned, set()
+            self.is_running = True
+            try:
+                await self.withdraw(None if everything else frozenset(returned))
+            except MetadataError as error:
+                _log.warning("marks could not be looked at", reason=str(error), again_in_s=PAUSE_SECONDS)
+                await asyncio.sleep(PAUSE_SECONDS)
+                self.request(None if everything else returned)
+            finally:
+                self.is_running = False
+
+    async def withdraw(self, returned: frozenset[str] | None) -> int:
+        """One pass over the marks; returns how many were taken back."""
+        before = self.withdrawn
+        async with aclosing(read_ahead(self._candidates(returned), self._look, WINDOW)) as looks:
+            async for _ in looks:
+                pass
+        if self.withdrawn > before:
+            _log.info("marks were taken back: the copies are there again", marks=self.withdrawn - before)
+        return self.withdrawn - before
+
+    async def _candidates(self, returned: frozenset[str] | None) -> AsyncGenerator[UnderreplicatedLedger, None]:
+        async for mark in self._marks.list(lambda replicas: self._may_be_back(replicas, returned)):
+            yield mark
+
+    def _may_be_back(self, replicas: Collection[str], returned: frozenset[str] | None) -> bool:
+        if not replicas or not all(self._known.is_available(bookie) for bookie in replicas):
+            return False
+        return returned is None or any(bookie in returned for bookie in replicas)
+
+    async def _look(self, mark: UnderreplicatedLedger) -> None:
+        try:
+            lock = await self._marks.lock(mark.ledger_id)
+        except MetadataExists:
+            return  # a worker is at it
+        done = False
+        try:
+            if lock.mark_version is not None and await self._is_sound(mark):
+                await self._marks.mark_replicated(lock)
+                done = True
+                self.withdrawn += 1
+        finally:
+            if not done:
+                await self._marks.release(lock)
+
+    async def _is_sound(self, mark: UnderreplicatedLedger) -> bool:
+        try:
+            report = await self._checker.check(mark.ledger_id)
+        except PodkeeperError:
+            return False  # a worker sees to deleted ledgers, and to those that cannot be told
+        now = await self._marks.read(mark.ledger_id)
+        if now is None or not set(now.replicas) <= set(mark.replicas):
+            return False
+        still_there = all(self._known.is_available(bookie) for bookie in mark.replicas)
+        return still_there and has_copies(report, mark.replicas)
+
+
+def has_copies(report: LedgerReport, bookies: Collection[str]) -> bool:
+    """Whether these bookies have all their copies, and nobody says that one is missing or damaged."""
+    findings = [finding for each in report.fragments for finding in each.findings]
+    if any(finding.verdict in MISSING for finding in findings):
+        return False
+    return all(finding.verdict in _SOUND for finding in findings if finding.bookie in bookies)

@@ -1,0 +1,121 @@
+"""Metrics of the auditor: `auditor_*` in a process of its own, `replication_auditor_*` inside a bookie.
+
+The reference's names, but for `autorecovery_*` (three levels that it lacks) and `LAST_RUN_TIMESTAMP_MS`.
+Only the elected process counts anything.
+
+Source: reference auto-recovery, section 16.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from bookie_pod.metrics.registry import Registry
+
+_GAUGES: Final = {
+    "not_adhering": "NUM_LEDGERS_NOT_ADHERING_TO_PLACEMENT_POLICY",
+    "softly_adhering": "NUM_LEDGERS_SOFTLY_ADHERING_TO_PLACEMENT_POLICY",
+    "overdue": "NUM_UNDERREPLICATED_LEDGERS_ELAPSED_RECOVERY_GRACE_PERIOD",
+    "short_no_copy": "NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY",
+    "short_of_ack_quorum": "NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY",
+    "short_of_write_quorum": "NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY",
+}
+_TIMES: Final = {
+    "ledgers": "CHECK_ALL_LEDGERS_TIME",
+    "placement": "PLACEMENT_POLICY_CHECK_TIME",
+    "replicas": "REPLICAS_CHECK_TIME",
+}
+
+
+class AuditorInstruments:
+    """Instruments of one auditor. Any thread may call every method; once per ledger or per run."""
+
+    def __init__(self, registry: Registry, *, embedded: bool) -> None:
+        """`embedded`: inside a bookie."""
+        self._registry = registry
+        scope = registry.scope("replication_auditor" if embedded else "auditor")
+        self._elections = scope.counter("election_attempts")
+        self._marked = scope.op_stats("NUM_UNDER_REPLICATED_LEDGERS")
+        self._marked_bytes = scope.op_stats("UNDER_REPLICATED_LEDGERS_TOTAL_SIZE")
+        self._publish = scope.op_stats("URL_PUBLISH_TIME_FOR_LOST_BOOKIE")
+        self._map = scope.op_stats("BOOKIE_TO_LEDGERS_MAP_CREATION_TIME")
+        self._audits = scope.op_stats("AUDIT_BOOKIES_TIME")
+        self._times = {check: scope.op_stats(name) for check, name in _TIMES.items()}
+        self._checked = scope.counter("NUM_LEDGERS_CHECKED")
+        self._fragments = scope.op_stats("NUM_FRAGMENTS_PER_LEDGER")
+        self._bookies = scope.op_stats("NUM_BOOKIES_PER_LEDGER")
+        self._delayed = scope.counter("NUM_BOOKIE_AUDITS_DELAYED")
+        self._cancelled = scope.counter("NUM_DELAYED_BOOKIE_AUDITS_CANCELLED")
+        self._skipped = scope.counter("NUM_SKIPPING_CHECK_TASK_TIMES")
+        self._levels = dict.fromkeys(_GAUGES, 0.0)
+        self._last_ms = dict.fromkeys(("bookies", *_TIMES), math.nan)
+        for level, name in _GAUGES.items():
+            scope.gauge(name, _item(self._levels, level))
+        for check in self._last_ms:
+            scope.scope(check=check).gauge("LAST_RUN_TIMESTAMP_MS", _item(self._last_ms, check))
+
+    def bind_levels(
+        self, *, marked: Callable[[], float], disabled: Callable[[], float], no_auditor: Callable[[], float]
+    ) -> None:
+        """Export what the reference lacks: ledgers marked now, auto-recovery disabled (0 or 1), no auditor (0 or 1)."""
+        scope = self._registry.scope("autorecovery")
+        scope.gauge("UNDER_REPLICATED_LEDGERS", marked)
+        scope.gauge("DISABLED", disabled)
+        scope.gauge("NO_AUDITOR", no_auditor)
+
+    def stood_for_election(self) -> None:
+        """A candidacy has begun."""
+        self._elections.add()
+
+    def audit_delayed(self) -> None:
+        """A bookie left, and its delay has begun."""
+        self._delayed.add()
+
+    def audit_cancelled(self) -> None:
+        """It came back in time."""
+        self._cancelled.add()
+
+    def audited(
+        self, milliseconds: float, *, success: bool, marked: int = 0, nbytes: int = 0, publish_ms: float = 0.0
+    ) -> None:
+        """An audit of bookies has ended."""
+        self._audits.observe_ms(milliseconds, success=success)
+        self._map.observe_ms(max(0.0, milliseconds - publish_ms), success=success)
+        if marked:
+            self._marked.observe(marked)
+            self._marked_bytes.observe(nbytes)
+            self._publish.observe_ms(publish_ms, success=success)
+
+    def ledger_checked(self, fragments: int, bookies: int) -> None:
+        """A ledger was read."""
+        self._checked.add()
+        self._fragments.observe(fragments)
+        self._bookies.observe(bookies)
+
+    def check_skipped(self) -> None:
+        """A check was due while auto-recovery was disabled."""
+        self._skipped.add()
+
+    def check_ran(self, check: str, milliseconds: float, *, success: bool) -> None:
+        """A pass has ended, or was broken off."""
+        self._times[check].observe_ms(milliseconds, success=success)
+
+    def check_finished(self, check: str, now_ms: float, counts: Mapping[str, int]) -> None:
+        """A check, or the audit of bookies, is complete."""
+        self._last_ms[check] = now_ms
+        for level in _LEVELS_OF.get(check, ()):
+            self._levels[level] = counts.get(level, 0)
+        if check != "bookies" and counts.get("marked", 0):
+            self._marked.observe(counts["marked"])
+
+
+_LEVELS_OF: Final = {
+    "placement": ("not_adhering", "softly_adhering", "overdue"),
+    "replicas": ("short_no_copy", "short_of_ack_quorum", "short_of_write_quorum"),
+}
+
+
+def _item(values: Mapping[str, float], name: str) -> Callable[[], float]:
+    return lambda: values[name]
