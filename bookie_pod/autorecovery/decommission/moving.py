@@ -1,0 +1,58 @@
+"""Moves a ledger's copies with a client: fragments through the replication library, ends through recovery.
+
+Threads: event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from bookie_client.client import Client
+from bookie_client.replication.fragments import fragments
+from bookie_client.replication.replicator import CopyProgress, FragmentReplicator, ReplicationOptions
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+_LEAVES = "it is being drained"
+
+
+class ClientMover:
+    """Implements `ledger_drain.LedgerMover`."""
+
+    def __init__(self, client: Client, options: ReplicationOptions | None = None) -> None:
+        self._client = client
+        self._replicator = FragmentReplicator(client, options)
+
+    async def recover(self, ledger_id: int) -> None:
+        await self._client.recover(ledger_id, password=None)
+
+    async def move(self, metadata: LedgerMetadata, bookies: Collection[str], progress: Callable[[int], None]) -> str:
+        """Of a ledger that is not closed the last segment is left out: its end is its writer's."""
+        left_out = ""
+        for fragment in fragments(metadata.ledger_id, metadata, -1):
+            leaving = {at: bookie for bookie in bookies for at in fragment.positions(bookie)}
+            if not leaving:
+                continue
+            if not fragment.is_closed:
+                left_out = f"{metadata.state.value}: its last segment names {', '.join(sorted(leaving.values()))}"
+                continue
+            told = _Deltas(progress)
+            excluded = dict.fromkeys(bookies, _LEAVES)
+            result = await self._replicator.replicate(fragment, leaving, excluded=excluded, progress=told)
+            told.upto(result.nbytes)
+        return left_out
+
+
+class _Deltas:
+    """Of a progress that grows, what came since."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self._tell = tell
+        self._told = 0
+
+    def __call__(self, progress: CopyProgress) -> None:
+        self.upto(progress.nbytes)
+
+    def upto(self, nbytes: int) -> None:
+        if nbytes > self._told:
+            self._tell(nbytes - self._told)
+            self._told = nbytes

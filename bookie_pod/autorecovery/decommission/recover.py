@@ -1,0 +1,170 @@
+"""Re-replicates everything that lost bookies held, by this very process: the reference's `recover`.
+
+Unlike there, every ledger is worked on under its lock, so that neither workers nor the garbage collection of bookies
+interfere, and a cookie goes only after a full listing showed that nothing names its bookie.
+
+Invariants
+- A ledger that is not closed and names one of the bookies in its last ensemble is recovered first, which fences its
+  writer; with `skip_open` those in state OPEN are left alone.
+- The first ledger that cannot be restored ends it, unless `skip_unrecoverable`; ledgers that somebody else holds the
+  lock of are waited for.
+
+Threads: event loop.
+
+Source: reference auto-recovery, section 9.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from bookie_pod.autorecovery.decommission.drain import DrainMeter
+from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions, LedgerDrain, LedgerMover
+from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
+from bookie_pod.autorecovery.decommission.survey import all_ledgers, bytes_held
+from bookie_protocol.errors import CouldNotTell, MetadataNotFound, MetadataVersionConflict, Refused
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.metadata_service.interface import MetadataService
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverOptions:
+    """The options of the reference's command; `ledger_id` None: all ledgers."""
+
+    ledger_id: int | None = None
+    skip_open: bool = False
+    skip_unrecoverable: bool = False
+    delete_cookies: bool = False
+    drain: DrainOptions = field(default_factory=DrainOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLedger:
+    """A ledger that names a bookie. `nbytes`: an estimate of what the bookies hold of it."""
+
+    ledger_id: int
+    state: LedgerState
+    bookies: frozenset[str]
+    nbytes: int
+
+
+@dataclass(slots=True)
+class RecoverResult:
+    """`skipped`: open ones that were left alone; `failed`: why others could not be restored."""
+
+    restored: int = 0
+    skipped: list[int] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)
+    cookies_deleted: list[str] = field(default_factory=list)
+
+
+async def find_ledgers(
+    service: MetadataService, bookies: Collection[str], ledger_id: int | None = None
+) -> list[FoundLedger]:
+    """What names one of these bookies, ascending. `MetadataNotFound`: there is no such ledger; `MetadataError`."""
+    found = []
+    if ledger_id is not None:
+        found.append(_found((await service.ledgers.read(ledger_id)).value, bookies))
+    else:
+        async for metadata in all_ledgers(service):
+            found.append(_found(metadata, bookies))
+            if not found[-1].bookies:
+                found.pop()
+    return [each for each in found if each.bookies]
+
+
+def _found(metadata: LedgerMetadata, bookies: Collection[str]) -> FoundLedger:
+    named = metadata.all_bookies().intersection(bookies)
+    nbytes = sum(bytes_held(metadata, bookie) for bookie in named)
+    return FoundLedger(metadata.ledger_id, metadata.state, named, nbytes)
+
+
+class Recover:
+    """One run. `meter` and `result` may be read while it works."""
+
+    def __init__(
+        self, service: MetadataService, mover: LedgerMover, bookies: Collection[str], options: RecoverOptions
+    ) -> None:
+        self._service = service
+        self._bookies = frozenset(bookies)
+        self._options = options
+        self._drain = LedgerDrain(service, mover, bookies, replace(options.drain, open_grace=0.0, recover_open=True))
+        self.meter = DrainMeter(asyncio.get_running_loop().time)
+        self.result = RecoverResult()
+
+    async def run(self, ledgers: Collection[FoundLedger] | None = None) -> RecoverResult:
+        """Restore what `find_ledgers` found (None: find it). Raises `CouldNotTell` that names the first ledger that
+        failed, `Refused` (a cookie cannot go), `MetadataError`."""
+        options = self._options
+        if ledgers is None:
+            ledgers = await find_ledgers(self._service, self._bookies, options.ledger_id)
+        todo = []
+        for ledger in ledgers:
+            if options.skip_open and ledger.state is LedgerState.OPEN:
+                self.result.skipped.append(ledger.ledger_id)
+            else:
+                todo.append(ledger)
+        self.meter.expect({ledger.ledger_id: ledger.nbytes for ledger in todo})
+        await self._restore_all([ledger.ledger_id for ledger in todo])
+        if options.delete_cookies:
+            await self._delete_cookies()
+        return self.result
+
+    async def _restore_all(self, ledger_ids: list[int]) -> None:
+        waiting = iter(ledger_ids)
+
+        async def work() -> None:
+            for ledger_id in waiting:
+                await self._restore(ledger_id)
+
+        tasks = [asyncio.create_task(work()) for _ in range(self._options.drain.ledgers_at_once)]
+        try:
+            for task in asyncio.as_completed(tasks):
+                await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _restore(self, ledger_id: int) -> None:
+        while True:
+            copied = self.meter.begin(ledger_id)
+            reason: str | None = "interrupted"
+            try:
+                reason = await self._drain.drain(ledger_id, copied)
+            finally:
+                self.meter.end(ledger_id, reason)
+            if reason is None:
+                self.result.restored += 1
+                return
+            if await self._service.under_replication.locked_by(ledger_id) is None:
+                break
+            await asyncio.sleep(self._options.drain.retry_interval)
+        self.result.failed[ledger_id] = reason
+        if not self._options.skip_unrecoverable:
+            raise CouldNotTell(f"ledger {ledger_id} cannot be restored: {reason}")
+
+    async def _delete_cookies(self) -> None:
+        if self._options.ledger_id is not None or self.result.skipped or self.result.failed:
+            raise Refused("cookies stay: not all ledgers were restored")
+        for bookie_id in sorted(self._bookies):
+            await self._delete_cookie(bookie_id)
+            self.result.cookies_deleted.append(bookie_id)
+
+    async def _delete_cookie(self, bookie_id: str) -> None:
+        try:
+            version = (await self._service.cookies.read(bookie_id)).version
+        except MetadataNotFound:
+            return
+        left = await find_ledgers(self._service, (bookie_id,))
+        if left:
+            raise Refused(f"the cookie of {bookie_id} stays: {len(left)} ledgers name it, such as {left[0].ledger_id}")
+        presence = await presence_of(self._service, bookie_id)
+        if presence is not Presence.ABSENT:
+            raise Refused(f"the cookie of {bookie_id} stays: it is {presence.value}; stop it first")
+        try:
+            await self._service.cookies.delete(bookie_id, version)
+        except MetadataVersionConflict as error:
+            raise Refused(f"the cookie of {bookie_id} stays: somebody changed it just now") from error
