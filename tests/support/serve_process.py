@@ -52,6 +52,8 @@ class ServeProcess:
             "diskUsageLwmThreshold": "0.99",
             **(settings or {}),
         }
+        self.program = [PROGRAM]
+        """What is started; another program takes the same arguments."""
         self.process: subprocess.Popen[bytes] | None = None
         self._starts = 0
         self._make_cluster()
@@ -83,7 +85,7 @@ class ServeProcess:
         file.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
         with self.log.open("wb") as errors:
             self.process = subprocess.Popen(
-                [PROGRAM, "serve", "--config", str(file)],
+                [*self.program, "serve", "--config", str(file)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
