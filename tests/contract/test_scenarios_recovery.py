@@ -13,10 +13,13 @@ from bookie_protocol.errors import LedgerFenced, RecoveryFailed
 from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support import ledger_program
+from tests.support.cluster_fixtures import bookies as cluster
+from tests.support.cluster_fixtures import metadata_service
 from tests.support.ledger_program import LedgerProgram
-from tests.support.metadata_process import MetadataProcess
-from tests.support.serve_cluster import ServeCluster
 
+__all__ = ["cluster", "metadata_service"]
+
+BOOKIES = 5
 PASSWORD = b"pw"
 ENTRIES = [b"one", b"two", b"three"]
 NEEDED = {(5, 5, 3): 3, (3, 3, 2): 2, (3, 3, 3): 1, (3, 2, 2): 2}
@@ -30,25 +33,6 @@ def patient(**options):
     return ClientOptions(
         **{"add_timeout": 0.7, "read_timeout": 20.0, "first_speculative_read_timeout": 0.05, **options}
     )
-
-
-@pytest.fixture(scope="module")
-def metadata_process(tmp_path_factory):
-    process = MetadataProcess(tmp_path_factory.mktemp("metadata"))
-    process.start()
-    yield process
-    process.stop()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory, metadata_process):
-    """Five bookies."""
-    made = ServeCluster(tmp_path_factory.mktemp("bookies"), metadata_process.uri())
-    try:
-        made.add(5)
-        yield made
-    finally:
-        made.stop()
 
 
 async def abandoned(client, quorums, bookies=None):

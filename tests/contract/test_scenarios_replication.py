@@ -12,35 +12,19 @@ from bookie_client import Client, ClientOptions
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.reading.maintenance import replicas
 from bookie_protocol.errors import NoSuchEntry, NoSuchLedger
-from tests.support.metadata_process import MetadataProcess
-from tests.support.serve_cluster import ServeCluster
+from tests.support.cluster_fixtures import all_writable, metadata_service
+from tests.support.cluster_fixtures import bookies as cluster
 from tests.support.until import until
 
+__all__ = ["cluster", "metadata_service"]
+
+BOOKIES = 6
 PASSWORD = b"pw"
 STRIPES = {
     (3, 2, 2): [(0, 1), (1, 2), (2, 0)] * 2,
     (5, 3, 2): [(0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 0), (4, 0, 1)] * 3,
 }
 """Positions of the ensemble that hold entry 0, 1, 2 and so on."""
-
-
-@pytest.fixture(scope="module")
-def metadata_process(tmp_path_factory):
-    process = MetadataProcess(tmp_path_factory.mktemp("metadata"))
-    process.start()
-    yield process
-    process.stop()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory, metadata_process):
-    """Six bookies."""
-    made = ServeCluster(tmp_path_factory.mktemp("bookies"), metadata_process.uri())
-    try:
-        made.add(6)
-        yield made
-    finally:
-        made.stop()
 
 
 def payload(entry_id):
@@ -53,13 +37,6 @@ def create(client, ensemble, write_quorum, ack_quorum):
 
 async def held(client, bookie, ledger_id):
     return list(await client._ready.operations.entries_of_ledger(bookie, ledger_id))
-
-
-async def all_writable(client, cluster):
-    """Every bookie is registered, also one whose session ended while it hung or was dead."""
-    async with asyncio.timeout(30):
-        while await client.writable_bookies() != set(cluster.bookies):  # noqa: ASYNC110 - other processes give no event
-            await asyncio.sleep(0.02)
 
 
 # --- striping ------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.config.load import read_config
 from tests.docs.examples import blocks, matches, run_console, run_python
 from tests.support.standalone_command import StandaloneCommand
 
@@ -29,11 +30,18 @@ def namespace():
 
 def test_the_page_has_examples_of_every_kind_and_no_other_blocks():
     kinds = [block.language for block in BLOCKS]
-    assert set(kinds) == {"sh", "python", "text", "console"}
+    assert set(kinds) == {"sh", "python", "text", "console", "properties"}
     assert [block.code for block in BLOCKS if block.language == "sh"] == [
         "bookie standalone --bookies 3 --data /var/tmp/bookies\n"
     ]
     assert all(before == "python" for before, kind in pairwise(kinds) if kind == "text")
+
+
+def test_configurations_are_accepted():
+    for block in BLOCKS:
+        if block.language == "properties":
+            keys = dict(line.split("=", 1) for line in block.code.splitlines())
+            assert not read_config(environ={}, overrides=keys).problems
 
 
 @pytest.mark.parametrize(

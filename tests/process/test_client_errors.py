@@ -37,31 +37,16 @@ from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.tree.paths import ledger_path
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.bookie_process import free_port
-from tests.support.metadata_process import MetadataProcess
-from tests.support.serve_cluster import ServeCluster
+from tests.support.cluster_fixtures import bookies as cluster
+from tests.support.cluster_fixtures import metadata_service
 from tests.support.until import until
 
+__all__ = ["cluster", "metadata_service"]
+
+BOOKIES = 3
+"""An ensemble, and no spare."""
 PASSWORD = b"pw"
 SHORT = {"add_timeout": 0.4, "read_timeout": 0.4, "reconnect_delay": 0.01, "max_reconnect_delay": 0.05}
-
-
-@pytest.fixture(scope="module")
-def metadata_process(tmp_path_factory):
-    process = MetadataProcess(tmp_path_factory.mktemp("metadata"))
-    process.start()
-    yield process
-    process.stop()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory, metadata_process):
-    """Three bookies: an ensemble, and no spare."""
-    made = ServeCluster(tmp_path_factory.mktemp("bookies"), metadata_process.uri())
-    try:
-        made.add(3)
-        yield made
-    finally:
-        made.stop()
 
 
 @pytest.fixture

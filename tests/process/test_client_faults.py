@@ -10,46 +10,20 @@ from bookie_client import Client, ClientOptions
 from bookie_protocol.errors import LedgerClosed, QuorumLost
 from tests.support import ledger_program
 from tests.support.client_workload import Workload
+from tests.support.cluster_fixtures import bookies, cluster, metadata_service
 from tests.support.ledger_program import LedgerProgram
-from tests.support.metadata_process import MetadataProcess
-from tests.support.serve_cluster import ServeCluster
 from tests.support.until import until
 
+__all__ = ["bookies", "cluster", "metadata_service"]
+
+BOOKIES = 4
+"""An ensemble, and a spare."""
 LONG = 20.0
 """Seconds; a time-out that nobody may come near: what fails at once must be noticed at once."""
 SHORT = 1.0
 """Seconds; the time-out by which a bookie that hangs is given up."""
 BUSY = 5.0
 """Seconds by which a busy machine may add to a time-out."""
-
-
-@pytest.fixture(scope="module")
-def metadata_service(tmp_path_factory):
-    service = MetadataProcess(tmp_path_factory.mktemp("metadata"))
-    service.start()
-    yield service
-    service.stop()
-
-
-@pytest.fixture(scope="module")
-def bookies(tmp_path_factory, metadata_service):
-    """Four bookies, of which an ensemble has three."""
-    made = ServeCluster(tmp_path_factory.mktemp("bookies"), metadata_service.uri())
-    try:
-        made.add(4)
-        yield made
-    finally:
-        made.stop()
-
-
-@pytest.fixture
-async def cluster(bookies):
-    """All of them are up and registered."""
-    await asyncio.to_thread(bookies.start, [name for name, bookie in bookies.bookies.items() if bookie.process is None])
-    async with Client(bookies.uri) as client, asyncio.timeout(60):
-        while await client.writable_bookies() != set(bookies.bookies):  # noqa: ASYNC110 - other processes give no event
-            await asyncio.sleep(0.02)
-    return bookies
 
 
 async def test_bookies_killed_and_started_again_one_after_another(cluster):

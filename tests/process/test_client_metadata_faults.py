@@ -10,12 +10,16 @@ from bookie_client import Client, ClientOptions
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.client_workload import Workload
+from tests.support.cluster_fixtures import bookies, cluster
 from tests.support.hanging import hanging
 from tests.support.metadata_process import MetadataProcess
-from tests.support.serve_cluster import ServeCluster
 from tests.support.until import until
 from tests.support.zookeeper import ZooKeeperServer
 
+__all__ = ["bookies", "cluster"]
+
+BOOKIES = 4
+"""An ensemble, and a spare."""
 LONG = 20.0
 """Seconds; a time-out that nobody may come near."""
 BUSY = 5.0
@@ -36,27 +40,6 @@ def metadata_service(request, tmp_path_factory):
     service.start()
     yield service
     service.stop()
-
-
-@pytest.fixture(scope="module")
-def bookies(tmp_path_factory, metadata_service):
-    """Four bookies, of which an ensemble has three."""
-    made = ServeCluster(tmp_path_factory.mktemp("bookies"), metadata_service.uri())
-    try:
-        made.add(4)
-        yield made
-    finally:
-        made.stop()
-
-
-@pytest.fixture
-async def cluster(bookies):
-    """All of them are up and registered."""
-    await asyncio.to_thread(bookies.start, [name for name, bookie in bookies.bookies.items() if bookie.process is None])
-    async with Client(bookies.uri) as client, asyncio.timeout(60):
-        while await client.writable_bookies() != set(bookies.bookies):  # noqa: ASYNC110 - other processes give no event
-            await asyncio.sleep(0.02)
-    return bookies
 
 
 async def test_the_metadata_service_is_killed_and_started_again(cluster, metadata_service):

@@ -1,7 +1,6 @@
 """Connections on a network and a clock that are not real: nothing here waits, or looks at the real clock."""
 
 import asyncio
-import selectors
 import time
 
 import pytest
@@ -10,26 +9,7 @@ from bookie_protocol.errors import BookieTimeout, BookieUnavailable
 from tests.support.client_operations import Operations
 from tests.support.frames import KEY, entry
 from tests.support.model_bookie import ModelBookie, ModelBookieServer, _Connection
-
-
-class VirtualSelector(selectors.DefaultSelector):
-    """Nothing ever happens outside; waiting moves the clock."""
-
-    now = 0.0
-
-    def select(self, timeout=None):
-        assert timeout is not None, "the loop waits for ever"
-        self.now += timeout
-        return []
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self):
-        super().__init__(VirtualSelector())
-        self._clock_resolution = 1e-9
-
-    def time(self):
-        return self._selector.now
+from tests.support.virtual_loop import VirtualLoop
 
 
 class Wire(asyncio.Transport):

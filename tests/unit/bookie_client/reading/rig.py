@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import selectors
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import count
@@ -19,27 +18,10 @@ from bookie_client.reading.reader import EntryReader
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BadVersion, NoSuchEntry
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from tests.support.virtual_loop import VirtualLoop
 
 LEDGER = 7
 DIGEST = digest_manager(DigestType.CRC32C, b"")
-
-
-class _VirtualSelector(selectors.DefaultSelector):
-    now = 0.0
-
-    def select(self, timeout=None):
-        assert timeout is not None, "the loop waits for ever"
-        self.now += timeout
-        return []
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self):
-        super().__init__(_VirtualSelector())
-        self._clock_resolution = 1e-9
-
-    def time(self):
-        return self._selector.now
 
 
 def run_virtually(main):
