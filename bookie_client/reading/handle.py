@@ -107,7 +107,8 @@ class LedgerReader:
         """As `read_last_add_confirmed`, content with the first answer that is news: cheap to poll with, and of
         no news it means less.
 
-        Raises `BookieUnavailable` or another `CouldNotTell` when nobody answered, `Unauthorized`.
+        Raises `BookieUnavailable` or another `CouldNotTell` when nobody answered; `Unauthorized` when a bookie says
+        so before another had news: a bookie that answers with news first hides it, and the next reading raises.
         """
         if not self.is_closed:
             known = self.last_add_confirmed

@@ -12,8 +12,12 @@ Source: reference client protocol, section 11.2.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
-from bookie_protocol.errors import BookieUnavailable, NotThere, PodkeeperError
+from bookie_protocol.errors import BookieUnavailable, NotThere, PodkeeperError, TooManyRequests
+
+_PASSING: Final = (BookieUnavailable, TooManyRequests)
+"""What every replica of an entry may say at one moment and none at the next."""
 
 
 def outcome_of(errors: Mapping[str, PodkeeperError]) -> PodkeeperError:
@@ -36,5 +40,13 @@ def read_failure(ledger_id: int, entry_id: int, errors: Mapping[str, PodkeeperEr
     chosen = outcome_of(errors)
     said = "; ".join(f"{bookie}: {error}" for bookie, error in errors.items())
     failure = type(chosen)(f"entry {entry_id} of ledger {ledger_id}: no replica could serve it ({said})")
-    failure.__cause__ = chosen
+    failure.__cause__ = chosen if len(errors) == 1 else ExceptionGroup("what the replicas said", list(errors.values()))
     return failure
+
+
+def may_pass(failure: PodkeeperError) -> bool:
+    """Whether waiting may help: some replica could not be reached, or had too much to do, whatever the others said."""
+    if isinstance(failure, _PASSING):
+        return True
+    cause = failure.__cause__
+    return isinstance(cause, ExceptionGroup) and any(isinstance(error, _PASSING) for error in cause.exceptions)

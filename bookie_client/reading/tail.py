@@ -4,8 +4,9 @@ Invariants
 - Entries come in order, without gaps, each once, and never above the LAC.
 - The iteration ends behind the last entry of the closed ledger; it never takes silence for the end.
 - A moment in which no bookie can be reached does not end it: a confirmed entry is asked for again, after pauses
-  that double up to `MAX_PAUSE`, for as long as the client's options say. An error that waiting does not mend
-  (damage, a wrong password, no such entry) is raised at once.
+  that double up to `MAX_PAUSE`, for as long as the client's options say. That holds also while some of its copies are
+  damaged and the others cannot be reached. An error that waiting does not mend (damage everywhere, a wrong password,
+  no such entry) is raised at once.
 - Nothing is under way after it ended, was cancelled, or was closed (`aclose`).
 
 Event loop only.
@@ -23,14 +24,11 @@ from typing import Final
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.followed import FollowedLedger
 from bookie_client.reading.lac_follower import LacFollower
-from bookie_protocol.errors import BookieUnavailable, PodkeeperError, TooManyRequests
+from bookie_client.reading.replicas import may_pass
+from bookie_protocol.errors import PodkeeperError
 
 ReadBatches = Callable[[int, int], AsyncGenerator[list[LedgerEntry], None]]
 """Reads confirmed entries, from the first id to the last."""
-
-
-_PASSING: Final = (BookieUnavailable, TooManyRequests)
-"""What every replica of an entry may say at one moment and none at the next."""
 
 FIRST_PAUSE: Final = 0.05
 MAX_PAUSE: Final = 1.0
@@ -60,7 +58,9 @@ async def tail(
                         for entry in batch:
                             entry_id = entry.entry_id + 1
                             yield entry
-            except _PASSING as error:
+            except PodkeeperError as error:
+                if not may_pass(error):
+                    raise
                 await retry.pause(entry_id, error)
 
 

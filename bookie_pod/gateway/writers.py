@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import structlog
@@ -125,16 +125,17 @@ class OpenWriters:
         self.used(writer)
 
     async def close(self, writer: OpenWriter) -> None:
-        """Close the ledger, and forget the writer. Raises as `LedgerWriter.close`; it is forgotten all the same."""
+        """Close the ledger, and forget the writer. Raises as `LedgerWriter.close`; it is forgotten all the same.
+
+        Who is cancelled here leaves the closing to itself, and `stop` waits for it.
+        """
         self._writers.pop(writer.ledger_id, None)
-        await writer.handle.close()
+        await asyncio.shield(self._ends(writer.handle.close(), f"close ledger {writer.ledger_id}"))
 
     def end(self, writer: OpenWriter) -> None:
         """Close the ledger in the background: nobody waits for it."""
         if self._writers.pop(writer.ledger_id, None) is not None:
-            ending = self._loop.create_task(self._end(writer), name=f"end ledger {writer.ledger_id}")
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._ends(self._end(writer), f"end ledger {writer.ledger_id}")
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -142,6 +143,17 @@ class OpenWriters:
         handle = await self._client.create(**arguments)
         writer = self._writers[handle.ledger_id] = OpenWriter(handle, arguments["password"], self._loop.time())
         return writer
+
+    def _ends(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        ending = self._loop.create_task(work, name=name)
+        self._ending.add(ending)
+        ending.add_done_callback(self._ended)
+        return ending
+
+    def _ended(self, ending: asyncio.Task[None]) -> None:
+        self._ending.discard(ending)
+        if not ending.cancelled():
+            ending.exception()  # whoever waits for it is told; nobody may be left
 
     def _end_made(self, making: asyncio.Task[OpenWriter]) -> None:
         if not making.cancelled() and making.exception() is None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bookie_client.reading.replicas import outcome_of, read_failure
+from bookie_client.reading.replicas import may_pass, outcome_of, read_failure
 from bookie_protocol.errors import (
     BookieUnavailable,
     DigestMismatch,
@@ -35,3 +35,19 @@ def test_the_failure_names_entry_and_replicas():
     assert isinstance(failure, DigestMismatch)
     assert "entry 4 of ledger 3" in str(failure)
     assert "A: refused; B: bits" in str(failure)
+
+
+@pytest.mark.parametrize(
+    ("errors", "passes"),
+    [
+        ([DigestMismatch, DigestMismatch], False),
+        ([DigestMismatch, NoSuchEntry], False),
+        ([DigestMismatch], False),
+        ([DigestMismatch, BookieUnavailable], True),
+        ([TooManyRequests, DigestMismatch, NoSuchEntry], True),
+        ([BookieUnavailable], True),
+    ],
+)
+def test_waiting_helps_while_some_replica_was_not_heard(errors, passes):
+    failure = read_failure(3, 4, {f"b{i}": error("x") for i, error in enumerate(errors)})
+    assert may_pass(failure) is passes

@@ -12,6 +12,7 @@ from bookie_protocol.errors import (
     BadVersion,
     BookieReadOnly,
     BookieUnavailable,
+    DigestMismatch,
     LedgerClosed,
     NoSuchLedger,
     StorageFault,
@@ -301,6 +302,36 @@ async def test_a_moment_without_any_bookie_does_not_end_a_tail(three, version, f
             await server.start()
         await tail
         assert [e.payload for e in found] == [payload(i) for i in range(5)]
+
+
+async def test_a_damaged_copy_does_not_end_a_tail_while_others_cannot_be_asked(three, version):
+    async with three.client(protocol_version=version) as client:
+        async with client.create(write_quorum=3, ack_quorum=3) as writer:
+            for i in range(5):
+                await writer.append(payload(i))
+        for i in range(5):
+            three.bookie("b1").damage(writer.ledger_id, i)
+        for name in ("b2", "b3"):
+            three.bookie(name).fail_reads = TooManyRequests
+        reader = await client.open(writer.ledger_id)
+        found, tail = collect(reader)
+        await until(lambda: reader.damaged_at.get("b1", 0) >= 3 or tail.done())
+        assert not tail.done()
+        three.bookie("b3").fail_reads = None
+        await tail
+        assert [e.payload for e in found] == [payload(i) for i in range(5)]
+
+
+async def test_damage_is_told_when_the_others_did_not_come_back_in_time(three):
+    async with three.client(tail_patience=0.1) as client:
+        async with client.create(write_quorum=3, ack_quorum=3) as writer:
+            await writer.append(payload(0))
+        three.bookie("b1").damage(writer.ledger_id, 0)
+        for name in ("b2", "b3"):
+            await three.servers[name].stop()
+        _, tail = collect(await client.open(writer.ledger_id))
+        with pytest.raises(DigestMismatch, match="entry 0 of ledger"):
+            await tail
 
 
 @pytest.mark.parametrize("end", ["patience", "close"])

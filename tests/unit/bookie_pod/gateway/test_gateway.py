@@ -433,6 +433,48 @@ async def test_one_call_at_a_time_uses_a_writer(stub):
     assert (await rest_of(call))[-1].closed
 
 
+def hold_writes(ledgers, monkeypatch):
+    """From now on writes of metadata wait; returns the events "one has begun" and "they may go on"."""
+    begun, go_on, stored = asyncio.Event(), asyncio.Event(), ledgers.write
+
+    async def held(*args, **more):
+        begun.set()
+        await go_on.wait()
+        return await stored(*args, **more)
+
+    monkeypatch.setattr(ledgers, "write", held)
+    return begun, go_on
+
+
+async def test_stopping_waits_for_a_close_under_way(cluster, monkeypatch):
+    async with serve(cluster) as served:
+        ledger_id = (await served.stub.Create(pb.CreateRequest())).metadata.ledger_id
+        begun, go_on = hold_writes(cluster.metadata.ledgers, monkeypatch)
+        closing = asyncio.ensure_future(served.stub.Close(pb.CloseRequest(ledger_id=ledger_id)))
+        await begun.wait()
+        stopping = asyncio.create_task(served.gateway.stop())
+        await asyncio.wait([stopping], timeout=0.2)
+        assert not stopping.done()
+        go_on.set()
+        await stopping
+        assert (await closing).state == CLOSED
+    assert cluster.stored(ledger_id).is_closed
+
+
+async def test_a_close_whose_call_was_cancelled_goes_on(cluster, monkeypatch):
+    async with serve(cluster) as served:
+        ledger_id = (await served.stub.Create(pb.CreateRequest())).metadata.ledger_id
+        begun, go_on = hold_writes(cluster.metadata.ledgers, monkeypatch)
+        closing = asyncio.ensure_future(served.stub.Close(pb.CloseRequest(ledger_id=ledger_id)))
+        await begun.wait()
+        closing.cancel()
+        await asyncio.wait([closing])
+        assert served.writers == 1
+        go_on.set()
+        await until(lambda: served.writers == 0)
+    assert cluster.stored(ledger_id).is_closed
+
+
 async def test_stopping_closes_the_ledgers_that_are_written(cluster):
     async with serve(cluster) as served:
         kept = (await served.stub.Create(pb.CreateRequest())).metadata.ledger_id
