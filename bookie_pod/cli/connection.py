@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
+from bookie_pod.cli.options import config_option
 from bookie_pod.cli.quiet import quiet_grpc
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 
@@ -110,14 +111,7 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options, and passes the command a `Connection` as its first argument."""
 
     @click.option("-m", "--metadata", "uri", metavar="URI", help=f"Metadata service. [environment: {URI_VARIABLE}]")
-    @click.option(
-        "-c",
-        "--config",
-        "configuration_file",
-        envvar="BOOKIE_CONF",
-        metavar="FILE",
-        help="Take it from this properties file, and the login and TLS with it. [environment: BOOKIE_CONF]",
-    )
+    @config_option("Take it from this properties file, and the login and TLS with it.", "configuration_file")
     @click.option(
         "--client",
         "settings",

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from bookie_pod.cli.bookie_api import BookieApi
+from bookie_pod.cli.progress import Shown
 from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.errors import NotThere
 
@@ -121,7 +122,7 @@ def show_result(found: list[dict[str, Any]]) -> None:
             click.echo(f"bookie: {error}", err=True)
 
 
-class PassProgress:
+class PassProgress(Shown):
     """A bar per directory on standard error if that is a terminal; nothing elsewhere. A context manager."""
 
     def __init__(self) -> None:
@@ -136,15 +137,6 @@ class PassProgress:
             disable=not console.is_terminal,
         )
         self._tasks: list[Any] = []
-
-    def __enter__(self) -> PassProgress:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
 
     def show(self, collectors: list[dict[str, Any]]) -> None:
         """The collectors, or whatever else works through directories, are there now."""

@@ -26,6 +26,13 @@ _DIRECTORIES: Final = (
 )
 
 
+def config_option(text: str, name: str = "file") -> Callable[[Command], Command]:
+    """`--config FILE`, as parameter `name`; `text` is its help."""
+    return click.option(
+        "-c", "--config", name, envvar="BOOKIE_CONF", metavar="FILE", help=f"{text} [environment: BOOKIE_CONF]"
+    )
+
+
 def set_option(command: Command) -> Command:
     """`--set key=value`, any number of times."""
     return click.option(

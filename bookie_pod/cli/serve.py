@@ -6,21 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bookie_pod.cli.options import overrides, set_option, shorthands
+from bookie_pod.cli.options import config_option, overrides, set_option, shorthands
 
 if TYPE_CHECKING:
     from bookie_pod.config.model import BookieConfig
 
 
 @click.command()
-@click.option(
-    "-c",
-    "--config",
-    "file",
-    envvar="BOOKIE_CONF",
-    metavar="FILE",
-    help="Properties file such as Apache's bk_server.conf. [environment: BOOKIE_CONF]",
-)
+@config_option("Properties file such as Apache's bk_server.conf.")
 @set_option
 @shorthands
 def serve(file: str | None, assignments: tuple[str, ...], **flags: Any) -> int:

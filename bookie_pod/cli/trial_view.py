@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from bookie_pod.cli.progress import Shown
 from bookie_pod.node.trial import ACK_QUORUM, ENSEMBLE, WRITE_QUORUM, TrialReport
 
 _MB = 1_000_000
 _REPORT_BYTES = 1 << 20
 
 
-class TrialProgress:
+class TrialProgress(Shown):
     """A bar per phase on a terminal; elsewhere one line per event."""
 
     def __init__(self, console: Console) -> None:
@@ -31,15 +30,6 @@ class TrialProgress:
         )
         self._task: TaskID | None = None
         self._unreported = 0
-
-    def __enter__(self) -> TrialProgress:
-        self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bars.stop()
 
     def phase(self, text: str, total: int | None = None) -> None:
         """The next phase begins; `total` in bytes."""

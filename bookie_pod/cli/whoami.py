@@ -6,19 +6,12 @@ import json
 
 import click
 
-from bookie_pod.cli.options import overrides, set_option
+from bookie_pod.cli.options import config_option, overrides, set_option
 from bookie_protocol.errors import ExitCode, MetadataUnavailable, ServerStartFailed
 
 
 @click.command()
-@click.option(
-    "-c",
-    "--config",
-    "file",
-    envvar="BOOKIE_CONF",
-    metavar="FILE",
-    help="The bookie's properties file. [environment: BOOKIE_CONF]",
-)
+@config_option("The bookie's properties file.")
 @set_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def whoami(file: str | None, assignments: tuple[str, ...], as_json: bool) -> int:

@@ -20,7 +20,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 import grpc
 import structlog
 
-from bookie_client import Client
+from bookie_client import Client, LedgerReader
+from bookie_client.opening import Opening
 from bookie_pod.config.sections.gateway import GatewayConfig
 from bookie_pod.gateway.appending import AppendCall
 from bookie_pod.gateway.budget import ByteBudget
@@ -146,13 +147,7 @@ class LedgerService(LedgerServiceServicer):
     async def _read(self, request: messages.ReadRequest, context: Context) -> None:
         with self._stream():
             limits = BatchLimits.of(request, self._parts.config.read_batch_bytes)
-            opening = self._client.open(
-                check_ledger_id(request.ledger_id),
-                password=request.password,
-                digest=digest_of(request.digest_type),
-                recover=request.recover,
-            )
-            async with opening as reader:
+            async with self._open(request, recover=request.recover) as reader:
                 last = request.last_entry_id if request.HasField("last_entry_id") else None
                 async for response in responses(reader, reader.entries(request.first_entry_id, last), limits):
                     await self._send(context, response)
@@ -160,16 +155,19 @@ class LedgerService(LedgerServiceServicer):
     async def _tail(self, request: messages.TailRequest, context: Context) -> None:
         with self._stream():
             limits = BatchLimits.of(request, self._parts.config.read_batch_bytes)
-            opening = self._client.open(
-                check_ledger_id(request.ledger_id),
-                password=request.password,
-                digest=digest_of(request.digest_type),
-            )
-            async with opening as reader:
+            async with self._open(request, recover=False) as reader:
                 given = request.HasField("first_entry_id")
                 start = request.first_entry_id if given else reader.last_add_confirmed + 1
                 async for response in responses(reader, reader.tail(start), limits):
                     await self._send(context, response)
+
+    def _open(self, request: messages.ReadRequest | messages.TailRequest, *, recover: bool) -> Opening[LedgerReader]:
+        return self._client.open(
+            check_ledger_id(request.ledger_id),
+            password=request.password,
+            digest=digest_of(request.digest_type),
+            recover=recover,
+        )
 
     async def _send(self, context: Context, response: messages.ReadResponse) -> None:
         await context.write(response)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bookie_pod.cli.cluster.group import cluster
+from bookie_pod.cli.options import config_option
 from bookie_protocol.errors import (
     ExitCode,
     InvalidConfiguration,
@@ -23,14 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _uri = click.argument("uri")
-_config = click.option(
-    "-c",
-    "--config",
-    "file",
-    envvar="BOOKIE_CONF",
-    metavar="FILE",
-    help="Take zkTimeout and ZooKeeper's login from this properties file. [environment: BOOKIE_CONF]",
-)
+_config = config_option("Take zkTimeout and ZooKeeper's login from this properties file.")
 _timeout = click.option("--timeout", type=float, help="Seconds to wait for the metadata service. [default: zkTimeout]")
 _confirm = click.option("--confirm", is_flag=True, help="Yes, do it.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")

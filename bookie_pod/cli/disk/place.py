@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from bookie_pod.cli.options import config_option, overrides
 from bookie_protocol.errors import InvalidConfiguration
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -98,14 +99,7 @@ def _options(live: bool) -> list[Any]:
         ),
         click.option("--journal-dir", multiple=True, metavar="DIR", help="Journal directory. Again for another."),
         click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set a configuration key."),
-        click.option(
-            "-c",
-            "--config",
-            "file",
-            envvar="BOOKIE_CONF",
-            metavar="FILE",
-            help="The bookie's configuration. [environment: BOOKIE_CONF]",
-        ),
+        config_option("The bookie's configuration."),
     ]
     if live:
         text = "Read although a bookie runs. What it writes meanwhile may look torn."
@@ -127,7 +121,6 @@ def _place(
     if ledger_dirs or journal_dirs or index_dirs:
         layout = DiskLayout(*(tuple(map(_current, dirs)) for dirs in (journal_dirs, ledger_dirs, index_dirs)))
         return Place(_checked(layout), EntryLogOptions(), PosixFiles())
-    from bookie_pod.cli.options import overrides
     from bookie_pod.config.load import load_config
     from bookie_pod.node.options import current_folders, storage_settings
 

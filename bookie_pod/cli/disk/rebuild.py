@@ -84,10 +84,7 @@ def _print_locations(folder: str, rebuilding: Any, as_json: bool) -> None:
         f"{folder}: {report.entries} entries in {report.logs} logs, {report.unknown_ledger_entries} of unknown "
         f"ledgers; {report.salvaged} rows kept from the old index, {report.lost} of its rows had no entry"
     )
-    if unreadable:
-        click.echo(f"The old index could not be read: {unreadable}")
-    if rebuilding.backup:
-        click.echo(f"The old index is now {rebuilding.backup}")
+    _tell_of_old_index(unreadable, rebuilding.backup)
 
 
 @disk.command("rebuild-ledgers")
@@ -153,10 +150,7 @@ def _print_ledgers(folder: str, rebuilding: Any, as_json: bool) -> None:
         f"{folder}: {report.ledgers} ledgers: {report.kept} kept, {report.fenced_in_doubt} fenced because their record "
         f"was gone; {report.without_key} without a key"
     )
-    if unreadable:
-        click.echo(f"The old index could not be read: {unreadable}")
-    if rebuilding.backup:
-        click.echo(f"The old index is now {rebuilding.backup}")
+    _tell_of_old_index(unreadable, rebuilding.backup)
 
 
 @disk.command("rebuild-index-files")
@@ -237,6 +231,13 @@ def rebuild_index_files(
     if refused:
         click.echo("bookie: nothing was changed: --accept-damage puts the new files in place", err=True)
     return CommandExit.DAMAGED if refused else CommandExit.OK
+
+
+def _tell_of_old_index(unreadable: str | None, backup: str | None) -> None:
+    if unreadable:
+        click.echo(f"The old index could not be read: {unreadable}")
+    if backup:
+        click.echo(f"The old index is now {backup}")
 
 
 def _missing(logs: Any, old: Any) -> set[int]:
