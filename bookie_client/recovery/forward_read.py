@@ -95,7 +95,7 @@ class _ForwardRead:
             try:
                 found = task.result()
             except PodkeeperError as error:
-                self._vote.failed(bookie, error)
+                self._vote.failed(bookie, self._parts.weighed(bookie, error))
             else:
                 self._vote.found(bookie)
         return found

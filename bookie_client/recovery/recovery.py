@@ -42,8 +42,13 @@ _log = get_logger(__name__)
 Stored = Versioned[LedgerMetadata]
 
 
-async def recover_ledger(context: ClientContext, stored: Stored, access: LedgerAccess) -> Stored:
+async def recover_ledger(
+    context: ClientContext, stored: Stored, access: LedgerAccess, distrusted: frozenset[str] = frozenset()
+) -> Stored:
     """Close a ledger; returns its final metadata, which may be another client's work.
+
+    `distrusted`: bookies that are known to have lost entries of this ledger. They are fenced like the others, but an
+    entry that they deny may exist all the same, so the ledger is not closed below it on their word.
 
     Raises `RecoveryFailed` when too few bookies answer (the ledger stays IN_RECOVERY; try again once they are
     back), `Unauthorized`, `NoSuchLedger` (deleted meanwhile), `MetadataUnavailable`.
@@ -54,7 +59,7 @@ async def recover_ledger(context: ClientContext, stored: Stored, access: LedgerA
         if marked.value.is_closed:
             return marked
         _log.info("recovery", ledger=ledger_id, ensemble=marked.value.last_ensemble)
-        end = await find_end(RecoveryParts(context, marked.value, access.digest, access.master_key))
+        end = await find_end(RecoveryParts(context, marked.value, access.digest, access.master_key, distrusted))
         closed = await _close(context, marked, end)
     except MetadataNotFound as error:
         raise NoSuchLedger(f"ledger {ledger_id} was deleted while it was recovered") from error

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import click
 
+from bookie_pod.cli.autorecovery import autorecovery
 from bookie_pod.cli.bench.commands import bench
 from bookie_pod.cli.cluster.commands import cluster
 from bookie_pod.cli.config import config
@@ -48,6 +49,7 @@ def version() -> None:
 
 
 cli.add_command(serve)
+cli.add_command(autorecovery)
 cli.add_command(config)
 cli.add_command(standalone)
 cli.add_command(cluster)

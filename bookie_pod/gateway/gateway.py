@@ -15,6 +15,7 @@ import grpc
 
 from bookie_client import Client
 from bookie_pod.client_options import client_options
+from bookie_pod.client_placement import client_placement
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.gateway.budget import ByteBudget
 from bookie_pod.gateway.service import GatewayParts, LedgerService
@@ -42,7 +43,8 @@ class Gateway:
         gateway = config.gateway
         self.max_message_bytes = gateway.max_message_bytes
         self.max_calls = gateway.max_streams + UNARY_CALLS
-        self._client = Client(metadata, client_options(config, read_window_bytes=READ_WINDOW_BYTES))
+        options = client_options(config, read_window_bytes=READ_WINDOW_BYTES)
+        self._client = Client(metadata, options, placement=client_placement(config))
         self._writers = OpenWriters(
             self._client, max_open=gateway.max_open_writers, idle_seconds=gateway.idle_writer_seconds
         )

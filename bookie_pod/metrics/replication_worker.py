@@ -1,7 +1,8 @@
 """Metrics of the replication worker, with Apache BookKeeper's names: `replication_worker_*` in a process of its own,
 `replication_replication_worker_*` inside a bookie.
 
-Ours are the levels at the end, the counters of bytes, and what is counted per ledger besides `rereplicate`.
+`READ_DATA_LATENCY` and `WRITE_DATA_LATENCY` are those of pieces of entries, which are read and stored in one go. Ours
+are the levels, and the counters of recovered ledgers and of marks of deleted ones.
 
 Source: reference auto-recovery, section 16. Any thread may observe.
 """
@@ -40,19 +41,19 @@ class ReplicationWorkerMetrics:
     def bind_levels(
         self,
         *,
+        running: Callable[[], float],
         at_work: Callable[[], float],
         waiting: Callable[[], float],
         failing: Callable[[], float],
         losing: Callable[[], float],
-        bytes_in_flight: Callable[[], float],
         locks_not_released: Callable[[], float],
     ) -> None:
         """Export how much is going on. `losing`: ledgers at hand with entries of which no copy is left."""
+        self._scope.gauge("RUNNING", running)
         self._scope.gauge("LEDGERS_AT_WORK", at_work)
         self._scope.gauge("OPEN_LEDGERS_WAITING", waiting)
         self._scope.gauge("LEDGERS_BACKING_OFF", failing)
         self._scope.gauge("LEDGERS_WITH_LOST_ENTRIES", losing)
-        self._scope.gauge("BYTES_IN_FLIGHT", bytes_in_flight)
         self._scope.gauge("LOCKS_NOT_RELEASED", locks_not_released)
 
     # --- ledgers ----------------------------------------------------------------------------------------------
@@ -92,17 +93,19 @@ class ReplicationWorkerMetrics:
 
     # --- entries ----------------------------------------------------------------------------------------------
 
-    def read(self, entries: int, nbytes: int, seconds: float) -> None:
-        """Entries were read from a sound replica."""
-        self._entries_read.add(entries)
-        self._bytes_read.observe(nbytes)
-        self._read_latency.observe_ms(seconds * 1000)
+    def copied(self, entries: int, nbytes: int, seconds: float) -> None:
+        """A piece of a fragment was read, and stored by all its targets, so long after the piece before it."""
+        if entries > 0:
+            self._entries_read.add(entries)
+            self._bytes_read.observe(nbytes / entries, entries)
+            self._read_latency.observe_ms(seconds * 1000)
+            self._write_latency.observe_ms(seconds * 1000)
 
-    def written(self, entries: int, nbytes: int, seconds: float) -> None:
-        """Copies were stored by their target."""
-        self._entries_written.add(entries)
-        self._bytes_written.observe(nbytes)
-        self._write_latency.observe_ms(seconds * 1000)
+    def written(self, entries: int, nbytes: int) -> None:
+        """All copies of a fragment were stored: each entry as often as there were targets for it."""
+        if entries > 0:
+            self._entries_written.add(entries)
+            self._bytes_written.observe(nbytes / entries, entries)
 
     def unreadable(self, entries: int) -> None:
         """Entries of which no copy could be read."""

@@ -9,7 +9,7 @@ Start (a failure ends it there, with everything that was started stopped again):
  6. everything flushed, marks written
  7. journals start (a new file each), checkpoints, disk monitor
  8. registration, garbage collection, administration
- 9. `DIRTY` written; requests are served; gRPC: health, gateway
+ 9. `DIRTY` written; requests are served; gRPC: health, gateway; auto-recovery, if it is asked for
 
 Stop: deregister, no more requests, answer what is under way, flush, marks, journals, files, `DIRTY` removed.
 After a failure (`abort`) nothing is flushed: the journals hold what was acknowledged.
@@ -36,6 +36,7 @@ from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
 from bookie_pod.node.admin.ports import Administration, RunningBookie
+from bookie_pod.node.auto_recovery import start_auto_recovery
 from bookie_pod.node.background import BackgroundTasks, collect_cycles
 from bookie_pod.node.blocking_steps import BlockingSteps
 from bookie_pod.node.bookie_id import (
@@ -73,6 +74,7 @@ from bookie_protocol.errors import PodkeeperError, StorageFault
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bookie_pod.autorecovery.start import RunningAutoRecovery
     from bookie_pod.gateway.gateway import Gateway
     from bookie_protocol.metadata_service.interface import MetadataService
 
@@ -112,6 +114,7 @@ class Bookie:
         self._durability: Durability
         self._mode: BookieMode | None = None
         self._administration: Administration | None = None
+        self._auto_recovery: asyncio.Task[RunningAutoRecovery | None] | None = None
         self._tasks = BackgroundTasks(self.loop, self.fail)
         self._steps = BlockingSteps()
 
@@ -166,10 +169,19 @@ class Bookie:
         grpc = asyncio.create_task(start_grpc(config.grpc, self, self._gateway))
         self._undo.push_async_callback(_stop_server, grpc)
         self._tasks.watch(grpc)
+        self._start_auto_recovery()
         self._tasks.run(collect_cycles())
         self._tasks.run(give_back_memory(lambda: [journal.last_mark() for journal in self._journals], trimmer()))
         gc.collect()
         gc.freeze()
+
+    def _start_auto_recovery(self) -> None:
+        starting = asyncio.create_task(
+            start_auto_recovery(self.config, self._metadata, self.registry, self.bookie_id, self._tasks.run)
+        )
+        self._undo.push_async_callback(_stop_server, starting)
+        self._tasks.watch(starting)
+        self._auto_recovery = starting
 
     async def _gateway(self) -> Sequence[Gateway]:
         return await start_gateway(self.config, self._metadata, self.registry)
@@ -381,6 +393,18 @@ class Bookie:
 
     def unhealthy_reason(self) -> str | None:
         return str(self.failed.result()) if self.failed.done() else None
+
+    def complaint(self) -> str | None:
+        running = self.auto_recovery
+        return None if running is None else running.complaint()
+
+    @property
+    def auto_recovery(self) -> RunningAutoRecovery | None:
+        """What runs of it here; None: nothing, or not yet."""
+        starting = self._auto_recovery
+        if starting is None or not starting.done() or starting.cancelled() or starting.exception() is not None:
+            return None
+        return starting.result()
 
     def unready_reason(self) -> str | None:
         if not self._running:

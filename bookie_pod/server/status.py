@@ -25,6 +25,10 @@ class NodeStatus(Protocol):
         """Why the process should be restarted, in one line; None if it should not."""
         ...
 
+    def complaint(self) -> str | None:
+        """What does not work beside the bookie, in one line, and is no reason to restart it; None: nothing."""
+        ...
+
     def unready_reason(self) -> str | None:
         """Why clients should not be sent here, in one line; None if the bookie serves. Read-only is ready."""
         ...

@@ -45,6 +45,8 @@ class Outcome(Enum):
     REPAIRED = "repaired"
     """Nothing is missing; the mark may go."""
     DELETED = "deleted"
+    WITHDRAWN = "withdrawn"
+    """Its mark is gone; there is nothing to do."""
     OPEN = "open"
     """Its writer has to replace a lost bookie first, or the ledger has to be recovered."""
     FAILED = "failed"

@@ -80,13 +80,20 @@ class AutoRecoveryConfig:
     """How long a worker keeps the lock of a ledger that it failed to repair, in ms."""
     worker_backoff_ms: int = key("rwRereplicateBackoffMs", 5000, at_least=0, at_most=INT_MAX)
     """Pause of a worker after an error, in ms."""
-    entry_batch_size: int = key("rereplicationEntryBatchSize", 10, at_least=1, at_most=INT_MAX)
-    """Entries that a worker copies at the same time."""
-    rate_by_bytes: int = key("replicationRateByBytes", -1, at_least=-1, at_most=INT_MAX)
-    """Bytes that a worker copies per second. -1: no limit."""
+    ledgers_at_once: int = key("replicationLedgersAtOnce", 8, at_least=1, at_most=1024, own=True)
+    """Ledgers that a worker checks and copies at the same time."""
+    max_bytes_in_flight: int = key(
+        "replicationMaxBytesInFlight", 33_554_432, at_least=1_048_576, at_most=LONG_MAX, own=True
+    )
+    """Bytes that a worker has read and not yet stored, over all its ledgers."""
+    entry_batch_size: int = key("rereplicationEntryBatchSize", 100, at_least=1, at_most=INT_MAX)
+    """Entries of a ledger that a worker copies at the same time. Apache's default is 10."""
+    rate_by_bytes: int = key("replicationRateByBytes", 16_777_216, at_least=-1, at_most=INT_MAX)
+    """Bytes that a worker copies per second, so that clients hardly notice. 0 or -1: no limit, Apache's default."""
     zk_task_rate_limit: float = key("zkReplicationTaskRateLimit", 0.0, at_least=0)
     """Tasks per second that a worker takes from the metadata service. 0: no limit."""
-    batch_read: bool = key("recoveryBatchReadEnabled", False)
-    """Workers read many entries with one request."""
+    batch_read: bool = key("recoveryBatchReadEnabled", True)
+    """Workers read many entries with one request, where ensemble size = write quorum and the bookie can. Apache's
+    default is false."""
     store_mark_time: bool = key("storeSystemTimeAsLedgerUnderreplicatedMarkTime", True)
     """Store when a ledger was marked under-replicated."""

@@ -1,4 +1,4 @@
-"""Where auto-recovery puts copies. Frozen; any thread may read.
+"""Where auto-recovery puts copies, and the gateway new ledgers. Frozen; any thread may read.
 
 `bookie_client.placement.java_keys` gives the texts of these keys their meaning and checks them.
 
@@ -14,7 +14,7 @@ from bookie_pod.config.keys import INT_MAX, key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementConfig:
-    """Placement of copies by auto-recovery
+    """Placement of copies by auto-recovery, and of new ledgers by the gateway
 
     Set these as the clients that write have them. A key that is not set has the client's default."""
 

@@ -54,7 +54,8 @@ async def _heartbeat(context: Context, call: Call) -> Reply:
 
 
 async def _healthz(context: Context, call: Call) -> Reply:
-    return _probe(context.status.unhealthy_reason())
+    reason, complaint = context.status.unhealthy_reason(), context.status.complaint()
+    return Text(f"OK, but {complaint}") if reason is None and complaint is not None else _probe(reason)
 
 
 async def _readyz(context: Context, call: Call) -> Reply:

@@ -11,6 +11,7 @@ class FakeNode:
     def __init__(self) -> None:
         self.unhealthy: str | None = None
         self.unready: str | None = None
+        self.complains: str | None = None
         self.flags = NodeState(True, False, False, True)
 
     def state(self) -> NodeState:
@@ -18,6 +19,9 @@ class FakeNode:
 
     def unhealthy_reason(self) -> str | None:
         return self.unhealthy
+
+    def complaint(self) -> str | None:
+        return self.complains
 
     def unready_reason(self) -> str | None:
         return self.unready

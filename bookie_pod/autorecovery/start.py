@@ -1,0 +1,172 @@
+"""Auditor, worker and the client that they share, made from a configuration: the same inside a bookie and alone.
+
+Invariants
+- Everything that copies or checks on the worker's behalf passes one throttle and one budget of bytes.
+- `stop` ends within `STOP_SECONDS` whatever the metadata service does.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from typing import Final
+
+from bookie_client.client import Client
+from bookie_client.replication.check import CheckOptions, LedgerChecker
+from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
+from bookie_client.replication.report import LedgerReport
+from bookie_client.replication.throttle import ReplicationThrottle
+from bookie_pod.autorecovery.auditor.auditor import Auditor
+from bookie_pod.autorecovery.auditor.status import AuditorStatus
+from bookie_pod.autorecovery.daemon import AutoRecovery, AutoRecoveryStatus
+from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, RepairParts
+from bookie_pod.autorecovery.worker.open_ledgers import recover
+from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
+from bookie_pod.autorecovery.worker.worker import ReplicationWorker, WorkerOptions
+from bookie_pod.client_options import client_options
+from bookie_pod.client_placement import client_placement
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
+from bookie_pod.metrics.autorecovery import AuditorInstruments
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
+from bookie_protocol.metadata_service.interface import MetadataService
+
+STOP_SECONDS: Final = 15.0
+MANY_READS: Final = 1000
+"""Stands for no limit of reads in flight."""
+
+
+class RunningAutoRecovery:
+    """Made by `start`; `stop` it once."""
+
+    def __init__(self, client: Client, auditor: Auditor, worker: ReplicationWorker, daemon: AutoRecovery) -> None:
+        self._client = client
+        self._auditor = auditor
+        self._worker = worker
+        self._daemon = daemon
+
+    def complaint(self) -> str | None:
+        """What is wrong in one line; None: nothing."""
+        return self._daemon.complaint()
+
+    def status(self) -> AutoRecoveryStatus:
+        """What this process does."""
+        return self._daemon.status()
+
+    @property
+    def auditor(self) -> Auditor:
+        """The candidate for the auditor."""
+        return self._auditor
+
+    def auditor_status(self) -> AuditorStatus:
+        """What the auditor, or candidate, shows."""
+        return self._auditor.status()
+
+    async def watch(self) -> str:
+        """Until the session with the metadata service does not come back; returns why."""
+        return await self._daemon.watch()
+
+    async def stop(self) -> None:
+        """Give back locks and the vote, then close the client."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await self._daemon.stop()
+        await self._client.close()
+
+
+async def start(
+    config: BookieConfig, metadata: MetadataService, registry: Registry, bookie_id: str, *, embedded: bool
+) -> RunningAutoRecovery:
+    """Begin. `bookie_id`: what the auditor's vote says. `InvalidConfiguration`: bad keys of placement."""
+    options = config.auto_recovery
+    local_bookie = bookie_id if embedded else None
+    client = Client(metadata, client_options(config), placement=client_placement(config, local_bookie=local_bookie))
+    await client.start()
+    try:
+        instruments = AuditorInstruments(registry, embedded=embedded)
+        auditor = Auditor(metadata, client, options, instruments, bookie_id=bookie_id)
+        worker = make_worker(metadata, client, options, ReplicationWorkerMetrics(registry, embedded=embedded))
+        parts = {"auditor": auditor.run, "replication worker": worker.run}
+        daemon = AutoRecovery(
+            metadata.session,
+            parts,
+            worker.progress,
+            watch_interval=max(0.1, config.node.death_watch_interval_ms / 1000),
+        )
+        await daemon.start()
+    except BaseException:
+        await client.close()
+        raise
+    return RunningAutoRecovery(client, auditor, worker, daemon)
+
+
+def make_worker(
+    metadata: MetadataService, client: Client, options: AutoRecoveryConfig, metrics: ReplicationWorkerMetrics
+) -> ReplicationWorker:
+    """A worker over this client."""
+    progress = WorkerProgress()
+    throttle = ReplicationThrottle(options.rate_by_bytes if options.rate_by_bytes > 0 else None)
+    reads = options.checker_reads_in_flight if options.checker_reads_in_flight > 0 else MANY_READS
+    marks = metadata.under_replication
+
+    async def recover_ledger(report: LedgerReport) -> None:
+        await recover(client, report)
+
+    async def mark_lost(ledger_id: int, bookies: Collection[str]) -> None:
+        now = int(time.time() * 1000) if options.store_mark_time else None
+        await marks.mark(ledger_id, sorted(bookies), ctime_ms=now)
+
+    check_options = CheckOptions(
+        verification_percentage=options.auditor_verification_percentage, max_reads=reads, throttle=throttle
+    )
+    replication_options = ReplicationOptions(
+        entry_batch_size=options.entry_batch_size,
+        max_bytes_in_flight=options.max_bytes_in_flight,
+        throttle=throttle,
+        batch_reads=options.batch_read,
+    )
+    parts = RepairParts(
+        checker=LedgerChecker(client, check_options),
+        replicator=FragmentReplicator(client, replication_options),
+        writable=client.writable_bookies,
+        mark=marks.read,
+        mark_lost=mark_lost,
+        recover=recover_ledger,
+        progress=progress,
+        metrics=metrics,
+    )
+    worker = ReplicationWorker(metadata, LedgerRepair(parts), _worker_options(options), progress, metrics)
+    _bind(metrics, worker)
+    return worker
+
+
+def _worker_options(options: AutoRecoveryConfig) -> WorkerOptions:
+    return WorkerOptions(
+        ledgers_at_once=options.ledgers_at_once,
+        open_ledger_grace=options.open_ledger_grace_period_ms / 1000,
+        failed_ledger_backoff=options.failed_ledger_lock_release_ms / 1000,
+        pause_after_error=options.worker_backoff_ms / 1000,
+        tasks_per_second=options.zk_task_rate_limit,
+    )
+
+
+def _bind(metrics: ReplicationWorkerMetrics, worker: ReplicationWorker) -> None:
+    notes = worker.progress.notes
+    waiting = (Phase.WAITING_FOR_WRITER, Phase.BACKING_OFF)
+
+    def count(*phases: Phase) -> int:
+        return sum(note.phase in phases for note in notes.values())
+
+    metrics.bind_levels(
+        running=lambda: worker.progress.is_running,
+        at_work=lambda: len(notes) - count(*waiting),
+        waiting=lambda: count(Phase.WAITING_FOR_WRITER),
+        failing=lambda: count(Phase.BACKING_OFF),
+        losing=lambda: sum(bool(note.lost_entries) for note in notes.values()),
+        locks_not_released=lambda: worker.locks_not_released,
+    )

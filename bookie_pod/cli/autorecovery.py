@@ -1,0 +1,34 @@
+"""`bookie autorecovery`: the auditor and replication worker as a process of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from bookie_pod.cli.options import config_option, overrides, set_option, shorthands
+
+
+@click.command()
+@config_option("Properties file such as Apache's bk_server.conf.")
+@set_option
+@shorthands
+def autorecovery(file: str | None, assignments: tuple[str, ...], **flags: Any) -> int:
+    """Find lost copies of entries and restore them.
+
+    Runs a candidate for the cluster's auditor, and a replication worker; any number may run. Reads the configuration of
+    a bookie as `bookie serve` does; the metadata service is all that it needs. SIGTERM and SIGINT stop it in an orderly
+    way. The exit code is 0 after such a stop, 1 for an invalid configuration, 2 if a port cannot be opened or the
+    cluster does not exist, 3 if the session with the metadata service expired and cannot be renewed.
+    """
+    from bookie_pod.config.load import load_config
+
+    config = load_config(file, overrides=overrides(assignments, flags))
+
+    from bookie_pod import logs
+
+    logs.configure(config.log.format, config.log.level)
+
+    from bookie_pod.node.auto_recovery_process import serve_auto_recovery
+
+    return serve_auto_recovery(config)

@@ -1,0 +1,180 @@
+"""`bookie autorecovery`: auditor and replication worker as a process of their own, from start to exit code.
+
+    1. HTTP probes: alive, not ready
+    2. metadata service; the cluster must exist
+    3. auditor and worker
+    4. SIGTERM or SIGINT: locks and the vote are given back, connections closed
+
+Invariants
+- A session that expires is followed by another one, which the driver opens, and the work begins again in it.
+- If no connection comes back although the metadata service takes new ones, the process ends with the exit code of an
+  expired session, so that whatever supervises it starts it anew: it is never alive and idle. While the service takes
+  none, waiting is all there is to do.
+- Nothing here needs the directories of a bookie.
+
+Threads: the main thread runs the event loop.
+
+Source: reference auto-recovery, section 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack, suppress
+from typing import Final
+
+import structlog
+import uvloop
+
+from bookie_pod.autorecovery.start import RunningAutoRecovery, start
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.metrics.process import ProcessCollector
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.node import options
+from bookie_pod.node.bookie_id import derive_host
+from bookie_pod.node.metadata import open_metadata
+from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
+from bookie_pod.server.http.start import start_http
+from bookie_pod.server.status import NodeState
+from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataError, ServerStartFailed, StartupError
+from bookie_protocol.metadata_service.interface import MetadataService, SessionState
+
+PROBE_PAUSE_S: Final = 10.0
+STOP_SECONDS: Final = 20.0
+
+_log = structlog.get_logger(__name__)
+
+
+class SessionNotRenewed(StartupError):
+    """The session with the metadata service ended, and this process could not open another one."""
+
+    exit_code = ExitCode.METADATA_SESSION_EXPIRED
+
+
+class AutoRecoveryProcess:
+    """`NodeStatus` of the process, and its order of starting and stopping."""
+
+    def __init__(self, config: BookieConfig) -> None:
+        self._config = config
+        self._registry = Registry(config.metrics.latency_rollover_seconds)
+        self._registry.add_collector(ProcessCollector())
+        self._undo = AsyncExitStack()
+        self._phase = "starting"
+        self._metadata: MetadataService | None = None
+        self._running: RunningAutoRecovery | None = None
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Until cancelled, or until the session cannot be renewed. Raises `StartupError`."""
+        try:
+            with as_start_errors(self._config):
+                await self._start()
+            await self._watch()
+        finally:
+            self._stopping = True
+            self._phase = "stopping"
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self._undo.aclose()
+            _log.info("auto-recovery stopped")
+
+    async def _start(self) -> None:
+        config = self._config
+        uri = required_metadata_uri(config)
+        http = await start_http(config.http, self, self._registry)
+        if http is not None:
+            self._undo.push_async_callback(http.stop)
+        self._phase = "connecting to the metadata service"
+        self._metadata = metadata = await open_metadata(config.metadata, uri)
+        self._undo.push_async_callback(metadata.close)
+        if not await metadata.cluster.exists():
+            raise ServerStartFailed(f"there is no cluster at {uri}: create it with `bookie cluster init`")
+        name = await asyncio.to_thread(name_of_process, config)
+        self._running = running = await start(config, metadata, self._registry, name, embedded=False)
+        self._undo.push_async_callback(running.stop)
+        self._phase = "running"
+        _log.info("auto-recovery runs", name=name)
+
+    async def _watch(self) -> None:
+        assert self._running is not None
+        while True:
+            reason = await self._running.watch()
+            if await self._takes_new_sessions():
+                raise SessionNotRenewed(f"{reason}, although it takes new connections: ending, to be started anew")
+            await asyncio.sleep(PROBE_PAUSE_S)
+
+    async def _takes_new_sessions(self) -> bool:
+        config = self._config.metadata
+        try:
+            another = await open_metadata(config, required_metadata_uri(self._config))
+        except (MetadataError, InvalidConfiguration, OSError):
+            return False
+        try:
+            await another.cluster.exists()
+        except MetadataError:
+            return False
+        finally:
+            await another.close()
+        assert self._metadata is not None
+        return self._metadata.session.state is not SessionState.CONNECTED
+
+    # --- NodeStatus -------------------------------------------------------------------------------------------
+
+    def state(self) -> NodeState:
+        running = self._running is not None and not self._stopping
+        return NodeState(
+            running, read_only=False, shutting_down=self._stopping, available_for_high_priority_writes=False
+        )
+
+    def unhealthy_reason(self) -> str | None:
+        return None if self._running is None else self._running.complaint()
+
+    def complaint(self) -> str | None:
+        return None
+
+    def unready_reason(self) -> str | None:
+        if self._running is None or self._stopping:
+            return self._phase
+        assert self._metadata is not None
+        state = self._metadata.session.state
+        return None if state is SessionState.CONNECTED else f"the session with the metadata service is {state.value}"
+
+
+def name_of_process(config: BookieConfig) -> str:
+    """What the auditor's vote says: host and port as those of a bookie here, which Java's tools can read. May block."""
+    port = config.network.bookie_port
+    try:
+        return f"{derive_host(options.address_options(config, port))}:{port}"
+    except InvalidConfiguration:  # it is a name for people, nobody connects to it
+        return f"{socket.gethostname()}:{port}"
+
+
+def serve_auto_recovery(config: BookieConfig) -> int:
+    """Run until SIGTERM or SIGINT; a second one ends the process at once. Raises `StartupError`."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(config))
+
+
+async def _serve(config: BookieConfig) -> int:
+    loop = asyncio.get_running_loop()
+    working = loop.create_task(AutoRecoveryProcess(config).run(), name="auto-recovery")
+    told: list[int] = []
+
+    def on_signal(number: int) -> None:
+        if told:
+            _log.warning("second signal: ending at once", signal=signal.Signals(number).name)
+            os._exit(ExitCode.BOOKIE_EXCEPTION)
+        told.append(number)
+        _log.info("stopping", signal=signal.Signals(number).name)
+        working.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number)
+    await asyncio.wait({working})
+    if working.cancelled() and told:
+        return ExitCode.OK
+    working.result()
+    return ExitCode.OK
