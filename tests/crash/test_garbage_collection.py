@@ -275,7 +275,7 @@ class World:
 
 
 def node_files(node: Node) -> MemoryFiles:
-    files = node.collectors[0]._state_file._files
+    files = node.collectors[0]._collection_pass._state_file._files
     assert isinstance(files, MemoryFiles)
     return files
 

@@ -1,21 +1,14 @@
 """The garbage collection of one storage: one thread that makes one pass after the other.
 
-A pass
-1. finishes compactions that a crash interrupted;
-2. deletes ledgers that the metadata service no longer has, and now and then those that live elsewhere;
-3. lists the logs that are rotated and synced, then flushes the storage: from then on every row that points into them
-   is in the index, and the deletions are durable;
-4. measures each of them; one in which nothing lives is removed;
-5. compacts the emptiest logs, if a compaction is due or forced.
+What a pass does, `collection_pass` says.
 
 Invariants
-- A part that fails ends that part for this pass, with one log line; the next pass begins anew.
 - While a forced pass waits or runs, further requests are part of it.
 - `stop` ends every wait; what was done stands.
 
 Threads: `gc-<n>` runs the passes; everything public may be called by any thread.
 
-Source: reference bookie behaviour, sections 6.1, 6.2, 6.5 and 6.6.
+Source: reference bookie behaviour, sections 6.1 and 6.6.
 """
 
 from __future__ import annotations
@@ -29,7 +22,9 @@ from typing import Final
 
 import structlog
 
+from bookie_pod.storage.gc.collection_pass import CollectionPass
 from bookie_pod.storage.gc.compactor import Compactor, PlainCompactor, TransactionalCompactor
+from bookie_pod.storage.gc.index_compaction import IndexCompaction
 from bookie_pod.storage.gc.inspection import Inspection
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
 from bookie_pod.storage.gc.log_usage import LogUsage, LogUsages
@@ -43,7 +38,7 @@ from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.gc.throttle import CollectionStopped, Throttle
 from bookie_pod.storage.index.locations import YIELD_SECONDS
-from bookie_protocol.errors import MetadataError, StorageFailed, StorageFault
+from bookie_protocol.errors import StorageFailed
 
 _log = structlog.get_logger(__name__)
 
@@ -73,10 +68,8 @@ class GarbageCollector:
         self.options = options
         self.schedule = CompactionSchedule(options.minor, options.major, options.force_allowed)
         self._storage = storage
-        self._state_file = state_file
         self._index = index
         self._now_ms = now_ms
-        self._random = random or Random()
         self._metrics: GcMetrics = metrics or NoGcMetrics()
         self._memory = state_file.read(now_ms())
         self._stopped = threading.Event()
@@ -108,9 +101,24 @@ class GarbageCollector:
             storage, self._usages, self._deleted, compactor, self._metrics, self._check_stopped
         )
         self._reclaimer.phase = WAITING
-        self._over_replicated_at = now_ms() + options.over_replicated_interval_ms
-        self._index_compaction_at = self._next_index_compaction()
-        self._last_index_ms, self._index_count = now_ms(), 0
+        self._index_compaction = IndexCompaction(
+            storage, self._metrics, options.index_compaction_interval_ms, now_ms, random or Random()
+        )
+        self._collection_pass = CollectionPass(
+            storage,
+            self._ledgers,
+            self._deleted,
+            self._usages,
+            self._reclaimer,
+            self._index_compaction,
+            self.schedule,
+            self._memory,
+            state_file,
+            self._metrics,
+            lambda: self.options,
+            now_ms,
+            self._check_stopped,
+        )
         self._inspection = Inspection(storage, self._usages, self.schedule, self._memory.times)
 
     @property
@@ -228,99 +236,16 @@ class GarbageCollector:
             result = PassResult()
             try:
                 with self._metrics.timed(GcStage.WHOLE):
-                    self._pass(force, result)
+                    self._collection_pass.run(force, result)
             finally:
                 self._forced_running = False
                 self._reclaimer.phase, self._reclaimer.progress = WAITING, (0, 0)
                 self._last = result
             return result
 
-    def _pass(self, force: Force | None, result: PassResult) -> None:
-        recovered = self._step("finishing interrupted compactions", result, lambda: self._reclaimer.recover(result))
-        with self._metrics.timed(GcStage.LEDGERS):
-            self._step("deleting ledgers", result, lambda: self._delete_ledgers(result))
-        self._step("measuring entry logs", result, lambda: self._measure(result))
-        compaction = self.schedule.choose(self._memory.times, self._now_ms(), force)
-        # Each compaction that does not end leaves a copy of a log: none is begun before the last one is finished.
-        if compaction is not None and recovered:
-            with self._metrics.timed(GcStage.COMPACTION):
-                self._step(f"{compaction.value} compaction", result, lambda: self._compact(compaction, result))
-        if self._index_compaction_at is not None and self._now_ms() >= self._index_compaction_at:
-            self._step("compacting the location index", result, self._compact_index)
-
-    def _step(self, phase: str, result: PassResult, work: Callable[[], None]) -> bool:
-        """Whether it ended without an error. Raises `StorageFailed`: nothing helps but a restart."""
-        self._reclaimer.phase, self._reclaimer.progress = phase, (0, 0)
-        self._check_stopped()
-        try:
-            work()
-        except (StorageFault, MetadataError) as error:
-            result.errors.append(f"{phase}: {error}")
-            _log.error("garbage collection", phase=phase, reason=str(error))
-            if isinstance(error, StorageFailed):
-                raise
-            return False
-        return True
-
-    def _delete_ledgers(self, result: PassResult) -> None:
-        self._ledgers.begin_pass()
-        searches = [self._ledgers.collect_deleted]
-        interval = self.options.over_replicated_interval_ms
-        if interval > 0 and self._now_ms() >= self._over_replicated_at:
-            self._over_replicated_at = self._now_ms() + interval
-            searches.insert(0, self._ledgers.collect_over_replicated)
-        try:
-            for search in searches:
-                found = search()
-                result.ledgers_deleted += found.deleted
-                self._metrics.ledgers_deleted(found.deleted, found.failed)
-        finally:
-            self._write_deleted()
-
-    def _write_deleted(self) -> None:
-        """Before the deletions become durable, so that no restart forgets that a ledger was another one once."""
-        self._deleted.seal(max(self._storage.logs.log_ids(), default=-1))
-        self._deleted.write()
-
-    def _measure(self, result: PassResult) -> None:
-        before = dict(self._usages.quarantined)
-        try:
-            with self._metrics.timed(GcStage.METADATA):
-                self._reclaimer.measure(result)
-        finally:
-            self._write_deleted()
-            if self._usages.quarantined != before:
-                self._remember()
-
-    def _compact(self, compaction: Compaction, result: PassResult) -> None:
-        try:
-            self._reclaimer.compact(compaction, self.schedule.rule(compaction), self.options.usage_size_limit, result)
-            # Not when it was stopped: a bookie that is restarted in the middle of each compaction would never end one.
-            self._memory.times.done(compaction, self._now_ms())
-            self._metrics.compacted(compaction)
-        finally:
-            self._remember()
-
     def candidates(self, threshold: float) -> list[LogUsage]:
         """Logs below the threshold, the emptiest tenth first. Logs in doubt are left alone."""
         return self._reclaimer.candidates(threshold, self.options.usage_size_limit)
-
-    def _compact_index(self) -> None:
-        self._storage.compact_index()
-        self._metrics.index_compacted()
-        self._last_index_ms, self._index_count = self._now_ms(), self._index_count + 1
-        self._index_compaction_at = self._next_index_compaction()
-
-    def _next_index_compaction(self) -> int | None:
-        interval = self.options.index_compaction_interval_ms
-        if interval <= 0:
-            return None
-        # Spread, so that the directories of one bookie, and many bookies, do not compact at once.
-        return self._now_ms() + interval + self._random.randrange(interval)
-
-    def _remember(self) -> None:
-        self._memory.quarantined = dict(self._usages.quarantined)
-        self._state_file.write(self._memory)
 
     # --- what can be asked ----------------------------------------------------------------------------------
 
@@ -340,8 +265,8 @@ class GarbageCollector:
             phase=self._reclaimer.phase,
             quarantined=dict(self._usages.quarantined),
             last_errors=tuple(last.errors) if last is not None else (),
-            last_index_ms=self._last_index_ms,
-            index_count=self._index_count,
+            last_index_ms=self._index_compaction.last_ms,
+            index_count=self._index_compaction.count,
             done=self._reclaimer.progress[0],
             total=self._reclaimer.progress[1],
             last_pass=last,

@@ -1,0 +1,148 @@
+"""One pass of garbage collection over one storage.
+
+A pass
+1. finishes compactions that a crash interrupted;
+2. deletes ledgers that the metadata service no longer has, and now and then those that live elsewhere;
+3. lists the logs that are rotated and synced, then flushes the storage: from then on every row that points into them
+   is in the index, and the deletions are durable;
+4. measures each of them; one in which nothing lives is removed;
+5. compacts the emptiest logs, if a compaction is due or forced.
+
+Invariants
+- A part that fails ends that part for this pass, with one log line; the next pass begins anew.
+- What a restart must not forget is written before what follows from it becomes durable.
+
+Threads: the collector's.
+
+Source: reference bookie behaviour, sections 6.2 and 6.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
+from bookie_pod.storage.gc.index_compaction import IndexCompaction
+from bookie_pod.storage.gc.ledger_collector import LedgerCollector
+from bookie_pod.storage.gc.log_usage import LogUsages
+from bookie_pod.storage.gc.metrics import GcMetrics, GcStage
+from bookie_pod.storage.gc.options import GcOptions
+from bookie_pod.storage.gc.reclaimer import SpaceReclaimer
+from bookie_pod.storage.gc.reports import PassResult
+from bookie_pod.storage.gc.schedule import Compaction, CompactionSchedule, Force
+from bookie_pod.storage.gc.state_file import GcMemory, GcStateFile
+from bookie_pod.storage.gc.storage import CollectedStorage
+from bookie_protocol.errors import MetadataError, StorageFailed, StorageFault
+
+_log = structlog.get_logger(__name__)
+
+
+class CollectionPass:
+    """See the module. `run` it as often as wanted, one at a time."""
+
+    def __init__(
+        self,
+        storage: CollectedStorage,
+        ledgers: LedgerCollector,
+        deleted: DeletedLedgers,
+        usages: LogUsages,
+        reclaimer: SpaceReclaimer,
+        index: IndexCompaction,
+        schedule: CompactionSchedule,
+        memory: GcMemory,
+        state_file: GcStateFile,
+        metrics: GcMetrics,
+        options: Callable[[], GcOptions],
+        now_ms: Callable[[], int],
+        check_stopped: Callable[[], None],
+    ) -> None:
+        """`check_stopped` raises `CollectionStopped`."""
+        self._storage = storage
+        self._ledgers = ledgers
+        self._deleted = deleted
+        self._usages = usages
+        self._reclaimer = reclaimer
+        self._index = index
+        self._schedule = schedule
+        self._memory = memory
+        self._state_file = state_file
+        self._metrics = metrics
+        self._options = options
+        self._now_ms = now_ms
+        self._check_stopped = check_stopped
+        self._over_replicated_at = now_ms() + options().over_replicated_interval_ms
+
+    def run(self, force: Force | None, result: PassResult) -> None:
+        """Make it. Raises `CollectionStopped`, `StorageFailed`; everything else stands in the result."""
+        recovered = self._step("finishing interrupted compactions", result, lambda: self._reclaimer.recover(result))
+        with self._metrics.timed(GcStage.LEDGERS):
+            self._step("deleting ledgers", result, lambda: self._delete_ledgers(result))
+        self._step("measuring entry logs", result, lambda: self._measure(result))
+        compaction = self._schedule.choose(self._memory.times, self._now_ms(), force)
+        # Each compaction that does not end leaves a copy of a log: none is begun before the last one is finished.
+        if compaction is not None and recovered:
+            with self._metrics.timed(GcStage.COMPACTION):
+                self._step(f"{compaction.value} compaction", result, lambda: self._compact(compaction, result))
+        if self._index.is_due:
+            self._step("compacting the location index", result, self._index.run)
+
+    def _step(self, phase: str, result: PassResult, work: Callable[[], None]) -> bool:
+        """Whether it ended without an error. Raises `StorageFailed`: nothing helps but a restart."""
+        self._reclaimer.phase, self._reclaimer.progress = phase, (0, 0)
+        self._check_stopped()
+        try:
+            work()
+        except (StorageFault, MetadataError) as error:
+            result.errors.append(f"{phase}: {error}")
+            _log.error("garbage collection", phase=phase, reason=str(error))
+            if isinstance(error, StorageFailed):
+                raise
+            return False
+        return True
+
+    def _delete_ledgers(self, result: PassResult) -> None:
+        self._ledgers.begin_pass()
+        searches = [self._ledgers.collect_deleted]
+        interval = self._options().over_replicated_interval_ms
+        if interval > 0 and self._now_ms() >= self._over_replicated_at:
+            self._over_replicated_at = self._now_ms() + interval
+            searches.insert(0, self._ledgers.collect_over_replicated)
+        try:
+            for search in searches:
+                found = search()
+                result.ledgers_deleted += found.deleted
+                self._metrics.ledgers_deleted(found.deleted, found.failed)
+        finally:
+            self._write_deleted()
+
+    def _write_deleted(self) -> None:
+        """Before the deletions become durable, so that no restart forgets that a ledger was another one once."""
+        self._deleted.seal(max(self._storage.logs.log_ids(), default=-1))
+        self._deleted.write()
+
+    def _measure(self, result: PassResult) -> None:
+        before = dict(self._usages.quarantined)
+        try:
+            with self._metrics.timed(GcStage.METADATA):
+                self._reclaimer.measure(result)
+        finally:
+            self._write_deleted()
+            if self._usages.quarantined != before:
+                self._remember()
+
+    def _compact(self, compaction: Compaction, result: PassResult) -> None:
+        try:
+            self._reclaimer.compact(
+                compaction, self._schedule.rule(compaction), self._options().usage_size_limit, result
+            )
+            # Not when it was stopped: a bookie that is restarted in the middle of each compaction would never end one.
+            self._memory.times.done(compaction, self._now_ms())
+            self._metrics.compacted(compaction)
+        finally:
+            self._remember()
+
+    def _remember(self) -> None:
+        self._memory.quarantined = dict(self._usages.quarantined)
+        self._state_file.write(self._memory)

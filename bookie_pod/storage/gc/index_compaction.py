@@ -1,0 +1,54 @@
+"""The rewriting of the location index now and then (`entryLocationCompactionInterval`).
+
+Invariants
+- Times are spread, so that the directories of one bookie, and many bookies, do not compact at once.
+
+Threads: `run` on the collector's; `last_ms` and `count` may be read by any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from bookie_pod.storage.gc.metrics import GcMetrics
+from bookie_pod.storage.gc.storage import CollectedStorage
+
+
+class IndexCompaction:
+    """Of one storage."""
+
+    def __init__(
+        self,
+        storage: CollectedStorage,
+        metrics: GcMetrics,
+        interval_ms: int,
+        now_ms: Callable[[], int],
+        random: Random,
+    ) -> None:
+        """`interval_ms` 0 or less: never."""
+        self._storage = storage
+        self._metrics = metrics
+        self._interval_ms = interval_ms
+        self._now_ms = now_ms
+        self._random = random
+        self.last_ms = now_ms()
+        """When it was rewritten last, or when this began."""
+        self.count = 0
+        self._due_ms = self._next()
+
+    @property
+    def is_due(self) -> bool:
+        return self._due_ms is not None and self._now_ms() >= self._due_ms
+
+    def run(self) -> None:
+        """Rewrite it now. `StorageFault`."""
+        self._storage.compact_index()
+        self._metrics.index_compacted()
+        self.last_ms, self.count = self._now_ms(), self.count + 1
+        self._due_ms = self._next()
+
+    def _next(self) -> int | None:
+        if self._interval_ms <= 0:
+            return None
+        return self._now_ms() + self._interval_ms + self._random.randrange(self._interval_ms)
