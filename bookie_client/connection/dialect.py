@@ -43,10 +43,16 @@ class Dialect(ABC):
 
     @abstractmethod
     def add_encoder(
-        self, ledger_id: int, master_key: bytes, *, recovery: bool = False, deferred_sync: bool = False
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        *,
+        recovery: bool = False,
+        background: bool = False,
+        deferred_sync: bool = False,
     ) -> AddEncoder:
-        """The encoder of all adds of one ledger. `recovery`: adds that a fenced ledger accepts;
-        `deferred_sync`: acknowledged before the sync (v3)."""
+        """The encoder of all adds of one ledger. `recovery`: adds that a fenced ledger accepts, with high priority;
+        `background`: such adds without it, for copies; `deferred_sync`: acknowledged before the sync (v3)."""
 
     @abstractmethod
     def read(

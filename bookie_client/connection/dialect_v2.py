@@ -36,11 +36,19 @@ class V2Dialect(Dialect):
     _ADDED: Final = _word(v2.OpCode.ADDENTRY) + LENGTH.pack(0)
 
     def add_encoder(
-        self, ledger_id: int, master_key: bytes, *, recovery: bool = False, deferred_sync: bool = False
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        *,
+        recovery: bool = False,
+        background: bool = False,
+        deferred_sync: bool = False,
     ) -> AddEncoder:
         if deferred_sync:
             raise self._cannot("add with deferred sync", 3)
-        flags = v2.Flag.RECOVERY_ADD | v2.Flag.HIGH_PRIORITY if recovery else v2.Flag.NONE
+        flags = v2.Flag.RECOVERY_ADD if recovery or background else v2.Flag.NONE
+        if recovery:
+            flags |= v2.Flag.HIGH_PRIORITY
         word = _word(v2.OpCode.ADDENTRY)
 
         def encode(txn_id: int, entry_id: int, front: bytes, rest: bytes = b"", /) -> KeyAndFrame:

@@ -33,9 +33,17 @@ class V3Dialect(Dialect):
     add_overhead = 100
 
     def add_encoder(
-        self, ledger_id: int, master_key: bytes, *, recovery: bool = False, deferred_sync: bool = False
+        self,
+        ledger_id: int,
+        master_key: bytes,
+        *,
+        recovery: bool = False,
+        background: bool = False,
+        deferred_sync: bool = False,
     ) -> AddEncoder:
-        flags = v3_encode.RECOVERY_ADD | v3_encode.HIGH_PRIORITY if recovery else 0
+        flags = v3_encode.RECOVERY_ADD if recovery or background else 0
+        if recovery:
+            flags |= v3_encode.HIGH_PRIORITY
         if deferred_sync:
             flags |= v3_encode.DEFERRED_SYNC
 

@@ -23,12 +23,45 @@ Source: reference auto-recovery, section 5.
 
 from __future__ import annotations
 
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
+from random import Random
+from typing import Final
 
+from bookie_client.access import LedgerAccess
 from bookie_client.client import Client
-from bookie_client.replication.report import LedgerReport
+from bookie_client.reading.lac import least_lac, read_last_confirmed
+from bookie_client.replication.access import replica_access
+from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
+from bookie_client.replication.registration import Registration, Registrations
+from bookie_client.replication.report import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
+from bookie_client.replication.source_reads import Errors, SourceReads
 from bookie_client.replication.throttle import ReplicationThrottle
-from bookie_protocol.errors import BadRequest
+from bookie_client.writing.window import Window
+from bookie_protocol.digest import DigestManager, DigestType
+from bookie_protocol.errors import (
+    BadRequest,
+    DigestMismatch,
+    MetadataError,
+    NotThere,
+    PodkeeperError,
+    StorageFault,
+    TooManyRequests,
+)
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+
+CHUNK_ENTRIES: Final = 1_000
+"""Entries that are asked for at a time, by batch."""
+CHUNK_SINGLES: Final = 64
+"""Entries that are asked for at a time, by a request each."""
+CHUNK_BYTES: Final = 1024 * 1024
+GUESSED_BYTES: Final = 1024
+"""Of an entry, where the metadata do not tell."""
+BUSY_TRIES: Final = 4
+BUSY_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +73,10 @@ class CheckOptions:
     max_reads: int = 100
     """Reads under way (`inFlightReadEntryNumInLedgerChecker`, where -1 stands for no limit)."""
     throttle: ReplicationThrottle = field(default_factory=ReplicationThrottle)
+    digest: DigestType | None = None
+    """For ledgers that recorded none; None: of these only ids are verified."""
+    password: bytes = b""
+    """For ledgers that recorded none."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.verification_percentage <= 100:
@@ -54,6 +91,9 @@ class LedgerChecker:
     def __init__(self, client: Client, options: CheckOptions | None = None) -> None:
         self._client = client
         self.options = options or CheckOptions()
+        self._registrations = Registrations(client.bookies, client.metadata_service.bookies)
+        # Its unit is the read: a chunk of entries takes as much as it has reads.
+        self._window = Window(self.options.max_reads, self.options.max_reads, 0)
 
     async def check(self, ledger_id: int) -> LedgerReport:
         """Look at every fragment of a ledger.
@@ -61,4 +101,116 @@ class LedgerChecker:
         Raises `NoSuchLedger` (it was deleted), `MetadataUnavailable`, `MetadataDamaged`. What single bookies answer is
         in the report.
         """
-        raise AssertionError("committed for its signature")
+        options = self.options
+        stored = await self._client.stored_metadata(ledger_id)
+        metadata = stored.value
+        access = replica_access(metadata, options.digest, options.password)
+        lac, lac_error = await self._end_of(metadata, access.digest)
+        average = GUESSED_BYTES
+        if metadata.is_closed and metadata.last_entry_id >= 0:
+            average = metadata.length // (metadata.last_entry_id + 1) + access.digest.overhead
+        reports = [
+            await self._check_fragment(fragment, access, average) for fragment in fragments(ledger_id, metadata, lac)
+        ]
+        return LedgerReport(ledger_id, stored, lac, tuple(reports), lac_error)
+
+    async def check_fragment(self, metadata: LedgerMetadata, fragment: Fragment) -> FragmentReport:
+        """Look at one fragment again. Raises `MetadataUnavailable`."""
+        access = replica_access(metadata, self.options.digest, self.options.password)
+        return await self._check_fragment(fragment, access, GUESSED_BYTES)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _end_of(self, metadata: LedgerMetadata, digest: DigestManager) -> tuple[int, PodkeeperError | None]:
+        if metadata.is_closed:
+            return metadata.last_entry_id, None
+        try:
+            return await read_last_confirmed(self._client.context, metadata, digest), None
+        except MetadataError:
+            raise
+        except PodkeeperError as error:
+            return least_lac(metadata), error
+
+    async def _check_fragment(self, fragment: Fragment, access: LedgerAccess, average: int) -> FragmentReport:
+        reads = SourceReads(self._client.context, fragment, access, (), batch_reads=True)
+        findings = await asyncio.gather(
+            *(self._check_position(fragment, position, reads, average) for position in range(len(fragment.ensemble)))
+        )
+        return FragmentReport(fragment, tuple(findings))
+
+    async def _check_position(
+        self, fragment: Fragment, position: int, reads: SourceReads, average: int
+    ) -> ReplicaFinding:
+        bookie = fragment.ensemble[position]
+        if await self._registrations.of(bookie) is Registration.NOWHERE:
+            return ReplicaFinding(position, bookie, ReplicaVerdict.LOST, None, "registered nowhere")
+        entries = fragment.entries_of(position)
+        if not len(entries):
+            return ReplicaFinding(position, bookie, ReplicaVerdict.EMPTY)
+        percentage = self.options.verification_percentage
+        ids = sampled(entries, percentage, self._client.context.random)
+        by_batch = percentage == 100 and reads.reads_batches
+        size = max(1, min(CHUNK_ENTRIES, CHUNK_BYTES // average) if by_batch else min(CHUNK_SINGLES, self._most))
+        doubt: ReplicaFinding | None = None
+        while chunk := list(islice(ids, size)):
+            for entry_id, error in (await self._read(reads, bookie, chunk, average, by_batch)).items():
+                finding = ReplicaFinding(position, bookie, verdict_of(error), entry_id, str(error))
+                if finding.verdict.is_bad:
+                    return finding
+                doubt = doubt or finding
+            if doubt is not None:
+                return doubt
+        return ReplicaFinding(position, bookie, ReplicaVerdict.GOOD)
+
+    @property
+    def _most(self) -> int:
+        return self.options.max_reads
+
+    async def _read(
+        self, reads: SourceReads, bookie: str, ids: list[int], average: int, by_batch: bool
+    ) -> dict[int, PodkeeperError]:
+        """What went wrong, by entry, in order; empty if all of these are good."""
+        throttle, requests = self.options.throttle, 1 if by_batch else len(ids)
+        for attempt in range(BUSY_TRIES):
+            await self._window.acquire(requests)
+            try:
+                await throttle.read(average * len(ids), requests)
+                found: dict[int, bytes] = {}
+                errors: Errors = defaultdict(dict)
+                await reads.read_from(bookie, ids, CHUNK_BYTES, found, errors)
+            finally:
+                self._window.release(1, requests)
+            throttle.correct_read(sum(map(len, found.values())) - average * len(ids))
+            said = {entry_id: errors[entry_id][bookie] for entry_id in ids if entry_id in errors}
+            busy = any(isinstance(error, TooManyRequests) for error in said.values())
+            if not busy or any(verdict_of(error).is_bad for error in said.values()):
+                return said
+            await asyncio.sleep(BUSY_SECONDS * 2**attempt)
+        return said
+
+
+def verdict_of(error: PodkeeperError) -> ReplicaVerdict:
+    """What a bookie's answer to a read makes of its copy."""
+    if isinstance(error, NotThere):
+        return ReplicaVerdict.MISSING
+    if isinstance(error, (DigestMismatch, StorageFault)):
+        return ReplicaVerdict.DAMAGED
+    return ReplicaVerdict.UNREACHABLE
+
+
+def sampled(entries: StripedEntries, percentage: int, random: Random) -> Iterator[int]:
+    """The first, the last, and of the others one at random of each of as many equal parts as the percentage makes;
+    ascending."""
+    count = len(entries)
+    if percentage >= 100:
+        yield from entries
+        return
+    if count:
+        yield entries[0]
+    parts = count * percentage // 100
+    for part in range(parts):
+        index = random.randrange(part * count // parts, (part + 1) * count // parts)
+        if 0 < index < count - 1:
+            yield entries[index]
+    if count > 1:
+        yield entries[-1]

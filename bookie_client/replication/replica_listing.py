@@ -9,12 +9,20 @@ Source: reference wire protocol, section 8.8; reference auto-recovery, section 4
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from heapq import merge
 from typing import Final
 
 from bookie_client.client import Client
-from bookie_client.replication.registration import Registration
+from bookie_client.reading.lac import least_lac, read_last_confirmed
+from bookie_client.replication.access import replica_access
+from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
+from bookie_client.replication.registration import Registration, Registrations
+from bookie_protocol.errors import MetadataError, NotThere, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.wire.availability import Availability
 
 MAX_RUNS: Final = 1_000
 """Runs of entries that one list names; `count` is of all."""
@@ -56,9 +64,104 @@ class LedgerReplicas:
     bookies: tuple[BookieReplicas, ...]
 
 
+MAX_HELD: Final = 1 << 32
+"""Entries that one bookie can hold of one ledger, at most; who claims more is not believed."""
+YIELD_EVERY: Final = 20_000
+"""Entries compared before other tasks get their turn."""
+
+
 async def replicas_of(client: Client, ledger_id: int, *, everywhere: bool = False) -> LedgerReplicas:
     """Ask every bookie that the ledger names; `everywhere`: every registered one as well.
 
     Raises `NoSuchLedger`, `MetadataUnavailable`.
     """
-    raise AssertionError("committed for its signature")
+    metadata = (await client.stored_metadata(ledger_id)).value
+    last = await _last_known(client, metadata)
+    parts = fragments(ledger_id, metadata, last)
+    asked = {bookie for fragment in parts for bookie in fragment.ensemble}
+    if everywhere:
+        asked |= await client.bookies.writable() | await client.bookies.read_only()
+    registrations = Registrations(client.bookies, client.metadata_service.bookies)
+    found = await asyncio.gather(
+        *(_replicas_at(client, ledger_id, parts, bookie, registrations) for bookie in sorted(asked))
+    )
+    named = metadata.all_bookies()
+    # A bookie that is not named and holds nothing is not worth a line.
+    shown = tuple(each for each in found if each.bookie in named or each.error is not None or each.held != NOTHING)
+    return LedgerReplicas(ledger_id, metadata, last, shown)
+
+
+# --- inside -------------------------------------------------------------------------------------------------------
+
+NOTHING: Final = EntryRuns(0, ())
+
+
+async def _last_known(client: Client, metadata: LedgerMetadata) -> int:
+    if metadata.is_closed:
+        return metadata.last_entry_id
+    digest = replica_access(metadata, None, b"").digest
+    try:
+        return await read_last_confirmed(client.context, metadata, digest)
+    except MetadataError:
+        raise
+    except PodkeeperError:
+        return least_lac(metadata)
+
+
+async def _replicas_at(
+    client: Client, ledger_id: int, parts: tuple[Fragment, ...], bookie: str, registrations: Registrations
+) -> BookieReplicas:
+    registration = await registrations.of(bookie)
+    should = [part.entries_of(position) for part in parts for position in part.positions(bookie)]
+    expected = await _runs(_ascending(should))
+    if registration is Registration.NOWHERE:
+        return BookieReplicas(bookie, registration, expected, None, None, None, "it is registered nowhere")
+    try:
+        has = await client.operations.entries_of_ledger(bookie, ledger_id)
+    except NotThere:
+        return BookieReplicas(bookie, registration, expected, NOTHING, expected, NOTHING)
+    except PodkeeperError as error:
+        return BookieReplicas(bookie, registration, expected, None, None, None, str(error))
+    if has.count > MAX_HELD:
+        return BookieReplicas(bookie, registration, expected, None, None, None, f"it claims {has.count} entries")
+    held = _held_runs(has)
+    missing = await _runs(_ascending(should), lambda entry: entry not in has)
+    surplus = await _runs(has, lambda entry: not any(entry in part for part in should))
+    return BookieReplicas(bookie, registration, expected, held, missing, surplus)
+
+
+def _ascending(parts: list[StripedEntries]) -> Iterator[int]:
+    """Positions of one segment, if a bookie has several there, overlap; segments follow each other."""
+    last = -1
+    for entry in merge(*parts):
+        if entry != last:
+            yield entry
+        last = entry
+
+
+def _held_runs(has: Availability) -> EntryRuns:
+    runs: list[tuple[int, int]] = []
+    for run in has.runs():
+        if len(runs) == MAX_RUNS:
+            break
+        runs.append((run[0], run[-1]))
+    return EntryRuns(has.count, tuple(runs))
+
+
+async def _runs(entries: Iterable[int], keep: Callable[[int], bool] | None = None) -> EntryRuns:
+    runs: list[tuple[int, int]] = []
+    count, first, last = 0, -1, -2
+    for looked_at, entry in enumerate(entries, 1):
+        if not looked_at % YIELD_EVERY:
+            await asyncio.sleep(0)
+        if keep is not None and not keep(entry):
+            continue
+        count += 1
+        if entry != last + 1:
+            if count > 1 and len(runs) < MAX_RUNS:
+                runs.append((first, last))
+            first = entry
+        last = entry
+    if count and len(runs) < MAX_RUNS:
+        runs.append((first, last))
+    return EntryRuns(count, tuple(runs))

@@ -22,15 +22,27 @@ Source: reference auto-recovery, section 7.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from bookie_client.access import LedgerAccess
 from bookie_client.client import Client
+from bookie_client.logs import get_logger
+from bookie_client.replication.access import replica_access
+from bookie_client.replication.copying import CopyLimits, FragmentCopy
+from bookie_client.replication.exchange import closed_fragment, exchange_bookies
 from bookie_client.replication.fragments import Fragment
+from bookie_client.replication.source_reads import Errors, SourceReads
+from bookie_client.replication.targets import Targets, check_in_place, choose_mending, choose_targets
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType
-from bookie_protocol.ledger_metadata.model import Ensemble
+from bookie_protocol.errors import BadRequest, MetadataVersionConflict
+from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
+from bookie_protocol.metadata_service.interface import Versioned
+
+_log = get_logger(__name__)
 
 MIB: Final = 1024 * 1024
 
@@ -62,19 +74,26 @@ class ReplicationOptions:
     """Read many entries by one request, where ensemble size = write quorum (`recoveryBatchReadEnabled`)."""
     progress: ProgressListener | None = None
     """Told after each piece."""
-    digest: DigestType = DigestType.CRC32C
-    """For ledgers that recorded none: their copies are made without verification, see `access`."""
+    digest: DigestType | None = None
+    """For ledgers that recorded none; None: of these only ids are verified."""
     password: bytes = b""
     """For ledgers that recorded none."""
+
+    def __post_init__(self) -> None:
+        for name in ("entry_batch_size", "max_bytes_in_flight"):
+            if getattr(self, name) < 1:
+                raise BadRequest(f"replication option {name} must be at least 1, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationResult:
-    """What was done. `ensemble`: the segment's, as stored now; `entries`, `nbytes`: of all copies that were made."""
+    """What was done. `ensemble`: the segment's, as stored now; `entries`: different ones that were copied; `nbytes`: of
+    all copies. `unfilled`: bad positions that keep their bookie for want of a spare, and why."""
 
     ensemble: Ensemble
     entries: int
     nbytes: int
+    unfilled: Mapping[int, str] = field(default_factory=dict)
 
 
 class FragmentReplicator:
@@ -82,7 +101,10 @@ class FragmentReplicator:
 
     def __init__(self, client: Client, options: ReplicationOptions | None = None) -> None:
         self._client = client
-        self.options = options or ReplicationOptions()
+        self.options = options = options or ReplicationOptions()
+        self._limits = CopyLimits.of(
+            options.max_bytes_in_flight, options.throttle, options.entry_batch_size, options.batch_reads
+        )
 
     async def replicate(
         self,
@@ -99,21 +121,152 @@ class FragmentReplicator:
         the metadata stay as they are. `excluded`: bookies that are no targets, and why, beside those being
         decommissioned. A bad bookie is asked for entries too, when no other has them.
 
-        Raises `LedgerNotClosed` (the fragment may still grow), `NotEnoughBookies` (no spare), `EntriesUnreadable` (it
-        names them; nothing was exchanged), `BookieUnavailable` and other errors of a target, `MetadataVersionConflict` (the
-        segment is not what it was: check again), `NoSuchLedger` (deleted), `MetadataUnavailable`.
+        If there are spares for some bad positions only, these are filled, and the result names the others.
+
+        Raises `LedgerNotClosed` (the fragment may still grow), `NotEnoughBookies` (no spare at all),
+        `EntriesUnreadable` (it names them; nothing was exchanged), `BookieUnavailable` and other errors of a target,
+        `MetadataVersionConflict` (the segment is not what it was: check again), `NoSuchLedger` (deleted),
+        `MetadataUnavailable`.
         """
-        raise AssertionError("committed for its signature")
+        stored, fragment = await self._now(fragment)
+        _check_named(fragment, bad)
+        refilled = {position: bad[position] for position in in_place}
+        exchanged = {position: bookie for position, bookie in bad.items() if position not in refilled}
+        targets = Targets({}, {})
+        if exchanged:
+            targets = await choose_targets(self._client, fragment, exchanged, excluded or {})
+        await check_in_place(self._client, refilled)
+        return await self._carry_out(stored, fragment, targets, refilled, frozenset(bad), progress)
 
     async def mend(
-        self, fragment: Fragment, bad: Mapping[int, str] | None = None, *, progress: ProgressListener | None = None
+        self,
+        fragment: Fragment,
+        bad: Mapping[int, str] | None = None,
+        *,
+        excluded: Mapping[str, str] | None = None,
+        progress: ProgressListener | None = None,
     ) -> ReplicationResult:
         """Exchange as few bookies as it takes for the ensemble to obey the placement policy, and the bad ones.
 
         Does nothing if it obeys already. Raises as `replicate`; `NotEnoughBookies` also when no exchange helps.
         """
-        raise AssertionError("committed for its signature")
+        stored, fragment = await self._now(fragment)
+        _check_named(fragment, bad or {})
+        targets = await choose_mending(self._client, fragment, bad or {}, excluded or {})
+        return await self._carry_out(stored, fragment, targets, {}, frozenset(bad or {}), progress)
 
     async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]:
-        """Which of these entries no replica gives at present: before a fragment is tried again as a whole."""
-        raise AssertionError("committed for its signature")
+        """Which of these entries no replica gives at present: before a fragment is tried again as a whole.
+
+        Raises as `replicate` for a fragment that is not what it was.
+        """
+        stored, fragment = await self._now(fragment)
+        sources = self._sources(fragment, self._access(stored.value), frozenset())
+        inside = sorted(entry for entry in set(entry_ids) if fragment.first_entry <= entry <= fragment.last_entry)
+        await self.options.throttle.read(0, len(inside))
+        found, _ = await sources.read(inside, 0, self._client.context.options.batch_read_bytes)
+        self.options.throttle.correct_read(sum(map(len, found.values())))
+        return tuple(entry for entry in inside if entry not in found)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _now(self, fragment: Fragment) -> tuple[Versioned[LedgerMetadata], Fragment]:
+        stored = await self._client.stored_metadata(fragment.ledger_id)
+        return stored, closed_fragment(stored.value, fragment)
+
+    def _access(self, metadata: LedgerMetadata) -> LedgerAccess:
+        return replica_access(metadata, self.options.digest, self.options.password)
+
+    def _sources(self, fragment: Fragment, access: LedgerAccess, replaced: Collection[int]) -> SourceReads:
+        return SourceReads(self._client.context, fragment, access, replaced, batch_reads=self.options.batch_reads)
+
+    async def _carry_out(
+        self,
+        stored: Versioned[LedgerMetadata],
+        fragment: Fragment,
+        targets: Targets,
+        refilled: Mapping[int, str],
+        bad: Collection[int],
+        progress: ProgressListener | None,
+    ) -> ReplicationResult:
+        entries = nbytes = 0
+        receivers = {
+            position: bookie
+            for position, bookie in {**targets.chosen, **refilled}.items()
+            if len(fragment.entries_of(position))
+        }
+        if receivers:
+            access = self._access(stored.value)
+            sources = self._sources(fragment, access, bad)
+            copy = self._copy(stored.value, fragment, access, sources, receivers, progress)
+            await copy.run()
+            await self._read_back(fragment, sources, receivers)
+            entries, nbytes = copy.entries, copy.nbytes
+        ensemble = fragment.ensemble
+        if targets.chosen:
+            ensemble = await exchange_bookies(self._client, stored, fragment, targets.chosen)
+        _log.info(
+            "fragment restored",
+            ledger=fragment.ledger_id,
+            first_entry=fragment.first_entry,
+            exchanged={fragment.ensemble[position]: bookie for position, bookie in targets.chosen.items()},
+            refilled=sorted(refilled.values()),
+            entries=entries,
+            nbytes=nbytes,
+        )
+        return ReplicationResult(ensemble, entries, nbytes, targets.unfilled)
+
+    def _copy(
+        self,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        access: LedgerAccess,
+        sources: SourceReads,
+        receivers: Mapping[int, str],
+        progress: ProgressListener | None,
+    ) -> FragmentCopy:
+        average = None
+        if metadata.is_closed and metadata.last_entry_id >= 0:
+            average = metadata.length // (metadata.last_entry_id + 1) + access.digest.overhead
+        listeners = [told for told in (self.options.progress, progress) if told is not None]
+        total = _different_entries(fragment, receivers)
+
+        def told(entries: int, nbytes: int) -> None:
+            state = CopyProgress(fragment.ledger_id, fragment.first_entry, entries, total, nbytes)
+            for listener in listeners:
+                listener(state)
+
+        context = self._client.context
+        return FragmentCopy(context, fragment, access, sources, receivers, self._limits, average, told)
+
+    async def _read_back(self, fragment: Fragment, sources: SourceReads, receivers: Mapping[int, str]) -> None:
+        """Each target gives the last entry that it got. Raises its error, `CouldNotTell` for other bytes."""
+        for position, bookie in receivers.items():
+            last = fragment.entries_of(position)[-1]
+            await self.options.throttle.read(0)
+            found: dict[int, bytes] = {}
+            errors: Errors = defaultdict(dict)
+            await sources.read_from(bookie, [last], self._client.context.options.batch_read_bytes, found, errors)
+            if last not in found:
+                error = errors[last][bookie]
+                raise type(error)(f"the new copy of entry {last} on {bookie} cannot be read back: {error}") from error
+
+
+def _check_named(fragment: Fragment, bad: Mapping[int, str]) -> None:
+    for position, bookie in bad.items():
+        if not 0 <= position < len(fragment.ensemble) or fragment.ensemble[position] != bookie:
+            raise MetadataVersionConflict(
+                f"ledger {fragment.ledger_id}: position {position} of the segment from entry {fragment.first_entry} "
+                f"does not name {bookie}; check the ledger again"
+            )
+
+
+def _different_entries(fragment: Fragment, positions: Collection[int]) -> int:
+    """Entries that at least one of the positions holds."""
+    quorums = fragment.quorums
+    periods, rest = divmod(fragment.count, quorums.ensemble)
+    held = [
+        any(quorums.holds(position, fragment.first_entry + place) for position in positions)
+        for place in range(quorums.ensemble)
+    ]
+    return periods * sum(held) + sum(held[:rest])

@@ -1,0 +1,215 @@
+"""The copying of one fragment: pieces of entries, read from the sources and sent to the targets, several at once.
+
+Invariants
+- A piece takes room in the window, as large as it is expected to be, before it is read; the room is put right once its
+  size is known, and given back when every target has acknowledged it.
+- Once an entry turned out to be unreadable nothing more is sent: the rest is only read, to name every entry of that
+  kind (up to `MAX_UNREADABLE`, then the copying ends).
+- Nothing is under way once `run` has ended, however it ended.
+
+Event loop only.
+
+Source: reference auto-recovery, section 7.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from bookie_client.access import LedgerAccess
+from bookie_client.connection.pool import Channel
+from bookie_client.context import ClientContext
+from bookie_client.replication.copy_adds import CopyAdds
+from bookie_client.replication.fragments import Fragment
+from bookie_client.replication.source_reads import MAX_SINGLES, SourceReads, explained
+from bookie_client.replication.throttle import ReplicationThrottle
+from bookie_client.writing.window import Window
+from bookie_protocol.errors import EntriesUnreadable, PodkeeperError
+
+MAX_PIECES: Final = 16
+"""Pieces of one replicator that are under way at once."""
+FIRST_PIECE: Final = 16
+"""Entries of the first piece, which is read alone, when nothing is known of their sizes."""
+ENTRY_COST: Final = 200
+"""Bytes that an entry costs here beyond what is stored, about."""
+PIECES_PER_WINDOW: Final = 8
+PIECES_PER_SECOND: Final = 4
+"""Under a throttle a piece is at most this part of a second's budget."""
+MAX_UNREADABLE: Final = 1_000
+
+
+class CopyLimits(NamedTuple):
+    """What all fragments of one replicator share."""
+
+    window: Window
+    max_window_bytes: int
+    throttle: ReplicationThrottle
+    entry_batch_size: int
+    batch_reads: bool
+
+    @classmethod
+    def of(
+        cls, max_bytes_in_flight: int, throttle: ReplicationThrottle, entry_batch_size: int, batch_reads: bool
+    ) -> CopyLimits:
+        window = Window(MAX_PIECES, max_bytes_in_flight, 0)
+        return cls(window, max_bytes_in_flight, throttle, entry_batch_size, batch_reads)
+
+
+class FragmentCopy:
+    """One copying. `targets`: position -> who gets its entries; `average`: stored bytes of an entry, if known; `told`
+    is called after each piece with different entries, and bytes, copied so far."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        fragment: Fragment,
+        access: LedgerAccess,
+        sources: SourceReads,
+        targets: Mapping[int, str],
+        limits: CopyLimits,
+        average: int | None,
+        told: Callable[[int, int], None],
+    ) -> None:
+        self._context = context
+        self._fragment = fragment
+        self._sources = sources
+        self._limits = limits
+        self._average = average
+        self._told = told
+        self._channels: dict[int, Channel] = {
+            position: context.pool.channel(bookie, fragment.ledger_id) for position, bookie in targets.items()
+        }
+        channel = next(iter(self._channels.values()))
+        self._encode = channel.dialect.add_encoder(fragment.ledger_id, access.master_key, background=True)
+        quorums = fragment.quorums
+        self._needs = quorums.holds if quorums.ensemble != quorums.write else None
+        self._max_bytes = min(
+            context.options.batch_read_bytes,
+            context.options.max_frame_size,
+            max(1, limits.max_window_bytes // PIECES_PER_WINDOW),
+        )
+        self._unreadable: dict[int, dict[str, PodkeeperError]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        self.entries = 0
+        """Different entries that were stored wherever they are needed."""
+        self.copies = 0
+        self.nbytes = 0
+        """Of all copies, as stored."""
+
+    async def run(self) -> None:
+        """Copy everything. Raises `EntriesUnreadable`, and what a target refused with."""
+        try:
+            await self._start_pieces()
+            while self._tasks and self._failure is None:
+                await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.wait(tasks)
+        if self._failure is not None:
+            raise self._failure
+        if self._unreadable:
+            raise self._unreadable_error()
+
+    def wanted(self) -> Iterator[int]:
+        """The entries that some target needs, ascending."""
+        fragment, needs = self._fragment, self._needs
+        entries = range(fragment.first_entry, fragment.last_entry + 1)
+        if needs is None:
+            return iter(entries)
+        size = fragment.quorums.ensemble
+        places = [any(needs(position, place) for position in self._channels) for place in range(size)]
+        return (entry_id for entry_id in entries if places[entry_id % size])
+
+    # --- pieces ---------------------------------------------------------------------------------------------
+
+    async def _start_pieces(self) -> None:
+        window, throttle = self._limits.window, self._limits.throttle
+        wanted, ordinal = self.wanted(), self._fragment.first_entry
+        while self._failure is None and len(self._unreadable) < MAX_UNREADABLE:
+            ids = list(islice(wanted, self._piece_entries()))
+            if not ids:
+                return
+            by_batch = len(ids) > 1 and self._sources.reads_batches
+            expected = len(ids) * (self._average or ENTRY_COST)
+            reserved = expected + len(ids) * ENTRY_COST
+            await window.acquire(reserved)
+            try:
+                await throttle.read(expected, 1 if by_batch else len(ids))
+            except BaseException:
+                window.release(1, reserved)
+                raise
+            task = asyncio.get_running_loop().create_task(
+                self._piece(ids, ordinal, expected), name=f"copy of ledger {self._fragment.ledger_id}"
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+            ordinal += 1
+            if self._average is None:
+                await asyncio.wait([task])
+
+    def _piece_entries(self) -> int:
+        if self._average is None:
+            return min(FIRST_PIECE, self._limits.entry_batch_size)
+        nbytes = self._max_bytes
+        rate = self._limits.throttle.bytes_per_second
+        if rate is not None:
+            nbytes = min(nbytes, int(rate) // PIECES_PER_SECOND)
+        # A little less than would fit: a batch that is cut short costs another request.
+        count = min(self._limits.entry_batch_size, nbytes * 9 // 10 // (self._average + 4))
+        return max(1, count if self._sources.reads_batches else min(count, MAX_SINGLES))
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None and self._failure is None:
+            self._failure = task.exception()
+
+    async def _piece(self, ids: Sequence[int], ordinal: int, expected: int) -> None:
+        window, throttle = self._limits.window, self._limits.throttle
+        reserved = expected + len(ids) * ENTRY_COST
+        try:
+            found, errors = await self._sources.read(ids, ordinal, self._max_bytes)
+            nbytes = sum(map(len, found.values()))
+            window.release(0, expected - nbytes)
+            reserved += nbytes - expected
+            throttle.correct_read(nbytes - expected)
+            if found:
+                self._learn(nbytes // len(found))
+            self._unreadable.update(errors)
+            if not self._unreadable:
+                await self._store(ids, found)
+        finally:
+            window.release(1, reserved)
+
+    async def _store(self, ids: Sequence[int], found: Mapping[int, bytes]) -> None:
+        entries = [(entry_id, found[entry_id]) for entry_id in ids]
+        nbytes = copies = 0
+        for position in self._channels:
+            mine = [len(entry) for entry_id, entry in entries if self._needs is None or self._needs(position, entry_id)]
+            nbytes += sum(mine)
+            copies += len(mine)
+        await self._limits.throttle.write(nbytes, copies)
+        adds = CopyAdds(self._fragment.ledger_id, self._channels)
+        try:
+            self.copies += await adds.store(entries, self._encode, self._context.transactions, self._needs)
+        finally:
+            adds.close()
+        self.entries += len(entries)
+        self.nbytes += nbytes
+        self._told(self.entries, self.nbytes)
+
+    def _learn(self, seen: int) -> None:
+        self._average = seen if self._average is None else (3 * self._average + seen) // 4
+
+    def _unreadable_error(self) -> EntriesUnreadable:
+        found = dict(sorted(self._unreadable.items())[:MAX_UNREADABLE])
+        said = explained(self._fragment.ledger_id, found)
+        error = EntriesUnreadable(f"no replica can give some entries, so nothing was exchanged: {said}")
+        error.entries = tuple(found)
+        return error

@@ -1,0 +1,88 @@
+"""The metadata side of re-replication: which segment it is, and the exchange of its bookies by compare-and-set.
+
+Invariants
+- Only the named positions of one segment change, and only where they still name the bookie that is replaced.
+- An ensemble never names a bookie twice.
+- A segment that its writer may still change is left alone; so is one that is not what it was when the copies were made.
+
+Event loop only.
+
+Source: reference auto-recovery, sections 5 and 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bookie_client.client import Client
+from bookie_client.metadata_update import update_metadata
+from bookie_client.replication.fragments import Fragment, fragments
+from bookie_protocol.errors import LedgerNotClosed, MetadataNotFound, MetadataVersionConflict, NoSuchLedger
+from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
+from bookie_protocol.metadata_service.interface import Versioned
+
+
+def closed_fragment(metadata: LedgerMetadata, fragment: Fragment) -> Fragment:
+    """The same fragment by the metadata as they are stored now.
+
+    Raises `LedgerNotClosed` when it may still grow, `MetadataVersionConflict` when the segment is gone or has another
+    ensemble.
+    """
+    for now in fragments(metadata.ledger_id, metadata, -1):
+        if now.first_entry != fragment.first_entry:
+            continue
+        if not now.is_closed:
+            raise LedgerNotClosed(
+                f"ledger {metadata.ledger_id} is {metadata.state.value}, and its last segment, from entry "
+                f"{now.first_entry}, may still grow: close it, or recover it first"
+            )
+        if now.ensemble != fragment.ensemble:
+            raise _changed(fragment, f"its ensemble is {list(now.ensemble)} by now, not {list(fragment.ensemble)}")
+        return now
+    raise _changed(fragment, "it exists no more")
+
+
+async def exchange_bookies(
+    client: Client, stored: Versioned[LedgerMetadata], fragment: Fragment, targets: Mapping[int, str]
+) -> Ensemble:
+    """Name the targets in the place of the bookies that stood at their positions; returns the ensemble as stored then.
+
+    Raises `MetadataVersionConflict` (the segment is not what it was), `NoSuchLedger` (deleted), `MetadataUnavailable`.
+    """
+    first = fragment.first_entry
+    exchanged = {position: (fragment.ensemble[position], bookie) for position, bookie in targets.items()}
+
+    def needed(metadata: LedgerMetadata) -> bool:
+        ensemble = _ensemble(metadata, fragment)
+        return any(ensemble[position] == old for position, (old, _) in exchanged.items())
+
+    def transform(metadata: LedgerMetadata) -> LedgerMetadata:
+        ensemble = list(_ensemble(metadata, fragment))
+        for position, (old, new) in exchanged.items():
+            if ensemble[position] == old:
+                ensemble[position] = new
+        if len(set(ensemble)) < len(set(fragment.ensemble)):
+            raise _changed(fragment, f"somebody else gave it one of the new bookies {sorted(targets.values())}")
+        return metadata.with_ensemble(first, ensemble)
+
+    try:
+        written = await update_metadata(client.metadata_service.ledgers, stored, needed, transform)
+    except MetadataNotFound as error:
+        raise NoSuchLedger(f"ledger {fragment.ledger_id} was deleted while it was copied") from error
+    return written.value.ensembles[first]
+
+
+def _ensemble(metadata: LedgerMetadata, fragment: Fragment) -> Ensemble:
+    for now in fragments(metadata.ledger_id, metadata, -1):
+        if now.first_entry == fragment.first_entry:
+            if not now.is_closed or now.last_entry != fragment.last_entry:
+                raise _changed(fragment, "its end is not what it was")
+            return now.ensemble
+    raise _changed(fragment, "it exists no more")
+
+
+def _changed(fragment: Fragment, what: str) -> MetadataVersionConflict:
+    return MetadataVersionConflict(
+        f"ledger {fragment.ledger_id}: the segment from entry {fragment.first_entry} was changed by somebody else, "
+        f"{what}; check the ledger again"
+    )

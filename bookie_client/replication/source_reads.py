@@ -1,0 +1,257 @@
+"""Reading the entries of one fragment for copies: from good replicas, by batch where possible, with fall-over.
+
+Invariants
+- What is handed out is the stored entry as it is, of a replica whose digest (where the ledger recorded one) and ids
+  were verified.
+- An entry is given up only when every bookie of its write set was asked. Good replicas come first, those in trouble
+  after them, replicas that are to be replaced last.
+- Consecutive pieces begin with different good replicas, so that all of them work.
+- "Too many requests" is answered by waiting, a bounded number of times.
+
+Nothing here is a task per entry: a piece is one batch read, or one future for all its single reads. Event loop only.
+
+Source: reference auto-recovery, section 7; reference client protocol, sections 11.2 and 11.5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from bookie_client.access import LedgerAccess
+from bookie_client.connection.request import Request
+from bookie_client.context import ClientContext
+from bookie_client.replication.fragments import Fragment
+from bookie_protocol.entry import ENTRY_HEADER_SIZE, ENTRY_IDS
+from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NotThere, PodkeeperError, TooManyRequests
+
+MAX_SINGLES: Final = 256
+"""Single reads of one piece that are under way at once."""
+BUSY_ROUNDS: Final = 8
+BUSY_SECONDS: Final = 0.05
+"""The first pause after "too many requests"; doubles with each."""
+
+Errors = dict[int, dict[str, PodkeeperError]]
+"""By entry: what each bookie said."""
+
+
+class SourceReads:
+    """The sources of one fragment. `replaced`: positions whose bookies are asked last."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        fragment: Fragment,
+        access: LedgerAccess,
+        replaced: Collection[int],
+        *,
+        batch_reads: bool,
+    ) -> None:
+        self._context = context
+        self._fragment = fragment
+        self._digest = access.digest
+        self._replaced = frozenset(replaced)
+        self._loop = asyncio.get_running_loop()
+        self._trouble: Counter[str] = Counter()
+        quorums = fragment.quorums
+        self._holds_all = quorums.ensemble == quorums.write
+        self._batch_reads = batch_reads and self._holds_all
+
+    @property
+    def reads_batches(self) -> bool:
+        """Whether some good replica may be asked for many entries at once."""
+        now, may_ask = self._loop.time(), self._context.batch_support.may_ask
+        return self._batch_reads and any(
+            may_ask(bookie, now)
+            for position, bookie in enumerate(self._fragment.ensemble)
+            if position not in self._replaced
+        )
+
+    async def read(self, ids: Sequence[int], ordinal: int, max_bytes: int) -> tuple[dict[int, bytes], Errors]:
+        """The entries that some replica gave, and what all replicas said of the others. `ids` ascend; `ordinal`: the
+        place of the piece among the pieces; `max_bytes` limits each batch."""
+        found: dict[int, bytes] = {}
+        errors: Errors = defaultdict(dict)
+        missing = await self._ask_all(ids, ordinal, max_bytes, found, errors)
+        pause = BUSY_SECONDS
+        for _ in range(BUSY_ROUNDS):
+            busy = [entry for entry in missing if any(isinstance(e, TooManyRequests) for e in errors[entry].values())]
+            if not busy:
+                break
+            await asyncio.sleep(pause)
+            pause *= 2
+            missing = sorted({*missing} - {*busy} | {*await self._ask_all(busy, ordinal, max_bytes, found, errors)})
+        return found, {entry: errors[entry] for entry in missing}
+
+    async def read_from(
+        self, bookie: str, ids: Sequence[int], max_bytes: int, found: dict[int, bytes], errors: Errors
+    ) -> None:
+        """Ask one bookie for all of these entries, as few requests as possible."""
+        done = 0
+        while self._may_batch(bookie, ids, done):
+            first = ids[done]
+            try:
+                entries = await self._context.operations.batch_read(
+                    bookie, self._fragment.ledger_id, first, len(ids) - done, max_bytes
+                )
+            except BookieUnavailable as error:
+                self._unavailable(bookie, ids[done:], error, errors)
+                return
+            except PodkeeperError as error:
+                self._context.batch_support.judge(bookie, error, self._loop.time())
+                break
+            self._context.batch_support.served(bookie)
+            entries = entries[: len(ids) - done]
+            self._take(bookie, first, entries, found, errors)
+            done += len(entries)
+        for start in range(done, len(ids), MAX_SINGLES):
+            some = ids[start : start + MAX_SINGLES]
+            if not await self._singly(bookie, some, found, errors):
+                self._unavailable(bookie, ids[start + len(some) :], errors[some[-1]][bookie], errors)
+                return
+
+    # --- order ----------------------------------------------------------------------------------------------
+
+    def _candidates(self, entry_id: int, ordinal: int, shunned: Collection[str]) -> list[str]:
+        ensemble = self._fragment.ensemble
+        positions = range(len(ensemble)) if self._holds_all else self._fragment.write_set(entry_id)
+        good = [ensemble[position] for position in positions if position not in self._replaced]
+        if good:
+            first = ordinal % len(good)
+            good = good[first:] + good[:first]
+            good.sort(key=lambda bookie: bookie in shunned or bookie in self._trouble)
+        return good + [ensemble[position] for position in positions if position in self._replaced]
+
+    async def _ask_all(
+        self, ids: Sequence[int], ordinal: int, max_bytes: int, found: dict[int, bytes], errors: Errors
+    ) -> list[int]:
+        """Ask replica after replica; returns what none gave."""
+        size = self._fragment.quorums.ensemble
+        health = self._context.health
+        shunned = health.failed_lately() | health.slow()
+        places = {0} if self._holds_all else {entry % size for entry in ids}
+        orders = {place: self._candidates(place, ordinal, shunned) for place in places}
+        missing: list[int] = list(ids)
+        for turn in range(self._fragment.quorums.write):
+            asked: dict[str, list[int]] = defaultdict(list)
+            for entry in missing:
+                asked[orders[0 if self._holds_all else entry % size][turn]].append(entry)
+            reads = [self.read_from(bookie, some, max_bytes, found, errors) for bookie, some in asked.items()]
+            if len(reads) == 1:
+                await reads[0]
+            else:
+                await asyncio.gather(*reads)
+            missing = [entry for entry in missing if entry not in found]
+            if not missing:
+                break
+        return missing
+
+    # --- requests -------------------------------------------------------------------------------------------
+
+    def _may_batch(self, bookie: str, ids: Sequence[int], done: int) -> bool:
+        rest = len(ids) - done
+        if not self._batch_reads or rest < 2 or ids[-1] - ids[done] != rest - 1:
+            return False
+        return self._context.batch_support.may_ask(bookie, self._loop.time())
+
+    async def _singly(self, bookie: str, ids: Sequence[int], found: dict[int, bytes], errors: Errors) -> bool:
+        """One request each, all at once; False when the bookie was unreachable in the end."""
+        run = _SingleReads(self._loop, ids)
+        channel = self._context.pool.channel(bookie, self._fragment.ledger_id)
+        read, transactions, ledger_id = channel.dialect.read, self._context.transactions, self._fragment.ledger_id
+        try:
+            for entry_id in ids:
+                key, frame = read(next(transactions), ledger_id, entry_id)
+                channel.send_read(frame, key, _SingleRead(run, ledger_id, entry_id))
+            await run.done
+        finally:
+            run.is_over = True
+        for entry_id, error in run.errors.items():
+            errors[entry_id][bookie] = error
+        for entry_id, entry in run.entries.items():
+            self._take(bookie, entry_id, (entry,), found, errors)
+        last = run.errors.get(ids[-1])
+        if isinstance(last, BookieUnavailable):
+            self._trouble[bookie] += 1
+            return False
+        return True
+
+    def _unavailable(self, bookie: str, ids: Iterable[int], error: PodkeeperError, errors: Errors) -> None:
+        self._trouble[bookie] += 1
+        for entry_id in ids:
+            errors[entry_id][bookie] = error
+
+    def _take(self, bookie: str, first: int, entries: Sequence[bytes], found: dict[int, bytes], errors: Errors) -> None:
+        digest_of, unpack, ledger_id = self._digest.digest, ENTRY_IDS.unpack_from, self._fragment.ledger_id
+        payload_at = ENTRY_HEADER_SIZE + self._digest.size
+        for entry_id, entry in enumerate(entries, first):
+            if len(entry) >= payload_at:
+                digest = digest_of(entry[:ENTRY_HEADER_SIZE], entry[payload_at:])
+                if digest == entry[ENTRY_HEADER_SIZE:payload_at] and unpack(entry) == (ledger_id, entry_id):
+                    found[entry_id] = entry
+                    continue
+            errors[entry_id][bookie] = self._mismatch(entry_id, entry)
+            self._context.damaged_replicas[bookie] += 1
+
+    def _mismatch(self, entry_id: int, entry: bytes) -> DigestMismatch:
+        try:
+            self._digest.verify(entry, self._fragment.ledger_id, entry_id)
+        except DigestMismatch as error:
+            return error
+        raise AssertionError("the digest manager disagrees with itself")
+
+
+class _SingleReads:
+    """Some reads of one bookie, and one future for all."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ids: Sequence[int]) -> None:
+        self.done: asyncio.Future[None] = loop.create_future()
+        self.entries: dict[int, bytes] = {}
+        self.errors: dict[int, PodkeeperError] = {}
+        self.is_over = False
+        self._left = len(ids)
+
+    def ended(self) -> None:
+        self._left -= 1
+        if not self._left and not self.done.done():
+            self.done.set_result(None)
+
+
+class _SingleRead(Request):
+    __slots__ = ("_entry_id", "_ledger_id", "_run")
+
+    def __init__(self, run: _SingleReads, ledger_id: int, entry_id: int) -> None:
+        self._run = run
+        self._ledger_id = ledger_id
+        self._entry_id = entry_id
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self._run.is_over
+
+    def answered(self, entry: bytes, max_lac: int | None) -> None:
+        self._run.entries[self._entry_id] = entry
+        self._run.ended()
+
+    def failed(self, error: PodkeeperError) -> None:
+        self._run.errors[self._entry_id] = error
+        self._run.ended()
+
+    def describe(self) -> str:
+        return f"the read of entry {self._entry_id} of ledger {self._ledger_id}"
+
+
+def explained(ledger_id: int, errors: Mapping[int, Mapping[str, PodkeeperError]], most: int = 3) -> str:
+    """For messages: the entries, and of the first ones what each bookie said."""
+    parts = []
+    for entry_id, said in list(errors.items())[:most]:
+        who = "; ".join(f"{bookie}: {_brief(error)}" for bookie, error in said.items())
+        parts.append(f"entry {entry_id} ({who})")
+    more = len(errors) - most
+    return f"ledger {ledger_id}: {', '.join(parts)}" + (f" and {more} more" if more > 0 else "")
+
+
+def _brief(error: PodkeeperError) -> str:
+    return f"does not have it ({type(error).__name__})" if isinstance(error, NotThere) else str(error)

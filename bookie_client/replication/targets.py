@@ -1,0 +1,128 @@
+"""Choosing the bookies that get new copies.
+
+Invariants
+- A target is writable, reachable, neither in the ensemble nor excluded: it is connected before anything is copied.
+- A bookie that is being decommissioned is no target, whoever copies.
+- The placement policy decides, with the client's `random`.
+
+Event loop only.
+
+Source: reference auto-recovery, sections 6.4 and 7; reference client protocol, section 16.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from bookie_client.client import Client
+from bookie_client.placement.policy import Adherence, ClusterView, Placement, ReplacementRequest
+from bookie_client.replication.fragments import Fragment
+from bookie_protocol.errors import BookieReadOnly, BookieUnavailable, MetadataNotFound, NotEnoughBookies
+from bookie_protocol.metadata_service.records import DECOMMISSION
+
+MAX_ROUNDS: Final = 8
+
+
+class Targets(NamedTuple):
+    """`chosen`: position -> new bookie; `unfilled`: positions without a spare, and why."""
+
+    chosen: dict[int, str]
+    unfilled: dict[int, str]
+
+
+async def choose_targets(
+    client: Client, fragment: Fragment, bad: Mapping[int, str], excluded: Mapping[str, str]
+) -> Targets:
+    """Spares for the bad positions, as many as there are. Raises `NotEnoughBookies` when there is none at all."""
+    placement = await _reachable(client, fragment, bad, excluded, mend=False)
+    unfilled = {position: placement.unfilled.get(position, "no spare bookie") for position in bad}
+    chosen = {
+        position: placement.ensemble[position]
+        for position in bad
+        if placement.ensemble[position] != fragment.ensemble[position]
+    }
+    for position in chosen:
+        del unfilled[position]
+    if bad and not chosen:
+        raise _no_spare(fragment, unfilled)
+    return Targets(chosen, unfilled)
+
+
+async def choose_mending(
+    client: Client, fragment: Fragment, bad: Mapping[int, str], excluded: Mapping[str, str]
+) -> Targets:
+    """The exchanges with which the ensemble obeys the placement policy, and the bad positions are filled; none if it
+    obeys already. Raises `NotEnoughBookies` when none help."""
+    view = await _view(client, excluded)
+    report = client.placement.check(fragment.ensemble, fragment.quorums, view)
+    if not bad and report.adherence is not Adherence.FAIL:
+        return Targets({}, {})
+    placement = await _reachable(client, fragment, bad, excluded, mend=True)
+    chosen = {
+        position: bookie for position, bookie in enumerate(placement.ensemble) if bookie != fragment.ensemble[position]
+    }
+    if not chosen or (not bad and placement.report.adherence is Adherence.FAIL):
+        why = "; ".join(placement.report.problems) or client.placement.rule
+        raise NotEnoughBookies(
+            f"ledger {fragment.ledger_id}, entries from {fragment.first_entry}: no exchange of bookies makes the "
+            f"ensemble obey the placement policy ({why})"
+        )
+    unfilled = {position: placement.unfilled.get(position, "no spare bookie") for position in bad}
+    for position in chosen:
+        unfilled.pop(position, None)
+    return Targets(chosen, unfilled)
+
+
+async def check_in_place(client: Client, bookies: Mapping[int, str]) -> None:
+    """Bookies that are to be filled again: raises `BookieReadOnly` (it is not writable), `BookieUnavailable`."""
+    writable = await client.bookies.writable()
+    for bookie in sorted(set(bookies.values())):
+        if bookie not in writable:
+            raise BookieReadOnly(f"bookie {bookie} is not writable, so its copies cannot be restored in place")
+        if not await client.context.pool.reachable(bookie):
+            raise BookieUnavailable(f"bookie {bookie} cannot be reached, so its copies cannot be restored in place")
+
+
+# --- inside -------------------------------------------------------------------------------------------------------
+
+
+async def _view(client: Client, excluded: Mapping[str, str]) -> ClusterView:
+    try:
+        leaving = await client.metadata_service.records(DECOMMISSION).names()
+    except MetadataNotFound:
+        leaving = frozenset()
+    refused = dict.fromkeys(sorted(leaving), "it is being decommissioned") | dict(excluded)
+    view = await client.cluster_view()
+    return replace(view, excluded={**view.excluded, **refused})
+
+
+async def _reachable(
+    client: Client, fragment: Fragment, bad: Mapping[int, str], excluded: Mapping[str, str], *, mend: bool
+) -> Placement:
+    """The policy's choice, with bookies that cannot be reached left out."""
+    context, policy = client.context, client.placement
+    view = await _view(client, excluded)
+    while True:
+        request = ReplacementRequest(
+            ensemble=fragment.ensemble, failed=bad, quorums=fragment.quorums, cluster=view, random=context.random
+        )
+        placement = policy.mend(request) if mend else policy.replacement(request)
+        chosen = sorted(set(placement.ensemble).difference(fragment.ensemble))
+        reached = await asyncio.gather(*map(context.pool.reachable, chosen))
+        unreachable = [bookie for bookie, reachable in zip(chosen, reached, strict=True) if not reachable]
+        if not unreachable:
+            context.placement_inputs.tell_relaxed(placement)
+            return placement
+        # Each round leaves out at least one more bookie, so this ends.
+        left_out = dict.fromkeys(unreachable, "could not be reached just now")
+        view = replace(view, excluded={**view.excluded, **left_out}, quarantined=context.avoided_bookies())
+
+
+def _no_spare(fragment: Fragment, unfilled: Mapping[int, str]) -> NotEnoughBookies:
+    why = "; ".join(f"{fragment.ensemble[position]}: {reason}" for position, reason in sorted(unfilled.items()))
+    return NotEnoughBookies(
+        f"ledger {fragment.ledger_id}, entries from {fragment.first_entry}: no bookie for new copies ({why})"
+    )
