@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from bookie_pod.cli.cluster import health_check, metadata, view  # noqa: F401 - they add their commands to `cluster`
+from bookie_pod.cli.cluster import (  # noqa: F401 - they add their commands to `cluster`
+    cookie,
+    decommission,
+    health_check,
+    metadata,
+    recover,
+    safety,
+    view,
+)
 from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.whoami import whoami
 

@@ -1,0 +1,184 @@
+"""`bookie cluster cookie`: the cookies that the metadata service keeps for bookies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from bookie_pod.cli.cluster.group import cluster
+from bookie_pod.cli.connection import Cluster, Connection, connects
+from bookie_protocol.errors import (
+    InvalidConfiguration,
+    InvalidCookie,
+    MetadataExists,
+    MetadataNotFound,
+    NotThere,
+    Refused,
+)
+from bookie_protocol.metadata_service.service_info import is_valid_bookie_id
+
+_FILE = click.option(
+    "-cf", "--cookie-file", "path", required=True, metavar="FILE", help="A cookie, as in a VERSION file."
+)
+_BOOKIE = click.argument("bookie_id", metavar="BOOKIE")
+
+
+@cluster.group()
+def cookie() -> None:
+    """Look at and repair the cookies of bookies.
+
+    A cookie ties a bookie's directories to its id and cluster. Deleting one by hand lets the bookie start empty under
+    its old id, and lose what ledgers say that it holds: use `bookie cluster decommission`.
+    """
+
+
+@cookie.command()
+@_BOOKIE
+@_FILE
+@connects
+def create(connection: Connection, bookie_id: str, path: str) -> None:
+    """Store the cookie of FILE for BOOKIE, which has none."""
+    data = _read(path, bookie_id)
+
+    async def work(found: Cluster) -> None:
+        try:
+            await found.service.cookies.create(bookie_id, data)
+        except MetadataExists as error:
+            raise Refused(f"bookie {bookie_id} has a cookie already; nothing was changed") from error
+
+    connection.run(work)
+    click.echo(f"cookie of {bookie_id} created")
+
+
+@cookie.command()
+@_BOOKIE
+@connects
+def get(connection: Connection, bookie_id: str) -> None:
+    """Print the cookie of BOOKIE."""
+
+    async def work(found: Cluster) -> bytes:
+        try:
+            return (await found.service.cookies.read(bookie_id)).value
+        except MetadataNotFound as error:
+            raise _none(bookie_id) from error
+
+    click.echo(connection.run(work), nl=False)
+
+
+@cookie.command()
+@_BOOKIE
+@_FILE
+@connects
+def update(connection: Connection, bookie_id: str, path: str) -> None:
+    """Replace the cookie of BOOKIE by the one of FILE."""
+    data = _read(path, bookie_id)
+
+    async def work(found: Cluster) -> None:
+        try:
+            known = await found.service.cookies.read(bookie_id)
+            await found.service.cookies.update(bookie_id, data, known.version)
+        except MetadataNotFound as error:
+            raise _none(bookie_id) from error
+
+    connection.run(work)
+    click.echo(f"cookie of {bookie_id} updated")
+
+
+@cookie.command()
+@_BOOKIE
+@click.option("--force", is_flag=True, help="Also while the bookie is registered, or ledgers name it.")
+@connects
+def delete(connection: Connection, bookie_id: str, force: bool) -> None:
+    """Delete the cookie of BOOKIE. Refuses while the bookie is registered or any ledger names it."""
+
+    async def work(found: Cluster) -> None:
+        try:
+            known = await found.service.cookies.read(bookie_id)
+            if not force:
+                await _check_unneeded(found, bookie_id)
+            await found.service.cookies.delete(bookie_id, known.version)
+        except MetadataNotFound as error:
+            raise _none(bookie_id) from error
+
+    connection.run(work)
+    click.echo(f"cookie of {bookie_id} deleted")
+
+
+@cookie.command()
+@_BOOKIE
+@click.option("-j", "--journal-dirs", required=True, metavar="DIRS", help="Journal directories, with commas.")
+@click.option("-l", "--ledger-dirs", required=True, metavar="DIRS", help="Ledger directories, with commas.")
+@click.option("-ix", "--index-dirs", metavar="DIRS", help="Index directories, with commas, if they are apart.")
+@click.option("-i", "--instance-id", metavar="ID", help="Instance id. [default: the cluster's]")
+@click.option("-o", "--output-file", "path", required=True, metavar="FILE", help="Where to write it.")
+@connects
+def generate(
+    connection: Connection,
+    bookie_id: str,
+    journal_dirs: str,
+    ledger_dirs: str,
+    index_dirs: str | None,
+    instance_id: str | None,
+    path: str,
+) -> None:
+    """Write the cookie that BOOKIE would have with these directories to FILE. Changes nothing in the cluster."""
+    from bookie_pod.node.cookies import BookieDirectories, Cookie, format_cookie
+
+    _check_id(bookie_id)
+
+    async def work(found: Cluster) -> str | None:
+        return await found.service.cluster.instance_id()
+
+    directories = BookieDirectories(
+        _split(journal_dirs), _split(ledger_dirs), _split(index_dirs) if index_dirs is not None else None
+    )
+    instance = instance_id if instance_id is not None else connection.run(work)
+    Path(path).write_bytes(format_cookie(Cookie.expected(bookie_id, directories, instance)))
+    click.echo(f"cookie of {bookie_id} written to {path}")
+
+
+async def _check_unneeded(found: Cluster, bookie_id: str) -> None:
+    from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
+    from bookie_pod.autorecovery.decommission.survey import survey
+
+    presence = await presence_of(found.service, bookie_id)
+    if presence is not Presence.ABSENT:
+        raise Refused(f"bookie {bookie_id} is {presence.value}: its cookie stays; use `bookie cluster decommission`")
+    left = (await survey(found.service, bookie_id)).left()
+    if left:
+        raise Refused(
+            f"{len(left)} ledgers need bookie {bookie_id}, such as {min(left)}: its cookie stays; use `bookie cluster"
+            " decommission`"
+        )
+
+
+def _none(bookie_id: str) -> NotThere:
+    return NotThere(f"bookie {bookie_id} has no cookie")
+
+
+def _read(path: str, bookie_id: str) -> bytes:
+    """The cookie in a file, which must be this bookie's."""
+    from bookie_pod.node.cookies import parse_cookie
+
+    _check_id(bookie_id)
+    data = Path(path).read_bytes()
+    try:
+        found = parse_cookie(data, path)
+    except InvalidCookie as error:
+        raise InvalidConfiguration(str(error)) from error
+    if found.bookie_id != bookie_id:
+        raise InvalidConfiguration(f"{path} is the cookie of bookie {found.bookie_id}, not of {bookie_id}")
+    return data
+
+
+def _check_id(bookie_id: str) -> None:
+    if not is_valid_bookie_id(bookie_id):
+        raise InvalidConfiguration(f"{bookie_id!r} is no bookie id")
+
+
+def _split(text: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in text.split(","))
+    if not all(parts):
+        raise InvalidConfiguration(f"{text!r} is no list of directories")
+    return parts

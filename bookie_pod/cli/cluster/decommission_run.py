@@ -1,0 +1,221 @@
+"""What `bookie cluster decommission` does: plan, run with progress, status, undo."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+
+from bookie_client.replication.replicator import ReplicationOptions
+from bookie_client.replication.throttle import ReplicationThrottle
+from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
+from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
+from bookie_pod.autorecovery.decommission.moving import ClientMover
+from bookie_pod.autorecovery.decommission.plan import DecommissionPlan, make_plan
+from bookie_pod.autorecovery.decommission.presence import HttpBookieAdmin
+from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Form, Phase
+from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
+from bookie_pod.autorecovery.decommission.undo import undo
+from bookie_pod.cli.cluster.drain_view import duration, shown_size, while_draining
+from bookie_pod.cli.connection import Cluster
+from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.tables import facts, print_table
+from bookie_protocol.errors import InvalidConfiguration, NotThere, Refused
+
+
+@dataclass(frozen=True, slots=True)
+class AdminAccess:
+    """How bookies' admin API is reached."""
+
+    url: str | None = None
+    token_file: str | None = None
+    ca_file: str | None = None
+
+    def open(self, cluster: Cluster) -> HttpBookieAdmin:
+        """`InvalidConfiguration` for a file that cannot be used."""
+        token = _words(self.token_file, "--token-file")[0] if self.token_file is not None else None
+        tls = None
+        if self.ca_file is not None:
+            try:
+                tls = ssl.create_default_context(cafile=self.ca_file)
+            except OSError as error:
+                raise InvalidConfiguration(f"--ca-file {self.ca_file}: {error.strerror or 'no PEM file'}") from error
+        return HttpBookieAdmin(cluster.service, url=self.url, token=token, tls=tls)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line says. `rate`: bytes a second, None: no limit; `grace` in seconds."""
+
+    bookie_id: str
+    form: Form | None
+    delete_cookie: bool
+    recover_open: bool
+    grace: float
+    rate: int | None
+    parallel: int
+    accepted_losses: frozenset[int]
+    force: bool
+
+
+def form(*, stopped: bool, live: bool) -> Form | None:
+    """The form that is demanded."""
+    return Form.STOPPED if stopped else Form.LIVE if live else None
+
+
+def read_ledger_ids(path: str) -> frozenset[int]:
+    """The ids in a file. `InvalidConfiguration` names what is none."""
+    ids = set()
+    for word in _words(path, "--accept-loss"):
+        if not (word.isascii() and word.isdecimal()):
+            raise InvalidConfiguration(f"--accept-loss {path}: {word[:50]!r} is no ledger id")
+        ids.add(int(word))
+    return frozenset(ids)
+
+
+def _words(path: str, option: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            words = file.read().split()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "not UTF-8 text"
+        raise InvalidConfiguration(f"{option} {path}: {reason}") from error
+    if not words:
+        raise InvalidConfiguration(f"{option} {path}: the file is empty")
+    return words
+
+
+def coordinator_name() -> str:
+    """Who works on a decommission, for people."""
+    return f"{socket.gethostname()}/{os.getpid()}"
+
+
+# --- carrying it out ------------------------------------------------------------------------------------------
+
+
+async def carry_out(cluster: Cluster, wanted: Wanted, admin: AdminAccess, *, as_json: bool) -> int:
+    """Begin or resume, show progress until it is done, print the proof."""
+    service = cluster.service
+    reach = admin.open(cluster)
+    store = DecommissionStore(service)
+    if await store.active(wanted.bookie_id) is None:
+        plan = await make_plan(cluster.client, service, wanted.bookie_id)
+        for line in plan.warnings:
+            click.echo(f"warning: {line}", err=True)
+        if plan.refusals and not wanted.force:
+            raise Refused(f"{'; '.join(plan.refusals)} (--force begins all the same)")
+    throttle = ReplicationThrottle(wanted.rate)
+    options = DrainOptions(wanted.parallel, wanted.grace, wanted.recover_open)
+    mover = ClientMover(cluster.client, ReplicationOptions(throttle=throttle))
+    coordinator = Coordinator(Parts(service, mover, reach, options, wanted.form))
+    request = DecommissionRequest(wanted.bookie_id, coordinator_name(), wanted.delete_cookie, wanted.accepted_losses)
+    record = await while_draining(coordinator.run(request), coordinator.watched, f"decommission of {wanted.bookie_id}")
+    if as_json:
+        click.echo(json.dumps(record_members(record)))
+    else:
+        for line in _done(record):
+            click.echo(line)
+    return CommandExit.OK
+
+
+def _done(record: DecommissionRecord) -> list[str]:
+    proof, moved = record.proof, record.progress
+    lines = [f"copied {shown_size(moved.bytes_copied)} of {moved.ledgers_total} ledgers"]
+    if proof is not None:
+        lines.append(f"proven: of {proof.ledgers} ledgers and {proof.marks} marks none names {record.bookie_id}")
+    if record.accepted_losses:
+        lines.append(f"given up: what it held of {len(record.accepted_losses)} ledgers")
+    lines.append("its cookie is deleted" if record.delete_cookie else "its cookie was kept")
+    if record.form is Form.LIVE:
+        lines.append(f"now stop {record.bookie_id} and remove its volumes; it must not be started with them again")
+    return lines
+
+
+# --- looking --------------------------------------------------------------------------------------------------
+
+
+async def show_plan(cluster: Cluster, bookie_id: str, *, as_json: bool) -> int:
+    """Print the plan. The exit code is that of a refusal if it would be refused."""
+    plan = await make_plan(cluster.client, cluster.service, bookie_id)
+    if as_json:
+        click.echo(json.dumps(plan_members(plan)))
+    else:
+        _print_plan(plan)
+    return CommandExit.REFUSED if plan.refusals else CommandExit.OK
+
+
+def _print_plan(plan: DecommissionPlan) -> None:
+    table = facts()
+    table.add_row("bookie", f"{plan.bookie_id}, {plan.presence}{'' if plan.has_cookie else ', without a cookie'}")
+    if plan.under_way is not None:
+        table.add_row("under way", f"{plan.under_way.phase.value}, by {plan.under_way.coordinator}")
+    table.add_row("form", plan.form.value)
+    table.add_row("ledgers", f"{plan.ledgers} of {plan.ledgers_in_cluster}, {plan.open_ledgers} of them not closed")
+    table.add_row("to copy", f"about {shown_size(plan.nbytes)}")
+    table.add_row("targets", f"{len(plan.targets)} bookies with {shown_size(plan.free_bytes)} free")
+    table.add_row("largest ensemble", str(plan.largest_ensemble))
+    recovery = "enabled" if plan.auto_recovery_enabled else "disabled"
+    table.add_row("auto-recovery", f"{recovery}, auditor {plan.auditor or 'none'}, {plan.ledgers_locked} in work")
+    table.add_row("under-replicated", f"{plan.under_replicated} ledgers, {plan.needing_count} of them on this bookie")
+    for line in plan.warnings:
+        table.add_row("warning", line)
+    for line in plan.refusals:
+        table.add_row("refused", line)
+    print_table(table)
+
+
+async def show_status(cluster: Cluster, bookie_id: str, *, as_json: bool) -> int:
+    """Print the stored record."""
+    store = DecommissionStore(cluster.service)
+    active = await store.active(bookie_id)
+    record = active.value if active is not None else await store.finished(bookie_id)
+    if record is None:
+        raise NotThere(f"bookie {bookie_id} is not being decommissioned, and never was")
+    if as_json:
+        click.echo(json.dumps(record_members(record)))
+        return CommandExit.OK
+    progress, table = record.progress, facts()
+    table.add_row("bookie", record.bookie_id)
+    table.add_row("phase", record.phase.value if record.form is None else f"{record.phase.value} ({record.form.value})")
+    table.add_row("by", record.coordinator)
+    table.add_row("ledgers left", f"{progress.ledgers_left} of {progress.ledgers_total}")
+    table.add_row("bytes left", f"{shown_size(progress.bytes_left)}, {shown_size(progress.bytes_copied)} copied")
+    if progress.eta_s is not None and record.phase is Phase.DRAINING:
+        table.add_row("about", duration(progress.eta_s))
+    table.add_row("blocked", str(progress.blocked))
+    for blocker in progress.blockers:
+        table.add_row(f"  ledger {blocker.ledger_id}", blocker.reason)
+    print_table(table)
+    return CommandExit.OK
+
+
+async def take_back(cluster: Cluster, bookie_id: str, admin: AdminAccess, *, as_json: bool) -> int:
+    """Undo, and say what the bookie is now."""
+    done = await undo(cluster.service, admin.open(cluster), bookie_id)
+    if as_json:
+        click.echo(json.dumps({"bookie_id": bookie_id, "undone": True, "made_writable": done.writable}))
+        return CommandExit.OK
+    state = "it is writable again" if done.writable else "its mode was left as it is"
+    click.echo(f"the decommission of {bookie_id} is undone; {state}")
+    return CommandExit.OK
+
+
+def record_members(record: DecommissionRecord) -> dict[str, Any]:
+    """A record as JSON shows it."""
+    shown = asdict(record)
+    shown["phase"] = record.phase.value
+    shown["form"] = record.form.value if record.form is not None else None
+    return shown
+
+
+def plan_members(plan: DecommissionPlan) -> dict[str, Any]:
+    """A plan as JSON shows it."""
+    shown = asdict(plan)
+    shown["form"] = plan.form.value
+    shown["under_way"] = record_members(plan.under_way) if plan.under_way is not None else None
+    return shown | {"free_bytes": plan.free_bytes}

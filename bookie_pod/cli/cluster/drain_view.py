@@ -1,0 +1,122 @@
+"""Progress of a drain on standard error: a live view on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from bookie_pod.autorecovery.decommission.coordinator import Watched
+from bookie_pod.autorecovery.decommission.drain import DrainMeter
+from bookie_pod.autorecovery.decommission.state import DrainProgress, Phase
+
+T = TypeVar("T")
+
+_REDRAW_S: Final = 0.25
+_LINE_S: Final = 10.0
+_SHOWN: Final = 10
+_UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB")
+
+
+async def while_draining(work: Awaitable[T], watched: Watched, title: str) -> T:
+    """Await the work of a coordinator and show how far it is."""
+    return await _while_shown(work, lambda: _coordinator_lines(watched, title), lambda: _notes(watched))
+
+
+async def while_restoring(work: Awaitable[T], meter: DrainMeter, title: str) -> T:
+    """The same for a recovery."""
+    return await _while_shown(work, lambda: [f"{title}: {_line(meter.progress())}", *_blockers(meter.progress())], list)
+
+
+async def _while_shown(work: Awaitable[T], lines: Callable[[], list[str]], notes: Callable[[], list[str]]) -> T:
+    console = Console(stderr=True, highlight=False, markup=False)
+    showing = asyncio.create_task(_show(console, lines, notes))
+    try:
+        return await work
+    finally:
+        showing.cancel()
+        with suppress(asyncio.CancelledError):
+            await showing
+
+
+async def _show(console: Console, lines: Callable[[], list[str]], notes: Callable[[], list[str]]) -> None:
+    if console.is_terminal:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            while True:
+                for note in notes():
+                    live.console.print(note)
+                live.update(Text("\n".join(lines())), refresh=True)
+                await asyncio.sleep(_REDRAW_S)
+    said = ""
+    while True:
+        for note in notes():
+            click.echo(note, err=True)
+        if (line := lines()[0]) != said:
+            click.echo(line, err=True)
+            said = line
+        await asyncio.sleep(_LINE_S)
+
+
+def _notes(watched: Watched) -> list[str]:
+    """Each once."""
+    notes, watched.notes = watched.notes, []
+    return [f"note: {note}" for note in notes]
+
+
+def _coordinator_lines(watched: Watched, title: str) -> list[str]:
+    record, meter = watched.record, watched.meter
+    if record is None:
+        return [f"{title}: begins"]
+    if record.phase is Phase.DRAINING and meter is not None:
+        progress = meter.progress()
+        if not progress.ledgers_total:
+            return [f"{title}: listing ledgers, {watched.ledgers_read} so far", *_waiting(watched)]
+        in_work = [f"  ledger {i}: {shown_size(nbytes)} copied" for i, nbytes in list(meter.in_work.items())[:_SHOWN]]
+        return [f"{title}: {_line(progress)}", *_waiting(watched), *in_work, *_blockers(progress)]
+    detail = f", {watched.ledgers_read} ledgers read" if record.phase is Phase.PROVING else ""
+    return [f"{title}: {record.phase.value}{detail}", *_waiting(watched)]
+
+
+def _waiting(watched: Watched) -> list[str]:
+    return [f"  waits: {watched.waiting_for}"] if watched.waiting_for else []
+
+
+def _line(progress: DrainProgress) -> str:
+    parts = [
+        f"{progress.ledgers_left} of {progress.ledgers_total} ledgers left",
+        f"{shown_size(progress.bytes_left)} of {shown_size(progress.bytes_total)} left",
+        f"{shown_size(progress.bytes_copied)} copied",
+    ]
+    if progress.eta_s:
+        parts.append(f"about {duration(progress.eta_s)}")
+    if progress.blocked:
+        first = progress.blockers[0]
+        parts.append(f"{progress.blocked} blocked (ledger {first.ledger_id}: {first.reason})")
+    return ", ".join(parts)
+
+
+def _blockers(progress: DrainProgress) -> list[str]:
+    return [f"  ledger {blocker.ledger_id}: {blocker.reason}" for blocker in progress.blockers[:_SHOWN]]
+
+
+def shown_size(nbytes: int) -> str:
+    """`1.5 GB`: units of 1000."""
+    value, unit = float(nbytes), 0
+    while value >= 1000 and unit < len(_UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{nbytes} B"
+
+
+def duration(seconds: float) -> str:
+    """`2 h 5 min`, `3 min`, `20 s`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes = whole // 60
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
