@@ -4,6 +4,7 @@ own.
 Invariants
 - "Ready" is what clients see (`bookie_ready`); a cluster of which a part does not get there leaves nothing running.
 - Only processes started here are ever signalled (`bookie_process`).
+- Ports that this cluster chooses are nobody else's until it is stopped (`port_reservation`).
 - A bookie's identity is its name, not its port: the same directory can be started again on other ports.
 
 Threads: event loop only.
@@ -22,6 +23,7 @@ from typing import Final
 from bookie_pod.config.memory import SMALLEST_DEFAULT_MB, default_memory_budget_mb
 from bookie_pod.node.bookie_process import BookieProcess, log_of, start_child
 from bookie_pod.node.bookie_ready import LOOPBACK, wait_ready
+from bookie_pod.node.port_reservation import ReservedPorts
 from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
@@ -59,7 +61,7 @@ class StandaloneCluster:
         self._keys = dict(keys or {})
         self._uri = metadata_uri or ""
         self._metadata_port = metadata_port
-        self._given_ports: set[int] = set()
+        self._ports = ReservedPorts(LOOPBACK)
         self._first_ports = {"grpc": grpc_port, "http": http_port}
         self._undo = AsyncExitStack()
 
@@ -97,6 +99,7 @@ class StandaloneCluster:
         """Stop all bookies, then the metadata service. Calling it again is fine."""
         await asyncio.gather(*(bookie.stop() for bookie in self.bookies.values()))
         await self._undo.aclose()
+        self._ports.close()
 
     async def __aenter__(self) -> StandaloneCluster:
         await self.start()
@@ -137,7 +140,9 @@ class StandaloneCluster:
     async def _spawn(self, bookie_id: str) -> BookieProcess:
         directory = self.directory / bookie_id
         directory.mkdir(parents=True, exist_ok=True)
-        port, grpc, http = self._free_port(), self._port("grpc", bookie_id), self._port("http", bookie_id)
+        if (before := self.bookies.get(bookie_id)) is not None:
+            self._ports.give_back(before.port)
+        port, grpc, http = self._ports.take(), self._port("grpc", bookie_id), self._port("http", bookie_id)
         configuration = directory / "bookie.conf"
         keys = self._configuration(bookie_id, port) | _server_keys(grpc, http) | self._keys
         configuration.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
@@ -171,17 +176,7 @@ class StandaloneCluster:
             return first + int(bookie_id.rpartition("-")[2]) - 1
         before = self.bookies.get(bookie_id)
         known = None if before is None else before.grpc_port if kind == "grpc" else before.http_port
-        return known or self._free_port()
-
-    def _free_port(self) -> int:
-        """A port that nobody listens on now, and that was not given before."""
-        while True:
-            with socket.socket() as probe:
-                probe.bind((LOOPBACK, 0))
-                port: int = probe.getsockname()[1]
-            if port not in self._given_ports:
-                self._given_ports.add(port)
-                return port
+        return known or self._ports.take()
 
 
 def _server_keys(grpc_port: int | None, http_port: int | None) -> dict[str, str]:
