@@ -29,7 +29,7 @@ import structlog
 
 from bookie_client.client import Client
 from bookie_pod.autorecovery.auditor.levels import Levels
-from bookie_pod.autorecovery.auditor.schedule import Clock, wall_clock_ms
+from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_pod.autorecovery.auditor.status import AuditorStatus
 from bookie_pod.autorecovery.auditor.term import Sources, Term, sources_of
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
@@ -45,7 +45,7 @@ STAND_AGAIN_SECONDS: Final = 1.0
 
 
 class Auditor:
-    """See the module. `bookie_id`: what the vote says. `random`, `wall_ms`, `sources`: for tests and simulations."""
+    """See the module. `bookie_id`: what the vote says. `random`, `clock`, `sources`: for tests and simulations."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Auditor:
         *,
         bookie_id: str,
         random: Random | None = None,
-        wall_ms: Callable[[], int] = wall_clock_ms,
+        clock: Callable[[], Clock] = Clock,
         sources: Sources | None = None,
     ) -> None:
         self._service = service
@@ -65,7 +65,7 @@ class Auditor:
         self._metrics = metrics
         self.bookie_id = bookie_id
         self._random = random or Random()
-        self._wall_ms = wall_ms
+        self._make_clock = clock
         self._sources = sources
         self._term: Term | None = None
         self._elected_ms: int | None = None
@@ -100,7 +100,7 @@ class Auditor:
 
     async def _hold(self, auditorship: Auditorship) -> None:
         """Do the work until the vote is lost."""
-        clock = Clock(self._wall_ms)
+        clock = self._make_clock()
         sources = self._sources or sources_of(self._client, self._config)
         term = Term(self._service, sources, self._config, self._metrics, clock, self._random, self.bookie_id)
         self._term, self._elected_ms = term, clock.now_ms()

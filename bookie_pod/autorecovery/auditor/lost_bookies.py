@@ -8,7 +8,7 @@
 | several are lost at once | one audit for all whose delay has passed |
 | the delay is written with another value | the delays that run are measured by it |
 | it is written with its present value ("trigger audit"), or with 0 | audit now of everybody who is absent |
-| a marked bookie is back | `on_return` hears of it |
+| a bookie is back, maybe while there was no auditor | `on_return` hears of it, and when it had left |
 | `auditorPeriodicBookieCheckInterval` has passed, or this auditor was elected | audit |
 
 Invariants
@@ -25,7 +25,7 @@ Source: reference auto-recovery, sections 2, 3 and 4.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -68,7 +68,7 @@ class LostBookies:
         auditor_id: str,
         interval_s: int,
         initial_delay_s: int,
-        on_return: Callable[[frozenset[str]], None],
+        on_return: Callable[[Mapping[str, int]], None],
     ) -> None:
         self._service = service
         self._records = records
@@ -127,6 +127,10 @@ class LostBookies:
         absences = await self._records.absences()
         await self._look_around()
         self.membership.restore(absences, self._clock.now_ms())
+        back = {bookie: since for bookie, since in absences.items() if self.is_available(bookie)}
+        if back:
+            self._on_return(back)
+            self._unsaved = True
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -269,8 +273,8 @@ class LostBookies:
             _log.info("bookies came back", bookies=sorted(change.returned_in_time))
             if delay:
                 self._metrics.audit_cancelled()
-        if returned := change.returned_audited | change.returned_in_time:
-            self._on_return(returned)
+        if change.since_ms:
+            self._on_return(change.since_ms)
 
     # --- the delay ----------------------------------------------------------------------------------------------
 

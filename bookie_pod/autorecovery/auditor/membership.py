@@ -41,6 +41,8 @@ class Change:
     left: frozenset[str] = frozenset()
     returned_in_time: frozenset[str] = frozenset()
     returned_audited: frozenset[str] = frozenset()
+    since_ms: Mapping[str, int] = field(default_factory=dict)
+    """When those who returned had left."""
 
     def __bool__(self) -> bool:
         return bool(self.left or self.returned_in_time or self.returned_audited)
@@ -74,6 +76,7 @@ class Membership:
             left,
             frozenset(bookie for bookie, absence in gone if not absence.audited),
             frozenset(bookie for bookie, absence in gone if absence.audited),
+            {bookie: absence.since_ms for bookie, absence in gone},
         )
 
     def expect(self, bookies: Iterable[str], now_ms: int) -> frozenset[str]:

@@ -24,7 +24,7 @@ import structlog
 
 from bookie_pod.autorecovery.auditor.bookie_audit import ledger_ids
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, Finished, Running, Runs
-from bookie_pod.autorecovery.auditor.schedule import Clock, Due, unanswered
+from bookie_pod.autorecovery.auditor.schedule import Clock, Due
 from bookie_pod.autorecovery.auditor.sweep import Cursor, LedgerCheck, Sweep
 from bookie_protocol.errors import MetadataDamaged, MetadataError, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -128,8 +128,9 @@ class PeriodicCheck:
 
     async def _due(self) -> Due:
         self.runs = await self._parts.records.read(self.kind)
-        begun = self.runs.last.started_ms if self.runs.last is not None else None
-        requested = unanswered(await self._parts.records.requested_ms(self.kind), begun)
+        requested = await self._parts.records.requested_ms(self.kind)
+        if self.runs.last is not None and self.runs.last.request_ms == requested:
+            requested = None
         return Due(self.interval_s, await self._last_complete_ms(), requested)
 
     async def _last_complete_ms(self) -> int | None:
@@ -145,7 +146,7 @@ class PeriodicCheck:
         running = self.runs.running
         if running is None or due.at_ms() is None:
             return None
-        if due.requested_ms is not None and due.requested_ms > running.started_ms:
+        if due.requested_ms is not None and due.requested_ms != running.request_ms:
             return None
         return running if self._parts.clock.now_ms() - running.started_ms < MAX_AGE_MS else None
 
@@ -166,11 +167,12 @@ class PeriodicCheck:
         earlier = self._unfinished(due)
         started_ms = earlier.started_ms if earlier is not None else began
         active_before = earlier.active_ms if earlier is not None else 0
+        answers = earlier.request_ms if earlier is not None else due.requested_ms or self._answered()
         start = Cursor(earlier.next_ledger, earlier.counts) if earlier is not None else Cursor()
 
         async def save(cursor: Cursor) -> None:
             active = active_before + parts.clock.now_ms() - began
-            await self._record(Running(started_ms, cursor.next_ledger, active, cursor.counts))
+            await self._record(Running(started_ms, cursor.next_ledger, active, cursor.counts, answers))
 
         def ids(first: int) -> AsyncGenerator[int, None]:
             return ledger_ids(parts.service.ledgers, first)
@@ -182,7 +184,8 @@ class PeriodicCheck:
         try:
             await save(start)
             counts = await sweep.run(start)
-            await self._finish(started_ms, active_before + parts.clock.now_ms() - began, counts)
+            now = parts.clock.now_ms()
+            await self._finish(Finished(started_ms, now, active_before + now - began, counts, answers))
             success = True
         except PodkeeperError:
             with suppress(MetadataError):
@@ -192,15 +195,18 @@ class PeriodicCheck:
             self._sweep = None
             parts.metrics.check_ran(self.kind, parts.clock.now_ms() - began, success)
 
-    async def _finish(self, started_ms: int, active_ms: int, counts: Mapping[str, int]) -> None:
+    async def _finish(self, finished: Finished) -> None:
         parts = self._parts
-        now = parts.clock.now_ms()
         assert self.kind.node is not None
-        await parts.service.under_replication.set_check_time(self.kind.node, now)
-        self.runs = Runs(parts.auditor_id, None, Finished(started_ms, now, active_ms, counts), None)
+        await parts.service.under_replication.set_check_time(self.kind.node, finished.finished_ms)
+        self.runs = Runs(parts.auditor_id, None, finished, None)
         await parts.records.write(self.kind, self.runs)
-        parts.metrics.check_finished(self.kind, counts)
-        _log.info("a check is complete", check=self.kind.value, seconds=round(active_ms / 1000, 1), **counts)
+        parts.metrics.check_finished(self.kind, finished.counts)
+        seconds = round(finished.active_ms / 1000, 1)
+        _log.info("a check is complete", check=self.kind.value, seconds=seconds, **finished.counts)
+
+    def _answered(self) -> int | None:
+        return self.runs.last.request_ms if self.runs.last is not None else None
 
     async def _record(self, running: Running) -> None:
         self.runs = Runs(self._parts.auditor_id, running, self.runs.last, self.runs.failure)

@@ -68,6 +68,8 @@ class Running:
     active_ms: int
     """Time spent on it, by all auditors that worked on it."""
     counts: Mapping[str, int] = field(default_factory=dict)
+    request_ms: int | None = None
+    """The newest request when it began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class Finished:
     finished_ms: int
     active_ms: int
     counts: Mapping[str, int] = field(default_factory=dict)
+    request_ms: int | None = None
+    """The newest request when it began: that one is answered, and no clock is compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Due:
     interval_s: int
     last_complete_ms: int | None
     requested_ms: int | None
-    """When somebody asked for a run that has not begun since; None: nobody."""
+    """When somebody asked for a run, by that one's clock, and no run has answered it; None: nobody."""
 
     def at_ms(self) -> int | None:
         """When to run next; 0: at once. None: not unless somebody asks."""
@@ -57,10 +57,3 @@ class Due:
         if self.interval_s <= 0:
             return None
         return 0 if self.last_complete_ms is None else self.last_complete_ms + self.interval_s * MS
-
-
-def unanswered(requested_ms: int | None, last_begun_ms: int | None) -> int | None:
-    """The request, unless the last complete run began after it."""
-    if requested_ms is None or last_begun_ms is None or last_begun_ms < requested_ms:
-        return requested_ms
-    return None

@@ -116,7 +116,7 @@ class Term:
             auditor_id=auditor_id,
             interval_s=config.auditor_bookie_check_interval_s,
             initial_delay_s=config.lost_bookie_recovery_delay_s,
-            on_return=self._returned,
+            on_return=self._came_back,
         )
         self.marker = Marker(service, clock, store_time=config.store_mark_time, still_lost=self.lost_bookies.is_lost)
         self.lost_bookies.audit = BookieAudit(service, self.marker, self.lost_bookies, self.enabled)
@@ -126,7 +126,6 @@ class Term:
     async def run(self) -> None:
         """Until cancelled."""
         await self._prepare()
-        self.withdrawals.request()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_enabled(), name="auto-recovery enabled")
             tasks.create_task(self.lost_bookies.run(), name="lost bookies")
@@ -176,8 +175,8 @@ class Term:
                         (self.enabled.set if enabled else self.enabled.clear)()
             await asyncio.sleep(PAUSE_SECONDS)
 
-    def _returned(self, bookies: frozenset[str]) -> None:
-        self.withdrawals.request(bookies)
+    def _came_back(self, since_ms: Mapping[str, int]) -> None:
+        self.withdrawals.request(since_ms)
 
     def _make_checks(self, auditor_id: str) -> tuple[PeriodicCheck, ...]:
         config, service, sources = self._config, self._service, self._sources

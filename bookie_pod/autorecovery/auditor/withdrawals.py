@@ -4,11 +4,11 @@ A bookie that restarts for longer than the delay leaves thousands of marks; with
 replication worker.
 
 Invariants
-- A mark is looked at only while every bookie that it names is registered, and under the ledger's lock: what a worker
-  has begun is left to it, and no worker begins meanwhile.
-- It is taken back only when a check of the ledger (first and last entry of each segment, digests verified) finds every
-  copy of the named bookies, and nothing that is missing or damaged elsewhere; and only if nobody renewed it meanwhile.
-- Marks that name no bookie (placement) are not touched.
+- Only marks that came from an absence are looked at: every bookie that the mark names was absent and is registered
+  again, and the mark is not older than any of these absences. What a check found is never taken back here.
+- It is done under the ledger's lock: what a worker has begun is left to it, and no worker begins meanwhile.
+- A mark is taken back only when a check of the ledger (first and last entry of each segment, digests verified) finds
+  every copy of the named bookies, and nothing that is missing or damaged elsewhere; and only if nobody renewed it.
 
 Event loop only.
 
@@ -18,7 +18,7 @@ Sources: reference metadata layout, sections 10.3 and 10.4; reference auto-recov
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -46,19 +46,15 @@ class Withdrawals:
         self._marks = service.under_replication
         self._checker = checker
         self._known = known
-        self._returned: set[str] = set()
-        self._everything = False
+        self._since_ms: dict[str, int] = {}  # who came back, and when it had left; bounded by the number of bookies
         self._wake = asyncio.Event()
         self.withdrawn = 0
         """Marks taken back so far."""
         self.is_running = False
 
-    def request(self, bookies: Collection[str] | None = None) -> None:
-        """Look at the marks that name these; None: at all of them."""
-        if bookies is None:
-            self._everything = True
-        else:
-            self._returned.update(bookies)
+    def request(self, since_ms: Mapping[str, int]) -> None:
+        """These are back; `since_ms`: when each had left."""
+        self._since_ms.update(since_ms)
         self._wake.set()
 
     async def run(self) -> None:
@@ -66,36 +62,36 @@ class Withdrawals:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            everything, self._everything = self._everything, False
-            returned, self._returned = self._returned, set()
             self.is_running = True
             try:
-                await self.withdraw(None if everything else frozenset(returned))
+                await self.withdraw()
             except MetadataError as error:
                 _log.warning("marks could not be looked at", reason=str(error), again_in_s=PAUSE_SECONDS)
                 await asyncio.sleep(PAUSE_SECONDS)
-                self.request(None if everything else returned)
+                self._wake.set()
             finally:
                 self.is_running = False
 
-    async def withdraw(self, returned: frozenset[str] | None) -> int:
+    async def withdraw(self) -> int:
         """One pass over the marks; returns how many were taken back."""
         before = self.withdrawn
-        async with aclosing(read_ahead(self._candidates(returned), self._look, WINDOW)) as looks:
+        async with aclosing(read_ahead(self._candidates(), self._look, WINDOW)) as looks:
             async for _ in looks:
                 pass
         if self.withdrawn > before:
             _log.info("marks were taken back: the copies are there again", marks=self.withdrawn - before)
         return self.withdrawn - before
 
-    async def _candidates(self, returned: frozenset[str] | None) -> AsyncGenerator[UnderreplicatedLedger, None]:
-        async for mark in self._marks.list(lambda replicas: self._may_be_back(replicas, returned)):
-            yield mark
+    async def _candidates(self) -> AsyncGenerator[UnderreplicatedLedger, None]:
+        async for mark in self._marks.list(self._are_back):
+            left = max(self._since_ms[bookie] for bookie in mark.replicas)
+            if mark.ctime_ms is None or mark.ctime_ms >= left:
+                yield mark
 
-    def _may_be_back(self, replicas: Collection[str], returned: frozenset[str] | None) -> bool:
-        if not replicas or not all(self._known.is_available(bookie) for bookie in replicas):
-            return False
-        return returned is None or any(bookie in returned for bookie in replicas)
+    def _are_back(self, replicas: Collection[str]) -> bool:
+        return bool(replicas) and all(
+            bookie in self._since_ms and self._known.is_available(bookie) for bookie in replicas
+        )
 
     async def _look(self, mark: UnderreplicatedLedger) -> None:
         try:
@@ -120,8 +116,7 @@ class Withdrawals:
         now = await self._marks.read(mark.ledger_id)
         if now is None or not set(now.replicas) <= set(mark.replicas):
             return False
-        still_there = all(self._known.is_available(bookie) for bookie in mark.replicas)
-        return still_there and has_copies(report, mark.replicas)
+        return self._are_back(mark.replicas) and has_copies(report, mark.replicas)
 
 
 def has_copies(report: LedgerReport, bookies: Collection[str]) -> bool:

@@ -1,0 +1,272 @@
+"""A cluster for tests of the auditor: real metadata, bookies that are only registrations, and a checker that says what
+the test tells it to. Time runs `FASTER` times as fast for delays and intervals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from types import TracebackType
+
+from bookie_client.distribution import Quorums
+from bookie_client.placement.policy import Adherence, AdherenceReport, ClusterView, Placement, ReplacementRequest
+from bookie_client.placement.random_choice import RandomPlacement
+from bookie_client.replication.fragments import fragments
+from bookie_client.replication.report import FragmentReport, LedgerReport, ReplicaFinding, ReplicaVerdict
+from bookie_pod.autorecovery.auditor.auditor import Auditor
+from bookie_pod.autorecovery.auditor.schedule import Clock
+from bookie_pod.autorecovery.auditor.status import AuditorStatus
+from bookie_pod.autorecovery.auditor.term import Sources
+from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
+from bookie_pod.metrics.autorecovery import AuditorInstruments
+from bookie_pod.metrics.registry import Registry
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import MetadataNotFound, NoSuchLedger
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.wire.availability import Availability, decode_availability, encode_availability
+from tests.support.metadata_drivers import EmbeddedUnderTest
+
+FASTER = 20
+W, R = BookieGroup.WRITABLE, BookieGroup.READ_ONLY
+BOOKIES = tuple(f"b{i}:1" for i in range(5))
+QUIET = AutoRecoveryConfig(
+    lost_bookie_recovery_delay_s=0,
+    auditor_check_interval_s=0,
+    auditor_metadata_ops_per_second=0,
+    auditor_reads_per_second=0,
+    auditor_second_look_s=1,
+)
+"""No check runs by itself."""
+
+
+class FastClock(Clock):
+    """The epoch moves `FASTER` times as fast as the loop's clock; all clocks of a test show the same."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 0)
+
+    def now_ms(self) -> int:
+        return 1_700_000_000_000 + int(self._loop.time() * 1000 * FASTER)
+
+    def seconds_until(self, time_ms: int | None) -> float | None:
+        seconds = super().seconds_until(time_ms)
+        return None if seconds is None else seconds / FASTER
+
+
+def ledger(ledger_id: int, *ensembles: tuple[int, str], last: int | None = 9, write: int = 3) -> LedgerMetadata:
+    """`ensembles`: first entry and the digits of its bookies; `last` None: open."""
+    segments = {first: tuple(f"b{digit}:1" for digit in digits) for first, digits in ensembles}
+    size = len(ensembles[0][1])
+    made = LedgerMetadata(ledger_id, size, write, 2, segments, digest_type=DigestType.CRC32C, password=b"")
+    return made if last is None else made.closed(last, 100 * (last + 1))
+
+
+class SaidChecker:
+    """Answers with what the test says: verdicts by ledger and bookie, GOOD for all others."""
+
+    def __init__(self, service: TreeMetadataService) -> None:
+        self._service = service
+        self.verdicts: dict[tuple[int, str], ReplicaVerdict] = {}
+        self.errors: dict[int, Exception] = {}
+        self.checked: list[int] = []
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.under_way = 0
+
+    async def check(self, ledger_id: int) -> LedgerReport:
+        self.checked.append(ledger_id)
+        self.under_way += 1
+        try:
+            await self.hold.wait()
+        finally:
+            self.under_way -= 1
+        if ledger_id in self.errors:
+            raise self.errors[ledger_id]
+        try:
+            metadata = await self._service.ledgers.read(ledger_id)
+        except MetadataNotFound as error:
+            raise NoSuchLedger(f"ledger {ledger_id}") from error
+        there = (await self._service.bookies.list(W)).bookies | (await self._service.bookies.list(R)).bookies
+        found = fragments(ledger_id, metadata.value, metadata.value.last_entry_id)
+
+        def verdict(bookie: str) -> ReplicaVerdict:
+            if bookie not in there:
+                return ReplicaVerdict.LOST
+            return self.verdicts.get((ledger_id, bookie), ReplicaVerdict.GOOD)
+
+        reports = tuple(
+            FragmentReport(each, tuple(ReplicaFinding(p, b, verdict(b)) for p, b in enumerate(each.ensemble)))
+            for each in found
+        )
+        return LedgerReport(ledger_id, metadata, metadata.value.last_entry_id, reports)
+
+
+class SaidLists:
+    """What bookies say they store; everything unless the test says otherwise."""
+
+    def __init__(self) -> None:
+        self.stored: dict[tuple[str, int], Collection[int] | Exception] = {}
+        self.asked: list[tuple[str, int]] = []
+
+    async def __call__(self, bookie: str, ledger_id: int) -> Availability:
+        self.asked.append((bookie, ledger_id))
+        said = self.stored.get((bookie, ledger_id), range(1000))
+        if isinstance(said, Exception):
+            raise said
+        return decode_availability(encode_availability(sorted(said)))
+
+
+class PickyPlacement(RandomPlacement):
+    """Fails ensembles that hold all of `never`; mends where there is a spare."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.never: set[str] = set()
+        self.soft = False
+
+    def check(self, ensemble: tuple[str, ...], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:
+        if self.never and self.never <= set(ensemble):
+            return AdherenceReport(Adherence.FAIL, ("together",))
+        return AdherenceReport(Adherence.MEETS_SOFT if self.soft else Adherence.MEETS_STRICT)
+
+    def mend(self, request: ReplacementRequest) -> Placement:
+        spare = sorted(request.cluster.writable - set(request.ensemble))
+        changed = (spare[0] if spare else request.ensemble[0], *request.ensemble[1:])
+        return Placement(changed, self.check(changed, request.quorums, request.cluster))
+
+
+class AuditorRig:
+    """A cluster with as many auditors as the test starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self._driver = EmbeddedUnderTest(str(folder))
+        self._bookies: dict[str, TreeMetadataService] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._services: dict[str, TreeMetadataService] = {}
+        self.registries: dict[str, Registry] = {}
+        self.lists = SaidLists()
+        self.placement = PickyPlacement()
+
+    async def __aenter__(self) -> AuditorRig:
+        self.service = await self._driver.open()
+        await self.service.cluster.initialize()
+        self.marks = self.service.under_replication
+        self.checker = SaidChecker(self.service)
+        for bookie in BOOKIES:
+            await self.come(bookie)
+            await self.service.cookies.create(bookie, b"cookie")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._running.values():
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running.values())
+        await self._driver.close()
+        for task in self._running.values():
+            if not task.cancelled() and (defect := task.exception()) is not None:
+                raise defect
+
+    # --- bookies ------------------------------------------------------------------------------------------------
+
+    async def come(self, bookie: str, group: BookieGroup = W) -> None:
+        if bookie not in self._bookies:
+            self._bookies[bookie] = await self._driver.open()
+        info = BookieServiceInfo((Endpoint("bookie", bookie.partition(":")[0], 1, BOOKIE_RPC),))
+        await self._bookies[bookie].bookies.register(bookie, group, info)
+
+    async def leave(self, *bookies: str) -> None:
+        for bookie in bookies:
+            for group in (W, R):
+                await self._bookies[bookie].bookies.unregister(bookie, group)
+
+    async def turn_read_only(self, bookie: str) -> None:
+        await self.come(bookie, R)
+        await self._bookies[bookie].bookies.unregister(bookie, W)
+
+    # --- ledgers and marks --------------------------------------------------------------------------------------
+
+    async def store(self, *ledgers: LedgerMetadata) -> None:
+        for metadata in ledgers:
+            await self.service.ledgers.create(metadata)
+
+    async def marked(self) -> dict[int, tuple[str, ...]]:
+        return {mark.ledger_id: tuple(sorted(mark.replicas)) async for mark in self.marks.list()}
+
+    async def until_marked(self, expected: Mapping[int, tuple[str, ...]], seconds: float = 10.0) -> None:
+        """Return once exactly this is marked."""
+        found: dict[int, tuple[str, ...]] = {}
+        try:
+            async with asyncio.timeout(seconds):
+                while (found := await self.marked()) != expected:  # noqa: ASYNC110 - marks have no event
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            raise AssertionError(f"marked are {found}, not {expected}") from None
+
+    # --- auditors -----------------------------------------------------------------------------------------------
+
+    async def auditor(
+        self, name: str = "a1", config: AutoRecoveryConfig = QUIET, *, elected: bool = True, **changes: object
+    ) -> Auditor:
+        """A running auditor or candidate, in a session of its own."""
+        service = await self._driver.open()
+        registry = self.registries[name] = Registry()
+        auditor = Auditor(
+            service,
+            None,  # type: ignore[arg-type]  # the sources stand in for it
+            replace(config, **changes),  # type: ignore[arg-type]
+            AuditorInstruments(registry, embedded=False),
+            bookie_id=name,
+            random=Random(1),
+            clock=FastClock,
+            sources=Sources(self.checker, self.checker, self.lists, self.placement, self._view),
+        )
+        self._services[name] = service
+        self._running[name] = asyncio.create_task(auditor.run())
+        if elected:
+            await self.until(lambda: audits(auditor.status()) > 0)
+        return auditor
+
+    async def stop(self, name: str) -> None:
+        """End an auditor orderly: its vote is taken back."""
+        task = self._running.pop(name)
+        task.cancel()
+        await asyncio.wait([task])
+
+    async def expire(self, name: str) -> None:
+        """Its session ends, as when its process dies."""
+        await self._driver.expire(self._services[name])
+
+    async def until(self, condition: Callable[[], object], seconds: float = 10.0) -> None:
+        """Return once it holds; the defect of an auditor if one ends."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                for task in self._running.values():
+                    if task.done():
+                        task.result()
+                await asyncio.sleep(0.005)
+
+    def metric(self, name: str, auditor: str = "a1") -> float:
+        """A line of the auditor's metrics."""
+        for line in self.registries[auditor].render().splitlines():
+            if line.rpartition(" ")[0] == name:
+                return float(line.rpartition(" ")[2])
+        raise AssertionError(f"there is no metric {name}")
+
+    async def _view(self) -> ClusterView:
+        return ClusterView(writable=(await self.service.bookies.list(W)).bookies)
+
+
+def audits(status: AuditorStatus) -> int:
+    """When the last audit was complete; 0: none."""
+    for check in status.checks:
+        if check.check.value == "bookies" and check.runs.last is not None:
+            return check.runs.last.finished_ms
+    return 0

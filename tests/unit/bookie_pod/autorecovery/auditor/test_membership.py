@@ -1,0 +1,126 @@
+"""Who counts as lost: the pure machine against a model that remembers everything."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from bookie_pod.autorecovery.auditor.membership import Membership
+
+BOOKIES = tuple(f"bookie-{n}:3181" for n in range(5))
+START = 1_700_000_000_000
+
+
+class MembershipAgainstModel(RuleBasedStateMachine):
+    """The model: who is there, since when who is absent, and who was absent when an audit was demanded."""
+
+    @initialize(delay=st.integers(0, 100), cookies=st.sets(st.sampled_from(BOOKIES)))
+    def begin(self, delay: int, cookies: set[str]) -> None:
+        self.now = START
+        self.delay = delay
+        self.machine = Membership(delay)
+        self.there: frozenset[str] = frozenset()
+        self.absent: dict[str, int] = {}
+        self.demanded: set[str] = set()
+        self.audited: set[str] = set()
+        self.machine.expect(cookies, self.now)
+        self.absent = dict.fromkeys(cookies, self.now)
+
+    @rule(there=st.frozensets(st.sampled_from(BOOKIES)))
+    def observe(self, there: frozenset[str]) -> None:
+        change = self.machine.observe(there, self.now)
+        assert change.left == self.there - there
+        returned = self.absent.keys() & there
+        assert change.returned_audited == returned & self.audited
+        assert change.returned_in_time == returned - self.audited
+        for bookie in returned:
+            del self.absent[bookie]
+            self.demanded.discard(bookie)
+            self.audited.discard(bookie)
+        self.absent |= dict.fromkeys(self.there - there, self.now)
+        self.there = there
+
+    @rule(ms=st.integers(0, 60_000))
+    def time_passes(self, ms: int) -> None:
+        self.now += ms
+
+    @rule(delay=st.integers(0, 100))
+    def another_delay(self, delay: int) -> None:
+        self.delay = self.machine.delay_s = delay
+
+    @rule()
+    def demand(self) -> None:
+        self.machine.demand()
+        self.demanded = set(self.absent)
+        self.audited.clear()
+
+    @rule(bookies=st.sets(st.sampled_from(BOOKIES)))
+    def expect(self, bookies: set[str]) -> None:
+        new = bookies - self.there - self.absent.keys()
+        assert self.machine.expect(bookies, self.now) == new
+        self.absent |= dict.fromkeys(new, self.now)
+
+    @precondition(lambda self: self.machine.to_audit(self.now))
+    @rule()
+    def audit(self) -> None:
+        lost = self.machine.lost(self.now)
+        self.machine.audited(self.machine.since_ms(lost))
+        self.audited |= lost
+
+    @rule()
+    def another_auditor(self) -> None:
+        """It knows the times of loss, and neither demands nor what was audited."""
+        since = self.machine.since_ms()
+        self.machine = Membership(self.delay)
+        self.machine.observe(self.there, self.now)
+        self.machine.restore(since, self.now)
+        self.demanded.clear()
+        self.audited.clear()
+
+    @invariant()
+    def lost_are_those_past_their_delay(self) -> None:
+        due = {b for b, since in self.absent.items() if b in self.demanded or since + self.delay * 1000 <= self.now}
+        lost = self.machine.lost(self.now)
+        assert lost == (due if self.there else frozenset())
+        assert not lost & self.there
+        assert self.machine.to_audit(self.now) == lost - self.audited
+        assert self.machine.waiting(self.now) == self.absent.keys() - lost
+
+    @invariant()
+    def the_next_deadline_is_when_somebody_is_lost(self) -> None:
+        deadline = self.machine.next_deadline_ms()
+        if deadline is None:
+            assert not self.there or self.absent.keys() <= self.audited
+        elif deadline > self.now:
+            assert not self.machine.to_audit(deadline - 1)
+            assert self.machine.to_audit(deadline)
+        else:
+            assert self.machine.to_audit(self.now)
+
+
+TestMembership = MembershipAgainstModel.TestCase
+TestMembership.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def test_a_bookie_that_flaps_during_an_audit_is_audited_again() -> None:
+    machine = Membership(0, frozenset({"a", "b"}))
+    machine.observe(frozenset({"a"}), 1000)
+    covered = machine.since_ms(machine.lost(1000))
+    machine.observe(frozenset({"a", "b"}), 1500)
+    machine.observe(frozenset({"a"}), 1600)
+    machine.audited(covered)
+    assert machine.to_audit(1600) == {"b"}
+
+
+def test_a_time_of_loss_from_a_clock_that_is_ahead_counts_from_now() -> None:
+    machine = Membership(60, frozenset({"a"}))
+    machine.restore({"a": 5, "b": 10**15}, 1000)
+    assert machine.since_ms() == {"b": 1000}
+
+
+def test_who_is_forgotten_is_not_waited_for() -> None:
+    machine = Membership(60, frozenset({"a"}))
+    machine.expect({"b"}, 0)
+    machine.forget({"b", "c"})
+    assert machine.next_deadline_ms() is None

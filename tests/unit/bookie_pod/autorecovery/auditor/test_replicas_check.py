@@ -1,0 +1,80 @@
+"""The check of replicas, run by an auditor: who misses what, counted and marked."""
+
+from __future__ import annotations
+
+from bookie_pod.autorecovery.auditor.replicas_check import LISTS_TO_GIVE_UP
+from bookie_pod.autorecovery.auditor.runs import Check
+from bookie_protocol.errors import BookieTimeout, BookieUnavailable, NoSuchLedger
+from tests.support.auditor_rig import AuditorRig, ledger
+from tests.unit.bookie_pod.autorecovery.auditor.test_ledgers_check import DAY, complete
+
+NO_COPY = "auditor_NUM_LEDGERS_HAVING_NO_REPLICA_OF_AN_ENTRY"
+UNDER_ACK = "auditor_NUM_LEDGERS_HAVING_LESS_THAN_AQ_REPLICAS_OF_AN_ENTRY"
+UNDER_WRITE = "auditor_NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY"
+
+
+async def test_missing_entries_are_counted_and_marked(rig: AuditorRig) -> None:
+    await rig.store(
+        ledger(1, (0, "012")),
+        ledger(2, (0, "0123"), write=2),
+        ledger(3, (0, "012")),
+        ledger(4, (0, "012"), last=None),
+        ledger(5, (0, "012")),
+        ledger(6, (0, "012"), last=-1),
+    )
+    await rig.marks.mark(5, ("b0:1",), ctime_ms=None)
+    rig.lists.stored = {
+        ("b0:1", 1): NoSuchLedger("never heard of it"),
+        ("b1:1", 1): range(5),
+        ("b2:1", 1): range(5),
+        ("b1:1", 2): (0, 1, 4, 5, 8, 9),  # all that striping wants there
+        ("b2:1", 2): (1, 2, 5, 6),  # and this one misses entry 9
+    }
+    auditor = await rig.auditor(auditor_replicas_check_interval_s=DAY)
+    last = await complete(rig, auditor, Check.REPLICAS)
+    assert await rig.marked() == {1: ("b0:1", "b1:1", "b2:1"), 2: ("b2:1",), 5: ("b0:1",)}
+    assert last.counts["marked"] == 2
+    assert last.counts["open"] == 1
+    assert last.counts["marked_before"] == 1
+    assert (rig.metric(NO_COPY), rig.metric(UNDER_ACK), rig.metric(UNDER_WRITE)) == (1, 2, 2)
+    assert not any(ledger_id in (4, 5, 6) for _, ledger_id in rig.lists.asked)
+
+
+async def test_it_can_only_count(rig: AuditorRig) -> None:
+    await rig.store(ledger(1, (0, "012")))
+    rig.lists.stored = {("b0:1", 1): ()}
+    auditor = await rig.auditor(auditor_replicas_check_interval_s=DAY, auditor_replicas_check_marks=False)
+    last = await complete(rig, auditor, Check.REPLICAS)
+    assert await rig.marked() == {}
+    assert last.counts["short_of_write_quorum"] == 1
+
+
+async def test_who_does_not_answer_is_unknown_and_asked_no_more(rig: AuditorRig) -> None:
+    await rig.store(*(ledger(n, (0, "012")) for n in range(1, 9)))
+    rig.lists.stored = {("b0:1", n): BookieTimeout("silence") for n in range(1, 9)}
+    rig.lists.stored[("b1:1", 3)] = BookieUnavailable("no connection")
+    auditor = await rig.auditor(auditor_replicas_check_interval_s=DAY, auditor_max_concurrent_opens=1)
+    last = await complete(rig, auditor, Check.REPLICAS)
+    assert await rig.marked() == {}
+    assert last.counts == {"ledgers": 8, "could_not_tell": 8}
+    assert sum(bookie == "b0:1" for bookie, _ in rig.lists.asked) == LISTS_TO_GIVE_UP
+    assert rig.metric(UNDER_WRITE) == 0
+
+
+async def test_copies_of_a_lost_bookie_are_missing_those_of_one_in_its_delay_are_not(rig: AuditorRig) -> None:
+    await rig.store(ledger(1, (0, "012")))
+    await rig.leave("b0:1")
+    auditor = await rig.auditor(lost_bookie_recovery_delay_s=3600, auditor_replicas_check_interval_s=DAY)
+    last = await complete(rig, auditor, Check.REPLICAS)
+    assert last.counts == {"ledgers": 1, "could_not_tell": 1}
+
+
+async def test_what_is_missing_once_only_is_not_counted(rig: AuditorRig) -> None:
+    await rig.store(ledger(1, (0, "012")))
+    rig.lists.stored = {("b0:1", 1): (1, 2, 3)}
+    auditor = await rig.auditor(auditor_replicas_check_interval_s=DAY)
+    await rig.until(lambda: rig.lists.asked)
+    rig.lists.stored = {}
+    last = await complete(rig, auditor, Check.REPLICAS)
+    assert await rig.marked() == {}
+    assert last.counts == {"ledgers": 1, "suspicious": 1, "withdrawn": 1}

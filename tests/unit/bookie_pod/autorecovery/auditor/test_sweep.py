@@ -1,0 +1,144 @@
+"""A pass over all ledgers: second looks, the cursor, and that another auditor ends with the same counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookie_pod.autorecovery.auditor import sweep
+from bookie_pod.autorecovery.auditor.sweep import Cursor, Look, Suspect, Sweep
+from bookie_protocol.errors import MetadataUnavailable
+
+LEDGERS = 40
+
+
+class SaidCheck:
+    """Suspects some ledgers, confirms some of these, finds some locked for a while."""
+
+    def __init__(
+        self, suspicious: set[int], confirmed: set[int], locked: Mapping[int, int], dies_at: int | None
+    ) -> None:
+        self.suspicious = suspicious
+        self.confirmed = confirmed
+        self.locked = Counter(locked)
+        self.dies_at = dies_at
+        self.looks: list[int] = []
+        self.second_looks: list[int] = []
+        self.marked: set[int] = set()
+
+    async def look(self, ledger_id: int) -> Look:
+        await asyncio.sleep(0)
+        if ledger_id == self.dies_at:
+            raise MetadataUnavailable("the test says so")
+        self.looks.append(ledger_id)
+        suspects = frozenset({(0, "b")}) if ledger_id in self.suspicious else frozenset[Suspect]()
+        return Look({"ledgers": 1, "suspicious": len(suspects)}, suspects)
+
+    async def look_again(self, ledger_id: int, suspects: frozenset[Suspect]) -> Look:
+        assert suspects == {(0, "b")}
+        self.second_looks.append(ledger_id)
+        if self.locked[ledger_id] > 0:
+            self.locked[ledger_id] -= 1
+            return Look({"must_not_count": 1}, later=True)
+        if ledger_id in self.confirmed:
+            self.marked.add(ledger_id)
+            return Look({"marked": 1})
+        return Look({"withdrawn": 1})
+
+    async def finish(self) -> Mapping[str, int]:
+        return {"finished": 1}
+
+
+async def ids(first: int) -> AsyncGenerator[int, None]:
+    for ledger_id in range(first, LEDGERS):
+        yield ledger_id
+
+
+def a_sweep(check: SaidCheck, enabled: asyncio.Event | None = None, second_look_s: float = 0.0) -> Sweep:
+    if enabled is None:
+        enabled = asyncio.Event()
+        enabled.set()
+
+    async def save(cursor: Cursor) -> None:
+        return None
+
+    return Sweep(ids, check, save, enabled, window=4, second_look_s=second_look_s)
+
+
+SETS = st.sets(st.integers(0, LEDGERS - 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    SETS,
+    SETS,
+    st.dictionaries(st.integers(0, LEDGERS - 1), st.integers(0, 3)),
+    st.integers(0, LEDGERS),
+    st.floats(0, 0.002),
+)
+def test_a_pass_in_two_parts_counts_what_one_pass_counts(suspicious, confirmed, locked, dies_at, second_look_s) -> None:
+    async def run() -> None:
+        whole = SaidCheck(suspicious, confirmed, locked, None)
+        expected = await a_sweep(whole, second_look_s=second_look_s).run(Cursor())
+        assert sorted(whole.looks) == list(range(LEDGERS))
+        assert whole.marked == suspicious & confirmed
+        first = SaidCheck(suspicious, confirmed, locked, dies_at)
+        begun = a_sweep(first, second_look_s=second_look_s)
+        if dies_at < LEDGERS:
+            with pytest.raises(MetadataUnavailable):
+                await begun.run(Cursor())
+        else:
+            await begun.run(Cursor())
+        second = SaidCheck(suspicious, confirmed, locked, None)
+        assert await a_sweep(second, second_look_s=second_look_s).run(begun.cursor) == expected
+        assert first.marked | second.marked == whole.marked
+        assert begun.cursor.next_ledger <= dies_at
+
+    asyncio.run(run())
+
+
+async def test_counts_of_one_pass() -> None:
+    check = SaidCheck({1, 2, 3}, {2}, {3: 2}, None)
+    counts = await a_sweep(check).run(Cursor())
+    assert counts == {"ledgers": LEDGERS, "suspicious": 3, "marked": 1, "withdrawn": 2, "finished": 1}
+    assert check.second_looks.count(3) == 3
+
+
+async def test_a_ledger_that_stays_locked_is_given_up() -> None:
+    check = SaidCheck({5}, {5}, {5: 1000}, None)
+    counts = await a_sweep(check).run(Cursor())
+    assert counts["locked"] == 1
+    assert check.second_looks == [5] * sweep.MAX_LOOKS
+
+
+async def test_second_looks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "MAX_PENDING", 3)
+    check = SaidCheck(set(range(LEDGERS)), set(), {}, None)
+    running = a_sweep(check, second_look_s=0.01)
+    most = 0
+    original = check.look
+
+    async def look(ledger_id: int) -> Look:
+        nonlocal most
+        most = max(most, len(running._pending))
+        return await original(ledger_id)
+
+    check.look = look  # type: ignore[method-assign]
+    await running.run(Cursor())
+    assert 1 <= most <= 3
+
+
+async def test_no_ledger_is_begun_while_auto_recovery_is_disabled() -> None:
+    enabled = asyncio.Event()
+    check = SaidCheck({1}, {1}, {}, None)
+    running = asyncio.create_task(a_sweep(check, enabled).run(Cursor()))
+    await asyncio.sleep(0.02)
+    assert check.looks == []
+    enabled.set()
+    await running
+    assert check.marked == {1}
