@@ -39,6 +39,8 @@ class ClientMover:
             excluded = dict.fromkeys(bookies, _LEAVES)
             result = await self._replicator.replicate(fragment, leaving, excluded=excluded, progress=told)
             told.upto(result.nbytes)
+            if result.unfilled:
+                left_out = "; ".join(result.unfilled.values())
         return left_out
 
 

@@ -1,0 +1,341 @@
+"""Decommissions of real bookies under a writer's load: afterwards no ledger names the bookie, and every replica of
+every entry is where the metadata say, bookie by bookie. Coordinators and bookies are killed on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from bookie_client import Client, ClientOptions
+from bookie_client.reading.maintenance import replicas
+from bookie_pod.node.standalone import StandaloneCluster
+from bookie_protocol.errors import MetadataNotFound
+from bookie_protocol.ledger_metadata.model import LedgerState
+from bookie_protocol.metadata_service.interface import BookieGroup
+from tests.support.client_workload import Workload
+from tests.support.until import until
+
+BOOKIE = str(Path(sys.executable).with_name("bookie"))
+GOING = "bookie-2"
+KEYS = {
+    "memoryBudgetMb": "64",
+    "dbStorage_writeCacheMaxSizeMb": "8",
+    "dbStorage_readAheadCacheMaxSizeMb": "8",
+    "journalPreAllocSizeMB": "1",
+    "entryLogFilePreallocationEnabled": "false",
+    "diskUsageThreshold": "0.99",
+    "diskUsageWarnThreshold": "0.98",
+    "diskUsageLwmThreshold": "0.99",
+    "autoRecoveryDaemonEnabled": "false",
+}
+PASSWORD = b"x"
+
+
+@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StandaloneCluster]:
+    uri = None
+    if request.param == "zookeeper":
+        uri = request.getfixturevalue("zookeeper").uri(f"/decommission-{tmp_path.name}/ledgers")
+    async with StandaloneCluster(tmp_path, 5, KEYS, metadata_uri=uri, http_port=0) as started:
+        yield started
+
+
+@pytest.fixture
+async def embedded(tmp_path: Path) -> AsyncIterator[StandaloneCluster]:
+    async with StandaloneCluster(tmp_path, 5, KEYS, http_port=0) as started:
+        yield started
+
+
+class Command:
+    """`bookie cluster ...` as a process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    @classmethod
+    async def start(cls, cluster: StandaloneCluster, *arguments: str) -> Command:
+        return cls(
+            await asyncio.create_subprocess_exec(
+                *(BOOKIE, "cluster", *arguments, "--metadata", cluster.metadata_service_uri),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+        )
+
+    async def end(self, code: int | None = 0, seconds: float = 90.0) -> tuple[str, str]:
+        """What it printed to its outputs."""
+        async with asyncio.timeout(seconds):
+            out, err = await self.process.communicate()
+        if code is not None:
+            assert self.process.returncode == code, err.decode()
+        return out.decode(), err.decode()
+
+    async def kill(self) -> None:
+        self.process.kill()
+        await self.process.communicate()
+
+
+async def run(cluster: StandaloneCluster, *arguments: str, code: int = 0) -> str:
+    return (await (await Command.start(cluster, *arguments)).end(code))[0]
+
+
+async def write(client: Client, count: int, entries: int = 100, *, close: bool = True, ensemble: int = 3) -> list[int]:
+    """Ledgers of so many entries each."""
+    made = []
+    for _ in range(count):
+        ledger = await client.create(ensemble=ensemble, write_quorum=3 if ensemble == 3 else 2, password=PASSWORD)
+        await ledger.append_many([b"entry %d" % i + bytes(500) for i in range(entries)])
+        if close:
+            await ledger.close()
+        made.append(ledger.ledger_id)
+    return made
+
+
+async def idle_ledger(client: Client) -> int:
+    """One that names the bookie and is left open; its writer does nothing more."""
+    while True:
+        (ledger_id,) = await write(client, 1, close=False)
+        if GOING in (await client.metadata(ledger_id)).last_ensemble:
+            return ledger_id
+
+
+async def check_all(cluster: StandaloneCluster, gone: str) -> int:
+    """Every ledger, every entry, every replica; returns the number of entries."""
+    entries = 0
+    async with Client(cluster.metadata_service_uri) as client:
+        async for ledger_id in client.list():
+            metadata = await client.metadata(ledger_id)
+            assert gone not in metadata.all_bookies(), ledger_id
+            assert await cluster.metadata.under_replication.read(ledger_id) is None
+            async with client.open(ledger_id, password=None) as reader:
+                for bookie in metadata.all_bookies():
+                    async with aclosing(replicas(reader).scan(bookie, 0, reader.last_add_confirmed)) as answers:
+                        async for answer in answers:
+                            assert answer.error is None, (ledger_id, bookie, answer)
+                entries += reader.last_add_confirmed + 1
+    return entries
+
+
+async def phase(cluster: StandaloneCluster) -> str | None:
+    try:
+        return str(json.loads((await cluster.metadata.records("decommission").read(GOING)).value)["phase"])
+    except MetadataNotFound:
+        return None
+
+
+async def until_phase(cluster: StandaloneCluster, *wanted: str | None) -> None:
+    async with asyncio.timeout(60):
+        while await phase(cluster) not in wanted:  # noqa: ASYNC110 - another process gives no event
+            await asyncio.sleep(0.02)
+
+
+async def mode(cluster: StandaloneCluster, bookie: str = GOING) -> str:
+    for group in (BookieGroup.WRITABLE, BookieGroup.READ_ONLY):
+        if await cluster.metadata.bookies.is_registered(bookie, group):
+            return group.value
+    return "down"
+
+
+async def has_cookie(cluster: StandaloneCluster) -> bool:
+    return GOING in (await cluster.metadata.bookies.list(BookieGroup.ALL)).bookies
+
+
+async def check_gone(cluster: StandaloneCluster) -> None:
+    assert not await has_cookie(cluster)
+    assert await phase(cluster) is None
+    record = json.loads((await cluster.metadata.records("decommissioned").read(GOING)).value)
+    assert record["phase"] == "done"
+
+
+async def test_a_live_bookie_leaves_under_load(cluster: StandaloneCluster) -> None:
+    async with Workload(cluster.metadata_service_uri, ClientOptions()) as load:
+        await write(load.client, 12)
+        await write(load.client, 4, 50, ensemble=4)
+        idle = await idle_ledger(load.client)
+        ledgers = [ledger_id async for ledger_id in load.client.list()]
+        plan = json.loads(await run(cluster, "decommission", GOING, "--plan", "--json"))
+        assert (plan["presence"], plan["form"], plan["has_cookie"], plan["refusals"]) == ("writable", "live", True, [])
+        assert plan["ledgers"] > 0
+        assert plan["nbytes"] > 0
+        assert len(plan["targets"]) == 4
+        out = await run(cluster, "decommission", GOING, "--grace", "1", "--json")
+        record = json.loads(out)
+        assert (record["phase"], record["form"], record["read_only_by_us"]) == ("done", "live", True)
+        assert record["proof"]["ledgers"] == len(ledgers)
+        assert record["progress"]["bytes_copied"] > 0
+        assert GOING not in load.ledger.metadata.last_ensemble
+        await load.progress(200)  # its writer noticed nothing
+        assert (await load.client.metadata(idle)).state is LedgerState.CLOSED
+    assert await mode(cluster) == "read-only"  # up to the end, and after it
+    await check_gone(cluster)
+    await cluster.bookies[GOING].stop()
+    assert await check_all(cluster, GOING) > 1500
+
+
+async def test_the_coordinator_is_killed_again_and_again(embedded: StandaloneCluster) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 30)
+        for pause in (0.0, 0.3, 1.0, 1.5):
+            command = await Command.start(embedded, "decommission", GOING, "--rate", "100000", "--parallel", "1")
+            await until_phase(embedded, "requested", "draining", "proving")
+            await asyncio.sleep(pause)
+            await command.kill()
+            assert await has_cookie(embedded)
+            assert await phase(embedded) is not None
+        await run(embedded, "decommission", GOING, "--grace", "0")
+    await check_gone(embedded)
+    await embedded.bookies[GOING].kill()
+    assert await check_all(embedded, GOING) == 3000
+
+
+async def test_the_bookie_is_killed_while_it_is_drained(embedded: StandaloneCluster) -> None:
+    """Then it is a stopped one, and what is left comes from the other copies."""
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 30)
+    command = await Command.start(embedded, "decommission", GOING, "--rate", "300000", "--json")
+    await until_phase(embedded, "draining")
+    await asyncio.sleep(0.3)
+    await embedded.bookies[GOING].kill()
+    record = json.loads((await command.end())[0])
+    assert record["phase"] == "done"
+    await check_gone(embedded)
+    assert await check_all(embedded, GOING) == 3000
+
+
+async def test_a_bookie_that_restarts_writable_is_drained_of_its_new_data(embedded: StandaloneCluster) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 20)
+        command = await Command.start(embedded, "decommission", GOING, "--rate", "200000", "--json", "--grace", "1")
+        await until_phase(embedded, "draining")
+        await embedded.bookies[GOING].stop()
+        await embedded.start_bookie(GOING)
+        record = json.loads((await command.end())[0])
+        assert (record["phase"], record["form"]) == ("done", "live")
+        assert await mode(embedded) == "read-only"
+    await check_gone(embedded)
+    assert await check_all(embedded, GOING) == 2000
+
+
+async def test_a_stopped_bookie(cluster: StandaloneCluster) -> None:
+    async with Client(cluster.metadata_service_uri) as client:
+        await write(client, 10)
+        await write(client, 2, close=False)
+    refused = await Command.start(cluster, "decommission", GOING, "--stopped")
+    assert "stop it first" in (await refused.end(10))[1]
+    await cluster.bookies[GOING].kill()
+    async with asyncio.timeout(60):
+        while await mode(cluster) != "down":  # noqa: ASYNC110 - another process gives no event
+            await asyncio.sleep(0.05)
+    out = await run(cluster, "decommission", GOING, "--stopped", "--grace", "0", "--json")
+    assert json.loads(out)["form"] == "stopped"
+    await check_gone(cluster)
+    assert await check_all(cluster, GOING) == 1200
+    restarted = await asyncio.create_subprocess_exec(
+        *(BOOKIE, "serve", "--config", str(cluster.bookies[GOING].directory / "bookie.conf")),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert await restarted.wait() == 5  # its disks have a cookie that nobody knows any more
+
+
+async def test_undo(embedded: StandaloneCluster) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        ledger = await client.create(ensemble=5, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        await ledger.append(b"names everybody")
+        command = await Command.start(embedded, "decommission", GOING, "--wait-only", "--force")
+        await until_phase(embedded, "draining")
+        assert await mode(embedded) == "read-only"
+        status = json.loads(await run(embedded, "decommission", GOING, "--status", "--json"))
+        assert status["phase"] == "draining"
+        assert "writable again" in await run(embedded, "decommission", GOING, "--undo")
+        said = (await command.end(10))[1]
+        assert "is being undone" in said or "was undone" in said
+        assert await mode(embedded) == "writable"
+        assert await has_cookie(embedded)
+        assert await phase(embedded) is None
+        await run(embedded, "decommission", GOING, "--undo", code=11)
+        await ledger.append(b"and goes on")
+        await ledger.close()
+
+
+async def test_too_few_bookies_refuse_it_and_a_new_one_allows_it(embedded: StandaloneCluster) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        async with client.create(ensemble=5, write_quorum=2, ack_quorum=2, password=PASSWORD) as ledger:
+            await ledger.append_many([b"entry"] * 50)
+        refused = await Command.start(embedded, "decommission", GOING)
+        assert "1 ledgers have no other writable bookie to go to" in (await refused.end(10))[1]
+        assert await mode(embedded) == "writable"
+        assert await phase(embedded) is None
+        await embedded.start_bookie("bookie-6")
+        await run(embedded, "decommission", GOING)
+    await check_gone(embedded)
+    assert await check_all(embedded, GOING) == 50
+
+
+async def test_recover_restores_what_a_lost_bookie_held(embedded: StandaloneCluster) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 10)
+        left_open = await write(client, 3, close=False)
+        named = {
+            ledger_id async for ledger_id in client.list() if GOING in (await client.metadata(ledger_id)).all_bookies()
+        }
+        refused = await Command.start(embedded, "recover", GOING, "-f", "-d")
+        assert "cookie of bookie-2 stays: it is writable" in (await refused.end(10))[1]
+        await write(client, 10)
+        await embedded.bookies[GOING].kill()
+        await until(lambda: embedded.bookies[GOING].process.returncode is not None)
+        async with asyncio.timeout(60):
+            while await mode(embedded) != "down":  # noqa: ASYNC110 - another process gives no event
+                await asyncio.sleep(0.05)
+        listed = (await run(embedded, "recover", GOING, "-q", "--json")).splitlines()
+        assert {json.loads(line)["ledger_id"] for line in listed}.isdisjoint(named)
+        result = json.loads(await run(embedded, "recover", GOING, "-f", "-d", "--json"))
+        assert (result["restored"], result["failed"]) == (len(listed), {})
+        assert result["cookies_deleted"] == [GOING]
+        assert {(await client.metadata(ledger_id)).state for ledger_id in left_open} <= set(LedgerState)
+    assert not await has_cookie(embedded)
+    assert await check_all(embedded, GOING) == 2300
+
+
+async def test_cookies(embedded: StandaloneCluster, tmp_path: Path) -> None:
+    stored = await run(embedded, "cookie", "get", GOING)
+    directory = embedded.bookies[GOING].directory
+    file = tmp_path / "cookie"
+    await run(
+        embedded,
+        *("cookie", "generate", GOING, "-j", str(directory / "journal"), "-l", str(directory / "ledgers")),
+        *("-o", str(file)),
+    )
+    assert file.read_text() == stored
+    await run(embedded, "cookie", "create", GOING, "-cf", str(file), code=10)
+    await run(embedded, "cookie", "create", "bookie-9", "-cf", str(file), code=1)  # another's cookie
+    await run(embedded, "cookie", "update", GOING, "-cf", str(file))
+    refused = await Command.start(embedded, "cookie", "delete", GOING)
+    assert "bookie bookie-2 is writable: its cookie stays" in (await refused.end(10))[1]
+    await run(embedded, "cookie", "delete", GOING, "--force")
+    await run(embedded, "cookie", "get", GOING, code=11)
+    await run(embedded, "cookie", "create", GOING, "-cf", str(file))
+    assert await run(embedded, "cookie", "get", GOING) == stored
+
+
+async def test_safety_check_and_replicas(embedded: StandaloneCluster) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        async with client.create(ensemble=1, write_quorum=1, ack_quorum=1, password=PASSWORD) as ledger:
+            await ledger.append_many([b"entry"] * 7)
+        (only,) = (await client.metadata(ledger.ledger_id)).all_bookies()
+        report = json.loads(await run(embedded, "safety-check", only, "--json", code=10))
+        assert (report["is_safe"], report["no_copy"]) == (False, 1)
+        assert report["listed"][0]["ledger_id"] == ledger.ledger_id
+        other = next(bookie for bookie in embedded.bookies if bookie != only)
+        assert json.loads(await run(embedded, "safety-check", other, "--json"))["is_safe"]
+        held = json.loads(await run(embedded, "replicas", str(ledger.ledger_id), "--json"))
+        assert [(each["bookie"], each["held"]["count"]) for each in held["bookies"]] == [(only, 7)]
+        assert held["bookies"][0]["missing"]["count"] == 0
