@@ -163,7 +163,7 @@ def _bind(metrics: ReplicationWorkerMetrics, worker: ReplicationWorker) -> None:
         return sum(note.phase in phases for note in notes.values())
 
     metrics.bind_levels(
-        running=lambda: worker.progress.is_running,
+        running=lambda: float(worker.progress.is_running),
         at_work=lambda: len(notes) - count(*waiting),
         waiting=lambda: count(Phase.WAITING_FOR_WRITER),
         failing=lambda: count(Phase.BACKING_OFF),

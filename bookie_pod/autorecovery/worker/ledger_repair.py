@@ -221,17 +221,39 @@ class LedgerRepair:
         verdicts = {each.position: each.verdict for each in found.findings}
         here = {position for position, bookie in bad.items() if bookie in writable}
         empty = {position for position in here if verdicts[position] is ReplicaVerdict.MISSING}
+        fragment = found.fragment
         try:
-            await self._replicate(found.fragment, bad, empty, listener)
-        except NotEnoughBookies:
-            await self._one_by_one(found.fragment, bad, here, listener)
+            done = await self._replicate(fragment, bad, empty, listener)
+            fragment, left = replace(fragment, ensemble=done.ensemble), done.unfilled
+        except NotEnoughBookies as error:
+            left = {position: str(error) for position in bad if position not in empty}
+            if empty:
+                await self._replicate(fragment, _only(bad, empty), empty, listener)
         except (EntriesUnreadable, NoSuchLedger, MetadataUnavailable, MetadataNotFound):
             raise
         except PodkeeperError as error:
             if not empty:
                 raise
             _log.warning("bookie cannot be filled again, it is replaced", ledger=note.ledger_id, reason=str(error))
-            await self._replicate(found.fragment, bad, (), listener)
+            done = await self._replicate(fragment, bad, (), listener)
+            fragment, left = replace(fragment, ensemble=done.ensemble), done.unfilled
+        await self._without_a_spare(fragment, bad, left, here, listener)
+
+    async def _without_a_spare(
+        self,
+        fragment: Fragment,
+        bad: Mapping[int, str],
+        left: Mapping[int, str],
+        here: Collection[int],
+        listener: ProgressListener,
+    ) -> None:
+        """Fill in place what can be; raises `NotEnoughBookies` for the rest."""
+        again = {position for position in left if position in here}
+        if again:
+            await self._replicate(fragment, _only(bad, again), again, listener)
+        why = [f"{bad[position]}: {reason}" for position, reason in sorted(left.items()) if position not in again]
+        if why:
+            raise NotEnoughBookies("; ".join(dict.fromkeys(why)))
 
     async def _replicate(
         self, fragment: Fragment, bad: Mapping[int, str], in_place: Collection[int], listener: ProgressListener
@@ -239,22 +261,6 @@ class LedgerRepair:
         done = await self._parts.replicator.replicate(fragment, bad, in_place=in_place, progress=listener)
         self._parts.metrics.written(done.entries, done.nbytes)
         return done
-
-    async def _one_by_one(
-        self, fragment: Fragment, bad: Mapping[int, str], here: Collection[int], listener: ProgressListener
-    ) -> None:
-        """Fewer spares than positions: fill in place what can be, then replace while there is a spare."""
-        shortage: NotEnoughBookies | None = None
-        for position in sorted(bad, key=lambda position: position not in here):
-            in_place = (position,) if position in here else ()
-            try:
-                done = await self._replicate(fragment, {position: bad[position]}, in_place, listener)
-            except NotEnoughBookies as error:
-                shortage = shortage or error
-            else:
-                fragment = replace(fragment, ensemble=done.ensemble)
-        if shortage is not None:
-            raise shortage
 
     async def _ask_again(self, fragment: Fragment) -> None:
         """Entries that could not be read before are asked for before everything else is copied again in vain."""
@@ -320,3 +326,7 @@ class LedgerRepair:
         for known in [key for key in self._unreadable if key[0] == ledger_id]:
             del self._unreadable[known]
         return RoundResult(Outcome.DELETED)
+
+
+def _only(bad: Mapping[int, str], positions: Collection[int]) -> dict[int, str]:
+    return {position: bookie for position, bookie in bad.items() if position in positions}

@@ -1,0 +1,211 @@
+"""Auto-recovery with real processes: bookies, `bookie autorecovery`, an embedded metadata service."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from bookie_client import Client, ClientOptions
+from bookie_protocol.errors import LedgerClosed, LedgerFenced
+from tests.support.auto_recovery import QUICK, AutoRecoveryProcess, healed, read_every_replica
+from tests.support.client_workload import Workload
+from tests.support.hanging import hanging
+from tests.support.metadata_process import MetadataProcess
+from tests.support.serve_cluster import ServeCluster
+from tests.support.until import until
+
+PASSWORD = b"healing"
+ENTRIES = 40
+PAYLOAD = b"x" * 900
+
+
+@pytest.fixture
+def metadata_service(tmp_path: Path) -> Iterator[MetadataProcess]:
+    service = MetadataProcess(tmp_path / "metadata")
+    service.start()
+    yield service
+    service.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, metadata_service: MetadataProcess) -> Iterator[ServeCluster]:
+    made = ServeCluster(tmp_path / "bookies", metadata_service.uri(), QUICK)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+async def client(cluster: ServeCluster) -> AsyncIterator[Client]:
+    async with Client(cluster.uri, ClientOptions(add_timeout=20, read_timeout=20)) as made:
+        yield made
+
+
+async def write_ledgers(client: Client, count: int, quorums: tuple[int, int, int], entries: int = ENTRIES) -> list[int]:
+    """Closed ledgers, each with entries that tell which one they are."""
+    ids = []
+    for _ in range(count):
+        ensemble, write_quorum, ack_quorum = quorums
+        async with client.create(
+            ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, password=PASSWORD
+        ) as ledger:
+            if entries:
+                await ledger.append_many([b"%d:%d " % (ledger.ledger_id, i) + PAYLOAD for i in range(entries)])
+            ids.append(ledger.ledger_id)
+    return ids
+
+
+async def test_a_bookie_is_killed_for_good_under_load(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
+    await asyncio.to_thread(cluster.add, 5)
+    with (
+        AutoRecoveryProcess(tmp_path / "one", cluster.uri) as one,
+        AutoRecoveryProcess(tmp_path / "two", cluster.uri) as two,
+    ):
+        await one.ready()
+        await two.ready()
+        ids = [
+            *await write_ledgers(client, 8, (3, 3, 2)),
+            *await write_ledgers(client, 8, (3, 2, 2)),
+            *await write_ledgers(client, 4, (4, 2, 1)),
+            *await write_ledgers(client, 2, (3, 3, 2), entries=0),
+            *await write_ledgers(client, 2, (3, 3, 2), entries=1),
+        ]
+        async with Workload(cluster.uri, ClientOptions(add_timeout=20, read_timeout=20)) as load:
+            victim = load.ledger.metadata.last_ensemble[0]
+            cluster.kill(victim)
+            await load.progress(200)
+            await healed(client, [victim])
+            await load.progress(200)  # nobody fenced it
+        assert await read_every_replica(client, [*ids, load.ledger.ledger_id]) > len(ids) * ENTRIES
+        name = "replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED"
+        assert one.metric(name) + two.metric(name) > 0
+        for process in (one, two):
+            assert process.get("/healthz") == (200, "OK")
+            assert process.stop() == 0
+    assert await client.metadata_service.under_replication.locks() == {}
+    assert await client.metadata_service.auditor_election.current_auditor() is None
+
+
+@pytest.mark.parametrize("way", ["kill", "hang"])
+async def test_a_worker_ends_in_the_middle(cluster: ServeCluster, client: Client, tmp_path: Path, way: str) -> None:
+    await asyncio.to_thread(cluster.add, 4)
+    ids = await write_ledgers(client, 24, (3, 3, 2), entries=200)
+    victim = (await client.metadata(ids[0])).last_ensemble[0]
+    slow = {"replicationRateByBytes": "200000", "replicationLedgersAtOnce": "2"}
+    with AutoRecoveryProcess(tmp_path / "one", cluster.uri, slow) as one:
+        await one.ready()
+        cluster.kill(victim)
+        await until(lambda: one.metric("replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") >= 1, 60)
+        assert one.metric("replication_worker_LEDGERS_AT_WORK") >= 1
+        with AutoRecoveryProcess(tmp_path / "two", cluster.uri) as two:
+            await two.ready()
+            if way == "kill":
+                one.kill()
+                await healed(client, [victim])
+            else:
+                assert one.process is not None
+                with hanging([one.process.pid]):
+                    await healed(client, [victim])
+                # It is back in a session of its own, and works.
+                await until(lambda: one.get("/readyz")[0] == 200 and one.get("/healthz")[0] == 200, 60)
+                await until(lambda: one.metric("replication_worker_RUNNING") == 1, 30)
+            assert two.metric("replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") >= 1
+    await read_every_replica(client, ids)
+
+
+async def test_a_bookie_hangs_and_comes_back(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
+    """Once its session has ended it is lost, and its copies are made again; what it has is surplus then."""
+    await asyncio.to_thread(cluster.add, 4)
+    ids = await write_ledgers(client, 6, (3, 3, 2))
+    victim = (await client.metadata(ids[0])).last_ensemble[0]
+    with AutoRecoveryProcess(tmp_path / "one", cluster.uri) as one:
+        await one.ready()
+        with cluster.paused([victim]):
+            await healed(client, [victim])
+        await read_every_replica(client, ids)
+        assert one.get("/healthz")[0] == 200
+
+
+async def test_a_bookie_comes_back_with_an_empty_disk(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
+    """Three bookies, ensembles of three: there is no spare, so it is filled again where it is."""
+    names = await asyncio.to_thread(cluster.add, 3)
+    ids = await write_ledgers(client, 6, (3, 3, 2))
+    victim = names[0]
+    cluster.kill(victim)
+    with AutoRecoveryProcess(tmp_path / "one", cluster.uri) as one:
+        await one.ready()
+        await until(lambda: one.metric("autorecovery_UNDER_REPLICATED_LEDGERS") >= len(ids), 60)
+        for folder in ("journal", "ledgers"):
+            shutil.rmtree(cluster.bookies[victim].work / folder)
+        await client.metadata_service.cookies.delete(victim)
+        await asyncio.to_thread(cluster.start, [victim])
+        await healed(client, [])
+    for ledger_id in ids:
+        assert victim in (await client.metadata(ledger_id)).last_ensemble
+    await read_every_replica(client, ids)
+
+
+async def test_the_only_copy_is_gone(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
+    """It is told, the ledger keeps its mark and its length, and all others heal."""
+    await asyncio.to_thread(cluster.add, 4)
+    sound = await write_ledgers(client, 4, (3, 3, 2))
+    single = await write_ledgers(client, 6, (1, 1, 1))
+    victim = (await client.metadata(single[0])).last_ensemble[0]
+    lost = [i for i in single if (await client.metadata(i)).last_ensemble == (victim,)]
+    with AutoRecoveryProcess(tmp_path / "one", cluster.uri) as one:
+        await one.ready()
+        cluster.kill(victim)
+        await until(lambda: one.metric("replication_worker_LEDGERS_WITH_LOST_ENTRIES") >= len(lost), 60)
+        marks = client.metadata_service.under_replication
+        async with asyncio.timeout(60):
+            while {mark.ledger_id async for mark in marks.list()} != set(lost):  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.2)
+        assert one.metric("replication_worker_NUM_ENTRIES_UNABLE_TO_READ_FOR_REPLICATION") >= ENTRIES
+        assert one.logged("ledger is not repaired")
+        assert one.get("/healthz")[0] == 200
+        for ledger_id in lost:
+            metadata = await client.metadata(ledger_id)
+            assert (metadata.last_ensemble, metadata.last_entry_id) == ((victim,), ENTRIES - 1)
+        await read_every_replica(client, sound)
+        # It was only away: its mark goes.
+        await asyncio.to_thread(cluster.start, [victim])
+        await healed(client, [])
+    await read_every_replica(client, [*sound, *single])
+
+
+async def test_an_open_ledger_whose_writer_is_gone(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
+    await asyncio.to_thread(cluster.add, 4)
+    async with Client(cluster.uri) as other:
+        ledger = await other.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        await ledger.append_many([b"%d " % i + PAYLOAD for i in range(ENTRIES)])
+        victim = ledger.metadata.last_ensemble[0]
+        with AutoRecoveryProcess(tmp_path / "one", cluster.uri) as one:
+            await one.ready()
+            cluster.kill(victim)
+            await healed(client, [victim])
+            assert one.metric("replication_worker_NUM_OPEN_LEDGERS_RECOVERED") == 1
+        metadata = await client.metadata(ledger.ledger_id)
+        assert metadata.is_closed
+        assert metadata.last_entry_id == ENTRIES - 1
+        with pytest.raises((LedgerFenced, LedgerClosed)):
+            await ledger.append(b"too late")
+    await read_every_replica(client, [ledger.ledger_id])
+
+
+async def test_inside_a_bookie_and_for_deleted_ledgers(cluster: ServeCluster, client: Client) -> None:
+    cluster._settings["autoRecoveryDaemonEnabled"] = "true"
+    await asyncio.to_thread(cluster.add, 4)
+    ids = await write_ledgers(client, 4, (3, 2, 2))
+    marks = client.metadata_service.under_replication
+    await marks.mark(10**9, ["nobody:3181"], ctime_ms=None)
+    victim = (await client.metadata(ids[0])).last_ensemble[0]
+    cluster.kill(victim)
+    await healed(client, [victim])
+    await read_every_replica(client, ids)
+    name = (set(cluster.bookies) - {victim}).pop()
+    assert await asyncio.to_thread(cluster.bookies[name].stop) == 0
