@@ -155,6 +155,10 @@ class ClientOptions:
     add_quorum_timeout: float | None = None
     """Seconds in which an add must reach its ack quorum, or its writer gives up; None: no limit
     (`addEntryQuorumTimeoutSec`, where -1 stands for none)."""
+    enforce_fault_domains: bool = False
+    """An add is acknowledged only when bookies in as many racks (regions, zones) have it as the placement policy
+    demands of a write set (`enforceMinNumFaultDomainsForWrite`). Needs `add_quorum_timeout`: adds wait while a rack is
+    away. Creating a ledger fails when there are too few."""
     explicit_lac_interval: float | None = None
     """Seconds between looks whether bookies must be told the last add confirmed of a writer that pauses; None:
     never, protocol version 3 only (`explicitLacInterval`, in ms, where 0 stands for never)."""
@@ -185,6 +189,11 @@ class ClientOptions:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise BadRequest(f"client option {name} must be positive, or None to turn it off, not {value}")
+        if self.enforce_fault_domains and self.add_quorum_timeout is None:
+            raise BadRequest(
+                "client option enforce_fault_domains needs add_quorum_timeout: else adds wait for ever while a rack is"
+                " away"
+            )
         if self.explicit_lac_interval is not None and self.protocol_version != 3:
             raise BadRequest("client option explicit_lac_interval needs protocol_version=3")
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from bookie_client.distribution import Quorums
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Topology
@@ -134,4 +134,14 @@ class PlacementPolicy(Protocol):
         self, ensemble: tuple[str, ...], position: int, bookie: str, quorums: Quorums, cluster: ClusterView
     ) -> str | None:
         """Why `bookie` may not stand at `position` of this ensemble; None if it may."""
+        ...
+
+
+@runtime_checkable
+class AcknowledgementRule(Protocol):
+    """What a policy may have besides: which acknowledgements are worth something."""
+
+    def acknowledgements_suffice(self, bookies: frozenset[str], quorums: Quorums, topology: Topology) -> bool:
+        """Whether bookies that acknowledged an add, all of its write set, lie in as many fault domains as the policy
+        demands of a write set. How many they are is not asked."""
         ...

@@ -17,7 +17,7 @@ Source: reference client protocol, section 16.2.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bookie_client.distribution import Quorums
@@ -73,6 +73,9 @@ class RackAwarePlacement(RuleBasedPlacement):
 
     def label(self, location: Location | None) -> Location:
         return location or UNKNOWN_RACK
+
+    def spread(self, labels: Collection[Location], quorums: Quorums) -> bool:
+        return len(set(labels)) >= min(quorums.write, self.min_racks)
 
     def unfit(self, bookie: str, location: Location | None) -> str | None:
         return "its rack is not known" if self.enforce and location is None else None

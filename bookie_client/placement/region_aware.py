@@ -125,6 +125,12 @@ class RegionAwarePlacement(RuleBasedPlacement):
     def label(self, location: Location | None) -> Location:
         return location or UNKNOWN_PLACE
 
+    def spread(self, labels: Collection[Location], quorums: Quorums) -> bool:
+        regions = {label[0] for label in labels}
+        return len(regions) >= min(quorums.write, self.min_durable) and len(set(labels)) >= min(
+            quorums.write, self.min_racks
+        )
+
     def unfit(self, bookie: str, location: Location | None) -> str | None:
         return self._unfit_place(location)
 

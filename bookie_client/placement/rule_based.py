@@ -31,7 +31,7 @@ from bookie_client.placement.policy import (
 )
 from bookie_client.placement.search import Kind, Rule, fill
 from bookie_client.placement.shortage import no_ensemble, no_spare
-from bookie_client.placement.topology import Location
+from bookie_client.placement.topology import Location, Topology
 from bookie_protocol.errors import NotEnoughBookies
 
 MAX_SUBSETS: Final = 128
@@ -69,6 +69,10 @@ class RuleBasedPlacement(ABC):
     @abstractmethod
     def verdict(self, labels: Sequence[Location], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:
         """Whether members in these places obey."""
+
+    def spread(self, labels: Collection[Location], quorums: Quorums) -> bool:
+        """Whether bookies in these places are in enough fault domains for a write set."""
+        return True
 
     def unfit(self, bookie: str, location: Location | None) -> str | None:
         """Why this bookie, in this place, is never taken; None if it may be."""
@@ -131,6 +135,11 @@ class RuleBasedPlacement(ABC):
         labels = [self._label_of(member, cluster) for member in ensemble]
         labels[position] = self._label_of(bookie, cluster)
         return self.levels(quorums, cluster, replacing=False)[0].rule.objection(labels, position)
+
+    # --- AcknowledgementRule --------------------------------------------------------------------------------
+
+    def acknowledgements_suffice(self, bookies: frozenset[str], quorums: Quorums, topology: Topology) -> bool:
+        return self.spread({self.label(topology.location(bookie)) for bookie in bookies}, quorums)
 
     # --- inside ---------------------------------------------------------------------------------------------
 

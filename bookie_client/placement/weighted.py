@@ -17,6 +17,7 @@ from statistics import median
 
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import (
+    AcknowledgementRule,
     AdherenceReport,
     ClusterView,
     EnsembleRequest,
@@ -24,6 +25,7 @@ from bookie_client.placement.policy import (
     PlacementPolicy,
     ReplacementRequest,
 )
+from bookie_client.placement.topology import Topology
 from bookie_protocol.errors import BadRequest
 
 
@@ -63,6 +65,10 @@ class WeightedPlacement:
         self, ensemble: tuple[str, ...], position: int, bookie: str, quorums: Quorums, cluster: ClusterView
     ) -> str | None:
         return self.policy.objection(ensemble, position, bookie, quorums, cluster)
+
+    def acknowledgements_suffice(self, bookies: frozenset[str], quorums: Quorums, topology: Topology) -> bool:
+        inner = self.policy
+        return not isinstance(inner, AcknowledgementRule) or inner.acknowledgements_suffice(bookies, quorums, topology)
 
     def _weighted(self, cluster: ClusterView) -> ClusterView:
         candidates = cluster.writable - cluster.excluded.keys()

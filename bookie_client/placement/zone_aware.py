@@ -18,7 +18,7 @@ Source: reference client protocol, section 16.4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from bookie_client.distribution import Quorums
@@ -102,6 +102,9 @@ class ZoneAwarePlacement(RuleBasedPlacement):
 
     def label(self, location: Location | None) -> Location:
         return location[:2] if location else UNKNOWN_ZONE
+
+    def spread(self, labels: Collection[Location], quorums: Quorums) -> bool:
+        return len({label[0] for label in labels}) >= min(quorums.write, self.min_zones)
 
     def unfit(self, bookie: str, location: Location | None) -> str | None:
         return "its zone is not known" if self.enforce and location is None else None

@@ -16,6 +16,7 @@ from typing import Final
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import EnsembleRequest, Placement
+from bookie_client.writing.fault_domains import check_domains
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import BadRequest, BadVersion, MetadataExists, NotEnoughBookies
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
@@ -76,7 +77,9 @@ async def _place(context: ClientContext, new: NewLedger) -> tuple[Quorums, Place
         quorums = Quorums(size, wanted.write, wanted.ack)
         request = EnsembleRequest(quorums=quorums, cluster=cluster, random=context.random, custom_metadata=new.metadata)
         try:
-            return quorums, context.placement.new_ensemble(request)
+            placement = context.placement.new_ensemble(request)
+            check_domains(context, quorums, placement.ensemble, cluster.topology)
+            return quorums, placement
         except NotEnoughBookies:
             if size == smallest:
                 raise

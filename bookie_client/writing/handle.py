@@ -24,9 +24,9 @@ from bookie_client.logs import get_logger
 from bookie_client.metadata_update import update_metadata
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.reader import EntryReader
-from bookie_client.writing.add_state import AddState
 from bookie_client.writing.ensemble_change import change_needed, close_needed, replace_bookies, with_new_ensemble
 from bookie_client.writing.explicit_lac import ExplicitLac
+from bookie_client.writing.fault_domains import make_add_state
 from bookie_client.writing.force import UnsyncedWatch, force_ledger
 from bookie_client.writing.pipeline import AddPipeline
 from bookie_client.writing.quorum_watch import watch_quorum
@@ -56,13 +56,9 @@ class WriteHandle:
         self.ledger_id = value.ledger_id
         self._context = context
         self._metadata = metadata
-        self._state = AddState(
-            value.ledger_id,
-            Quorums(value.ensemble_size, value.write_quorum_size, value.ack_quorum_size),
-            value.last_ensemble,
-            delay_ensemble_change=options.delay_ensemble_change,
-            max_ensemble_changes=options.max_ensemble_changes,
-            deferred_sync=deferred_sync,
+        quorums = Quorums(value.ensemble_size, value.write_quorum_size, value.ack_quorum_size)
+        self._state = make_add_state(
+            context, value.ledger_id, quorums, value.last_ensemble, deferred_sync=deferred_sync
         )
         encoder = context.pool.dialect.add_encoder(self.ledger_id, master_key, deferred_sync=deferred_sync)
         self._pipeline = AddPipeline(
