@@ -1,7 +1,7 @@
 """Frames of the binary protocol: one loop over one buffer.
 
-The first branch of the loop is the hot add: an ordinary add of version 2 with the key of a ledger that is hot (see
-`bookie_pod.ledgers.state`). It costs a handful of bytecodes: one `unpack`, one slice for the entry, one for the ids of
+The first branch of the loop is the hot add: an add of version 2, ordinary or of a copy, with the key of a ledger that
+is hot (see `bookie_pod.ledgers.state`). It costs a handful of bytecodes: one `unpack`, one slice for the entry, one for the ids of
 the answer. Everything else, and every doubt, goes through `cold_v2`.
 
 Threads: event loop only.
@@ -25,6 +25,10 @@ _HOT_ADD = struct.Struct(">II20sqqq")
 """Length word, header word, master key, ledger id, entry id, LAC."""
 _LENGTH = struct.Struct(">I")
 _HOT_WORD: Final = header_word(2, OpCode.ADDENTRY, Flag.NONE)
+_HOT_COPIES: Final = frozenset(
+    header_word(2, OpCode.ADDENTRY, flags) for flags in (Flag.RECOVERY_ADD, Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY)
+)
+"""Copies and the adds of recoveries: of a ledger that is hot here they are no other than its writer's."""
 _OK: Final = response_prefix(2, OpCode.ADDENTRY, 0)
 
 
@@ -49,7 +53,8 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:
             after = pos + 4 + length
             if after > end:
                 break
-            if word == _HOT_WORD and admit_hot and entry_id >= 0 and 48 <= length <= max_length:
+            is_hot = word == _HOT_WORD or word in _HOT_COPIES
+            if is_hot and admit_hot and entry_id >= 0 and 48 <= length <= max_length:
                 state = states.get(ledger_id, cold_state)
                 if state.hot_key == key:
                     if state is not last_state:

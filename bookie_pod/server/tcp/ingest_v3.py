@@ -3,8 +3,9 @@
 A connection starts here. The first frame body that is no v3 request turns it to v2 for good; that same frame is
 decoded again there, so this returns its position with `conn.speaks_v2` set.
 
-The first branch of the loop is the hot add, as in `ingest_v2`; the second is the plain read that a cache answers.
-Everything else goes through `cold_v3`.
+The first branch of the loop is the hot add, as in `ingest_v2` (a copy or a recovery's add of a ledger that is hot here
+is no other than its writer's); the second is the plain read that a cache answers. Everything else goes through
+`cold_v3`.
 
 Threads: event loop only.
 
@@ -17,7 +18,7 @@ import struct
 from typing import TYPE_CHECKING
 
 from bookie_pod.server.tcp.cold_v3 import cold_v3
-from bookie_protocol.wire.v3_encode import read_response
+from bookie_protocol.wire.v3_encode import DEFERRED_SYNC, read_response
 from bookie_protocol.wire.v3_hot import NO_SHAPE, add_shape, decode_add_request, decode_read_request
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                             mask, expected, head, unpack, body_at, tail_at, tail, shape_flags, part1, part2 = shape
                 if is_add:
                     state = states.get(ledger_id, cold_state)
-                    if state.hot_key == key and not flags and entry_id >= 0:
+                    if state.hot_key == key and not flags & DEFERRED_SYNC and entry_id >= 0:
                         if state is not last_state:
                             if run_count:
                                 context.account(last_state.ledger_id, run_bytes, run_count)
