@@ -55,6 +55,10 @@ class BookieMetrics:
         """Export the state: 1 writable, 0 read-only, -1 not registered."""
         self._scope.gauge("SERVER_STATUS", server_status)
 
+    def bind_sanity(self, sanity: Callable[[], float]) -> None:
+        """Export the last sanity test: 1 passed, 0 failed, -1 none yet."""
+        self._scope.gauge("SERVER_SANITY", sanity)
+
     def bind_journals(self, directories: int, queue_max_size: int) -> None:
         """Export how many journals there are, and how many records may wait in each."""
         self._scope.gauge("JOURNAL_DIRS", lambda: directories)

@@ -56,7 +56,7 @@ async def _serve(config: BookieConfig) -> int:
             await bookie.stop()
             return ExitCode.OK
         starting.result()
-        ends: set[asyncio.Future[Any]] = {stopping, bookie.failed}
+        ends: set[asyncio.Future[Any]] = {stopping, bookie.status.failed}
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     except BaseException as error:
         await bookie.abort()
@@ -66,8 +66,8 @@ async def _serve(config: BookieConfig) -> int:
         raise
     finally:
         stopping.cancel()
-    if bookie.failed.done():
-        failure = bookie.failed.result()
+    if bookie.status.failed.done():
+        failure = bookie.status.failed.result()
         await bookie.abort()
         return _exit_code(failure)
     await bookie.stop()

@@ -208,11 +208,11 @@ async def test_an_index_is_compacted(live: Live) -> None:
 async def test_modes_that_the_configuration_forbids(tmp_path: Path, key: str, wanted: str, reason: str) -> None:
     async with live_bookie(tmp_path, {key: str(key.startswith("force")).lower()}) as bookie:
         port = bookie.config.http.server_port
-        before = bookie.state().read_only
+        before = bookie.status.state().read_only
         answer = await ask(port, "/api/v1/bookie/state/readonly", "PUT", f'{{"readOnly": {wanted}}}')
         assert answer.status == 400
         assert reason in answer.body
-        assert bookie.state().read_only is before
+        assert bookie.status.state().read_only is before
 
 
 async def test_a_scrub_by_request_and_what_it_finds(live: Live) -> None:

@@ -1,0 +1,79 @@
+"""What a bookie says about itself to probes, to the admin API and to its metrics.
+
+Threads: event loop; `server_status` may be read by any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import structlog
+
+from bookie_pod.node.mode import BookieMode
+from bookie_pod.node.registration import RegistrationManager, ServerStatus
+from bookie_pod.server.status import NodeState
+from bookie_protocol.errors import PodkeeperError, StorageFault
+
+if TYPE_CHECKING:
+    from bookie_pod.autorecovery.start import RunningAutoRecovery
+
+_log = structlog.get_logger(__name__)
+
+
+class LiveStatus:
+    """`NodeStatus`. The bookie sets what it has as soon as it has it; `failed` resolves with the error that ends it."""
+
+    def __init__(self, failed: asyncio.Future[PodkeeperError]) -> None:
+        self.failed = failed
+        self.phase = "starting"
+        self.running = False
+        self.stopping = False
+        self.mode: BookieMode | None = None
+        self.registration: RegistrationManager | None = None
+        self.starting_auto_recovery: asyncio.Task[RunningAutoRecovery | None] | None = None
+
+    def enter(self, phase: str) -> None:
+        """What the bookie does from now on."""
+        self.phase = phase
+        _log.info("phase", phase=phase)
+
+    def fail(self, error: BaseException) -> None:
+        """A part cannot go on: the bookie ends."""
+        if not self.failed.done():
+            known = error if isinstance(error, PodkeeperError) else StorageFault(f"unexpected fault: {error!r}")
+            _log.critical("bookie fails", reason=str(known))
+            self.failed.set_result(known)
+
+    @property
+    def server_status(self) -> ServerStatus:
+        return ServerStatus.UNREGISTERED if self.registration is None else self.registration.status
+
+    @property
+    def auto_recovery(self) -> RunningAutoRecovery | None:
+        """What runs of it here; None: nothing, or not yet."""
+        starting = self.starting_auto_recovery
+        if starting is None or not starting.done() or starting.cancelled() or starting.exception() is not None:
+            return None
+        return starting.result()
+
+    # --- NodeStatus -----------------------------------------------------------------------------------------
+
+    def state(self) -> NodeState:
+        mode = self.mode
+        return NodeState(
+            self.running, mode is not None and mode.read_only, self.stopping, mode is None or mode.high_priority_writes
+        )
+
+    def unhealthy_reason(self) -> str | None:
+        return str(self.failed.result()) if self.failed.done() else None
+
+    def complaint(self) -> str | None:
+        running = self.auto_recovery
+        return None if running is None else running.complaint()
+
+    def unready_reason(self) -> str | None:
+        if not self.running:
+            return self.phase
+        registered = self.server_status is not ServerStatus.UNREGISTERED
+        return None if registered else "not registered in the metadata service"

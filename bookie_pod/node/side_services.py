@@ -1,0 +1,83 @@
+"""What a bookie serves beside its own protocol: HTTP, gRPC with the gateway, and auto-recovery if it runs inside.
+
+Each starts in the background, and is stopped in its turn, whether it has started by then or not.
+
+Threads: event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING
+
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.gateway.start import start_gateway
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.node.auto_recovery import start_auto_recovery
+from bookie_pod.node.background import BackgroundTasks
+from bookie_pod.node.live_status import LiveStatus
+from bookie_pod.server.grpc.start import start_grpc
+from bookie_pod.server.http.admin.ports import AdminPorts
+from bookie_pod.server.http.start import start_http
+from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.metadata_service.interface import MetadataService
+
+if TYPE_CHECKING:
+    from bookie_pod.gateway.gateway import Gateway
+
+
+class SideServices:
+    """`undo` stops them; `tasks` hears of one that cannot start."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        status: LiveStatus,
+        registry: Registry,
+        undo: AsyncExitStack,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._config = config
+        self._status = status
+        self._registry = registry
+        self._undo = undo
+        self._tasks = tasks
+
+    def start_http(self, find_admin: Callable[[], AdminPorts | None]) -> asyncio.Task[object]:
+        """The caller awaits it."""
+        starting: asyncio.Task[object] = asyncio.create_task(
+            start_http(self._config.http, self._status, self._registry, find_admin)
+        )
+        self._undo.push_async_callback(_stop_started, starting)
+        return starting
+
+    def start_grpc(self, metadata: MetadataService) -> None:
+        """Health, and the gateway."""
+
+        async def gateway() -> Sequence[Gateway]:
+            return await start_gateway(self._config, metadata, self._registry)
+
+        starting = asyncio.create_task(start_grpc(self._config.grpc, self._status, gateway))
+        self._undo.push_async_callback(_stop_started, starting)
+        self._tasks.watch(starting)
+
+    def start_auto_recovery(self, metadata: MetadataService, bookie_id: str) -> None:
+        """If the configuration asks for it."""
+        starting = asyncio.create_task(
+            start_auto_recovery(self._config, metadata, self._registry, bookie_id, self._tasks.run)
+        )
+        self._undo.push_async_callback(_stop_started, starting)
+        self._tasks.watch(starting)
+        self._status.starting_auto_recovery = starting
+
+
+async def _stop_started(starting: asyncio.Task[object]) -> None:
+    """Stop a server that is starting or has started."""
+    if not starting.done():
+        starting.cancel()
+    with suppress(asyncio.CancelledError, PodkeeperError):
+        server = await starting
+        if server is not None:
+            await server.stop()  # type: ignore[attr-defined]
