@@ -202,7 +202,7 @@ class BookieConnection(asyncio.Protocol):
 
     def _take_frames(self, data: bytes) -> int:
         """Handle all complete frames of `data`; returns how many bytes they took."""
-        position, size, longest = 0, len(data), self._max_frame_size - LENGTH_SIZE
+        position, size, longest = self._take_acknowledgements(data), len(data), self._max_frame_size - LENGTH_SIZE
         unpack, acknowledged, pop = LENGTH.unpack_from, self._dialect.acknowledged, self._outstanding.pop
         bookie = self.bookie_id
         while size - position >= LENGTH_SIZE:
@@ -226,6 +226,21 @@ class BookieConnection(asyncio.Protocol):
                 request.acknowledged(bookie)
         self._wanted = LENGTH_SIZE
         return position
+
+    def _take_acknowledgements(self, data: bytes) -> int:
+        """Handle the answers to adds with which `data` begins, if nothing else stands between them."""
+        run = self._dialect.acknowledged_run(data)
+        if run is None:
+            return 0
+        keys, taken = run
+        pop, bookie = self._outstanding.pop, self.bookie_id
+        for key in keys:
+            request = pop(key, None)
+            if isinstance(request, _SameKey):
+                request = self._take_out(key, request, request[0])
+            if request is not None:
+                request.acknowledged(bookie)
+        return taken
 
     def _slow_answer(self, body: bytes) -> None:
         answer = self._dialect.decode(body)

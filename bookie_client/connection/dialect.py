@@ -2,7 +2,7 @@
 
 Invariants
 - A request's key is the bytes by which its answer is found: in v3 the transaction id's varint as it is
-  echoed, in v2 the header word and the ids. So the answer to an add costs two slices and no decoding.
+  echoed, in v2 the ids of an add, or the header word and the ids. So the answer to an add is not decoded.
 - A frame does not name the bookie: one frame serves all replicas of an add.
 - `acknowledged` accepts exactly the common answer to an add that succeeded; everything else goes through
   `decode`.
@@ -16,9 +16,10 @@ Source: reference wire protocol, sections 3, 4 and 12.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from bookie_client.connection.request import Answer
+from bookie_client.connection.request import Answer, FramedRequest
 from bookie_protocol.errors import BadVersion
 from bookie_protocol.wire.auth import AuthMessage
 
@@ -28,8 +29,18 @@ KeyAndFrame = tuple[bytes, bytes]
 class AddEncoder(Protocol):
     """Encodes the adds of one ledger."""
 
+    @property
+    def tail(self) -> bytes:
+        """What stands behind the entry in each frame."""
+        ...
+
     def __call__(self, txn_id: int, entry_id: int, front: bytes, rest: bytes = b"", /) -> KeyAndFrame:
-        """The entry may come in two parts, which are copied once."""
+        """One add. The entry may come in two parts, which are copied once."""
+        ...
+
+    def complete_heads(self, adds: Sequence[FramedRequest], txn_ids: Iterator[int], /) -> None:
+        """Many adds, whose `head` holds header and digest of their entries so far: puts in front of it what a frame
+        has there, and gives each its `key`. Head, body and `tail` are the frame then."""
         ...
 
 
@@ -101,6 +112,11 @@ class Dialect(ABC):
     def entries_of_ledger(self, txn_id: int, ledger_id: int) -> KeyAndFrame:
         """Which entries the bookie stores."""
         raise self._cannot("GET_LIST_OF_ENTRIES_OF_LEDGER", 3)
+
+    @abstractmethod
+    def acknowledged_run(self, data: bytes) -> tuple[Sequence[bytes], int] | None:
+        """The keys, when `data` begins with whole frames that are such answers, and how many bytes these take; None:
+        look at each frame. Costs a fraction of `acknowledged`."""
 
     @abstractmethod
     def acknowledged(self, data: bytes, start: int, end: int) -> bytes | None:

@@ -11,11 +11,13 @@ Source: reference wire protocol, sections 3 and 12.
 
 from __future__ import annotations
 
+import re
 import struct
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from bookie_client.connection.dialect import AddEncoder, Dialect, KeyAndFrame
-from bookie_client.connection.request import Answer, error_for
+from bookie_client.connection.request import Answer, FramedRequest, error_for
 from bookie_protocol.entry import ENTRY_IDS
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AuthMessage
@@ -28,12 +30,42 @@ def _word(opcode: v2.OpCode, version: int = v2.CURRENT_VERSION) -> bytes:
     return LENGTH.pack(v2.header_word(version, opcode))
 
 
+_ADDED: Final = _word(v2.OpCode.ADDENTRY) + LENGTH.pack(0)
+_ADDED_FRAME: Final = re.compile(re.escape(LENGTH.pack(len(_ADDED) + ENTRY_IDS.size) + _ADDED) + b"(.{16})", re.DOTALL)
+
+assert ENTRY_IDS.size == 16
+
+
+class V2AddEncoder:
+    """The adds of one ledger; their key is the two ids."""
+
+    tail: Final = b""
+
+    def __init__(self, ledger_id: int, master_key: bytes, flags: int) -> None:
+        self._ledger_id = ledger_id
+        self._master_key = master_key
+        self._flags = flags
+
+    def __call__(self, txn_id: int, entry_id: int, front: bytes, rest: bytes = b"", /) -> KeyAndFrame:
+        head = v2.add_request_head(self._master_key, len(front) + len(rest), self._flags)
+        return ENTRY_IDS.pack(self._ledger_id, entry_id), b"".join((head, front, rest))
+
+    def complete_heads(self, adds: Sequence[FramedRequest], txn_ids: Iterator[int], /) -> None:
+        ids, size, head = ENTRY_IDS.size, -1, b""
+        for add in adds:
+            front = add.head
+            if len(front) + len(add.body) != size:
+                size = len(front) + len(add.body)
+                head = v2.add_request_head(self._master_key, size, self._flags)
+            add.key = front[:ids]
+            add.head = head + front
+
+
 class V2Dialect(Dialect):
     """See the module."""
 
     version = 2
     add_overhead = v2.ADD_ENTRY_OFFSET + v2.LENGTH.size
-    _ADDED: Final = _word(v2.OpCode.ADDENTRY) + LENGTH.pack(0)
 
     def add_encoder(
         self,
@@ -49,13 +81,7 @@ class V2Dialect(Dialect):
         flags = v2.Flag.RECOVERY_ADD if recovery or background else v2.Flag.NONE
         if recovery:
             flags |= v2.Flag.HIGH_PRIORITY
-        word = _word(v2.OpCode.ADDENTRY)
-
-        def encode(txn_id: int, entry_id: int, front: bytes, rest: bytes = b"", /) -> KeyAndFrame:
-            head = v2.add_request_head(master_key, len(front) + len(rest), flags)
-            return word + ENTRY_IDS.pack(ledger_id, entry_id), b"".join((head, front, rest))
-
-        return encode
+        return V2AddEncoder(ledger_id, master_key, flags)
 
     def read(
         self,
@@ -82,10 +108,15 @@ class V2Dialect(Dialect):
     def auth(self, txn_id: int, message: AuthMessage) -> KeyAndFrame:
         return _word(v2.OpCode.AUTH), v2.encode_auth(message)
 
+    def acknowledged_run(self, data: bytes) -> tuple[Sequence[bytes], int] | None:
+        parts = _ADDED_FRAME.split(data)
+        rest = parts.pop()
+        return None if not parts or any(parts[::2]) else (parts[1::2], len(data) - len(rest))
+
     def acknowledged(self, data: bytes, start: int, end: int) -> bytes | None:
-        if data[start : start + 8] != self._ADDED:
+        if data[start : start + 8] != _ADDED:
             return None
-        return data[start : start + 4] + data[start + 8 : end]
+        return data[start + 8 : end]
 
     def decode(self, body: bytes) -> Answer:
         response = v2.decode_response(body)
@@ -94,6 +125,8 @@ class V2Dialect(Dialect):
         if isinstance(response, v2.BatchReadResponse):
             key = _word(v2.OpCode.BATCH_READ_ENTRY, response.version) + _REQUEST_ID.pack(response.request_id)
             return Answer(key, error_for(response.code), detail=response.entries)
-        key = _word(response.opcode, response.version) + ENTRY_IDS.pack(response.ledger_id, response.entry_id)
+        key = ENTRY_IDS.pack(response.ledger_id, response.entry_id)
+        if response.opcode != v2.OpCode.ADDENTRY:
+            key = _word(response.opcode, response.version) + key
         error = error_for(response.code)
         return Answer(key, error, response.entry if error is None else b"")

@@ -7,23 +7,76 @@ Source: reference wire protocol, sections 4, 8 and 12.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from bookie_client.connection.answers import BookieInfo, LacAnswer
 from bookie_client.connection.dialect import AddEncoder, Dialect, KeyAndFrame
-from bookie_client.connection.request import Answer, error_for
+from bookie_client.connection.request import Answer, FramedRequest, error_for
 from bookie_protocol.errors import V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3, v3_encode
 from bookie_protocol.wire.auth import AuthMessage, from_protobuf, to_protobuf
 from bookie_protocol.wire.availability import decode_availability
+from bookie_protocol.wire.framing import LENGTH_SIZE
 from bookie_protocol.wire.varint import encode_varint
 
 _TOTAL_AND_FREE: Final = pb.GetBookieInfoRequest.TOTAL_DISK_CAPACITY | pb.GetBookieInfoRequest.FREE_DISK_SPACE
 
 MAX_SHAPES: Final = 256
 """Shapes of adds (entry size, widths of the numbers) that one encoder remembers."""
+
+_VARINT: Final = rb"[\x80-\xff]*[\x00-\x7f]"
+_ADDED_FRAME: Final = re.compile(
+    # length word, header{VERSION_THREE, ADD_ENTRY, txn}, status EOK, addResponse{status EOK, ledger id, entry id}
+    rb"\x00\x00\x00([\x00-\x7f])\x0a[\x00-\x7f]\x08\x03\x10\x02\x18("
+    + _VARINT
+    + rb")\x10\x00\xaa\x06[\x00-\x7f]\x08\x00\x10"
+    + _VARINT
+    + rb"\x18"
+    + _VARINT
+)
+
+
+class V3AddEncoder:
+    """The adds of one ledger; their key is the transaction id's varint."""
+
+    def __init__(self, ledger_id: int, master_key: bytes, flags: int) -> None:
+        self._ledger_id = ledger_id
+        self._master_key = master_key
+        self._flags = flags
+        self._shapes: dict[int, tuple[bytes, bytes, bytes]] = {}
+        self.tail = v3_encode.add_request_tail(flags)
+
+    def __call__(self, txn_id: int, entry_id: int, front: bytes, rest: bytes = b"", /) -> KeyAndFrame:
+        txn, number = encode_varint(txn_id), encode_varint(entry_id)
+        before, between, behind = self._parts(len(front) + len(rest) << 8 | len(txn) << 4 | len(number))
+        return txn, b"".join((before, txn, between, number, behind, front, rest, self.tail))
+
+    def complete_heads(self, adds: Sequence[FramedRequest], txn_ids: Iterator[int], /) -> None:
+        last = -1
+        before = between = behind = b""
+        for add in adds:
+            txn, number, front = encode_varint(next(txn_ids)), encode_varint(add.entry_id), add.head
+            shape = len(front) + len(add.body) << 8 | len(txn) << 4 | len(number)
+            if shape != last:
+                last = shape
+                before, between, behind = self._parts(shape)
+            add.key = txn
+            add.head = b"".join((before, txn, between, number, behind, front))
+
+    def _parts(self, shape: int) -> tuple[bytes, bytes, bytes]:
+        """`shape`: entry size << 8 | width of the transaction id << 4 | width of the entry id."""
+        parts = self._shapes.get(shape)
+        if parts is None:
+            if len(self._shapes) >= MAX_SHAPES:
+                self._shapes.clear()
+            parts = v3_encode.add_request_parts(
+                self._ledger_id, self._master_key, shape >> 8, shape >> 4 & 15, shape & 15, self._flags
+            )
+            self._shapes[shape] = parts
+        return parts
 
 
 class V3Dialect(Dialect):
@@ -46,23 +99,7 @@ class V3Dialect(Dialect):
             flags |= v3_encode.HIGH_PRIORITY
         if deferred_sync:
             flags |= v3_encode.DEFERRED_SYNC
-
-        shapes: dict[int, tuple[bytes, bytes, bytes, bytes]] = {}
-
-        def encode(txn_id: int, entry_id: int, front: bytes, rest: bytes = b"", /) -> KeyAndFrame:
-            txn, number = encode_varint(txn_id), encode_varint(entry_id)
-            size = len(front) + len(rest)
-            shape = size << 8 | len(txn) << 4 | len(number)
-            parts = shapes.get(shape)
-            if parts is None:
-                if len(shapes) >= MAX_SHAPES:
-                    shapes.clear()
-                parts = v3_encode.add_request_parts(ledger_id, master_key, size, len(txn), len(number), flags)
-                shapes[shape] = parts
-            before, between, behind, tail = parts
-            return txn, b"".join((before, txn, between, number, behind, front, rest, tail))
-
-        return encode
+        return V3AddEncoder(ledger_id, master_key, flags)
 
     def read(
         self,
@@ -127,6 +164,16 @@ class V3Dialect(Dialect):
         request = v3.new_request(pb.START_TLS, txn_id)
         request.startTLSRequest.SetInParent()
         return _framed(request)
+
+    def acknowledged_run(self, data: bytes) -> tuple[Sequence[bytes], int] | None:
+        parts = _ADDED_FRAME.split(data)
+        rest = parts.pop()
+        # What was found must be all of it, from the start and without a gap, and the length words must agree.
+        taken = len(data) - len(rest)
+        lengths = parts[1::3]
+        if not lengths or any(parts[::3]) or sum(b"".join(lengths)) + LENGTH_SIZE * len(lengths) != taken:
+            return None
+        return parts[2::3], taken
 
     def acknowledged(self, data: bytes, start: int, end: int) -> bytes | None:
         # header{VERSION_THREE, ADD_ENTRY, txn}, status EOK, addResponse{status EOK, ...}

@@ -80,12 +80,20 @@ class BookieRequest(ABC):
 
 
 class FramedRequest(BookieRequest):
-    """A request that carries its own bytes, so that it can be sent again, and many in one go."""
+    """A request that carries its own bytes, so that it can be sent again, and many in one go: `head` is the frame up
+    to the payload, which is not copied before it is sent."""
 
-    __slots__ = ("frame", "key")
+    __slots__ = ("body", "head", "key")
 
-    frame: bytes
+    entry_id: int
+    head: bytes
+    body: bytes
     key: bytes
+
+    @property
+    @abstractmethod
+    def frame(self) -> bytes:
+        """The whole frame, made anew at each call."""
 
 
 class Request(BookieRequest):

@@ -18,13 +18,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 from bookie_client.recovery.forward_read import FoundEntry
 from bookie_client.recovery.parts import RecoveryParts
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.ensemble_change import replace_bookies
-from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.pipeline import AddPipeline
 from bookie_client.writing.spares import find_spares
 from bookie_protocol.errors import CouldNotTell, PodkeeperError
@@ -46,10 +44,9 @@ class _Rewrites(AddState):
         )
         self._start = start
 
-    def begin(self, payload_size: int, waiter: Any = None) -> PendingAdd:
-        add = super().begin(payload_size, waiter)
+    def piggy_back(self) -> int:
         self.piggy_backed = self._start
-        return add
+        return self._start
 
 
 class Rewriter:

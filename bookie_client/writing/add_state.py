@@ -113,8 +113,8 @@ class AddState:
     # --- the application ------------------------------------------------------------------------------------
 
     def begin(self, payload_size: int, waiter: Any = None) -> PendingAdd:
-        """Give out the next entry id. The driver builds the entry with `piggy_backed` (the LAC now) and
-        `add.length`, sends it to `targets(add)`, then looks at `wanted_change`.
+        """Give out the next entry id. The driver builds the entry with `piggy_back` and `add.length`, sends it to
+        `targets(add)` before it feeds anything else but acknowledgements, then looks at `wanted_change`.
 
         Raises `LedgerClosed`, or the error that ended this handle.
         """
@@ -124,12 +124,16 @@ class AddState:
             raise LedgerClosed(f"ledger {self.ledger_id}: this handle is closed; entries go to a new ledger")
         self.last_pushed += 1
         self.length += payload_size
-        self.piggy_backed = self.lac
         add = PendingAdd(self.last_pushed, self.length, self.ensemble, waiter)
         if self.degraded:
             self._skip_degraded(add)
         self._pending.append(add)
         return add
+
+    def piggy_back(self) -> int:
+        """The LAC that entries which are sent now carry."""
+        self.piggy_backed = self.lac
+        return self.lac
 
     def targets(self, add: PendingAdd) -> Sequence[int]:
         """Positions to which a new add is sent: its write set without degraded positions."""
@@ -169,7 +173,8 @@ class AddState:
         if add.acked & bit:
             return False
         add.acked |= bit
-        add.failed &= ~bit
+        if add.failed:
+            add.failed &= ~bit
         add.acks += 1
         return add.acks >= self._ack and add.entry_id == self._next and self._changing is None
 

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from bookie_client.context import ClientContext
 from bookie_client.writing.add_state import AddState
-from bookie_client.writing.outcome import Outcome
 from bookie_client.writing.spares import find_spares
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError
 
 
-async def mend(context: ClientContext, state: AddState, carry_out: Callable[[Outcome], None]) -> None:
-    """Ends when no position is degraded any more, or nothing can be written any more."""
+async def mend(context: ClientContext, state: AddState, retry: Callable[[], None]) -> None:
+    """Ends when no position is degraded any more, or nothing can be written any more. `retry` starts the change that
+    replaces degraded positions."""
     while state.degraded and not state.over:
         await context.bookies.changed(context.options.degraded_retry_interval)
         try:
@@ -28,7 +28,7 @@ async def mend(context: ClientContext, state: AddState, carry_out: Callable[[Out
             continue  # nobody can tell; the next round asks again
         # Spares are looked for before the change begins, because nothing is acknowledged while one runs.
         if spares.writable:
-            carry_out(state.retry_degraded())
+            retry()
         else:
             await _use_returned(context, state, writable)
 

@@ -13,6 +13,8 @@ class AddAnswers(Protocol):
 
     ledger_id: int
 
+    def frame(self, add: PendingAdd) -> bytes: ...
+
     def add_acknowledged(self, add: PendingAdd, bookie: str) -> None: ...
 
     def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None: ...
@@ -22,9 +24,9 @@ class PendingAdd(FramedRequest):
     """An entry on its way; this one object waits in the connections to all its bookies. `acked`, `failed` and
     `waiting` are bit sets over positions of `ensemble`: acknowledged, failed, sent without an answer so far.
 
-    `frame` is built once and shared by all replicas, so a re-sent add is the same bytes (reference client
-    protocol, section 5); `key` finds its answers; `nbytes` is what it takes of the window. `waiter` is what
-    the driver tells the outcome to. A delivered add that still waits for answers is `lingering`.
+    `head` is made once, so a re-sent add is the same bytes (reference client protocol, section 5); `key` finds its
+    answers; `nbytes` is what it takes of the window. `waiter` is what the driver tells the outcome to. A delivered
+    add that still waits for answers is `lingering`.
     """
 
     __slots__ = (
@@ -54,6 +56,10 @@ class PendingAdd(FramedRequest):
         self.acks = 0
         self.waiting = 0
         self.lingering = False
+
+    @property
+    def frame(self) -> bytes:
+        return self.answers.frame(self)
 
     def forget(self, position: int) -> None:
         """The bookie at `position` was exchanged: what the former one answered, or will, does not count any

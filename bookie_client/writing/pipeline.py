@@ -23,12 +23,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Final
 
 from bookie_client.connection.dialect import AddEncoder
-from bookie_client.connection.pool import Channel
 from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
 from bookie_client.writing.add_batch import AddBatch
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.mending import mend
+from bookie_client.writing.outbox import BULK_BYTES, Outbox
 from bookie_client.writing.outcome import Outcome
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.window import Window
@@ -42,9 +42,6 @@ more."""
 
 Waiter = asyncio.Future[int] | AddBatch
 """Who is told how an add ended."""
-
-BULK_BYTES: Final = 256 * 1024
-"""Bytes of a bulk append that are sent before other tasks get their turn."""
 
 IMMEDIATE_CHANGES: Final = 8
 """Ensemble changes in front of the same entry that are made at once; the next ones are slowed down."""
@@ -62,7 +59,7 @@ class AddPipeline:
         context: ClientContext,
         state: AddState,
         digest: DigestManager,
-        encode: AddEncoder,
+        encoder: AddEncoder,
         change: EnsembleChange,
         *,
         on_failure: Callable[[PodkeeperError], None] | None = None,
@@ -71,8 +68,6 @@ class AddPipeline:
         self.ledger_id = state.ledger_id
         self.state = state
         self._context = context
-        self._digest = digest
-        self._encode = encode
         self._change = change
         self._on_failure = on_failure
         options = context.options
@@ -80,10 +75,7 @@ class AddPipeline:
         self._overhead = context.pool.dialect.add_overhead + digest.overhead
         self._max_payload = options.max_frame_size - self._overhead
         self._loop = asyncio.get_running_loop()
-        self._ensemble: tuple[str, ...] = ()
-        self._channels: list[Channel] = []
-        self._everybody = (1 << state.quorums.ensemble) - 1
-        self._follow_ensemble()
+        self._outbox = Outbox(context, state, digest, encoder, self._after_sending)
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending = False
         self._changes_here = 0
@@ -96,7 +88,7 @@ class AddPipeline:
 
     def try_submit(self, payload: Buffer) -> asyncio.Future[int] | None:
         """Send one entry now; None when the window is full. Raises as `submit`."""
-        body = self.body(payload)
+        body = payload if payload.__class__ is bytes and len(payload) <= self._max_payload else self.body(payload)
         nbytes = len(body) + self._overhead
         if not self._window.try_acquire(nbytes):
             return None
@@ -123,30 +115,22 @@ class AddPipeline:
         Raises what ended appending, or what `payloads` raised; what was sent before goes on.
         """
         batch = AddBatch(self._loop)
-        begun: list[PendingAdd] = []
-        nbytes_begun = 0
+        sent = 0
         try:
             for payload in payloads:
                 body = self.body(payload)
                 nbytes = len(body) + self._overhead
                 if not self._window.try_acquire(nbytes):
-                    self._send_many(begun)
-                    begun, nbytes_begun = [], 0
                     await self._window.acquire(nbytes)
-                add = self._begin(body, nbytes, batch)
-                batch.expect(add.entry_id)
-                begun.append(add)
-                nbytes_begun += nbytes
-                if nbytes_begun >= BULK_BYTES:
-                    self._send_many(begun)
-                    begun, nbytes_begun = [], 0
+                    sent = 0
+                batch.expect(self._add(body, nbytes, batch))
+                sent += nbytes
+                if sent >= BULK_BYTES:
+                    sent = 0
                     await asyncio.sleep(0)
         except LedgerClosed:
             batch.raise_failure()
             raise
-        finally:
-            # Whatever happened: an entry id that was given out is sent.
-            self._send_many(begun)
         batch.seal()
         return batch.future
 
@@ -172,7 +156,7 @@ class AddPipeline:
 
     def abandon(self, error: PodkeeperError) -> None:
         """Fail everything that is pending."""
-        self._deliver_due()
+        self._settle()
         self._carry_out(self.state.abandon(error))
 
     async def close(self) -> None:
@@ -183,58 +167,28 @@ class AddPipeline:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _add(self, body: bytes, nbytes: int, waiter: Waiter) -> None:
-        add = self._begin(body, nbytes, waiter)
-        state = self.state
-        if state.everywhere:
-            add.waiting = self._everybody
-            for position in state.quorums.write_set(add.entry_id):
-                self._channels[position].send_add(add.frame, add.key, add)
-        else:
-            for position in state.targets(add):
-                self._send(add, position)
-        if state.late_failures:
-            self._replace_late()
-
-    def _begin(self, body: bytes, nbytes: int, waiter: Waiter) -> PendingAdd:
-        """Gives out the next entry id, and builds the add's frame. The caller has room in the window, and sends
-        the add before anything else can happen."""
-        state = self.state
+    def _add(self, body: bytes, nbytes: int, waiter: Waiter) -> int:
+        """Gives out the next entry id, and lets the add leave with this turn. The caller has room in the window."""
         try:
-            add = state.begin(len(body), waiter)
+            add = self.state.begin(len(body), waiter)
         except PodkeeperError:
             self._window.release(1, nbytes)
             raise
         add.answers = self
+        add.body = body
         add.nbytes = nbytes
-        entry_id = add.entry_id
-        front = self._digest.front(self.ledger_id, entry_id, state.piggy_backed, add.length, body)
-        add.key, add.frame = self._encode(next(self._context.transactions), entry_id, front, body)
         self._idle.clear()
-        return add
+        self._outbox.put(add)
+        return add.entry_id
 
-    def _send(self, add: PendingAdd, position: int) -> None:
-        add.waiting |= 1 << position
-        self._channels[position].send_add(add.frame, add.key, add)
-
-    def _send_many(self, adds: list[PendingAdd]) -> None:
-        """Send new adds."""
-        if not adds:
-            return
-        everywhere = self.state.everywhere
-        frames = b"".join([add.frame for add in adds]) if everywhere else b""
-        for position, channel in enumerate(self._channels):
-            bit = 1 << position
-            mine = adds if everywhere else [add for add in adds if position in self.state.targets(add)]
-            for add in mine:
-                add.waiting |= bit
-            channel.send_adds(frames or b"".join([add.frame for add in mine]), mine)
+    def _after_sending(self) -> None:
         if self.state.late_failures:
-            self._replace_late()
+            self._settle()
+            self._carry_out(self.state.wanted_change())
 
-    def _replace_late(self) -> None:
-        self._deliver_due()
-        self._carry_out(self.state.wanted_change())
+    def frame(self, add: PendingAdd) -> bytes:
+        """The bytes of an add that was sent before (`AddAnswers`)."""
+        return self._outbox.frame(add)
 
     # --- answers (AddAnswers) ---------------------------------------------------------------------
 
@@ -249,7 +203,7 @@ class AddPipeline:
 
     def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None:
         """A bookie did not store an add, or nobody can tell."""
-        self._deliver_due()
+        self._settle()
         outcome = self.state.refused(add, bookie, error)
         if add.lingering:
             self._end_lingering(add)
@@ -262,6 +216,12 @@ class AddPipeline:
 
     # --- what the state machine decided ---------------------------------------------------------------------
 
+    def _settle(self) -> None:
+        """To be called before the state machine hears of anything but acknowledgements: what was submitted before
+        leaves, and what was acknowledged before is delivered."""
+        self._outbox.flush()
+        self._deliver_due()
+
     def _carry_out(self, outcome: Outcome) -> None:
         for add, error in outcome.failed:
             self._fail(add, error)
@@ -270,9 +230,9 @@ class AddPipeline:
             told(self.state.failure)
         if outcome.change is not None:
             self._spawn(self._run_change(outcome.change), "ensemble change")
-        self._follow_ensemble()
+        self._outbox.follow_ensemble()
         for add, position in outcome.resend:
-            self._send(add, position)
+            self._outbox.send_again(add, position)
         if outcome.deliver:
             self._deliver()
         if self.state.degraded and not self._mending and not self.state.over:
@@ -318,11 +278,6 @@ class AddPipeline:
             # Whoever did not wait for this add learns it from `flush` or the end of the context.
             waiter.exception()
 
-    def _follow_ensemble(self) -> None:
-        if self._ensemble != self.state.ensemble:
-            self._ensemble = self.state.ensemble
-            self._channels = [self._context.pool.channel(bookie, self.ledger_id) for bookie in self._ensemble]
-
     async def _run_change(self, failed: Mapping[int, str]) -> None:
         _log.info("ensemble change", ledger=self.ledger_id, failed=sorted(failed.values()), after=self.state.lac)
         await self._pause_before_change()
@@ -336,6 +291,7 @@ class AddPipeline:
             # A placement policy of the application's own must not leave adds without an end.
             self._change_failed(CouldNotTell(f"the ensemble change failed: {error!r}"))
         else:
+            self._settle()
             self._carry_out(self.state.ensemble_changed(ensemble))
             if self.state.degraded:
                 bookies = sorted(self.state.degraded.values())
@@ -353,13 +309,18 @@ class AddPipeline:
 
     def _change_failed(self, error: PodkeeperError) -> None:
         _log.warning("ledger cannot be written any more", ledger=self.ledger_id, error=str(error))
+        self._settle()
         self._carry_out(self.state.change_failed(error))
 
     async def _mend(self) -> None:
         try:
-            await mend(self._context, self.state, self._carry_out)
+            await mend(self._context, self.state, self._retry_degraded)
         finally:
             self._mending = False
+
+    def _retry_degraded(self) -> None:
+        self._settle()
+        self._carry_out(self.state.retry_degraded())
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         task = self._loop.create_task(work, name=f"ledger {self.ledger_id}: {name}")

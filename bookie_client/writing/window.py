@@ -32,7 +32,10 @@ class Window:
 
     def try_acquire(self, nbytes: int) -> bool:
         """Take room for an add of this size, unless there is none or somebody waits for it."""
-        if self._waiters or not self._fits(nbytes):
+        # As in `_fits`; written out, because every add comes by.
+        if self._waiters or self.lingering > self._max_linger:
+            return False
+        if self.entries and (self.entries >= self._max_entries or self.nbytes + nbytes > self._max_bytes):
             return False
         self.entries += 1
         self.nbytes += nbytes

@@ -107,13 +107,11 @@ def read_error(txn: bytes, ledger: bytes, entry: bytes, status: V3Status) -> byt
 
 def add_request_parts(
     ledger_id: int, master_key: bytes, size: int, txn_width: int, entry_width: int, flags: int = 0
-) -> tuple[bytes, bytes, bytes, bytes]:
+) -> tuple[bytes, bytes, bytes]:
     """What is the same in the frames of all adds of one ledger whose entries have `size` bytes and whose two
     numbers have these widths: in front of the transaction id, between it and the entry id, between that and
-    the entry, behind the entry. Flags: RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC."""
-    tail = _DEFERRED_FIELD if flags & DEFERRED_SYNC else b""
-    if flags & RECOVERY_ADD:
-        tail += _RECOVERY_FIELD
+    the entry. Flags: RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC; `add_request_tail` stands behind the entry."""
+    tail = add_request_tail(flags)
     priority = _PRIORITY_FIELD if flags & HIGH_PRIORITY else b""
     ledger = encode_varint(ledger_id)
     behind = b"".join((b"\x1a", encode_varint(len(master_key)), master_key, b"\x22", encode_varint(size)))
@@ -122,7 +120,13 @@ def add_request_parts(
     header = 5 + txn_width + len(priority)
     length = LENGTH.pack(4 + header + len(inner_length) + inner)
     before = b"".join((length, bytes((0x0A, header)), b"\x08\x03\x10\x02\x18"))
-    return before, b"".join((priority, b"\xaa\x06", inner_length, b"\x08", ledger, b"\x10")), behind, tail
+    return before, b"".join((priority, b"\xaa\x06", inner_length, b"\x08", ledger, b"\x10")), behind
+
+
+def add_request_tail(flags: int) -> bytes:
+    """What stands behind the entry in the frame of an add with these flags."""
+    tail = _DEFERRED_FIELD if flags & DEFERRED_SYNC else b""
+    return tail + _RECOVERY_FIELD if flags & RECOVERY_ADD else tail
 
 
 def add_request(
@@ -130,8 +134,8 @@ def add_request(
 ) -> list[bytes]:
     """The frame of an add, in pieces. Flags: RECOVERY_ADD, HIGH_PRIORITY, DEFERRED_SYNC."""
     txn, number = encode_varint(txn_id), encode_varint(entry_id)
-    before, between, behind, tail = add_request_parts(ledger_id, master_key, len(entry), len(txn), len(number), flags)
-    head = b"".join((before, txn, between, number, behind))
+    before, between, behind = add_request_parts(ledger_id, master_key, len(entry), len(txn), len(number), flags)
+    head, tail = b"".join((before, txn, between, number, behind)), add_request_tail(flags)
     return [head, entry, tail] if tail else [head, entry]
 
 

@@ -17,8 +17,12 @@ FAST = {"add_timeout": 0.1, "read_timeout": 0.1, "reconnect_delay": 0.05, "conne
 
 class Add(FramedRequest):
     def __init__(self, key, frame):
-        self.key, self.frame = key, frame
+        self.key, self.bytes = key, frame
         self.ends = []
+
+    @property
+    def frame(self):
+        return self.bytes
 
     def accepted(self, bookie, answer):
         self.ends.append((bookie, None))

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bookie_protocol.digest import DigestType
+from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import (
     BadRequest,
     BookieUnavailable,
@@ -62,8 +62,7 @@ async def test_an_explicit_lac_is_heard(three):
             await writer.append(payload(i))
         async with client.open(writer.ledger_id, password=b"pw") as reader:
             assert reader.last_add_confirmed == 1
-            digest = writer._pipeline._digest
-            packet = digest.encode_lac(writer.ledger_id, 2)
+            packet = digest_manager(DigestType.CRC32C, b"pw").encode_lac(writer.ledger_id, 2)
             await until(lambda: all(0 in three.bookie(name).ledgers for name in ABC))
             for name in ABC[:2]:
                 three.bookie(name).write_lac(three.bookie(name).ledgers[0].key, writer.ledger_id, packet)
@@ -75,7 +74,7 @@ async def test_a_damaged_explicit_lac_counts_for_nothing(three):
     async with three.client() as client, client.create(write_quorum=3, password=b"pw") as writer:
         for i in range(3):
             await writer.append(payload(i))
-        packet = bytearray(writer._pipeline._digest.encode_lac(writer.ledger_id, 2))
+        packet = bytearray(digest_manager(DigestType.CRC32C, b"pw").encode_lac(writer.ledger_id, 2))
         packet[15] ^= 64
         await until(lambda: all(0 in three.bookie(name).ledgers for name in ABC))
         for name in ABC:

@@ -292,7 +292,7 @@ def test_with_deferred_sync_the_lac_waits_for_a_force():
     machine.forced(point)
     assert (machine.lac, machine.confirmed_length, machine.length) == (1, 20, 30)
     machine.begin(1)
-    assert machine.piggy_backed == 1
+    assert machine.piggy_back() == machine.piggy_backed == 1
 
 
 def test_forces_that_end_out_of_order_never_move_the_lac_back():

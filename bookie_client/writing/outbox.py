@@ -1,0 +1,127 @@
+"""New adds on their way out: what one turn of the event loop submits is encoded and sent together.
+
+Invariants
+- An add is sent in the turn in which it was taken in, or before anything that changes where adds go (`flush`).
+- Adds leave in the order of their entry ids, and carry the LAC as it is when they leave.
+- A re-sent add is the same bytes.
+
+Event loop only.
+
+Source: reference client protocol, sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from bookie_client.connection.dialect import AddEncoder
+from bookie_client.connection.pool import Channel
+from bookie_client.context import ClientContext
+from bookie_client.writing.add_state import AddState
+from bookie_client.writing.pending_add import PendingAdd
+from bookie_protocol.digest import DigestManager
+
+BULK_BYTES: Final = 256 * 1024
+"""Bytes of new adds that are sent without waiting for the end of the turn."""
+
+
+class Outbox:
+    """Of one pipeline. `after` is called behind each flush that sent something."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        state: AddState,
+        digest: DigestManager,
+        encoder: AddEncoder,
+        after: Callable[[], None],
+    ) -> None:
+        self._context = context
+        self._state = state
+        self._digest = digest
+        self._encoder = encoder
+        self._after = after
+        self._loop = asyncio.get_running_loop()
+        self._tail = encoder.tail
+        self._fresh: list[PendingAdd] = []
+        self._fresh_bytes = 0
+        self._flush_due = False
+        self._ensemble: tuple[str, ...] = ()
+        self._channels: list[Channel] = []
+        self.follow_ensemble()
+
+    def put(self, add: PendingAdd) -> None:
+        """Take in a new add."""
+        self._fresh.append(add)
+        self._fresh_bytes += add.nbytes
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_turn)
+        elif self._fresh_bytes >= BULK_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was put."""
+        adds = self._fresh
+        if not adds:
+            return
+        self._fresh, self._fresh_bytes = [], 0
+        self._encode(adds)
+        if self._state.everywhere:
+            self._send_everywhere(adds)
+        else:
+            self._send_striped(adds)
+        self._after()
+
+    def send_again(self, add: PendingAdd, position: int) -> None:
+        """Send an add to the bookie that stands at `position` now."""
+        add.waiting |= 1 << position
+        self._channels[position].send_add(add.frame, add.key, add)
+
+    def frame(self, add: PendingAdd) -> bytes:
+        """The bytes of an add that was encoded before."""
+        return b"".join((add.head, add.body, self._tail))
+
+    def follow_ensemble(self) -> None:
+        """Adds go to the ensemble that the state names now."""
+        if self._ensemble != self._state.ensemble:
+            self._ensemble = self._state.ensemble
+            ledger_id, pool = self._state.ledger_id, self._context.pool
+            self._channels = [pool.channel(bookie, ledger_id) for bookie in self._ensemble]
+
+    def _flush_turn(self) -> None:
+        self._flush_due = False
+        self.flush()
+
+    def _encode(self, adds: list[PendingAdd]) -> None:
+        front, ledger_id, lac = self._digest.front, self._state.ledger_id, self._state.piggy_back()
+        for add in adds:
+            add.head = front(ledger_id, add.entry_id, lac, add.length, add.body)
+        self._encoder.complete_heads(adds, self._context.transactions)
+
+    def _send_everywhere(self, adds: list[PendingAdd]) -> None:
+        everybody = (1 << len(self._channels)) - 1
+        for add in adds:
+            add.waiting = everybody
+        frames = self._frames(adds)
+        for channel in self._channels:
+            channel.send_adds(frames, adds)
+
+    def _send_striped(self, adds: list[PendingAdd]) -> None:
+        mine: list[list[PendingAdd]] = [[] for _ in self._channels]
+        for add in adds:
+            for position in self._state.targets(add):
+                add.waiting |= 1 << position
+                mine[position].append(add)
+        for channel, its in zip(self._channels, mine, strict=True):
+            if its:
+                channel.send_adds(self._frames(its), its)
+
+    def _frames(self, adds: list[PendingAdd]) -> bytes:
+        pieces: list[bytes] = []
+        tail = self._tail
+        for add in adds:
+            pieces += (add.head, add.body, tail) if tail else (add.head, add.body)
+        return b"".join(pieces)
