@@ -31,7 +31,8 @@ def _word(opcode: v2.OpCode, version: int = v2.CURRENT_VERSION) -> bytes:
 
 
 _ADDED: Final = _word(v2.OpCode.ADDENTRY) + LENGTH.pack(0)
-_ADDED_FRAME: Final = re.compile(re.escape(LENGTH.pack(len(_ADDED) + ENTRY_IDS.size) + _ADDED) + b"(.{16})", re.DOTALL)
+_ADDED_START: Final = LENGTH.pack(len(_ADDED) + ENTRY_IDS.size) + _ADDED
+_ADDED_FRAME: Final = re.compile(re.escape(_ADDED_START) + b"(.{16})", re.DOTALL)
 
 assert ENTRY_IDS.size == 16
 
@@ -109,6 +110,8 @@ class V2Dialect(Dialect):
         return _word(v2.OpCode.AUTH), v2.encode_auth(message)
 
     def acknowledged_run(self, data: bytes) -> tuple[Sequence[bytes], int] | None:
+        if not data.startswith(_ADDED_START):
+            return None
         parts = _ADDED_FRAME.split(data)
         rest = parts.pop()
         return None if not parts or any(parts[::2]) else (parts[1::2], len(data) - len(rest))

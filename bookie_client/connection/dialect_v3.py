@@ -27,10 +27,13 @@ _TOTAL_AND_FREE: Final = pb.GetBookieInfoRequest.TOTAL_DISK_CAPACITY | pb.GetBoo
 MAX_SHAPES: Final = 256
 """Shapes of adds (entry size, widths of the numbers) that one encoder remembers."""
 
+_ADDED_HEADER: Final = b"\x08\x03\x10\x02\x18"
 _VARINT: Final = rb"[\x80-\xff]*[\x00-\x7f]"
 _ADDED_FRAME: Final = re.compile(
     # length word, header{VERSION_THREE, ADD_ENTRY, txn}, status EOK, addResponse{status EOK, ledger id, entry id}
-    rb"\x00\x00\x00([\x00-\x7f])\x0a[\x00-\x7f]\x08\x03\x10\x02\x18("
+    rb"\x00\x00\x00([\x00-\x7f])\x0a[\x00-\x7f]"
+    + re.escape(_ADDED_HEADER)
+    + b"("
     + _VARINT
     + rb")\x10\x00\xaa\x06[\x00-\x7f]\x08\x00\x10"
     + _VARINT
@@ -166,6 +169,8 @@ class V3Dialect(Dialect):
         return _framed(request)
 
     def acknowledged_run(self, data: bytes) -> tuple[Sequence[bytes], int] | None:
+        if not data.startswith(_ADDED_HEADER, LENGTH_SIZE + 2):
+            return None
         parts = _ADDED_FRAME.split(data)
         rest = parts.pop()
         # What was found must be all of it, from the start and without a gap, and the length words must agree.
@@ -177,7 +182,7 @@ class V3Dialect(Dialect):
 
     def acknowledged(self, data: bytes, start: int, end: int) -> bytes | None:
         # header{VERSION_THREE, ADD_ENTRY, txn}, status EOK, addResponse{status EOK, ...}
-        if data[start + 2 : start + 7] != b"\x08\x03\x10\x02\x18":
+        if data[start + 2 : start + 7] != _ADDED_HEADER:
             return None
         body = start + 2 + data[start + 1]
         if body + 7 > end or data[body : body + 4] != b"\x10\x00\xaa\x06" or data[body + 5 : body + 7] != b"\x08\x00":

@@ -184,7 +184,7 @@ def _do_not_store_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def _readers_hear_how_far_recovery_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Rewrites, "begin", AddState.begin)
+    patch.setattr(_Rewrites, "piggy_back", AddState.piggy_back)
 
 
 def _change_the_ensemble_of_a_ledger_in_recovery(patch: pytest.MonkeyPatch) -> None:
