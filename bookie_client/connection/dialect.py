@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from bookie_client.connection.request import Answer, FramedRequest
+from bookie_client.connection.request import Answer, SplitAdd
 from bookie_protocol.errors import BadVersion
 from bookie_protocol.wire.auth import AuthMessage
 
@@ -38,7 +38,7 @@ class AddEncoder(Protocol):
         """One add. The entry may come in two parts, which are copied once."""
         ...
 
-    def complete_heads(self, adds: Sequence[FramedRequest], txn_ids: Iterator[int], /) -> None:
+    def complete_heads(self, adds: Sequence[SplitAdd], txn_ids: Iterator[int], /) -> None:
         """Many adds, whose `head` holds header and digest of their entries so far: puts in front of it what a frame
         has there, and gives each its `key`. Head, body and `tail` are the frame then."""
         ...

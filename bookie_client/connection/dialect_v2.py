@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from bookie_client.connection.dialect import AddEncoder, Dialect, KeyAndFrame
-from bookie_client.connection.request import Answer, FramedRequest, error_for
+from bookie_client.connection.request import Answer, SplitAdd, error_for
 from bookie_protocol.entry import ENTRY_IDS
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AuthMessage
@@ -51,7 +51,7 @@ class V2AddEncoder:
         head = v2.add_request_head(self._master_key, len(front) + len(rest), self._flags)
         return ENTRY_IDS.pack(self._ledger_id, entry_id), b"".join((head, front, rest))
 
-    def complete_heads(self, adds: Sequence[FramedRequest], txn_ids: Iterator[int], /) -> None:
+    def complete_heads(self, adds: Sequence[SplitAdd], txn_ids: Iterator[int], /) -> None:
         ids, size, head = ENTRY_IDS.size, -1, b""
         for add in adds:
             front = add.head

@@ -13,7 +13,7 @@ from typing import Final
 
 from bookie_client.connection.answers import BookieInfo, LacAnswer
 from bookie_client.connection.dialect import AddEncoder, Dialect, KeyAndFrame
-from bookie_client.connection.request import Answer, FramedRequest, error_for
+from bookie_client.connection.request import Answer, SplitAdd, error_for
 from bookie_protocol.errors import V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3, v3_encode
@@ -57,7 +57,7 @@ class V3AddEncoder:
         before, between, behind = self._parts(len(front) + len(rest) << 8 | len(txn) << 4 | len(number))
         return txn, b"".join((before, txn, between, number, behind, front, rest, self.tail))
 
-    def complete_heads(self, adds: Sequence[FramedRequest], txn_ids: Iterator[int], /) -> None:
+    def complete_heads(self, adds: Sequence[SplitAdd], txn_ids: Iterator[int], /) -> None:
         last = -1
         before = between = behind = b""
         for add in adds:

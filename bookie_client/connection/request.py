@@ -80,20 +80,26 @@ class BookieRequest(ABC):
 
 
 class FramedRequest(BookieRequest):
-    """A request that carries its own bytes, so that it can be sent again, and many in one go: `head` is the frame up
-    to the payload, which is not copied before it is sent."""
+    """A request that carries its own bytes, so that it can be sent again, and many in one go."""
 
-    __slots__ = ("body", "head", "key")
+    __slots__ = ("key",)
 
-    entry_id: int
-    head: bytes
-    body: bytes
     key: bytes
 
     @property
     @abstractmethod
     def frame(self) -> bytes:
-        """The whole frame, made anew at each call."""
+        """The whole frame."""
+
+
+class SplitAdd(FramedRequest):
+    """An add whose payload is not copied before it is sent: `head` is its frame up to the payload."""
+
+    __slots__ = ("body", "head")
+
+    entry_id: int
+    head: bytes
+    body: bytes
 
 
 class Request(BookieRequest):

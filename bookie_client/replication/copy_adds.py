@@ -56,7 +56,7 @@ class CopyAdds:
         that target gets the entry; None: each gets all. Raises the refusal of a target."""
         adds = [_CopyAdd(self, entry_id) for entry_id, _ in entries]
         for add, (entry_id, entry), txn_id in zip(adds, entries, transactions, strict=False):
-            add.key, add.frame = encode(txn_id, entry_id, entry)
+            add.key, add.encoded = encode(txn_id, entry_id, entry)
         everything = b"".join([add.frame for add in adds]) if needs is None else b""
         sending: list[tuple[Channel, list[_CopyAdd]]] = []
         for position, channel in self._positions.items():
@@ -102,11 +102,17 @@ class CopyAdds:
 class _CopyAdd(FramedRequest):
     """One entry; it waits in the connections to all its targets."""
 
-    __slots__ = ("_adds", "entry_id")
+    __slots__ = ("_adds", "encoded", "entry_id")
+
+    encoded: bytes
 
     def __init__(self, adds: CopyAdds, entry_id: int) -> None:
         self._adds = adds
         self.entry_id = entry_id
+
+    @property
+    def frame(self) -> bytes:
+        return self.encoded
 
     @property
     def is_wanted(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from bookie_client.connection.request import Answer, FramedRequest
+from bookie_client.connection.request import Answer, SplitAdd
 from bookie_protocol.errors import PodkeeperError
 
 
@@ -20,7 +20,7 @@ class AddAnswers(Protocol):
     def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None: ...
 
 
-class PendingAdd(FramedRequest):
+class PendingAdd(SplitAdd):
     """An entry on its way; this one object waits in the connections to all its bookies. `acked`, `failed` and
     `waiting` are bit sets over positions of `ensemble`: acknowledged, failed, sent without an answer so far.
 
