@@ -3,19 +3,13 @@
 Look at every replica; copy what is lost, fragment by fragment; look again; only a ledger without a fault is reported as
 repaired. What nobody can tell is no fault and no success: the mark stays. `judgement` says what counts.
 
-- A bookie that is registered nowhere is replaced by another one.
-- A bookie that is there, and says that its copies are gone (it came back with an empty disk), is filled again in place:
-  that needs no spare. If it cannot be filled it is replaced.
-- A bookie whose copies are damaged is replaced, because its disk is in doubt; without a spare it is filled in place.
-- With fewer spares than lost copies as many are restored as there are spares.
-- An entry of which no copy can be read holds up its fragment, and nothing is exchanged there: the entry is asked for
-  again at each later round before anything is copied. The ledger keeps its mark and its length.
+- Lost, denied and damaged copies are made again (`fragment_repair`). An entry of which no copy can be read is told, and
+  the ledger keeps its mark and its length.
 - A mark without replicas asks for other bookies because the placement breaks the policy. Lost copies go first.
 
 Invariants
 - Nothing here touches a fragment that is not closed; `open_ledgers` says what becomes of those.
 - The trouble of one fragment does not keep the others from being repaired.
-- What is remembered of unreadable entries is bounded by `REMEMBERED` fragments.
 
 Event loop only.
 
@@ -24,17 +18,16 @@ Source: reference auto-recovery, sections 6.2, 6.4 and 7.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol
 
 import structlog
 
-from bookie_client.replication.fragments import Fragment
-from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
-from bookie_client.replication.report import FragmentReport, LedgerReport, ReplicaVerdict
+from bookie_client.replication.report import FragmentReport, LedgerReport
 from bookie_pod.autorecovery.worker import judgement
+from bookie_pod.autorecovery.worker.fragment_repair import SHOWN_ENTRIES, FragmentRepair, Replicator
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
 from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
@@ -48,9 +41,6 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
 
-REMEMBERED: Final = 2000
-SHOWN_ENTRIES: Final = 20
-
 _log = structlog.get_logger(__name__)
 
 
@@ -58,23 +48,6 @@ class Checker(Protocol):
     """`LedgerChecker`."""
 
     async def check(self, ledger_id: int) -> LedgerReport: ...
-
-
-class Replicator(Protocol):
-    """`FragmentReplicator`."""
-
-    async def replicate(
-        self,
-        fragment: Fragment,
-        bad: Mapping[int, str],
-        *,
-        in_place: Collection[int] = (),
-        progress: ProgressListener | None = None,
-    ) -> ReplicationResult: ...
-
-    async def mend(self, fragment: Fragment, *, progress: ProgressListener | None = None) -> ReplicationResult: ...
-
-    async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +72,11 @@ class _Trouble:
     reasons: list[str] = field(default_factory=list)
     lost_entries: list[int] = field(default_factory=list)
 
-    def add(self, fragment: Fragment, error: PodkeeperError) -> None:
-        self.reasons.append(f"segment at entry {fragment.first_entry}: {' '.join(str(error).split())}")
+    def add(self, found: FragmentReport, error: PodkeeperError) -> None:
+        self.reasons.append(f"segment at entry {found.fragment.first_entry}: {' '.join(str(error).split())}")
+        if isinstance(error, EntriesUnreadable):
+            lost = (entry for entry in error.entries if not judgement.may_be_read_later(found, entry))
+            self.lost_entries += islice(lost, SHOWN_ENTRIES)
 
     def failed(self) -> RoundResult:
         reason = "; ".join(self.reasons[:3])
@@ -115,7 +91,7 @@ class LedgerRepair:
     def __init__(self, parts: RepairParts) -> None:
         self._parts = parts
         self._progress = parts.progress
-        self._unreadable: OrderedDict[tuple[int, int], tuple[int, ...]] = OrderedDict()
+        self._fragments = FragmentRepair(parts.replicator, parts.progress, parts.metrics)
 
     async def repair(self, ledger_id: int, note: LedgerNote) -> RoundResult:
         try:
@@ -198,91 +174,17 @@ class LedgerRepair:
         writable = await self._parts.writable()
         for each, bad in work:
             try:
-                await self._restore_fragment(each, bad, note, writable)
+                await self._fragments.restore(each, bad, note, writable)
             except (NoSuchLedger, MetadataNotFound, MetadataUnavailable):
                 raise
-            except EntriesUnreadable as error:
-                self._note_unreadable(each, error, trouble)
             except PodkeeperError as error:
                 self._parts.metrics.failed_with(error)
-                trouble.add(each.fragment, error)
+                trouble.add(each, error)
+                if isinstance(error, EntriesUnreadable):
+                    self._parts.metrics.unreadable(len(error.entries))
             else:
-                self._unreadable.pop((each.fragment.ledger_id, each.fragment.first_entry), None)
                 note.done_fragments += 1
         return True
-
-    # --- one fragment -----------------------------------------------------------------------------------------
-
-    async def _restore_fragment(
-        self, found: FragmentReport, bad: Mapping[int, str], note: LedgerNote, writable: frozenset[str]
-    ) -> None:
-        await self._ask_again(found.fragment)
-        listener = self._listener(note)
-        verdicts = {each.position: each.verdict for each in found.findings}
-        here = {position for position, bookie in bad.items() if bookie in writable}
-        empty = {position for position in here if verdicts[position] is ReplicaVerdict.MISSING}
-        fragment = found.fragment
-        try:
-            done = await self._replicate(fragment, bad, empty, listener)
-            fragment, left = replace(fragment, ensemble=done.ensemble), done.unfilled
-        except NotEnoughBookies as error:
-            left = {position: str(error) for position in bad if position not in empty}
-            if empty:
-                await self._replicate(fragment, _only(bad, empty), empty, listener)
-        except (EntriesUnreadable, NoSuchLedger, MetadataUnavailable, MetadataNotFound):
-            raise
-        except PodkeeperError as error:
-            if not empty:
-                raise
-            _log.warning("bookie cannot be filled again, it is replaced", ledger=note.ledger_id, reason=str(error))
-            done = await self._replicate(fragment, bad, (), listener)
-            fragment, left = replace(fragment, ensemble=done.ensemble), done.unfilled
-        await self._without_a_spare(fragment, bad, left, here, listener)
-
-    async def _without_a_spare(
-        self,
-        fragment: Fragment,
-        bad: Mapping[int, str],
-        left: Mapping[int, str],
-        here: Collection[int],
-        listener: ProgressListener,
-    ) -> None:
-        """Fill in place what can be; raises `NotEnoughBookies` for the rest."""
-        again = {position for position in left if position in here}
-        if again:
-            await self._replicate(fragment, _only(bad, again), again, listener)
-        why = [f"{bad[position]}: {reason}" for position, reason in sorted(left.items()) if position not in again]
-        if why:
-            raise NotEnoughBookies("; ".join(dict.fromkeys(why)))
-
-    async def _replicate(
-        self, fragment: Fragment, bad: Mapping[int, str], in_place: Collection[int], listener: ProgressListener
-    ) -> ReplicationResult:
-        done = await self._parts.replicator.replicate(fragment, bad, in_place=in_place, progress=listener)
-        self._parts.metrics.written(done.entries, done.nbytes)
-        return done
-
-    async def _ask_again(self, fragment: Fragment) -> None:
-        """Entries that could not be read before are asked for before everything else is copied again in vain."""
-        known = self._unreadable.get((fragment.ledger_id, fragment.first_entry))
-        if not known:
-            return
-        still = await self._parts.replicator.unreadable(fragment, known)
-        if still:
-            error = EntriesUnreadable(f"no copy of entries {list(still[:SHOWN_ENTRIES])} can be read, as before")
-            error.entries = still
-            raise error
-
-    def _note_unreadable(self, found: FragmentReport, error: EntriesUnreadable, trouble: _Trouble) -> None:
-        fragment = found.fragment
-        self._parts.metrics.failed_with(error)
-        self._parts.metrics.unreadable(len(error.entries))
-        trouble.add(fragment, error)
-        trouble.lost_entries += [entry for entry in error.entries if not judgement.may_be_read_later(found, entry)]
-        self._unreadable[fragment.ledger_id, fragment.first_entry] = error.entries
-        self._unreadable.move_to_end((fragment.ledger_id, fragment.first_entry))
-        while len(self._unreadable) > REMEMBERED:
-            self._unreadable.popitem(last=False)
 
     # --- placement --------------------------------------------------------------------------------------------
 
@@ -294,39 +196,12 @@ class LedgerRepair:
         moved = False
         for each in report.fragments:
             try:
-                done = await self._parts.replicator.mend(each.fragment, progress=self._listener(note))
+                moved = await self._fragments.mend(each.fragment, note) or moved
             except NotEnoughBookies as error:
                 # Not for lack of trying: the next check of placements marks it again.
                 _log.warning("placement cannot be mended", ledger=report.ledger_id, reason=str(error))
-                continue
-            self._parts.metrics.written(done.entries, done.nbytes)
-            moved = moved or done.ensemble != each.fragment.ensemble
         return moved
 
-    # --- telling ----------------------------------------------------------------------------------------------
-
-    def _listener(self, note: LedgerNote) -> ProgressListener:
-        seen = [0, 0]
-        clock = self._progress.clock
-        told_at = clock()
-
-        def listen(now: CopyProgress) -> None:
-            nonlocal told_at
-            # A fragment that is begun again counts from zero again.
-            entries = now.entries - seen[0] if now.entries >= seen[0] else now.entries
-            nbytes = now.nbytes - seen[1] if now.nbytes >= seen[1] else now.nbytes
-            seen[:] = now.entries, now.nbytes
-            self._progress.copied(note, entries, nbytes)
-            self._parts.metrics.copied(entries, nbytes, clock() - told_at)
-            told_at = clock()
-
-        return listen
-
     def _gone(self, ledger_id: int) -> RoundResult:
-        for known in [key for key in self._unreadable if key[0] == ledger_id]:
-            del self._unreadable[known]
+        self._fragments.forget(ledger_id)
         return RoundResult(Outcome.DELETED)
-
-
-def _only(bad: Mapping[int, str], positions: Collection[int]) -> dict[int, str]:
-    return {position: bookie for position, bookie in bad.items() if position in positions}

@@ -1,0 +1,183 @@
+"""Restoring the copies of one closed fragment: which bookies are filled again, and which are replaced.
+
+- A bookie that is there, and says that its copies are gone (it came back with an empty disk), is filled again in place:
+  that needs no spare. If it cannot be filled it is replaced.
+- A bookie whose copies are damaged is replaced, because its disk is in doubt; without a spare it is filled in place.
+- With fewer spares than lost copies as many are restored as there are spares.
+- An entry of which no copy can be read holds up its fragment, and nothing is exchanged there: the entry is asked for
+  again at each later try before anything is copied.
+
+Invariant: what is remembered of unreadable entries is bounded by `REMEMBERED` fragments.
+
+Event loop only.
+
+Source: reference auto-recovery, sections 6.2, step 3, and 7.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+import structlog
+
+from bookie_client.replication.fragments import Fragment
+from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
+from bookie_client.replication.report import FragmentReport, ReplicaVerdict
+from bookie_pod.autorecovery.worker.progress import LedgerNote, WorkerProgress
+from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
+from bookie_protocol.errors import (
+    EntriesUnreadable,
+    MetadataNotFound,
+    MetadataUnavailable,
+    NoSuchLedger,
+    NotEnoughBookies,
+    PodkeeperError,
+)
+
+REMEMBERED: Final = 2000
+SHOWN_ENTRIES: Final = 20
+
+_log = structlog.get_logger(__name__)
+
+
+class Replicator(Protocol):
+    """`FragmentReplicator`."""
+
+    async def replicate(
+        self,
+        fragment: Fragment,
+        bad: Mapping[int, str],
+        *,
+        in_place: Collection[int] = (),
+        progress: ProgressListener | None = None,
+    ) -> ReplicationResult: ...
+
+    async def mend(self, fragment: Fragment, *, progress: ProgressListener | None = None) -> ReplicationResult: ...
+
+    async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]: ...
+
+
+class FragmentRepair:
+    """For any number of fragments at a time."""
+
+    def __init__(self, replicator: Replicator, progress: WorkerProgress, metrics: ReplicationWorkerMetrics) -> None:
+        self._replicator = replicator
+        self._progress = progress
+        self._metrics = metrics
+        self._unreadable: OrderedDict[tuple[int, int], tuple[int, ...]] = OrderedDict()
+
+    async def restore(
+        self, found: FragmentReport, bad: Mapping[int, str], note: LedgerNote, writable: frozenset[str]
+    ) -> None:
+        """Make new copies for the bad positions. `writable`: bookies that can be filled in place.
+
+        Raises what `FragmentReplicator.replicate` raises; `NotEnoughBookies` also when some copies found a place.
+        """
+        await self._ask_again(found.fragment)
+        try:
+            await self._restore(found, bad, note, writable)
+        except EntriesUnreadable as error:
+            self._remember(found.fragment, error)
+            raise
+        self._unreadable.pop((found.fragment.ledger_id, found.fragment.first_entry), None)
+
+    async def mend(self, fragment: Fragment, note: LedgerNote) -> bool:
+        """Exchange bookies so that the placement obeys its policy; whether any was exchanged."""
+        done = await self._replicator.mend(fragment, progress=self._listener(note))
+        self._metrics.written(done.entries, done.nbytes)
+        return done.ensemble != fragment.ensemble
+
+    def forget(self, ledger_id: int) -> None:
+        """The ledger is gone."""
+        for known in [key for key in self._unreadable if key[0] == ledger_id]:
+            del self._unreadable[known]
+
+    async def _restore(
+        self, found: FragmentReport, bad: Mapping[int, str], note: LedgerNote, writable: frozenset[str]
+    ) -> None:
+        listener = self._listener(note)
+        verdicts = {each.position: each.verdict for each in found.findings}
+        here = {position for position, bookie in bad.items() if bookie in writable}
+        empty = {position for position in here if verdicts[position] is ReplicaVerdict.MISSING}
+        fragment = found.fragment
+        try:
+            done = await self._replicate(fragment, bad, empty, listener)
+            fragment, left = replace(fragment, ensemble=done.ensemble), done.unfilled
+        except NotEnoughBookies as error:
+            left = {position: str(error) for position in bad if position not in empty}
+            if empty:
+                await self._replicate(fragment, _only(bad, empty), empty, listener)
+        except (EntriesUnreadable, NoSuchLedger, MetadataUnavailable, MetadataNotFound):
+            raise
+        except PodkeeperError as error:
+            if not empty:
+                raise
+            _log.warning("bookie cannot be filled again, it is replaced", ledger=note.ledger_id, reason=str(error))
+            done = await self._replicate(fragment, bad, (), listener)
+            fragment, left = replace(fragment, ensemble=done.ensemble), done.unfilled
+        await self._without_a_spare(fragment, bad, left, here, listener)
+
+    async def _without_a_spare(
+        self,
+        fragment: Fragment,
+        bad: Mapping[int, str],
+        left: Mapping[int, str],
+        here: Collection[int],
+        listener: ProgressListener,
+    ) -> None:
+        """Fill in place what can be; raises `NotEnoughBookies` for the rest."""
+        again = {position for position in left if position in here}
+        if again:
+            await self._replicate(fragment, _only(bad, again), again, listener)
+        why = [f"{bad[position]}: {reason}" for position, reason in sorted(left.items()) if position not in again]
+        if why:
+            raise NotEnoughBookies("; ".join(dict.fromkeys(why)))
+
+    async def _replicate(
+        self, fragment: Fragment, bad: Mapping[int, str], in_place: Collection[int], listener: ProgressListener
+    ) -> ReplicationResult:
+        done = await self._replicator.replicate(fragment, bad, in_place=in_place, progress=listener)
+        self._metrics.written(done.entries, done.nbytes)
+        return done
+
+    async def _ask_again(self, fragment: Fragment) -> None:
+        """Entries that could not be read before are asked for before everything else is copied again in vain."""
+        known = self._unreadable.get((fragment.ledger_id, fragment.first_entry))
+        if not known:
+            return
+        still = await self._replicator.unreadable(fragment, known)
+        if still:
+            error = EntriesUnreadable(f"no copy of entries {list(still[:SHOWN_ENTRIES])} can be read, as before")
+            error.entries = still
+            raise error
+
+    def _remember(self, fragment: Fragment, error: EntriesUnreadable) -> None:
+        key = fragment.ledger_id, fragment.first_entry
+        self._unreadable[key] = error.entries
+        self._unreadable.move_to_end(key)
+        while len(self._unreadable) > REMEMBERED:
+            self._unreadable.popitem(last=False)
+
+    def _listener(self, note: LedgerNote) -> ProgressListener:
+        seen = [0, 0]
+        clock = self._progress.clock
+        told_at = clock()
+
+        def listen(now: CopyProgress) -> None:
+            nonlocal told_at
+            # A fragment that is begun again counts from zero again.
+            entries = now.entries - seen[0] if now.entries >= seen[0] else now.entries
+            nbytes = now.nbytes - seen[1] if now.nbytes >= seen[1] else now.nbytes
+            seen[:] = now.entries, now.nbytes
+            self._progress.copied(note, entries, nbytes)
+            self._metrics.copied(entries, nbytes, clock() - told_at)
+            told_at = clock()
+
+        return listen
+
+
+def _only(bad: Mapping[int, str], positions: Collection[int]) -> dict[int, str]:
+    return {position: bookie for position, bookie in bad.items() if position in positions}
