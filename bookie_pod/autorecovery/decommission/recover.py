@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from bookie_pod.autorecovery.decommission.cookies import delete_unneeded_cookie
 from bookie_pod.autorecovery.decommission.drain import DrainMeter
 from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions, LedgerDrain, LedgerMover
-from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
 from bookie_pod.autorecovery.decommission.survey import all_ledgers, bytes_held
-from bookie_protocol.errors import CouldNotTell, MetadataNotFound, MetadataVersionConflict, Refused
+from bookie_protocol.errors import CouldNotTell, NotThere, Refused
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import MetadataService
 
@@ -150,21 +151,6 @@ class Recover:
         if self._options.ledger_id is not None or self.result.skipped or self.result.failed:
             raise Refused("cookies stay: not all ledgers were restored")
         for bookie_id in sorted(self._bookies):
-            await self._delete_cookie(bookie_id)
-            self.result.cookies_deleted.append(bookie_id)
-
-    async def _delete_cookie(self, bookie_id: str) -> None:
-        try:
-            version = (await self._service.cookies.read(bookie_id)).version
-        except MetadataNotFound:
-            return
-        left = await find_ledgers(self._service, (bookie_id,))
-        if left:
-            raise Refused(f"the cookie of {bookie_id} stays: {len(left)} ledgers name it, such as {left[0].ledger_id}")
-        presence = await presence_of(self._service, bookie_id)
-        if presence is not Presence.ABSENT:
-            raise Refused(f"the cookie of {bookie_id} stays: it is {presence.value}; stop it first")
-        try:
-            await self._service.cookies.delete(bookie_id, version)
-        except MetadataVersionConflict as error:
-            raise Refused(f"the cookie of {bookie_id} stays: somebody changed it just now") from error
+            with suppress(NotThere):
+                await delete_unneeded_cookie(self._service, bookie_id)
+                self.result.cookies_deleted.append(bookie_id)

@@ -93,11 +93,13 @@ def delete(connection: Connection, bookie_id: str, force: bool) -> None:
     """Delete the cookie of BOOKIE. Refuses while the bookie is registered or any ledger names it."""
 
     async def work(found: Cluster) -> None:
+        if not force:
+            from bookie_pod.autorecovery.decommission.cookies import delete_unneeded_cookie
+
+            await delete_unneeded_cookie(found.service, bookie_id)
+            return
         try:
-            known = await found.service.cookies.read(bookie_id)
-            if not force:
-                await _check_unneeded(found, bookie_id)
-            await found.service.cookies.delete(bookie_id, known.version)
+            await found.service.cookies.delete(bookie_id)
         except MetadataNotFound as error:
             raise _none(bookie_id) from error
 
@@ -136,21 +138,6 @@ def generate(
     instance = instance_id if instance_id is not None else connection.run(work)
     Path(path).write_bytes(format_cookie(Cookie.expected(bookie_id, directories, instance)))
     click.echo(f"cookie of {bookie_id} written to {path}")
-
-
-async def _check_unneeded(found: Cluster, bookie_id: str) -> None:
-    from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
-    from bookie_pod.autorecovery.decommission.survey import survey
-
-    presence = await presence_of(found.service, bookie_id)
-    if presence is not Presence.ABSENT:
-        raise Refused(f"bookie {bookie_id} is {presence.value}: its cookie stays; use `bookie cluster decommission`")
-    left = (await survey(found.service, bookie_id)).left()
-    if left:
-        raise Refused(
-            f"{len(left)} ledgers need bookie {bookie_id}, such as {min(left)}: its cookie stays; use `bookie cluster"
-            " decommission`"
-        )
 
 
 def _none(bookie_id: str) -> NotThere:

@@ -1,0 +1,37 @@
+"""Deleting a cookie that nothing needs any more, and no other.
+
+Threads: event loop.
+"""
+
+from __future__ import annotations
+
+from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
+from bookie_pod.autorecovery.decommission.survey import survey
+from bookie_protocol.errors import MetadataNotFound, MetadataVersionConflict, NotThere, Refused
+from bookie_protocol.metadata_service.interface import MetadataService
+
+
+async def delete_unneeded_cookie(service: MetadataService, bookie_id: str) -> None:
+    """`NotThere`: it has none. `Refused`: the bookie is registered, a ledger or mark names it, or somebody changed the
+    cookie meanwhile. `MetadataError`: nobody can tell, and nothing was deleted."""
+    try:
+        version = (await service.cookies.read(bookie_id)).version
+    except MetadataNotFound as error:
+        raise NotThere(f"bookie {bookie_id} has no cookie") from error
+    await _check_absent(service, bookie_id)
+    left = (await survey(service, bookie_id)).left()
+    if left:
+        raise Refused(f"the cookie of {bookie_id} stays: {len(left)} ledgers need it, such as {min(left)}")
+    await _check_absent(service, bookie_id)
+    try:
+        await service.cookies.delete(bookie_id, version)
+    except MetadataVersionConflict as error:
+        raise Refused(f"the cookie of {bookie_id} stays: somebody changed it just now") from error
+    except MetadataNotFound as error:
+        raise NotThere(f"bookie {bookie_id} has no cookie any more") from error
+
+
+async def _check_absent(service: MetadataService, bookie_id: str) -> None:
+    presence = await presence_of(service, bookie_id)
+    if presence is not Presence.ABSENT:
+        raise Refused(f"the cookie of {bookie_id} stays: the bookie is {presence.value}; stop it first")

@@ -1,0 +1,305 @@
+"""Bookies that leave: decommission, recovery of lost ones, cookies, and what ledgers would suffer.
+
+Two paths are the reference's: both begin something in the background and answer at once.
+
+Source: reference auto-recovery, sections 8, 9 and 14.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from bookie_pod.server.http.admin.decommission_port import (
+    DecommissionOutlook,
+    DecommissionState,
+    LedgerHoldings,
+    RecoverState,
+    Safety,
+)
+from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.replies import Json, Reply, Text
+from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.errors import BadRequest
+from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
+
+_AUTORECOVERY: Final = "/api/v1/autorecovery"
+_LISTING_S: Final = 600.0
+"""Seconds for what lists every ledger of the cluster."""
+_ONLY_PUT: Final = Text("Not found method. Should be PUT method", 404)
+_BOOKIE: Final = Parameter("bookie_id", Kind.TEXT, "The bookie.", missing=Text("No bookie_id is given.", 400))
+
+
+def _checked_id(value: object, name: str) -> str:
+    if not isinstance(value, str) or not is_readable_bookie_id(value):
+        raise BadRequest(f"{name} must be a bookie id, not {str(value)[:100]!r}")
+    return value
+
+
+def _flag(value: object, name: str) -> bool:
+    """The reference writes it as a text in one body and as a boolean in the other; both are taken."""
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    raise BadRequest(f"{name} must be true or false, not {str(value)[:100]!r}")
+
+
+# --- decommission -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class UndoAnswer:
+    """What became of the bookie."""
+
+    made_writable: bool
+    """false: it is stopped, or was read-only before."""
+
+
+async def _decommission(context: Context, call: Call) -> Reply:
+    if call.is_blank:
+        return Text("Null request body for DecommissionService.", 404)
+    members = call.members()
+    if "bookie_src" not in members:
+        return Text("Request body not contains bookie_src.", 404)
+    bookie_id = _checked_id(members["bookie_src"], "bookie_src")
+    delete_cookie = _flag(members.get("delete_cookie"), "delete_cookie")
+    await context.admin.decommission.decommission(bookie_id, delete_cookie=delete_cookie)
+    return Text(f"Success send decommission Bookie command {bookie_id}")
+
+
+async def _plan(context: Context, call: Call) -> Reply:
+    bookie_id = _checked_id(call.parameters["bookie_id"], "bookie_id")
+    return Json(await context.admin.decommission.decommission_outlook(bookie_id))
+
+
+async def _progress(context: Context, call: Call) -> Reply:
+    bookie_id = _checked_id(call.parameters["bookie_id"], "bookie_id")
+    return Json(await context.admin.decommission.decommission_state(bookie_id))
+
+
+async def _undo(context: Context, call: Call) -> Reply:
+    bookie_id = _checked_id(call.members().get("bookie_src"), "bookie_src")
+    return Json(UndoAnswer(await context.admin.decommission.undo_decommission(bookie_id)))
+
+
+# --- recovery of lost bookies -------------------------------------------------------------------------------------
+
+
+async def _recover(context: Context, call: Call) -> Reply:
+    if call.is_blank:
+        return Text("No request body provide.", 404)
+    members = call.members()
+    bookies = members.get("bookie_src")
+    if not isinstance(bookies, list) or not bookies:
+        return _ONLY_PUT  # the reference's words for it
+    ids = [_checked_id(bookie, "bookie_src") for bookie in bookies]
+    delete_cookies = _flag(members.get("delete_cookie"), "delete_cookie")
+    await context.admin.decommission.recover(ids, delete_cookies=delete_cookies)
+    return Text("Success send recovery request command.")
+
+
+async def _recover_progress(context: Context, call: Call) -> Reply:
+    state = context.admin.decommission.recover_state()
+    return Json(state) if state is not None else Text("This bookie was asked for no recovery.", 404)
+
+
+# --- what there is, and what would suffer -------------------------------------------------------------------------
+
+
+async def _safety(context: Context, call: Call) -> Reply:
+    bookies = str(call.parameters["bookies"]).split(",")
+    ids = [_checked_id(bookie.strip(), "bookies") for bookie in bookies]
+    return Json(await context.admin.decommission.safety(ids))
+
+
+async def _replicas(context: Context, call: Call) -> Reply:
+    return Json(await context.admin.decommission.holdings(call.number("ledger_id")))
+
+
+# --- cookies --------------------------------------------------------------------------------------------------------
+
+
+async def _cookie(context: Context, call: Call) -> Reply:
+    bookie_id = _checked_id(call.parameters["bookie_id"], "bookie_id")
+    return Text((await context.admin.decommission.cookie(bookie_id)).decode("utf-8", "replace"))
+
+
+async def _create_cookie(context: Context, call: Call) -> Reply:
+    bookie_id = _checked_id(call.parameters["bookie_id"], "bookie_id")
+    await context.admin.decommission.create_cookie(bookie_id, call.body)
+    return Text(f"cookie of {bookie_id} created")
+
+
+async def _update_cookie(context: Context, call: Call) -> Reply:
+    bookie_id = _checked_id(call.parameters["bookie_id"], "bookie_id")
+    await context.admin.decommission.update_cookie(bookie_id, call.body)
+    return Text(f"cookie of {bookie_id} updated")
+
+
+async def _delete_cookie(context: Context, call: Call) -> Reply:
+    bookie_id = _checked_id(call.parameters["bookie_id"], "bookie_id")
+    await context.admin.decommission.delete_cookie(bookie_id)
+    return Text(f"cookie of {bookie_id} deleted")
+
+
+_REFUSED: Final = Answer("Refused, and why.", 409)
+_NONE: Final = Answer("There is none.", 404)
+
+RESOURCES: Final = (
+    Resource(
+        f"{_AUTORECOVERY}/decommission",
+        Group.ADMIN,
+        (
+            Operation(
+                "PUT",
+                "Take a bookie out of the cluster, in the background; begins, or goes on where it was",
+                _decommission,
+                (Answer("Begun."), Answer("There is no body, or no bookie_src in it.", 404), _REFUSED),
+                body=dict[str, str | bool],
+                timeout_s=_LISTING_S,
+            ),
+        ),
+        _ONLY_PUT,
+        own=False,
+    ),
+    Resource(
+        f"{_AUTORECOVERY}/decommission/plan",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                "What a decommission would have to do, and what speaks against it",
+                _plan,
+                (Answer("The plan.", type=DecommissionOutlook),),
+                parameters=(_BOOKIE,),
+                timeout_s=_LISTING_S,
+            ),
+        ),
+    ),
+    Resource(
+        f"{_AUTORECOVERY}/decommission/progress",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                "How far a decommission is, whoever works on it",
+                _progress,
+                (Answer("The state.", type=DecommissionState), _NONE),
+                parameters=(_BOOKIE,),
+            ),
+        ),
+    ),
+    Resource(
+        f"{_AUTORECOVERY}/decommission/undo",
+        Group.ADMIN,
+        (
+            Operation(
+                "PUT",
+                "Take a decommission back: the bookie becomes writable again",
+                _undo,
+                (Answer("Done.", type=UndoAnswer), _NONE, _REFUSED),
+                body=dict[str, str],
+                timeout_s=60.0,
+            ),
+        ),
+        _ONLY_PUT,
+    ),
+    Resource(
+        f"{_AUTORECOVERY}/bookie",
+        Group.ADMIN,
+        (
+            Operation(
+                "PUT",
+                "Copy what lost bookies held to others, in the background",
+                _recover,
+                (Answer("Begun."), Answer("There is no body, or no bookie in it.", 404), _REFUSED),
+                body=dict[str, list[str] | bool],
+            ),
+        ),
+        _ONLY_PUT,
+        own=False,
+    ),
+    Resource(
+        f"{_AUTORECOVERY}/bookie/progress",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                "How far the last recovery is that this bookie was asked for",
+                _recover_progress,
+                (Answer("The state.", type=RecoverState), _NONE),
+            ),
+        ),
+    ),
+    Resource(
+        f"{_AUTORECOVERY}/safety_check",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                "Which ledgers would lose their last copy, or their ack quorum, if these bookies went now",
+                _safety,
+                (Answer("The report.", type=Safety),),
+                parameters=(
+                    Parameter("bookies", Kind.TEXT, "Ids, with commas.", missing=Text("No bookies are given.", 400)),
+                ),
+                timeout_s=_LISTING_S,
+            ),
+        ),
+    ),
+    Resource(
+        "/api/v1/ledger/replicas",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                "What each bookie really holds of a ledger",
+                _replicas,
+                (Answer("Bookie by bookie.", type=LedgerHoldings), _NONE),
+                parameters=(
+                    Parameter("ledger_id", Kind.NUMBER, "The ledger.", missing=Text("No ledger_id is given.", 400)),
+                ),
+                timeout_s=60.0,
+            ),
+        ),
+    ),
+    Resource(
+        "/api/v1/bookie/cookie",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                "The cookie that the metadata service keeps for a bookie",
+                _cookie,
+                (Answer("As in its VERSION files."), _NONE),
+                parameters=(_BOOKIE,),
+            ),
+            Operation(
+                "POST",
+                "Store a cookie for a bookie that has none",
+                _create_cookie,
+                (Answer("Done."), _REFUSED),
+                parameters=(_BOOKIE,),
+                body=str,
+            ),
+            Operation(
+                "PUT",
+                "Replace the cookie of a bookie",
+                _update_cookie,
+                (Answer("Done."), _NONE),
+                parameters=(_BOOKIE,),
+                body=str,
+            ),
+            Operation(
+                "DELETE",
+                "Delete the cookie of a bookie that is registered nowhere and that no ledger names",
+                _delete_cookie,
+                (Answer("Done."), _NONE, _REFUSED),
+                parameters=(_BOOKIE,),
+                timeout_s=_LISTING_S,
+            ),
+        ),
+    ),
+)
