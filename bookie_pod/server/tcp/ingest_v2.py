@@ -1,8 +1,8 @@
 """Frames of the binary protocol: one loop over one buffer.
 
 The first branch of the loop is the hot add: an add of version 2, ordinary or of a copy, with the key of a ledger that
-is hot (see `bookie_pod.ledgers.state`). It costs a handful of bytecodes: one `unpack`, one slice for the entry, one for the ids of
-the answer. Everything else, and every doubt, goes through `cold_v2`.
+is hot (see `bookie_pod.ledgers.state`). It costs a handful of bytecodes: one `unpack`, one slice for the entry, one for
+the ids of the answer. Everything else, and every doubt, goes through `cold_v2`.
 
 Threads: event loop only.
 
