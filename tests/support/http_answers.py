@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -26,7 +26,7 @@ async def ask(
     path: str,
     method: str = "GET",
     body: str | bytes | None = None,
-    params: Mapping[str, str] | None = None,
+    params: Mapping[str, str] | Sequence[tuple[str, str]] | None = None,
     **headers: str,
 ) -> HttpAnswer:
     async with (

@@ -14,7 +14,9 @@ from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server import tokens
 from bookie_pod.server.http.api import dispatch
+from bookie_pod.server.http.api.table import METHODS, Group
 from bookie_pod.server.http.api.workers import Workers
+from bookie_pod.server.http.routes import resources
 from bookie_pod.server.http.server import HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_protocol.errors import InvalidConfiguration, TooManyRequests
@@ -156,6 +158,14 @@ async def test_without_the_token_nothing_is_told(guarded: HttpServer, authorizat
         answer = await ask(guarded.port, path, **headers)
         assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
         assert (await ask(guarded.port, path, "POST", **headers)).status == 401
+
+
+async def test_no_operation_forgets_the_token(guarded: HttpServer) -> None:
+    guarded_paths = [each.path for each in resources(admin=True, guarded=frozenset()) if each.group is Group.ADMIN]
+    assert len(guarded_paths) > 25
+    for path in guarded_paths:
+        for method in METHODS:
+            assert (await ask(guarded.port, path, method)).status == 401, f"{method} {path}"
 
 
 async def test_probes_and_metrics_stay_open_unless_they_are_closed_too(guarded: HttpServer, token_file: Path) -> None:
