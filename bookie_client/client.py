@@ -254,6 +254,10 @@ class Client:
         """Ids of the bookies that take writes at present."""
         return await self._ready.bookies.writable()
 
+    async def quarantined_bookies(self) -> frozenset[str]:
+        """Ids of the bookies that this client keeps out of new ensembles at present, for their many errors."""
+        return self._ready.health.quarantined()
+
     async def bookie_info(self, bookie_id: str) -> BookieInfo:
         """Total and free bytes of a bookie, as it says now. Raises `BookieUnavailable`, or what it answered."""
         return await self._ready.operations.bookie_info(bookie_id)

@@ -4,6 +4,7 @@ Invariants
 - Nobody is asked while no bookie is in quarantine. A quarantine that begins is looked at at once, and as long as it
   lasts every `quarantine_interval`.
 - A metadata service that cannot tell changes nothing.
+- Every quarantine is told in the log once.
 
 Event loop only.
 
@@ -27,7 +28,11 @@ async def follow_health_check(cluster: ClusterMetadata, health: BookieHealth, in
     while True:
         await health.quarantine_began.wait()
         health.quarantine_began.clear()
+        told: frozenset[str] = frozenset()
         while quarantined := health.quarantined():
+            if new := quarantined - told:
+                _log.warning("many errors: bookies are kept out of new ensembles", bookies=sorted(new))
+            told = quarantined
             try:
                 enabled = await cluster.is_health_check_enabled()
             except MetadataError:

@@ -187,6 +187,10 @@ class BlockingClient:
         """Ids of the bookies that take writes at present."""
         return self._thread.run(self._client.writable_bookies)
 
+    def quarantined_bookies(self) -> frozenset[str]:
+        """Ids of the bookies that this client keeps out of new ensembles at present, for their many errors."""
+        return self._thread.run(self._client.quarantined_bookies)
+
     def bookie_info(self, bookie_id: str) -> BookieInfo:
         """Total and free bytes of a bookie, as it says now. Raises `BookieUnavailable`, or what it answered."""
         return self._thread.run(self._client.bookie_info, bookie_id)

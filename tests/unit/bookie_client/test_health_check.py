@@ -61,10 +61,14 @@ async def test_a_quarantine_ends_when_it_is_switched_off():
         await until(lambda: rig.health.quarantined() == frozenset(), 5)
 
 
-async def test_another_quarantine_is_looked_at_at_once():
+async def test_another_quarantine_is_looked_at_at_once_and_each_is_told_once(caplog):
     async with Rig() as rig:
         rig.quarantine("a")
         await until(lambda: rig.cluster.looks == 1, 5)
+        rig.quarantine("c")
+        await until(lambda: rig.cluster.looks == 2, 5)
+        told = [record.getMessage() for record in caplog.records if "kept out" in record.getMessage()]
+        assert [text.partition("bookies=")[2] for text in told] == ["['a']", "['c']"]
         rig.cluster.health_check_enabled = False
         rig.quarantine("b")
         await until(lambda: rig.health.quarantined() == frozenset(), 5)
@@ -82,6 +86,6 @@ async def test_a_client_follows_it_and_stops_when_it_closes(three):
     async with three.client(quarantine_errors=1) as client:
         three.metadata.cluster.health_check_enabled = False
         client._ready.health.record("b1").refused(BookieTimeout, was_read=False)
-        assert client._ready.health.quarantined() == {"b1"}
+        assert await client.quarantined_bookies() == {"b1"}
         await until(lambda: client._ready.health.quarantined() == frozenset(), 5)
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "health check"]
