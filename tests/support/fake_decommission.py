@@ -1,0 +1,124 @@
+"""The port of decommissions, without a cluster behind it: a test sets what it says and sees what it was told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bookie_pod.server.http.admin.decommission_port import (
+    DecommissionOutlook,
+    DecommissionState,
+    HeldReplicas,
+    LedgerHoldings,
+    LedgerReason,
+    RecoverState,
+    RiskyLedger,
+    Runs,
+    Safety,
+)
+from bookie_protocol.errors import NotThere, Refused
+
+STATE = DecommissionState(
+    bookie_id="b:1",
+    phase="draining",
+    form="live",
+    coordinator="host/7",
+    running_here=True,
+    problem="",
+    started_time=1,
+    updated_time=2,
+    delete_cookie=True,
+    ledgers_total=10,
+    ledgers_left=4,
+    bytes_total=1000,
+    bytes_left=400,
+    bytes_copied=600,
+    seconds_left=12.5,
+    blocked=1,
+    blockers=[LedgerReason(7, "why")],
+    proven_ledgers=None,
+)
+OUTLOOK = DecommissionOutlook(
+    bookie_id="b:1",
+    presence="writable",
+    form="live",
+    has_cookie=True,
+    ledgers=10,
+    open_ledgers=1,
+    bytes=1000,
+    targets=3,
+    free_bytes=5000,
+    auto_recovery_enabled=True,
+    auditor=None,
+    under_replicated=0,
+    under_replicated_here=0,
+    refusals=[],
+    warnings=["no auditor is elected"],
+)
+
+
+@dataclass
+class FakeDecommissionPort:
+    """`refusal`: raised by whatever begins something. `cookies` by bookie id."""
+
+    begun: list[tuple[str, bool]] = field(default_factory=list)
+    recovered: list[tuple[tuple[str, ...], bool]] = field(default_factory=list)
+    undone: list[str] = field(default_factory=list)
+    cookies: dict[str, bytes] = field(default_factory=lambda: {"b:1": b"5\nbookieHost: ..."})
+    refusal: str = ""
+    recovery: RecoverState | None = None
+
+    def _check(self) -> None:
+        if self.refusal:
+            raise Refused(self.refusal)
+
+    async def decommission(self, bookie_id: str, *, delete_cookie: bool) -> None:
+        self._check()
+        self.begun.append((bookie_id, delete_cookie))
+
+    async def decommission_state(self, bookie_id: str) -> DecommissionState:
+        if bookie_id != STATE.bookie_id:
+            raise NotThere(f"bookie {bookie_id} is not being decommissioned")
+        return STATE
+
+    async def decommission_outlook(self, bookie_id: str) -> DecommissionOutlook:
+        return OUTLOOK
+
+    async def undo_decommission(self, bookie_id: str) -> bool:
+        self._check()
+        self.undone.append(bookie_id)
+        return True
+
+    async def recover(self, bookie_ids: Sequence[str], *, delete_cookies: bool) -> None:
+        self._check()
+        self.recovered.append((tuple(bookie_ids), delete_cookies))
+
+    def recover_state(self) -> RecoverState | None:
+        return self.recovery
+
+    async def safety(self, bookie_ids: Sequence[str]) -> Safety:
+        risky = [RiskyLedger(7, "no copy", 0, 0, 2, "its only bookie goes")]
+        return Safety(False, sorted(bookie_ids), 100, 10, 1, 0, 0, risky)
+
+    async def holdings(self, ledger_id: int) -> LedgerHoldings:
+        held = Runs(2, [[0, 1]])
+        bookie = HeldReplicas("b:1", "writable", Runs(3, [[0, 2]]), held, Runs(1, [[2, 2]]), Runs(0, []), None)
+        return LedgerHoldings(ledger_id, "CLOSED", 2, [bookie])
+
+    async def cookie(self, bookie_id: str) -> bytes:
+        if bookie_id not in self.cookies:
+            raise NotThere(f"bookie {bookie_id} has no cookie")
+        return self.cookies[bookie_id]
+
+    async def create_cookie(self, bookie_id: str, data: bytes) -> None:
+        self._check()
+        self.cookies[bookie_id] = data
+
+    async def update_cookie(self, bookie_id: str, data: bytes) -> None:
+        await self.cookie(bookie_id)
+        self.cookies[bookie_id] = data
+
+    async def delete_cookie(self, bookie_id: str) -> None:
+        self._check()
+        await self.cookie(bookie_id)
+        del self.cookies[bookie_id]
