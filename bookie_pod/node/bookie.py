@@ -250,6 +250,7 @@ class Bookie:
                 mode=self._mode,
                 registration=self._registration,
                 status=self.status,
+                find_auto_recovery=lambda: self.status.auto_recovery,
             )
         )
         self._undo.push_async_callback(self._administration.stop)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from bookie_pod.server.http.admin.autorecovery_port import AutoRecoveryProcessState, CheckName, CheckSummary
 from bookie_pod.server.http.admin.ports import AdminPorts, ClusterState, DataCheckState, DiskFiles, Mark, Space
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, UsageBucket
 from bookie_pod.storage.integrity.scrub import ScrubState
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from tests.support.fake_decommission import FakeDecommissionPort
 
 
 def gc_state(**changes: object) -> GcState:
@@ -204,6 +206,55 @@ class FakeSettingsPort:
 
 
 @dataclass
+class FakeAutoRecoveryPort:
+    enabled: bool = True
+    auditor_id: str | None = None
+    marked: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    delay_s: int | None = None
+    refusal: Exception | None = None
+    triggered: int = 0
+    summaries: list[CheckSummary] = field(default_factory=list)
+    forced: list[str] = field(default_factory=list)
+    process: AutoRecoveryProcessState | None = None
+
+    async def is_enabled(self) -> bool:
+        return self.enabled
+
+    async def set_enabled(self, enabled: bool) -> None:
+        self.enabled = enabled
+
+    async def auditor(self) -> str | None:
+        return self.auditor_id
+
+    async def marks(
+        self, missing: str | None, excluding: str | None
+    ) -> AsyncGenerator[tuple[int, Sequence[str]], None]:
+        for ledger_id, replicas in self.marked.items():
+            if (missing is None or missing in replicas) and (excluding is None or excluding not in replicas):
+                yield ledger_id, replicas
+
+    async def delay(self) -> int | None:
+        return self.delay_s
+
+    async def set_delay(self, seconds: int) -> None:
+        self.delay_s = seconds
+
+    async def trigger_audit(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.triggered += 1
+
+    async def checks(self) -> Sequence[CheckSummary]:
+        return self.summaries
+
+    async def force_checks(self, checks: Sequence[CheckName]) -> None:
+        self.forced += checks
+
+    def here(self) -> AutoRecoveryProcessState | None:
+        return self.process
+
+
+@dataclass
 class FakeAdmin:
     """All of them; `ports` is what the server takes."""
 
@@ -213,7 +264,18 @@ class FakeAdmin:
     cluster: FakeClusterPort = field(default_factory=FakeClusterPort)
     ledgers: FakeLedgerPort = field(default_factory=FakeLedgerPort)
     settings: FakeSettingsPort = field(default_factory=FakeSettingsPort)
+    decommission: FakeDecommissionPort = field(default_factory=FakeDecommissionPort)
+    auto_recovery: FakeAutoRecoveryPort = field(default_factory=FakeAutoRecoveryPort)
 
     @property
     def ports(self) -> AdminPorts:
-        return AdminPorts(self.node, self.gc, self.integrity, self.cluster, self.ledgers, self.settings)
+        return AdminPorts(
+            self.node,
+            self.gc,
+            self.integrity,
+            self.cluster,
+            self.ledgers,
+            self.settings,
+            self.decommission,
+            self.auto_recovery,
+        )

@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node import options
+from bookie_pod.node.admin.autorecovery import AutoRecoveryView
 from bookie_pod.node.admin.client import AdminClient
 from bookie_pod.node.admin.cluster_view import ClusterView
 from bookie_pod.node.admin.collectors import Collectors
+from bookie_pod.node.admin.decommission import Decommissions
 from bookie_pod.node.admin.index_compaction import IndexCompactions
 from bookie_pod.node.admin.integrity import IntegrityView
 from bookie_pod.node.admin.ledgers import ClusterLedgers
@@ -33,6 +36,9 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.journal import Journal
 from bookie_protocol.metadata_service.interface import MetadataService
 
+if TYPE_CHECKING:
+    from bookie_pod.autorecovery.start import RunningAutoRecovery
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningBookie:
@@ -51,6 +57,8 @@ class RunningBookie:
     mode: BookieMode
     registration: RegistrationManager
     status: NodeStatus
+    find_auto_recovery: Callable[[], RunningAutoRecovery | None] = lambda: None
+    """Auto-recovery, if this bookie runs it and it has started."""
 
 
 class Administration:
@@ -58,6 +66,7 @@ class Administration:
 
     def __init__(self, bookie: RunningBookie) -> None:
         self._client = AdminClient(bookie.metadata, bookie.config.network.max_frame_size_bytes)
+        self._decommissions = Decommissions(self._client, bookie.config)
         self._indexes = IndexCompactions(_indexes(bookie.storage))
         settings = Settings(bookie.config, bookie.gc.reconfigure)
 
@@ -92,10 +101,13 @@ class Administration:
             ClusterView(self._client),
             ClusterLedgers(self._client),
             settings,
+            self._decommissions,
+            AutoRecoveryView(bookie.metadata, bookie.find_auto_recovery),
         )
 
     async def stop(self) -> None:
         """Close the client, and wait for a compaction of an index that runs."""
+        await self._decommissions.stop()
         await self._client.close()
         await asyncio.to_thread(self._indexes.stop)
 

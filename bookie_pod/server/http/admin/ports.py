@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from bookie_pod.server.http.admin.autorecovery_port import AutoRecoveryPort
+from bookie_pod.server.http.admin.decommission_port import DecommissionPort
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import Forecast, GcState, LogReport
 from bookie_pod.storage.integrity.scrub import ScrubState
@@ -204,3 +206,5 @@ class AdminPorts:
     cluster: ClusterPort
     ledgers: LedgerPort
     settings: SettingsPort
+    decommission: DecommissionPort
+    auto_recovery: AutoRecoveryPort

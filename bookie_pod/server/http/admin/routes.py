@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookie_pod.server.http.admin import bookie, cluster, gc_control, gc_logs, gc_state, integrity, ledgers, settings
+from bookie_pod.server.http.admin import (
+    autorecovery,
+    bookie,
+    cluster,
+    decommission,
+    gc_control,
+    gc_logs,
+    gc_state,
+    integrity,
+    ledgers,
+    settings,
+)
 
 RESOURCES: Final = (
     *settings.RESOURCES,
@@ -15,4 +26,6 @@ RESOURCES: Final = (
     *integrity.RESOURCES,
     *cluster.RESOURCES,
     *ledgers.RESOURCES,
+    *decommission.RESOURCES,
+    *autorecovery.RESOURCES,
 )

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from bookie_pod.server.http.admin.autorecovery_port import (
+    AbsentBookieState,
+    AutoRecoveryProcessState,
+    CheckRun,
+    CheckSummary,
+    LedgerRepairState,
+    WorkerState,
+)
 from bookie_pod.server.http.api.table import METHODS, Group
 from bookie_pod.server.http.routes import resources
 from bookie_pod.storage.gc.log_usage import LogUsage
@@ -26,6 +34,10 @@ PARAMETERS = {
     "print_hostnames": ["true"],
     "file_type": ["journal", "entrylog", "index", "xx"],
     "entryLog": ["1f.log", "ff", "zz"],
+    "enabled": ["true", "false"],
+    "missingreplica": ["b1", "b9"],
+    "excludingmissingreplica": ["b2", "b1"],
+    "printmissingreplica": ["true"],
 }
 BODIES = [
     None,
@@ -37,6 +49,8 @@ BODIES = [
     '{"readOnly": true}',
     '{"entryLocationRocksDBCompact": true}',
     '{"entryLocationRocksDBCompact": true, "entryLocations": "/nowhere"}',
+    '{"delay_seconds": 5}',
+    '{"checks": ["ledgers", "replicas"]}',
 ]
 
 
@@ -56,6 +70,27 @@ def rich(served: Served) -> Served:
     admin.cluster.writable = {"b1": "h1"}
     admin.node.indexes = {"/data/locations": True}
     admin.settings.values = {"gcWaitTime": "5"}
+    recovery = admin.auto_recovery
+    recovery.auditor_id, recovery.delay_s, recovery.marked = "b1", 60, {5: ("b1",)}
+    run = CheckRun(1, None, 2, 3, {"ledgers": 4})
+    recovery.summaries = [CheckSummary("ledgers", "b1", run, run, 5, None, "no answer", 6)]
+    repair = LedgerRepairState(5, "copying", 1.5, 2, 1, 10, 20, 1000, 0, "", [], None)
+    absent = AbsentBookieState("b2", 1, 2, True, False)
+    recovery.process = AutoRecoveryProcessState(
+        "b1",
+        True,
+        5,
+        True,
+        None,
+        60,
+        7,
+        0,
+        0,
+        [absent],
+        ["ledgers"],
+        {"ledgers": None},
+        WorkerState(True, [repair], 1, 2, 3, 4, 5, 6.5),
+    )
     return served
 
 
