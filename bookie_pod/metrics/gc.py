@@ -52,9 +52,13 @@ class GcInstruments:
         ledgers: Callable[[], float],
         buckets: Callable[[], Sequence[int]],
         quarantined: Callable[[], float],
+        oldest_age_s: Callable[[], float],
+        since_pass_s: Callable[[], float],
+        pass_errors: Callable[[], float],
     ) -> None:
         """Export levels: logs that the last pass measured, their live and all bytes, ledgers, logs in each tenth of
-        usage, logs that are quarantined."""
+        usage, logs that are quarantined; the age of the oldest of these logs, the time since a pass has ended, and
+        how many of its parts failed."""
         scope = self._scope
         scope.gauge("ACTIVE_ENTRY_LOG_TOTAL", logs)
         scope.gauge("ACTIVE_ENTRY_LOG_SPACE_BYTES", live_bytes)
@@ -62,6 +66,9 @@ class GcInstruments:
         scope.gauge("ACTIVE_LEDGER_TOTAL", ledgers)
         scope.gauge("ENTRY_LOG_COMPACT_RATIO", lambda: 1 - live_bytes() / total_bytes() if total_bytes() else 0.0)
         scope.gauge("QUARANTINED_ENTRY_LOG_TOTAL", quarantined)
+        scope.gauge("OLDEST_ENTRY_LOG_AGE_SECONDS", oldest_age_s)
+        scope.gauge("SECONDS_SINCE_GC_PASS", since_pass_s)
+        scope.gauge("LAST_GC_PASS_ERRORS", pass_errors)
         for tenth in range(_BUCKETS):
             scope.gauge(f"entry_log_usage_buckets_le_{(tenth + 1) * 10}", _item(buckets, tenth))
 

@@ -16,6 +16,7 @@ Source: reference bookie behaviour, section 6.6.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import structlog
@@ -35,6 +36,7 @@ from bookie_pod.storage.gc.options import GcOptions
 from bookie_pod.storage.gc.schedule import CompactionRule, Force
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
+from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -185,13 +187,13 @@ def make_collection(
             under_pressure=under_pressure,
             metrics=instruments,
         )
-        _bind_levels(instruments, collector, part)
+        _bind_levels(instruments, collector, part, files)
         made.append(collector)
     by_folder = {folder: made[min(index, len(made) - 1)] for index, folder in enumerate(folders)}
     return GarbageCollection(by_folder, force_when_full=config.gc.force_gc_when_no_space, interrupt=interrupt)
 
 
-def _bind_levels(instruments: GcInstruments, collector: GarbageCollector, part: CollectedStorage) -> None:
+def _bind_levels(instruments: GcInstruments, collector: GarbageCollector, part: CollectedStorage, files: Files) -> None:
     instruments.bind_levels(
         logs=lambda: len(collector.usages()),
         live_bytes=lambda: sum(each.remaining for each in collector.usages()),
@@ -199,4 +201,16 @@ def _bind_levels(instruments: GcInstruments, collector: GarbageCollector, part: 
         ledgers=lambda: len(part.ledger_ids()),
         buckets=collector.buckets,
         quarantined=lambda: len(collector.state().quarantined),
+        oldest_age_s=lambda: _oldest_age_s(collector, files),
+        since_pass_s=lambda: max(0.0, time.time() - collector.state().last_pass_ms / 1000),
+        pass_errors=lambda: len(collector.state().last_errors),
     )
+
+
+def _oldest_age_s(collector: GarbageCollector, files: Files) -> float:
+    """Since the oldest entry log was written last; 0: there is none."""
+    try:
+        path = collector.oldest_log()
+        return max(0.0, time.time() - files.modified_ms(path) / 1000) if path is not None else 0.0
+    except (OSError, StorageFault):
+        return 0.0  # it went meanwhile

@@ -77,6 +77,7 @@ class GarbageCollector:
         self._force: Force | None = None
         self._forced_running = False
         self._last: PassResult | None = None
+        self._last_ms = now_ms()
         self._pass_lock = threading.Lock()
         self._thread: threading.Thread | None = None
         rate = self._rate = Throttle(
@@ -240,7 +241,7 @@ class GarbageCollector:
             finally:
                 self._forced_running = False
                 self._reclaimer.phase, self._reclaimer.progress = WAITING, (0, 0)
-                self._last = result
+                self._last, self._last_ms = result, self._now_ms()
             return result
 
     def candidates(self, threshold: float) -> list[LogUsage]:
@@ -270,11 +271,17 @@ class GarbageCollector:
             done=self._reclaimer.progress[0],
             total=self._reclaimer.progress[1],
             last_pass=last,
+            last_pass_ms=self._last_ms,
         )
 
     def usages(self) -> list[LogUsage]:
         """Every log that the last pass measured."""
         return sorted(self._usages.usages.values(), key=lambda each: each.log_id)
+
+    def oldest_log(self) -> str | None:
+        """Path of the oldest log that the last pass left; None: there was none. Numbers rise, so it is the lowest."""
+        oldest = min(list(self._usages.usages), default=None)
+        return None if oldest is None else self._storage.logs.path(oldest)
 
     def has_log(self, log_id: int) -> bool:
         """Whether there is such a log here. Reads the directory."""

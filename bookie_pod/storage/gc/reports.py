@@ -41,6 +41,8 @@ class GcState:
     total: int = 0
     last_pass: PassResult | None = None
     """What the last pass did; None: none has ended since the start."""
+    last_pass_ms: int = 0
+    """When it ended; before the first: when the collector was made."""
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -251,3 +252,22 @@ async def test_a_scrub_by_request_and_what_it_finds(live: Live) -> None:
     (damage,) = (await live.get("bookie/scrub/damages")).json
     assert (damage["kind"], damage["ledgerId"], damage["entryId"]) == ("entry", ledger_id, 0)
     assert (await live.get("bookie/data_integrity")).json["enabled"] is False
+
+
+async def test_age_and_progress_of_garbage_collection_are_gauges(live: Live) -> None:
+    async def gauges() -> dict[str, float]:
+        body = (await ask(live.bookie.config.http.server_port, "/metrics")).body
+        lines = [line.split() for line in body.splitlines() if line.startswith("bookie_")]
+        return {line[0].partition("{")[0].removeprefix("bookie_"): float(line[1]) for line in lines if len(line) == 2}
+
+    assert (await gauges())["OLDEST_ENTRY_LOG_AGE_SECONDS"] == 0  # none was looked at
+    await live.write(3000)
+    await live.bookie.flush()
+    await live.collected()
+    log = live.work / "ledgers" / "current" / "0.log"
+    then = log.stat().st_mtime - 5000
+    os.utime(log, (then, then))
+    found = await gauges()
+    assert 5000 <= found["OLDEST_ENTRY_LOG_AGE_SECONDS"] < 5100
+    assert 0 <= found["SECONDS_SINCE_GC_PASS"] < 60
+    assert found["LAST_GC_PASS_ERRORS"] == 0
