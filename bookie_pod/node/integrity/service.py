@@ -96,9 +96,13 @@ class Integrity:
         """The copies on other bookies; connected when they are needed first. Raises MetadataUnavailable."""
         async with self._connecting:
             if self._replicas is None:
-                from bookie_pod.node.integrity.replicas import Replicas  # takes a while to load, and is rarely needed
+                # These take a while to load, and are rarely needed.
+                from bookie_pod.client_options import client_options
+                from bookie_pod.node.integrity.replicas import Replicas
 
-                replicas = Replicas(self._parts.metadata, self._parts.blocking_metadata.bookie_id)
+                parts = self._parts
+                options = client_options(parts.config)
+                replicas = Replicas(parts.metadata, parts.blocking_metadata.bookie_id, options)
                 await replicas.start()
                 self._replicas = replicas
             return self._replicas
