@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bookie_pod.cli.cluster import (  # noqa: F401 - they add their commands to `cluster`
+    autorecovery,
     cookie,
     decommission,
     health_check,

@@ -1,0 +1,127 @@
+"""What `bookie cluster autorecovery status` and `list-under-replicated` print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+from rich.table import Table
+
+from bookie_pod.autorecovery.auditor.control import Recorded, recorded_checks
+from bookie_pod.autorecovery.auditor.runs import AuditRecords
+from bookie_pod.cli.connection import Cluster
+from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.tables import facts, print_table
+from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+
+
+async def show_status(cluster: Cluster, *, as_json: bool) -> int:
+    """Print the whole; returns the exit code."""
+    service = cluster.service
+    marks = service.under_replication
+    enabled = await marks.is_enabled()
+    auditor = await service.auditor_election.current_auditor()
+    delay = await marks.lost_bookie_recovery_delay()
+    absences = await AuditRecords(service).absences()
+    locks = await marks.locks()
+    checks = await recorded_checks(service)
+    count = 0
+    async for _ in marks.list():
+        count += 1
+    if as_json:
+        value = {
+            "enabled": enabled,
+            "auditor": auditor,
+            "lost_bookie_recovery_delay_seconds": delay,
+            "absent_bookies": absences,
+            "under_replicated_ledgers": count,
+            "locks": {str(ledger_id): holder for ledger_id, holder in locks.items()},
+            "checks": {check.check.value: _as_json(check) for check in checks},
+        }
+        click.echo(json.dumps(value))
+    else:
+        table = facts()
+        table.add_row("auto-recovery", "enabled" if enabled else "disabled")
+        table.add_row("auditor", auditor or "none")
+        table.add_row("delay", "not set" if delay is None else f"{delay} s")
+        table.add_row("absent bookies", _absent(absences))
+        table.add_row("marked ledgers", f"{count:,}")
+        table.add_row("in work", f"{len(locks):,} by {', '.join(sorted(set(locks.values()))) or 'nobody'}")
+        print_table(table)
+        print_table(_checks(checks))
+    return CommandExit.OK if enabled and auditor is not None else CommandExit.COULD_NOT_TELL
+
+
+async def list_marks(
+    cluster: Cluster, missing: str | None, excluding: str | None, *, count: bool, as_json: bool
+) -> int:
+    """Print them; returns the exit code."""
+    marks = cluster.service.under_replication
+
+    def chosen(replicas: Collection[str]) -> bool:
+        return (missing is None or missing in replicas) and (excluding is None or excluding not in replicas)
+
+    if count:
+        number = 0
+        async for _ in marks.list(chosen):
+            number += 1
+        click.echo(json.dumps({"count": number}) if as_json else str(number))
+        return CommandExit.OK
+    locks = await marks.locks()
+    async for mark in marks.list(chosen):
+        click.echo(_mark(mark, locks.get(mark.ledger_id), as_json=as_json))
+    return CommandExit.OK
+
+
+def _mark(mark: UnderreplicatedLedger, holder: str | None, *, as_json: bool) -> str:
+    if as_json:
+        value = {
+            "ledger": mark.ledger_id,
+            "missing_replicas": list(mark.replicas),
+            "marked_ms": mark.ctime_ms,
+            "worker": holder,
+        }
+        return json.dumps(value)
+    replicas = ",".join(mark.replicas) or "placement"
+    since = "" if mark.ctime_ms is None else f"  since {_time(mark.ctime_ms)}"
+    return f"{mark.ledger_id}  {replicas}{since}" + (f"  in work by {holder}" if holder is not None else "")
+
+
+def _absent(absences: Mapping[str, int]) -> str:
+    return ", ".join(f"{bookie} since {_time(since)}" for bookie, since in sorted(absences.items())) or "none"
+
+
+def _checks(checks: Collection[Recorded]) -> Table:
+    table = Table("check", "last complete", "took", "found", "now", box=None)
+    for each in checks:
+        last, running, failure = each.runs.last, each.runs.running, each.runs.failure
+        now = ""
+        if running is not None:
+            now = f"at ledger {running.next_ledger}: {_counts(running.counts)}"
+        if failure is not None:
+            now = f"{now}; broken off: {failure.reason}".removeprefix("; ")
+        table.add_row(
+            each.check.value,
+            "never" if each.last_complete_ms is None else _time(each.last_complete_ms),
+            "" if last is None else f"{last.active_ms / 1000:.1f} s",
+            "" if last is None else _counts(last.counts),
+            now,
+        )
+    return table
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count)
+
+
+def _as_json(check: Recorded) -> dict[str, Any]:
+    value = asdict(check.runs)
+    return {**value, "last_complete_ms": check.last_complete_ms, "requested_ms": check.requested_ms}
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
