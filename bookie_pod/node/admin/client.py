@@ -9,6 +9,7 @@ import asyncio
 import importlib
 from typing import TYPE_CHECKING, Final
 
+from bookie_pod.config.model import BookieConfig
 from bookie_protocol.errors import CouldNotTell
 from bookie_protocol.metadata_service.interface import MetadataService
 
@@ -22,9 +23,9 @@ READ_WINDOW_BYTES: Final = 4 * 1024 * 1024
 class AdminClient:
     """Shares the node's metadata service; has connections of its own."""
 
-    def __init__(self, metadata: MetadataService, max_frame_size: int) -> None:
+    def __init__(self, metadata: MetadataService, config: BookieConfig) -> None:
         self.metadata = metadata
-        self._max_frame_size = max_frame_size
+        self._config = config
         self._client: Client | None = None
         self._turn = asyncio.Lock()
         self._closed = False
@@ -32,9 +33,9 @@ class AdminClient:
     async def options(self) -> ClientOptions:
         """Options that fit this cluster. Loads the client's code, which takes a while the first time."""
         await asyncio.to_thread(importlib.import_module, "bookie_client")
-        from bookie_client import ClientOptions
+        from bookie_pod.client_options import client_options
 
-        return ClientOptions(max_frame_size=self._max_frame_size, read_window_bytes=READ_WINDOW_BYTES)
+        return client_options(self._config, read_window_bytes=READ_WINDOW_BYTES)
 
     async def get(self) -> Client:
         """The open client. `MetadataUnavailable`; `CouldNotTell` when the bookie stops."""

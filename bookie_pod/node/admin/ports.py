@@ -65,7 +65,7 @@ class Administration:
     """The ports of one bookie; `stop` before its storage is closed."""
 
     def __init__(self, bookie: RunningBookie) -> None:
-        self._client = AdminClient(bookie.metadata, bookie.config.network.max_frame_size_bytes)
+        self._client = AdminClient(bookie.metadata, bookie.config)
         self._decommissions = Decommissions(self._client, bookie.config)
         self._indexes = IndexCompactions(_indexes(bookie.storage))
         settings = Settings(bookie.config, bookie.gc.reconfigure)
