@@ -1,0 +1,96 @@
+"""What a plan says, and what it would refuse."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bookie_pod.autorecovery.decommission.plan import DecommissionPlan, make_plan
+from bookie_pod.autorecovery.decommission.state import Form
+from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
+from bookie_protocol.errors import BookieUnavailable
+from tests.support.decommission_rig import GOING, Rig, ledger
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    made = Rig(tmp_path)
+    await made.open()
+    await made.store(ledger(1, (0, "012")), ledger(2, (0, "123")), ledger(3, (0, "012"), last=None))
+    yield made
+    await made.close()
+
+
+class Space:
+    """A client that only tells free space; None: the bookie does not answer."""
+
+    def __init__(self, **free: int | None) -> None:
+        self._free = free
+
+    async def bookie_info(self, bookie_id: str) -> Any:
+        free = self._free.get(bookie_id.partition(":")[0], 10_000)
+        if free is None:
+            raise BookieUnavailable("no answer")
+        return SimpleNamespace(free_bytes=free)
+
+
+async def plan_of(rig: Rig, bookie_id: str = GOING, **free: int | None) -> DecommissionPlan:
+    return await make_plan(Space(**free), rig.service, bookie_id)  # type: ignore[arg-type]
+
+
+async def test_numbers(rig: Rig) -> None:
+    await rig.service.auditor_election.elect("b1:1")
+    plan = await plan_of(rig)
+    assert (plan.presence, plan.form, plan.has_cookie, plan.under_way) == ("writable", Form.LIVE, True, None)
+    assert (plan.ledgers_in_cluster, plan.ledgers, plan.open_ledgers, plan.nbytes) == (3, 2, 1, 1000)
+    assert [target.bookie_id for target in plan.targets] == ["b1:1", "b2:1", "b3:1", "b4:1"]
+    assert (plan.free_bytes, plan.largest_ensemble, plan.auditor) == (40_000, 3, "b1:1")
+    assert (plan.refusals, plan.warnings) == ((), ())
+
+
+async def test_a_ledger_on_all_bookies_has_no_spare(rig: Rig) -> None:
+    whole = replace(ledger(9, (0, "012")), ensemble_size=5, ensembles={0: tuple(f"b{i}:1" for i in range(5))})
+    await rig.store(whole)
+    plan = await plan_of(rig)
+    assert (plan.without_spare, plan.without_spare_count) == ((9,), 1)
+    assert plan.refusals == ("1 ledgers have no other writable bookie to go to, such as 9: add a bookie",)
+    assert any("there are ledgers on 5" in warning for warning in plan.warnings)
+
+
+async def test_bookies_that_leave_too_are_no_targets(rig: Rig) -> None:
+    for bookie in ("b3:1", "b4:1"):
+        await DecommissionStore(rig.service).begin(DecommissionRequest(bookie, "host"))
+    plan = await plan_of(rig)
+    assert [target.bookie_id for target in plan.targets] == ["b1:1", "b2:1"]
+    assert plan.without_spare == (1, 3)
+
+
+async def test_space(rig: Rig) -> None:
+    plan = await plan_of(rig, b1=300, b2=300, b3=300, b4=100)
+    assert plan.refusals == ("1000 bytes are to be copied, and the others have 1000 bytes free",)
+    plan = await plan_of(rig, b1=300, b2=None)
+    assert plan.refusals == ()
+    assert "b2:1 did not tell their free space" in plan.warnings
+
+
+async def test_trouble_elsewhere_is_told(rig: Rig) -> None:
+    await rig.stop("b4:1")
+    await rig.service.under_replication.mark(1, ["b4:1"], ctime_ms=1)
+    await rig.service.under_replication.mark(2, ["b4:1"], ctime_ms=1)
+    await rig.service.under_replication.disable()
+    plan = await plan_of(rig)
+    assert (plan.under_replicated, plan.needing, plan.other_lost) == (2, (1,), ("b4:1",))
+    said = "; ".join(plan.warnings)
+    for words in ("1 ledgers on it are under-replicated", "other bookies are down: b4:1", "auto-recovery is disabled"):
+        assert words in said
+
+
+async def test_a_bookie_that_nobody_knows(rig: Rig) -> None:
+    plan = await plan_of(rig, "b7:1")
+    assert plan.refusals[0].startswith("nobody knows this bookie")
+    assert (plan.presence, plan.form, plan.ledgers) == ("not registered", Form.STOPPED, 0)

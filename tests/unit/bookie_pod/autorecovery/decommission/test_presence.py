@@ -1,0 +1,142 @@
+"""How a bookie is made read-only: over the endpoint that it publishes, with every answer that it may give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from bookie_pod.autorecovery.decommission.presence import (
+    HttpBookieAdmin,
+    Presence,
+    Vigil,
+    make_read_only,
+    make_writable,
+    presence_of,
+)
+from bookie_protocol.errors import BookieUnavailable, PodkeeperError, Refused, Unauthorized
+from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from tests.support.bookie_process import free_port
+from tests.support.decommission_rig import GOING, R, Rig, W
+from tests.support.until import until
+
+
+class Api:
+    """A bookie's admin API that answers as told."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.status = 200
+        self.asked: list[tuple[str, dict[str, object], str | None]] = []
+        self.port = 0
+
+    async def start(self) -> web.AppRunner:
+        app = web.Application()
+        app.router.add_put("/api/v1/bookie/state/readonly", self._answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.port = runner.addresses[0][1]
+        return runner
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        members = json.loads(await request.text())
+        self.asked.append((request.path, members, request.headers.get("Authorization")))
+        if self.status == 200:
+            await self.rig.set_registration(R if members["readOnly"] else W)
+        return web.Response(status=self.status, text="because\nof something")
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    made = Rig(tmp_path)
+    await made.open()
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def api(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+    """Published with every registration of the bookie."""
+    made = Api(rig)
+    runner = await made.start()
+    publish(monkeypatch, Endpoint("httpserver", "0.0.0.0", made.port, "http"))
+    await rig.stop(GOING)
+    await rig.start(GOING)
+    yield made
+    await runner.cleanup()
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, *endpoints: Endpoint) -> None:
+    made = BookieServiceInfo((*endpoints, Endpoint("bookie", "127.0.0.1", 1, BOOKIE_RPC)))
+    monkeypatch.setattr("tests.support.decommission_rig.info", lambda bookie_id: made)
+
+
+async def test_it_is_asked_where_it_says_that_it_is(rig: Rig, api: Api) -> None:
+    admin = HttpBookieAdmin(rig.service, token="secret")
+    assert await admin.url_of(GOING) == f"http://127.0.0.1:{api.port}"  # any address of its host
+    await make_read_only(rig.service, admin, GOING, Presence.WRITABLE)
+    assert await presence_of(rig.service, GOING) is Presence.READ_ONLY
+    assert await make_writable(rig.service, admin, GOING)
+    assert await presence_of(rig.service, GOING) is Presence.WRITABLE
+    path = "/api/v1/bookie/state/readonly"
+    assert api.asked == [(path, {"readOnly": flag}, "Bearer secret") for flag in (True, False)]
+
+
+async def test_a_url_wins(rig: Rig, api: Api) -> None:
+    admin = HttpBookieAdmin(rig.service, url="http://127.0.0.1:1/")
+    with pytest.raises(BookieUnavailable, match="does not answer"):
+        await admin.set_read_only(GOING, True)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (401, Unauthorized, "demands a token"),
+        (403, Unauthorized, "demands a token"),
+        (400, Refused, "refuses to change its mode .400.: because of something"),
+        (503, BookieUnavailable, "answers 503"),
+    ],
+)
+async def test_what_it_answers_is_told(rig: Rig, api: Api, status: int, kind: type[PodkeeperError], words: str) -> None:
+    api.status = status
+    admin = HttpBookieAdmin(rig.service)
+    with pytest.raises(kind, match=words):
+        await admin.set_read_only(GOING, True)
+    with pytest.raises(Refused, match="still writable and cannot be made read-only"):
+        await make_read_only(rig.service, admin, GOING, Presence.WRITABLE)
+    await make_read_only(rig.service, admin, GOING, Presence.READ_ONLY)  # it is already
+
+
+async def test_one_that_publishes_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = HttpBookieAdmin(rig.service)
+    with pytest.raises(BookieUnavailable, match="publishes no HTTP endpoint: set httpServerEnabled=true"):
+        await admin.set_read_only(GOING, True)
+    await rig.stop(GOING)
+    with pytest.raises(BookieUnavailable, match="is not registered"):
+        await admin.set_read_only(GOING, True)
+    assert not await make_writable(rig.service, admin, GOING)
+    publish(monkeypatch, Endpoint("httpserver", "127.0.0.1", free_port(), "http"))
+    await rig.start(GOING)
+    with pytest.raises(BookieUnavailable, match="does not answer"):
+        await admin.set_read_only(GOING, True)
+
+
+async def test_a_vigil_remembers(rig: Rig) -> None:
+    await rig.set_registration(R)
+    async with Vigil(rig.service, GOING) as vigil:
+        assert await vigil.check() is Presence.READ_ONLY
+        await rig.stop(GOING)
+        assert await vigil.check() is Presence.ABSENT
+        assert not vigil.seen_writable
+        await rig.start(GOING, W)
+        await until(lambda: vigil.seen_writable)  # without being asked
+        await rig.set_registration(R)
+        assert await vigil.check() is Presence.READ_ONLY
+        assert vigil.seen_writable
+        vigil.reset()
+        assert not vigil.seen_writable
