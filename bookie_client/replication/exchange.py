@@ -52,18 +52,22 @@ async def exchange_bookies(
     first = fragment.first_entry
     exchanged = {position: (fragment.ensemble[position], bookie) for position, bookie in targets.items()}
 
-    def needed(metadata: LedgerMetadata) -> bool:
-        ensemble = _ensemble(metadata, fragment)
-        return any(ensemble[position] == old for position, (old, _) in exchanged.items())
-
-    def transform(metadata: LedgerMetadata) -> LedgerMetadata:
+    def wanted(metadata: LedgerMetadata) -> Ensemble:
         ensemble = list(_ensemble(metadata, fragment))
         for position, (old, new) in exchanged.items():
             if ensemble[position] == old:
                 ensemble[position] = new
-        if len(set(ensemble)) < len(set(fragment.ensemble)):
+        return tuple(ensemble)
+
+    def needed(metadata: LedgerMetadata) -> bool:
+        # Whatever speaks against the exchange is told here: a conflict of `transform` would only be tried again.
+        ensemble, before = wanted(metadata), _ensemble(metadata, fragment)
+        if ensemble != before and len(set(ensemble)) < len(set(before)):
             raise _changed(fragment, f"somebody else gave it one of the new bookies {sorted(targets.values())}")
-        return metadata.with_ensemble(first, ensemble)
+        return ensemble != before
+
+    def transform(metadata: LedgerMetadata) -> LedgerMetadata:
+        return metadata.with_ensemble(first, wanted(metadata))
 
     try:
         written = await update_metadata(client.metadata_service.ledgers, stored, needed, transform)

@@ -1,0 +1,109 @@
+"""A cluster for tests of replication: real or model bookies in this process, and a real embedded metadata service."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+
+from bookie_client import Client, ClientOptions
+from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
+from tests.support.metadata_drivers import EmbeddedUnderTest
+from tests.support.model_bookie import ModelBookie, ModelBookieServer
+from tests.support.served_bookie import ServedBookie
+from tests.support.until import until
+
+FAST = {"add_timeout": 1.0, "read_timeout": 1.0, "reconnect_delay": 0.01, "degraded_retry_interval": 0.02}
+PASSWORD = b"pw"
+
+
+class ReplicationCluster:
+    """`bookies` by id; `lose` ends one for good, `empty` brings one back without its data."""
+
+    def __init__(self, work: Path, *, model: bool) -> None:
+        self._work = work
+        self._model = model
+        self._stack = AsyncExitStack()
+        self.bookies: dict[str, ModelBookieServer | ServedBookie] = {}
+        self.locations: dict[str, str] = {}
+
+    async def __aenter__(self) -> ReplicationCluster:
+        self._driver = EmbeddedUnderTest(str(self._work / "metadata"))
+        self._stack.push_async_callback(self._driver.close)
+        self.service = await self._driver.open()
+        await self.service.cluster.initialize()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for bookie in self.bookies.values():
+            await bookie.stop()
+        await self._stack.aclose()
+
+    async def add(self, *names: str, **settings: str) -> None:
+        for name in names:
+            server: ModelBookieServer | ServedBookie
+            if self._model:
+                server = ModelBookieServer(ModelBookie(name))
+            else:
+                server = ServedBookie(self._work / f"{name}-{len(list(self._work.iterdir()))}", settings)
+            await server.start()
+            self.bookies[name] = server
+            await self.register(name)
+
+    async def register(self, name: str, group: BookieGroup = BookieGroup.WRITABLE) -> None:
+        endpoint = Endpoint("bookie", "127.0.0.1", self.bookies[name].port, BOOKIE_RPC)
+        location = self.locations.get(name)
+        properties = {"networkLocation": location} if location else {}
+        await self.service.bookies.register(name, group, BookieServiceInfo((endpoint,), properties))
+
+    async def unregister(self, name: str) -> None:
+        for group in (BookieGroup.WRITABLE, BookieGroup.READ_ONLY):
+            await self.service.bookies.unregister(name, group)
+
+    async def read_only(self, name: str) -> None:
+        await self.register(name, BookieGroup.READ_ONLY)
+        await self.service.bookies.unregister(name, BookieGroup.WRITABLE)
+
+    async def stop(self, name: str) -> None:
+        """It does not answer any more; its registration stays."""
+        await self.bookies.pop(name).stop()
+
+    async def lose(self, client: Client, *names: str) -> None:
+        for name in names:
+            await self.stop(name)
+            await self.unregister(name)
+        await until(lambda: client.bookies.known_writable.isdisjoint(names))
+
+    async def empty(self, client: Client, name: str) -> None:
+        """The bookie comes back under its id with empty disks."""
+        await self.lose(client, name)
+        await self.add(name)
+        await until(lambda: name in client.bookies.known_writable)
+
+    def client(self, **options: object) -> Client:
+        placement = options.pop("placement", None)
+        return Client(self.service, ClientOptions(**{**FAST, **options}), placement=placement, random=Random(7))
+
+    def model(self, name: str) -> ModelBookie:
+        server = self.bookies[name]
+        assert isinstance(server, ModelBookieServer)
+        return server.bookie
+
+    def held_at(self, name: str, ledger_id: int) -> set[int]:
+        """What a model bookie holds."""
+        ledger = self.model(name).ledgers.get(ledger_id)
+        return set(ledger.entries) if ledger else set()
+
+
+def payload(entry_id: int) -> bytes:
+    return b"%d " % entry_id * (entry_id % 60 + 1)
+
+
+async def written(client: Client, count: int, **options: object) -> int:
+    """A closed ledger of so many entries."""
+    quorums = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 2, **options}
+    async with client.create(password=PASSWORD, **quorums) as ledger:
+        if count:
+            await ledger.append_many(payload(i) for i in range(count))
+    return ledger.ledger_id

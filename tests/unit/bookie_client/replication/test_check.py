@@ -1,0 +1,183 @@
+"""Verdicts on replicas: what bookies say, what they do not say, and who is there."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie_client.replication.check import CheckOptions, LedgerChecker, sampled, verdict_of
+from bookie_client.replication.fragments import StripedEntries
+from bookie_client.replication.report import ReplicaVerdict
+from bookie_client.replication.throttle import ReplicationThrottle
+from bookie_protocol import errors
+from bookie_protocol.errors import BadRequest, BookieUnavailable, NoSuchLedger, PodkeeperError
+from tests.support.until import until
+from tests.unit.bookie_client.replication.cluster import PASSWORD, written
+
+ERRORS = [e for e in vars(errors).values() if isinstance(e, type) and issubclass(e, PodkeeperError)]
+
+
+def verdicts(report, fragment=0):
+    return {found.bookie: found.verdict.name for found in report.fragments[fragment].findings}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_only_denials_and_damage_make_a_replica_bad(error):
+    verdict = verdict_of(error("as it was answered"))
+    if issubclass(error, errors.NotThere):
+        assert verdict is ReplicaVerdict.MISSING
+    elif issubclass(error, errors.DigestMismatch | errors.StorageFault):
+        assert verdict is ReplicaVerdict.DAMAGED
+    else:
+        assert verdict is ReplicaVerdict.UNREACHABLE
+    assert not (issubclass(error, BookieUnavailable) and verdict.is_bad)
+
+
+@given(st.integers(0, 30), st.integers(-1, 300), st.integers(0, 100), st.integers(0, 9))
+def test_samples_ascend_hold_both_ends_and_as_many_as_asked_for(first, more, percentage, seed):
+    entries = StripedEntries(first, first + more, 0, 3, 2)
+    ids = list(sampled(entries, percentage, Random(seed)))
+    assert ids == sorted(set(ids))
+    assert set(ids) <= set(entries)
+    if len(entries):
+        assert (ids[0], ids[-1]) == (entries[0], entries[-1])
+    parts = len(entries) * percentage // 100
+    assert parts - 2 <= len(ids) <= max(parts, 0) + 2
+    if percentage == 100:
+        assert ids == list(entries)
+
+
+async def test_a_healthy_ledger(models, version):
+    await models.add(*"abc")
+    async with models.client(protocol_version=version) as client:
+        for count in (0, 1, 2, 50):
+            report = await LedgerChecker(client).check(await written(client, count))
+            assert report.is_healthy
+            assert set(verdicts(report).values()) == ({"GOOD"} if count else {"EMPTY"})
+        with pytest.raises(NoSuchLedger):
+            await LedgerChecker(client).check(999)
+
+
+async def test_what_is_wrong_with_each_replica(models, version):
+    await models.add(*"abcde")
+    async with models.client(protocol_version=version) as client:
+        ledger_id = await written(client, 30, ensemble=5, write_quorum=5)
+        ensemble = (await client.metadata(ledger_id)).ensemble_for(0)
+        gone, silent, missing, damaged, good = ensemble
+        models.model(missing).ledgers[ledger_id].entries.pop(29)
+        models.model(damaged).damage(ledger_id, 0)
+        await models.lose(client, gone)
+        await models.stop(silent)
+        report = await LedgerChecker(client).check(ledger_id)
+        assert verdicts(report) == {
+            gone: "LOST",
+            silent: "UNREACHABLE",
+            missing: "MISSING",
+            damaged: "DAMAGED",
+            good: "GOOD",
+        }
+        assert [found.entry_id for found in report.fragments[0].findings] == [None, 0, 29, 0, None]
+        assert report.fragments[0].bad == {0: gone, 2: missing, 3: damaged}
+        assert report.fragments[0].unknown == {1: silent}
+        assert report.bad_bookies == {gone, missing, damaged}
+        assert report.cannot_tell
+        assert not report.is_healthy
+
+
+async def test_a_bookie_that_cannot_tell_is_never_bad(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 5)
+        models.model("a").fail_reads = errors.LedgerStateUnknown
+        models.model("b").fail_reads = errors.TooManyRequests
+        report = await LedgerChecker(client).check(ledger_id)
+        assert verdicts(report) == {"a": "UNREACHABLE", "b": "UNREACHABLE", "c": "GOOD"}
+        assert not report.bad_fragments
+
+
+async def test_entries_between_the_ends_are_found_as_far_as_asked_for(models, version):
+    await models.add(*"abc")
+    async with models.client(protocol_version=version) as client:
+        ledger_id = await written(client, 400)
+        del models.model("b").ledgers[ledger_id].entries[123]
+        assert (await LedgerChecker(client).check(ledger_id)).is_healthy
+        throttle = ReplicationThrottle()
+        options = CheckOptions(verification_percentage=100, max_reads=7, throttle=throttle)
+        report = await LedgerChecker(client, options).check(ledger_id)
+        assert verdicts(report) == {"a": "GOOD", "b": "MISSING", "c": "GOOD"}
+        assert {f.entry_id for f in report.fragments[0].findings} == {123, None}
+        assert throttle.bytes_read > 2 * (await client.metadata(ledger_id)).length
+
+
+async def test_striping_decides_who_is_asked(models):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 1, ensemble=4, write_quorum=2)
+        ensemble = (await client.metadata(ledger_id)).ensemble_for(0)
+        report = await LedgerChecker(client).check(ledger_id)
+        assert [f.verdict.name for f in report.fragments[0].findings] == ["GOOD", "GOOD", "EMPTY", "EMPTY"]
+        # A dead bookie is named wherever it stands, so that it leaves the metadata.
+        await models.lose(client, ensemble[3])
+        report = await LedgerChecker(client).check(ledger_id)
+        assert report.fragments[0].bad == {3: ensemble[3]}
+
+
+async def test_total_loss_of_the_only_entry_is_told(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 1)
+        for name in "abc":
+            models.model(name).ledgers.clear()
+        report = await LedgerChecker(client).check(ledger_id)
+        assert set(verdicts(report).values()) == {"MISSING"}
+
+
+async def test_an_open_ledger_is_looked_at_up_to_its_last_add_confirmed(models, version):
+    await models.add(*"abc")
+    async with models.client(protocol_version=version) as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        report = await LedgerChecker(client).check(ledger.ledger_id)
+        assert (report.lac, set(verdicts(report).values())) == (-1, {"EMPTY"})
+        for _ in range(10):
+            await ledger.append(b"x")
+        await until(lambda: all(len(models.held_at(name, ledger.ledger_id)) == 10 for name in "abc"))
+        # The newest entry is its writer's alone: nobody else knows that it is acknowledged.
+        del models.model("a").ledgers[ledger.ledger_id].entries[9]
+        report = await LedgerChecker(client).check(ledger.ledger_id)
+        assert report.lac == 8
+        assert report.is_healthy
+        del models.model("b").ledgers[ledger.ledger_id].entries[8]
+        report = await LedgerChecker(client).check(ledger.ledger_id)
+        assert verdicts(report)["b"] == "MISSING"
+        assert not report.bad_fragments[0].fragment.is_closed
+        await ledger.close()
+
+
+async def test_an_open_ledger_whose_end_nobody_knows(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        await ledger.append_many([b"x"] * 10)
+        await models.lose(client, "a", "b")
+        report = await LedgerChecker(client).check(ledger.ledger_id)
+        assert report.lac == -1
+        assert isinstance(report.lac_error, BookieUnavailable)
+        assert report.cannot_tell
+        assert set(report.bad_bookies) == {"a", "b"}
+
+
+async def test_a_bookie_that_turns_read_only_is_there(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 10)
+        checker = LedgerChecker(client)
+        await models.read_only("b")
+        for _ in range(3):
+            assert (await checker.check(ledger_id)).is_healthy
+
+
+def test_options_make_sense():
+    for bad in ({"verification_percentage": 101}, {"verification_percentage": -1}, {"max_reads": 0}):
+        with pytest.raises(BadRequest):
+            CheckOptions(**bad)

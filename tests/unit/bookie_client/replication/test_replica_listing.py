@@ -1,0 +1,66 @@
+"""What bookies really hold, beside what the metadata say."""
+
+from bookie_client.replication.registration import Registration
+from bookie_client.replication.replica_listing import EntryRuns, replicas_of
+from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.keys import master_key
+from tests.unit.bookie_client.replication.cluster import PASSWORD, written
+
+DIGEST = digest_manager(DigestType.CRC32C, b"")
+
+
+async def put(client, bookie, ledger_id, *entry_ids):
+    for entry_id in entry_ids:
+        entry = DIGEST.encode(ledger_id, entry_id, entry_id - 1, 0, b"")
+        await client.operations.add_entry(bookie, ledger_id, entry_id, entry, master_key(PASSWORD), recovery=True)
+
+
+async def test_missing_and_surplus_copies(served):
+    await served.add(*"abcd")
+    async with served.client() as client:
+        ledger_id = await written(client, 12, write_quorum=2)
+        ensemble = (await client.metadata(ledger_id)).ensemble_for(0)
+        (other,) = set("abcd") - set(ensemble)
+        await put(client, ensemble[0], ledger_id, 1, 20, 21)
+        await put(client, other, ledger_id, 3)
+        await served.empty(client, ensemble[2])
+        await put(client, ensemble[2], ledger_id, 1, 4)
+        found = {each.bookie: each for each in (await replicas_of(client, ledger_id)).bookies}
+        assert set(found) == set(ensemble)
+        first, second, third = (found[bookie] for bookie in ensemble)
+        assert first.expected == EntryRuns(8, ((0, 0), (2, 3), (5, 6), (8, 9), (11, 11)))
+        assert (first.missing, first.surplus) == (EntryRuns(0, ()), EntryRuns(3, ((1, 1), (20, 21))))
+        assert (second.missing, second.surplus, second.held.count) == (EntryRuns(0, ()), EntryRuns(0, ()), 8)
+        assert third.missing == EntryRuns(6, ((2, 2), (5, 5), (7, 8), (10, 11)))
+        everywhere = await replicas_of(client, ledger_id, everywhere=True)
+        assert {each.bookie: each.surplus for each in everywhere.bookies}[other] == EntryRuns(1, ((3, 3),))
+        assert (everywhere.last_entry, everywhere.metadata.is_closed) == (11, True)
+
+
+async def test_bookies_that_are_gone_silent_or_empty(served):
+    await served.add(*"abcd")
+    async with served.client() as client:
+        ledger_id = await written(client, 9)
+        gone, silent, empty = (await client.metadata(ledger_id)).ensemble_for(0)
+        await served.lose(client, gone)
+        await served.stop(silent)
+        await served.empty(client, empty)
+        found = {each.bookie: each for each in (await replicas_of(client, ledger_id, everywhere=True)).bookies}
+        assert set(found) == {gone, silent, empty}  # the fourth one holds nothing
+        assert (found[gone].registration, found[gone].error) == (Registration.NOWHERE, "it is registered nowhere")
+        assert found[silent].registration is Registration.WRITABLE
+        assert (found[silent].held, found[silent].missing) == (None, None)
+        assert "cannot connect" in found[silent].error or "connection" in found[silent].error
+        assert (found[empty].held.count, found[empty].missing) == (0, EntryRuns(9, ((0, 8),)))
+
+
+async def test_an_open_ledger(served):
+    await served.add(*"abc")
+    async with served.client() as client:
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=3, password=PASSWORD)
+        for _ in range(5):
+            await ledger.append(b"x")
+        listing = await replicas_of(client, ledger.ledger_id)
+        assert listing.last_entry == 3
+        assert all(each.surplus == EntryRuns(1, ((4, 4),)) for each in listing.bookies)
+        await ledger.close()

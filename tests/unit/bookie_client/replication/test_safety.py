@@ -1,0 +1,145 @@
+"""What would be lost if bookies went now."""
+
+import pytest
+
+from bookie_client.replication.replicator import FragmentReplicator
+from bookie_client.replication.safety import Risk, safety_check
+from bookie_protocol.errors import MetadataUnavailable
+from tests.unit.bookie_client.replication.cluster import PASSWORD, written
+from tests.unit.bookie_client.replication.test_replicate import fragment_of
+
+
+async def members(client, ledger_id):
+    return (await client.metadata(ledger_id)).ensemble_for(0)
+
+
+def seen(report):
+    return {each.ledger_id: (each.risk, each.copies_left) for each in report.listed}
+
+
+async def test_a_ledger_with_a_copy_to_spare_is_safe(models):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 10)
+        (stays_away,) = set("abcd") - set(await members(client, ledger_id))
+        one, two, three = await members(client, ledger_id)
+        report = await safety_check(client, [one])
+        assert report.is_safe
+        assert (report.ledgers_seen, report.ledgers_concerned) == (1, 1)
+        assert (await safety_check(client, [stays_away])).ledgers_concerned == 0
+        report = await safety_check(client, [one, two])
+        assert seen(report) == {ledger_id: (Risk.BELOW_ACK_QUORUM, 1)}
+        report = await safety_check(client, [one, two, three])
+        assert seen(report) == {ledger_id: (Risk.NO_COPY, 0)}
+        assert (report.no_copy, report.below_ack_quorum, report.unknown) == (1, 0, 0)
+
+
+async def test_striping_is_looked_at(models):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 1, ensemble=4, write_quorum=2, ack_quorum=1)
+        ensemble = await members(client, ledger_id)
+        assert (await safety_check(client, ensemble[2:])).is_safe  # they hold nothing of it
+        assert seen(await safety_check(client, ensemble[:2])) == {ledger_id: (Risk.NO_COPY, 0)}
+        many = await written(client, 4, ensemble=4, write_quorum=2, ack_quorum=1)
+        ensemble = await members(client, many)
+        assert many not in seen(await safety_check(client, [ensemble[0], ensemble[2]]))
+        assert seen(await safety_check(client, [ensemble[0], ensemble[1]]))[many] == (Risk.NO_COPY, 0)
+
+
+async def test_bookies_that_are_gone_silent_or_marked_do_not_count(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 10)
+        one, two, three = await members(client, ledger_id)
+        assert (await safety_check(client, [one])).is_safe
+        await models.service.under_replication.mark(ledger_id, [two], ctime_ms=None)
+        report = await safety_check(client, [one])
+        assert seen(report) == {ledger_id: (Risk.BELOW_ACK_QUORUM, 1)}
+        assert f"{two} is marked as missing" in report.listed[0].detail
+        await models.service.under_replication.unmark(ledger_id)
+        assert (await safety_check(client, [one])).is_safe
+        await models.stop(three)
+        report = await safety_check(client, [one])
+        assert seen(report) == {ledger_id: (Risk.UNKNOWN, 1)}
+        assert f"{three} does not answer" in report.listed[0].detail
+        await models.unregister(three)
+        report = await safety_check(client, [one])
+        assert seen(report) == {ledger_id: (Risk.BELOW_ACK_QUORUM, 1)}
+        assert f"{three} is down" in report.listed[0].detail
+
+
+async def test_a_read_only_bookie_keeps_what_it_has(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 10)
+        one, two, _ = await members(client, ledger_id)
+        await models.read_only(two)
+        assert (await safety_check(client, [one])).is_safe
+
+
+async def test_an_open_ledger_counts_even_while_it_is_empty(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        async with client.create(ensemble=2, write_quorum=2, ack_quorum=2, password=PASSWORD) as ledger:
+            one = (await members(client, ledger.ledger_id))[0]
+            assert seen(await safety_check(client, [one])) == {ledger.ledger_id: (Risk.BELOW_ACK_QUORUM, 1)}
+        assert (await safety_check(client, [one])).is_safe  # closed without an entry
+
+
+async def test_what_cannot_be_read_is_unsafe(models, monkeypatch):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 10)
+        broken = await written(client, 10)
+        ledgers, original = models.service.ledgers, models.service.ledgers.read
+
+        async def read(asked, **options):
+            if asked == broken:
+                raise MetadataUnavailable("no answer")
+            return await original(asked, **options)
+
+        monkeypatch.setattr(ledgers, "read", read)
+        report = await safety_check(client, ["nobody:3181"])
+        assert seen(report) == {broken: (Risk.UNKNOWN, 0)}
+        assert not report.is_safe
+        monkeypatch.undo()
+
+        async def unreadable(asked, **options):
+            raise MetadataUnavailable("no answer")
+
+        monkeypatch.setattr(models.service.under_replication, "read", unreadable)
+        one = (await members(client, ledger_id))[0]
+        report = await safety_check(client, [one])
+        assert report.unknown == report.ledgers_concerned >= 1
+
+
+async def test_the_list_is_bounded_and_progress_is_told(models):
+    await models.add(*"ab")
+    async with models.client() as client:
+        for _ in range(70):
+            await written(client, 1, ensemble=2, write_quorum=2, ack_quorum=2)
+        told = []
+        report = await safety_check(client, ["a"], progress=lambda *state: told.append(state), max_listed=5)
+        assert (report.below_ack_quorum, len(report.listed), told[-1]) == (70, 5, (70, 70))
+
+
+async def test_what_was_unsafe_is_safe_once_it_was_copied(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 20, ensemble=1, write_quorum=1, ack_quorum=1)
+        fragment = await fragment_of(client, ledger_id)
+        (old,) = fragment.ensemble
+        assert not (await safety_check(client, [old])).is_safe
+        await FragmentReplicator(client).replicate(fragment, {0: old})
+        assert (await safety_check(client, [old])).is_safe
+
+
+@pytest.mark.parametrize("going", [[], ["nobody:3181"]])
+async def test_nobody_goes(models, going):
+    await models.add(*"abc")
+    async with models.client() as client:
+        await written(client, 10)
+        report = await safety_check(client, going)
+        assert report.is_safe
+        assert report.ledgers_concerned == 0
