@@ -9,7 +9,7 @@ Source: reference bookie behaviour, section 11.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from bookie_pod.metrics.bookie import BookieMetrics
@@ -117,8 +117,19 @@ class RequestMetrics:
         self._scope.gauge("READ_ENTRY_IN_PROGRESS", reads_in_progress)
         self._scope.gauge("READ_ENTRY_BLOCKED", reads_blocked)
 
+    def bind_bounded(self, levels: Mapping[str, tuple[Callable[[], float], int | None]]) -> None:
+        """Export what is held of something, and how much of it may be held (None: no limit of its own)."""
+        for name, (held, most) in levels.items():
+            self._scope.gauge(name, held)
+            if most is not None:
+                self._scope.gauge(f"{name}_MAX", _constant(most))
+
     def bind_pool(self, pool: str, threads: int, max_queue_size: int) -> None:
         """Export a pool's size, such as `BookieReadThreadPool`: threads, and requests that may wait (-1: no
         limit)."""
         self._scope.gauge(f"{pool}_threads", lambda: threads)
         self._scope.gauge(f"{pool}_max_queue_size", lambda: max_queue_size)
+
+
+def _constant(value: float) -> Callable[[], float]:
+    return lambda: value

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
-from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.ledgers.registry import STATES_MAX, Ledgers
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.db_storage import DbStorageMetrics, export_limits
 from bookie_pod.metrics.journal import JournalInstruments
@@ -22,7 +22,8 @@ from bookie_pod.node import options
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.handlers import RequestHandlers
-from bookie_pod.server.tcp.long_poll import LongPolls
+from bookie_pod.server.tcp.long_poll import WAITING_MAX, LongPolls
+from bookie_pod.server.tcp.parked_adds import TOTAL_BYTES_MAX
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.tls import tls_context
@@ -145,10 +146,12 @@ def make_server(
     bookie_metrics: BookieMetrics | None = None,
 ) -> ServerSide:
     """Everything between the sockets and the storage. Raises InvalidConfiguration for TLS and authentication."""
-    if config.auth.provider_class is not None:
-        raise InvalidConfiguration(
-            f"bookieAuthProviderFactoryClass={config.auth.provider_class}: no such provider here; unset the key"
-        )
+    for key, name in (
+        ("bookieAuthProviderFactoryClass", config.auth.provider_class),
+        ("clientAuthProviderFactoryClass", config.auth.client_provider_class),
+    ):
+        if name is not None:
+            raise InvalidConfiguration(f"{key}={name}: no such provider here; unset the key")
     ledgers = Ledgers(storage, len(journals), journaled_keys=journaled_keys)
     storage.on_ledger_deleted(ledgers.forget)
     operations = LedgerOperations(ledgers, journals, write_data=config.journal.write_data)
@@ -163,14 +166,23 @@ def make_server(
     long_poll = ReadLanes("long-poll", threads.long_poll_workers, pending, loop) if threads.long_poll_workers else lanes
     reads = Reads(operations, lanes, high_priority, tcp_options.max_batch_read_bytes)
     folders = options.current_folders(config.directories.ledger)
-    context.handlers = RequestHandlers(
-        context, reads, LongPolls(ledgers, reads, long_poll, loop), lanes, lambda: disk_space(files, folders)
-    )
+    polls = LongPolls(ledgers, reads, long_poll, loop)
+    context.handlers = RequestHandlers(context, reads, polls, lanes, lambda: disk_space(files, folders))
     metrics.bind_levels(
         adds_in_progress=lambda: admission.adds_in_progress,
         adds_blocked=lambda: admission.parked_adds,
         reads_in_progress=lambda: context.reads_in_progress.count,
         reads_blocked=lambda: lanes.pending,
+    )
+    metrics.bind_bounded(
+        {
+            "CONNECTIONS": (lambda: len(context.connections), None),
+            "LEDGER_STATES": (lambda: len(ledgers.states), STATES_MAX),
+            "LONG_POLLS_WAITING": (lambda: polls.waiting, WAITING_MAX),
+            "ADD_ENTRY_BLOCKED_BYTES": (lambda: admission.parked_bytes, TOTAL_BYTES_MAX),
+            "HIGH_PRIORITY_READS_BLOCKED": (lambda: high_priority.pending, None),
+            "LONG_POLL_READS_BLOCKED": (lambda: long_poll.pending, None),
+        }
     )
     metrics.bind_pool("BookieReadThreadPool", max(1, threads.read_workers), pending)
     metrics.bind_pool("BookieWriteThreadPool", 1, tcp_options.pending_adds_max)

@@ -38,6 +38,12 @@ class Live:
     async def put(self, path: str, body: str | None = None) -> HttpAnswer:
         return await ask(self.bookie.config.http.server_port, f"/api/v1/{path}", "PUT", body)
 
+    async def gauges(self, prefix: str) -> dict[str, float]:
+        """Metrics by their names without the prefix; those with several labels may be of any."""
+        body = (await ask(self.bookie.config.http.server_port, "/metrics")).body
+        lines = [line.split() for line in body.splitlines() if line.startswith(prefix)]
+        return {line[0].partition("{")[0].removeprefix(prefix): float(line[1]) for line in lines if len(line) == 2}
+
     async def write(self, entries: int, size: int = 1000) -> int:
         async with self.client.create(ensemble=1, write_quorum=1, ack_quorum=1, password=b"pw") as ledger:
             await ledger.append_many([number.to_bytes(4) + bytes(size) for number in range(entries)])
@@ -255,19 +261,26 @@ async def test_a_scrub_by_request_and_what_it_finds(live: Live) -> None:
 
 
 async def test_age_and_progress_of_garbage_collection_are_gauges(live: Live) -> None:
-    async def gauges() -> dict[str, float]:
-        body = (await ask(live.bookie.config.http.server_port, "/metrics")).body
-        lines = [line.split() for line in body.splitlines() if line.startswith("bookie_")]
-        return {line[0].partition("{")[0].removeprefix("bookie_"): float(line[1]) for line in lines if len(line) == 2}
-
-    assert (await gauges())["OLDEST_ENTRY_LOG_AGE_SECONDS"] == 0  # none was looked at
+    assert (await live.gauges("bookie_"))["OLDEST_ENTRY_LOG_AGE_SECONDS"] == 0  # none was looked at
     await live.write(3000)
     await live.bookie.flush()
     await live.collected()
     log = live.work / "ledgers" / "current" / "0.log"
     then = log.stat().st_mtime - 5000
     os.utime(log, (then, then))
-    found = await gauges()
+    found = await live.gauges("bookie_")
     assert 5000 <= found["OLDEST_ENTRY_LOG_AGE_SECONDS"] < 5100
     assert 0 <= found["SECONDS_SINCE_GC_PASS"] < 60
     assert found["LAST_GC_PASS_ERRORS"] == 0
+
+
+async def test_what_is_bounded_is_a_gauge_with_its_bound(live: Live) -> None:
+    before = await live.gauges("bookkeeper_server_")
+    ledger_id = await live.write(10)
+    after = await live.gauges("bookkeeper_server_")
+    assert live.bookie._server.context.operations.ledgers.states.keys() >= {ledger_id}
+    assert after["LEDGER_STATES"] == before["LEDGER_STATES"] + 1 <= after["LEDGER_STATES_MAX"]
+    assert after["CONNECTIONS"] >= 1  # the client's
+    for name in ("LONG_POLLS_WAITING", "ADD_ENTRY_BLOCKED_BYTES"):
+        assert after[name] == 0 < after[f"{name}_MAX"]
+    assert (after["HIGH_PRIORITY_READS_BLOCKED"], after["LONG_POLL_READS_BLOCKED"]) == (0, 0)
