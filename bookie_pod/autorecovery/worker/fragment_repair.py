@@ -76,8 +76,8 @@ class FragmentRepair:
 
         Raises what `FragmentReplicator.replicate` raises; `NotEnoughBookies` also when some copies found a place.
         """
-        await self._ask_again(found.fragment)
         try:
+            await self._ask_again(found.fragment)
             await self._restore(found, bad, note, writable)
         except EntriesUnreadable as error:
             self._remember(found.fragment, error)

@@ -122,9 +122,11 @@ class ReplicationWorker:
                 group.create_task(self._follow_enabled())
                 while True:
                     await self._locks.acquire()
-                    await self._at_work.acquire()
+                    async with self._at_work:  # not kept: ledgers whose waiting is over need it, and none may be marked
+                        pass
                     lock = await self._take()
                     group.create_task(self._see_through(lock), name=f"repair of ledger {lock.ledger_id}")
+                    await asyncio.sleep(0)  # it takes its place
         finally:
             self.progress.is_running = False
             await self._keeper.close(STOP_SECONDS)
@@ -177,11 +179,12 @@ class ReplicationWorker:
     # --- one ledger -------------------------------------------------------------------------------------------
 
     async def _see_through(self, lock: LedgerLock) -> None:
-        """Owns the lock and, at the start, a place at work."""
+        """Owns the lock."""
         ledger_id = lock.ledger_id
         note = self.progress.begin(ledger_id, self._backoff.failures(ledger_id))
         place = _Place(self._at_work)
         try:
+            await place.enter()
             result: RoundResult | None = await self._round(lock, note, self._repair.repair)
             if result is not None and result.outcome is Outcome.OPEN:
                 result = await self._after_the_grace(lock, note, place, result)
@@ -270,7 +273,7 @@ class _Place:
 
     def __init__(self, places: asyncio.Semaphore) -> None:
         self._places = places
-        self._held = True
+        self._held = False
 
     def leave(self) -> None:
         if self._held:

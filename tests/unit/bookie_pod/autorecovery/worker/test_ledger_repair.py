@@ -1,0 +1,382 @@
+"""What is done to one ledger, with a checker and a replicator that the tests write the parts of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import pytest
+
+from bookie_client.replication.fragments import Fragment
+from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
+from bookie_client.replication.report import LedgerReport, ReplicaVerdict
+from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, RepairParts
+from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
+from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
+from bookie_protocol.errors import (
+    BookieReadOnly,
+    BookieUnavailable,
+    EntriesUnreadable,
+    MetadataUnavailable,
+    NoSuchLedger,
+    NotEnoughBookies,
+    PodkeeperError,
+    RecoveryFailed,
+)
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+from tests.unit.bookie_pod.autorecovery.worker.reports import LEDGER, metadata_of, report_of
+
+LOST, MISSING = ReplicaVerdict.LOST, ReplicaVerdict.MISSING
+DAMAGED, UNREACHABLE = ReplicaVerdict.DAMAGED, ReplicaVerdict.UNREACHABLE
+
+
+class Cluster:
+    """`Checker` and `Replicator` over one ledger. Copies make bookies good; `spares` are taken in order."""
+
+    def __init__(self, metadata: LedgerMetadata, verdicts: Mapping[str, ReplicaVerdict], spares: str = "xyz") -> None:
+        self.metadata: LedgerMetadata | None = metadata
+        self.verdicts = dict(verdicts)
+        self.lac = 99
+        self.lac_error: PodkeeperError | None = None
+        self.spares = list(spares)
+        self.mark: UnderreplicatedLedger | None = UnderreplicatedLedger(LEDGER, tuple(verdicts))
+        self.marked: list[tuple[int, list[str]]] = []
+        self.copies: list[tuple[int, dict[int, str], tuple[int, ...]]] = []
+        """First entry, bad positions, and those filled in place, of each call."""
+        self.asked: list[tuple[int, ...]] = []
+        self.still_unreadable: tuple[int, ...] = ()
+        self.refuse: Callable[[Mapping[int, str], Collection[int]], None] = lambda bad, in_place: None
+        self.recoveries = 0
+        self.on_recovery: Callable[[], None] = lambda: None
+        self.mends: dict[int, tuple[str, ...]] = {}
+        self.mending_error: NotEnoughBookies | None = None
+        self.registry = Registry()
+        self.progress = WorkerProgress()
+        self.repair = LedgerRepair(
+            RepairParts(
+                checker=self,
+                replicator=self,
+                writable=self._writable,
+                mark=self._mark,
+                mark_lost=self._mark_lost,
+                recover=self._recover,
+                progress=self.progress,
+                metrics=ReplicationWorkerMetrics(self.registry, embedded=False),
+            )
+        )
+
+    async def run(self, *, recover: bool = False) -> RoundResult:
+        self.note = self.progress.begin(LEDGER, 0)
+        work = self.repair.recover if recover else self.repair.repair
+        return await work(LEDGER, self.note)
+
+    def metric(self, name: str) -> float:
+        lines = self.registry.render().splitlines()
+        return next(float(line.split()[1]) for line in lines if line.startswith(f"replication_worker_{name} "))
+
+    # --- Checker, Replicator ----------------------------------------------------------------------------------
+
+    async def check(self, ledger_id: int) -> LedgerReport:
+        if self.metadata is None:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+        return report_of(self.metadata, self.verdicts, self.lac, self.lac_error)
+
+    async def replicate(
+        self,
+        fragment: Fragment,
+        bad: Mapping[int, str],
+        *,
+        in_place: Collection[int] = (),
+        progress: ProgressListener | None = None,
+    ) -> ReplicationResult:
+        assert fragment.is_closed
+        assert self.metadata is not None
+        assert self.metadata.ensembles[fragment.first_entry] == fragment.ensemble
+        self.copies.append((fragment.first_entry, dict(bad), tuple(sorted(in_place))))
+        self.refuse(bad, in_place)
+        ensemble, unfilled = list(fragment.ensemble), {}
+        moved = [position for position in bad if position not in in_place]
+        if moved and not self.spares:
+            raise NotEnoughBookies("no spare")
+        for position in moved:
+            if self.spares:
+                ensemble[position] = self.spares.pop(0)
+            else:
+                unfilled[position] = "no spare"
+        for position in in_place:
+            self.verdicts.pop(bad[position], None)
+        self._exchange(fragment.first_entry, tuple(ensemble))
+        if progress is not None:
+            progress(CopyProgress(LEDGER, fragment.first_entry, fragment.count, fragment.count, 10 * fragment.count))
+        return ReplicationResult(tuple(ensemble), fragment.count, 10 * fragment.count, unfilled)
+
+    async def mend(self, fragment: Fragment, *, progress: ProgressListener | None = None) -> ReplicationResult:
+        if self.mending_error is not None:
+            raise self.mending_error
+        ensemble = self.mends.get(fragment.first_entry, fragment.ensemble)
+        self._exchange(fragment.first_entry, ensemble)
+        return ReplicationResult(ensemble, fragment.count, 10)
+
+    async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]:
+        self.asked.append(tuple(entry_ids))
+        return self.still_unreadable
+
+    def _exchange(self, first: int, ensemble: tuple[str, ...]) -> None:
+        assert self.metadata is not None
+        segments = {**self.metadata.ensembles, first: ensemble}
+        self.metadata = metadata_of(segments, self.metadata.last_entry_id if self.metadata.is_closed else None)
+
+    # --- the rest ---------------------------------------------------------------------------------------------
+
+    async def _writable(self) -> frozenset[str]:
+        return frozenset("abcdxyz") - {bookie for bookie, verdict in self.verdicts.items() if verdict is LOST}
+
+    async def _mark(self, ledger_id: int) -> UnderreplicatedLedger | None:
+        return self.mark
+
+    async def _mark_lost(self, ledger_id: int, bookies: Collection[str]) -> None:
+        self.marked.append((ledger_id, sorted(bookies)))
+
+    async def _recover(self, report: LedgerReport) -> None:
+        self.recoveries += 1
+        self.on_recovery()
+
+
+class TestLostCopies:
+    async def test_each_segment_is_restored(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc", 50: "acd", 80: "bcd"}), {"a": LOST})
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert cluster.copies == [(0, {0: "a"}, ()), (50, {0: "a"}, ())]
+        assert cluster.metadata is not None
+        assert "a" not in cluster.metadata.all_bookies()
+        assert (cluster.note.done_fragments, cluster.note.entries_copied, cluster.note.bytes_copied) == (2, 80, 800)
+        assert cluster.metric("NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") == 1
+        assert cluster.metric("NUM_ENTRIES_READ") == 80
+
+    async def test_nothing_is_copied_where_nothing_is_missing(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {})
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert cluster.copies == []
+        assert cluster.metric("NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") == 0
+
+    async def test_a_bookie_that_went_a_moment_ago_is_the_auditors_business(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST, "b": LOST})
+        cluster.mark = UnderreplicatedLedger(LEDGER, ("a",))
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert cluster.copies == [(0, {0: "a"}, ())]
+
+    async def test_a_bookie_that_does_not_answer_is_neither_replaced_nor_forgotten(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": UNREACHABLE})
+        result = await cluster.run()
+        assert result.outcome is Outcome.FAILED
+        assert "a does not answer" in result.reason
+        assert cluster.copies == []
+
+    async def test_one_segment_in_trouble_does_not_hold_up_the_others(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc", 50: "acd"}), {"a": LOST})
+
+        def refuse(bad: Mapping[int, str], in_place: Collection[int]) -> None:
+            if len(cluster.copies) == 1:
+                raise BookieUnavailable("the target hung up")
+
+        cluster.refuse = refuse
+        result = await cluster.run()
+        assert (result.outcome, result.reason) == (Outcome.FAILED, "segment at entry 0: the target hung up")
+        assert cluster.note.done_fragments == 1
+        assert cluster.metric("exceptions_BookieUnavailable") == 1
+
+    async def test_the_metadata_service_is_away(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc", 50: "acd"}), {"a": LOST})
+
+        def refuse(bad: Mapping[int, str], in_place: Collection[int]) -> None:
+            raise MetadataUnavailable("no answer")
+
+        cluster.refuse = refuse
+        with pytest.raises(MetadataUnavailable):
+            await cluster.run()
+        assert len(cluster.copies) == 1
+
+    async def test_a_target_that_is_gone_at_the_end_is_marked(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST})
+        cluster.refuse = lambda bad, in_place: cluster.verdicts.update(x=LOST)
+        await cluster.run()
+        assert cluster.marked == [(LEDGER, ["x"])]
+
+    async def test_deleted_meanwhile(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST})
+
+        def refuse(bad: Mapping[int, str], in_place: Collection[int]) -> None:
+            raise NoSuchLedger("deleted")
+
+        cluster.refuse = refuse
+        assert (await cluster.run()).outcome is Outcome.DELETED
+        cluster.metadata = None
+        assert (await cluster.run()).outcome is Outcome.DELETED
+        assert (await cluster.run(recover=True)).outcome is Outcome.DELETED
+
+    async def test_the_mark_was_withdrawn(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST})
+        cluster.mark = None
+        assert (await cluster.run()).outcome is Outcome.WITHDRAWN
+        assert cluster.copies == []
+
+
+class TestTargets:
+    async def test_an_emptied_bookie_is_filled_in_place(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": MISSING}, spares="x")
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert cluster.copies == [(0, {0: "a"}, (0,))]
+
+    async def test_one_that_cannot_be_filled_is_replaced(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": MISSING})
+
+        def refuse(bad: Mapping[int, str], in_place: Collection[int]) -> None:
+            if in_place:
+                raise BookieReadOnly("a is read-only")
+
+        cluster.refuse = refuse
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert cluster.copies == [(0, {0: "a"}, (0,)), (0, {0: "a"}, ())]
+
+    async def test_a_damaged_disk_is_not_trusted_unless_there_is_no_other(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": DAMAGED})
+        await cluster.run()
+        assert cluster.copies == [(0, {0: "a"}, ())]
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": DAMAGED}, spares="")
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert cluster.copies == [(0, {0: "a"}, ()), (0, {0: "a"}, (0,))]
+
+    async def test_no_spare_at_all(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST}, spares="")
+        result = await cluster.run()
+        assert (result.outcome, result.reason) == (Outcome.FAILED, "segment at entry 0: a: no spare")
+
+    async def test_an_emptied_one_is_filled_though_a_lost_one_finds_no_spare(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": MISSING, "b": LOST}, spares="")
+        result = await cluster.run()
+        assert "b: no spare" in result.reason
+        assert cluster.copies[1:] == [(0, {0: "a"}, (0,))]
+        assert "a" not in cluster.verdicts
+
+    async def test_fewer_spares_than_lost_copies(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST, "b": LOST}, spares="x")
+        assert "b: no spare" in (await cluster.run()).reason
+        assert cluster.metadata is not None
+        assert cluster.metadata.ensembles[0] == ("x", "b", "c")
+
+
+class TestUnreadableEntries:
+    @pytest.fixture
+    async def cluster(self) -> Cluster:
+        made = Cluster(metadata_of({0: "abc"}), {"a": LOST, "b": LOST, "c": MISSING})
+
+        def refuse(bad: Mapping[int, str], in_place: Collection[int]) -> None:
+            error = EntriesUnreadable("no copy of entries 3 and 4")
+            error.entries = (3, 4)
+            raise error
+
+        made.refuse = refuse
+        return made
+
+    async def test_they_are_told_and_nothing_is_exchanged(self, cluster: Cluster) -> None:
+        before = cluster.metadata
+        result = await cluster.run()
+        assert (result.outcome, result.lost_entries) == (Outcome.FAILED, (3, 4))
+        assert cluster.metadata == before
+        assert cluster.metric("NUM_ENTRIES_UNABLE_TO_READ_FOR_REPLICATION") == 2
+
+    async def test_they_are_not_lost_while_somebody_may_have_them(self, cluster: Cluster) -> None:
+        cluster.verdicts["c"] = UNREACHABLE
+        assert (await cluster.run()).lost_entries == ()
+
+    async def test_they_are_asked_for_before_anything_is_copied_again(self, cluster: Cluster) -> None:
+        await cluster.run()
+        cluster.still_unreadable = (4,)
+        assert (await cluster.run()).lost_entries == (4,)
+        assert (len(cluster.copies), cluster.asked) == (1, [(3, 4)])
+        cluster.still_unreadable, cluster.refuse = (), lambda bad, in_place: None
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert cluster.asked == [(3, 4), (4,)]
+        cluster.verdicts["x"] = LOST
+        cluster.mark = UnderreplicatedLedger(LEDGER, ("x",))
+        await cluster.run()
+        assert len(cluster.asked) == 2, "what could be read is not remembered"
+
+
+class TestOpenLedgers:
+    async def test_segments_that_the_writer_left_are_restored_and_the_last_one_waits(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc", 50: "acd"}, None), {"a": LOST})
+        result = await cluster.run()
+        assert result.outcome is Outcome.OPEN
+        assert result.reason == "the ledger is OPEN, and a is registered nowhere"
+        assert [copy[0] for copy in cluster.copies] == [0]
+        assert cluster.recoveries == 0
+
+    async def test_a_writer_that_went_on_is_not_fenced(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}, None), {"a": LOST})
+        assert (await cluster.run()).outcome is Outcome.OPEN
+        cluster.metadata = metadata_of({0: "abc", 60: "bcd"}, None)
+        assert (await cluster.run(recover=True)).outcome is Outcome.REPAIRED
+        assert cluster.recoveries == 0
+        assert cluster.copies == [(0, {0: "a"}, ())]
+
+    async def test_one_that_did_not_is_fenced_and_repaired(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}, None), {"a": LOST})
+        phases: list[Phase] = []
+
+        def close() -> None:
+            phases.append(cluster.note.phase)
+            cluster.metadata = metadata_of({0: "abc"}, 99)
+
+        cluster.on_recovery = close
+        assert (await cluster.run(recover=True)).outcome is Outcome.REPAIRED
+        assert phases == [Phase.RECOVERING]
+        assert cluster.copies == [(0, {0: "a"}, ())]
+        assert cluster.metric("NUM_OPEN_LEDGERS_RECOVERED") == 1
+
+    async def test_a_recovery_that_fails_changes_nothing(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}, None), {"a": LOST, "b": LOST})
+
+        def fail() -> None:
+            raise RecoveryFailed("two of three bookies are away")
+
+        cluster.on_recovery = fail
+        with pytest.raises(RecoveryFailed):
+            await cluster.run(recover=True)
+        assert cluster.metric("NUM_OPEN_LEDGERS_RECOVERED") == 0
+
+    async def test_a_read_only_bookie_is_no_reason(self) -> None:
+        """It is in no list of writable ones, and every copy is there: nobody waits, nobody is fenced."""
+        cluster = Cluster(metadata_of({0: "abe"}, None), {})
+        cluster.mark = UnderreplicatedLedger(LEDGER, ("e",))
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+
+
+class TestPlacement:
+    async def test_a_mark_without_replicas_moves_copies(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc", 50: "abd"}), {})
+        cluster.mends = {50: ("a", "x", "d")}
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert cluster.metadata is not None
+        assert cluster.metadata.ensembles[50] == ("a", "x", "d")
+        assert cluster.metric("NUM_NOT_ADHERING_PLACEMENT_LEDGERS_REPLICATED") == 1
+
+    async def test_other_marks_move_nothing(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST})
+        cluster.mends = {0: ("a", "x", "d")}
+        await cluster.run()
+        assert cluster.metric("NUM_NOT_ADHERING_PLACEMENT_LEDGERS_REPLICATED") == 0
+
+    async def test_where_nothing_helps_the_mark_goes(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {})
+        cluster.mending_error = NotEnoughBookies("one rack only")
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+
+    async def test_open_ledgers_are_left_to_their_writer(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}, None), {})
+        cluster.mends = {0: ("a", "x", "d")}
+        await cluster.run()
+        assert cluster.metadata is not None
+        assert cluster.metadata.ensembles[0] == ("a", "b", "c")

@@ -1,0 +1,348 @@
+"""The loop of the worker, its locks and its waiting, on an embedded metadata service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.autorecovery.worker.locks import LockKeeper
+from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
+from bookie_pod.autorecovery.worker.worker import Outcome, ReplicationWorker, RoundResult, WorkerOptions
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
+from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable
+from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.under_replication import LedgerLock
+from tests.support.metadata_drivers import EmbeddedUnderTest
+from tests.support.until import until
+
+REPAIRED = RoundResult(Outcome.REPAIRED)
+
+
+@pytest.fixture
+async def driver(tmp_path: Path) -> AsyncIterator[EmbeddedUnderTest]:
+    made = EmbeddedUnderTest(str(tmp_path))
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def service(driver: EmbeddedUnderTest) -> TreeMetadataService:
+    made = await driver.open(timeout=4.0)
+    await made.cluster.initialize()
+    return made
+
+
+class Repairs:
+    """`Repair` by two functions."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.recovered: list[int] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.how: Callable[[int], Awaitable[RoundResult]] = self._fine
+        self.after_grace: Callable[[int], Awaitable[RoundResult]] = self._fine
+
+    async def _fine(self, ledger_id: int) -> RoundResult:
+        return REPAIRED
+
+    async def repair(self, ledger_id: int, note: LedgerNote) -> RoundResult:
+        self.begun.append(ledger_id)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            return await self.how(ledger_id)
+        finally:
+            self.at_once -= 1
+
+    async def recover(self, ledger_id: int, note: LedgerNote) -> RoundResult:
+        self.recovered.append(ledger_id)
+        return await self.after_grace(ledger_id)
+
+
+@asynccontextmanager
+async def working(
+    service: TreeMetadataService, repairs: Repairs, registry: Registry | None = None, **options: float
+) -> AsyncIterator[ReplicationWorker]:
+    settings = {"open_ledger_grace": 0.05, "failed_ledger_backoff": 3.2, "pause_after_error": 0.05, **options}
+    metrics = ReplicationWorkerMetrics(registry or Registry(), embedded=False)
+    worker = ReplicationWorker(service, repairs, WorkerOptions(**settings), WorkerProgress(), metrics)  # type: ignore[arg-type]
+    running = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
+async def marked(service: TreeMetadataService) -> list[int]:
+    return [found.ledger_id async for found in service.under_replication.list()]
+
+
+async def none_marked(service: TreeMetadataService) -> None:
+    async with asyncio.timeout(10):
+        while await marked(service):  # noqa: ASYNC110 - the store of marks gives no event
+            await asyncio.sleep(0.01)
+
+
+async def mark(service: TreeMetadataService, *ledger_ids: int) -> None:
+    for ledger_id in ledger_ids:
+        await service.under_replication.mark(ledger_id, ["gone:1"], ctime_ms=1)
+
+
+class TestTaking:
+    async def test_marks_go_as_ledgers_are_repaired(self, service: TreeMetadataService) -> None:
+        repairs = Repairs()
+        await mark(service, *range(20))
+        async with working(service, repairs) as worker:
+            await none_marked(service)
+            await mark(service, 77)
+            await none_marked(service)
+            await until(lambda: not worker.progress.notes)
+            assert worker.status().ledgers_repaired == 21
+        assert sorted(repairs.begun) == [*range(20), 77]
+        assert await service.under_replication.locks() == {}
+
+    async def test_so_many_at_once(self, service: TreeMetadataService) -> None:
+        repairs, gate = Repairs(), asyncio.Event()
+
+        async def wait(ledger_id: int) -> RoundResult:
+            await gate.wait()
+            return REPAIRED
+
+        repairs.how = wait
+        await mark(service, *range(10))
+        async with working(service, repairs, ledgers_at_once=3) as worker:
+            await until(lambda: repairs.at_once == 3)
+            await asyncio.sleep(0.05)
+            assert len(await service.under_replication.locks()) == 3
+            assert worker.progress.is_busy()
+            gate.set()
+            await none_marked(service)
+        assert repairs.most_at_once == 3
+
+    async def test_no_more_than_the_rate(self, service: TreeMetadataService) -> None:
+        repairs = Repairs()
+        await mark(service, *range(50))
+        async with working(service, repairs, tasks_per_second=20.0):
+            await asyncio.sleep(0.5)
+            assert 1 <= len(repairs.begun) <= 14
+
+    async def test_nothing_while_auto_recovery_is_disabled(self, service: TreeMetadataService) -> None:
+        repairs = Repairs()
+        await service.under_replication.disable()
+        await mark(service, 1)
+        async with working(service, repairs) as worker:
+            await until(lambda: worker.progress.is_enabled is False)
+            assert repairs.begun == []
+            await service.under_replication.enable()
+            await none_marked(service)
+            await until(lambda: worker.progress.is_enabled)
+
+    async def test_a_mark_that_is_renewed_meanwhile_stays(self, service: TreeMetadataService) -> None:
+        repairs, again = Repairs(), iter([True])
+
+        async def renew(ledger_id: int) -> RoundResult:
+            if next(again, False):
+                await service.under_replication.mark(ledger_id, ["another:1"], ctime_ms=2)
+            return REPAIRED
+
+        repairs.how = renew
+        await mark(service, 1)
+        async with working(service, repairs):
+            await none_marked(service)
+        assert repairs.begun == [1, 1]
+
+    async def test_a_deleted_ledgers_mark_goes_and_a_withdrawn_one_stays_away(
+        self, service: TreeMetadataService
+    ) -> None:
+        repairs = Repairs()
+
+        async def gone(ledger_id: int) -> RoundResult:
+            if ledger_id == 2:
+                await service.under_replication.unmark(2)
+                return RoundResult(Outcome.WITHDRAWN)
+            return RoundResult(Outcome.DELETED)
+
+        repairs.how = gone
+        await mark(service, 1, 2)
+        async with working(service, repairs) as worker:
+            await none_marked(service)
+            await until(lambda: not worker.progress.notes)
+        assert sorted(repairs.begun) == [1, 2]
+        assert await service.under_replication.locks() == {}
+
+
+class TestFailing:
+    async def test_a_failing_ledger_is_left_alone_longer_and_longer(self, service: TreeMetadataService) -> None:
+        repairs, times = Repairs(), []
+
+        async def fail(ledger_id: int) -> RoundResult:
+            times.append(asyncio.get_running_loop().time())
+            return RoundResult(Outcome.FAILED, "no spare", (7, 8))
+
+        repairs.how = fail
+        await mark(service, 1)
+        async with working(service, repairs) as worker:
+            await until(lambda: len(times) >= 4)
+            (seen,) = worker.status().ledgers
+            assert (seen.phase, seen.reason, seen.lost_entries) in [
+                (Phase.BACKING_OFF, "no spare", (7, 8)),
+                (Phase.CHECKING, "", ()),
+            ]
+            assert await service.under_replication.locked_by(1) is not None
+        pauses = [after - before for before, after in pairwise(times)]
+        assert [pause >= expected for pause, expected in zip(pauses, (0.1, 0.2, 0.4), strict=False)] == [True] * 3
+        assert await marked(service) == [1]
+        assert await service.under_replication.locks() == {}
+
+    async def test_others_go_on_beside_it(self, service: TreeMetadataService) -> None:
+        repairs = Repairs()
+
+        async def fail_some(ledger_id: int) -> RoundResult:
+            if ledger_id % 2:
+                raise BookieUnavailable("no answer")
+            return REPAIRED
+
+        repairs.how = fail_some
+        await mark(service, *range(10))
+        async with working(service, repairs, ledgers_at_once=1, failed_ledger_backoff=1000) as worker:
+            await until(lambda: worker.progress.ledgers_repaired == 5)
+            await until(lambda: sum(note.phase is Phase.BACKING_OFF for note in worker.progress.notes.values()) == 5)
+            assert not worker.progress.is_busy()
+            assert {seen.reason for seen in worker.status().ledgers} == {"no answer"}
+
+    async def test_a_defect_costs_one_round(self, service: TreeMetadataService) -> None:
+        repairs, registry = Repairs(), Registry()
+
+        async def defect(ledger_id: int) -> RoundResult:
+            if len(repairs.begun) == 1:
+                raise KeyError("who did this")
+            return REPAIRED
+
+        repairs.how = defect
+        await mark(service, 1)
+        async with working(service, repairs, registry):
+            await none_marked(service)
+        assert "replication_worker_exceptions_KeyError 1" in registry.render()
+
+
+class TestOpenLedgers:
+    async def test_the_writer_has_its_time_and_takes_no_place(self, service: TreeMetadataService) -> None:
+        repairs, grace = Repairs(), 0.3
+
+        async def open_one(ledger_id: int) -> RoundResult:
+            return RoundResult(Outcome.OPEN, "a bookie is gone") if ledger_id == 1 else REPAIRED
+
+        repairs.how = open_one
+        await mark(service, 1)
+        async with working(service, repairs, ledgers_at_once=1, open_ledger_grace=grace) as worker:
+            await until(lambda: worker.progress.notes and worker.progress.notes[1].phase is Phase.WAITING_FOR_WRITER)
+            (seen,) = worker.status().ledgers
+            assert seen.retry_in is not None
+            assert 0 < seen.retry_in <= grace
+            await mark(service, 2)
+            await until(lambda: 2 in repairs.begun)
+            assert repairs.recovered == []
+            assert await service.under_replication.locked_by(1) is not None
+            await none_marked(service)
+        assert (repairs.begun, repairs.recovered) == ([1, 2], [1])
+
+    async def test_nobody_is_fenced_while_auto_recovery_is_disabled(self, service: TreeMetadataService) -> None:
+        repairs = Repairs()
+
+        async def open_one(ledger_id: int) -> RoundResult:
+            await service.under_replication.disable()
+            return RoundResult(Outcome.OPEN, "a bookie is gone")
+
+        repairs.how = open_one
+        await mark(service, 1)
+        async with working(service, repairs) as worker:
+            await until(lambda: repairs.begun and not worker.progress.notes)
+            assert repairs.recovered == []
+        assert await marked(service) == [1]
+        assert await service.under_replication.locks() == {}
+
+    async def test_a_recovery_that_fails_backs_off(self, service: TreeMetadataService) -> None:
+        repairs = Repairs()
+
+        async def still_open(ledger_id: int) -> RoundResult:
+            return RoundResult(Outcome.OPEN, "still open")
+
+        repairs.how = repairs.after_grace = still_open
+        await mark(service, 1)
+        async with working(service, repairs, failed_ledger_backoff=1000) as worker:
+            await until(lambda: worker.progress.notes and worker.progress.notes[1].phase is Phase.BACKING_OFF)
+        assert repairs.recovered == [1]
+
+
+class TestLocks:
+    async def test_whatever_a_worker_does_when_it_is_stopped_its_locks_go(self, service: TreeMetadataService) -> None:
+        """Stopped while it looks for work, locks, checks, waits for a writer or backs off."""
+        outcomes = [REPAIRED, RoundResult(Outcome.OPEN, "open"), RoundResult(Outcome.FAILED, "failed")]
+        for turns in range(0, 60, 2):
+            repairs = Repairs()
+
+            async def some(ledger_id: int) -> RoundResult:
+                await asyncio.sleep(0)
+                return outcomes[ledger_id % 3]
+
+            repairs.how = some
+            await mark(service, *range(6))
+            async with working(service, repairs, ledgers_at_once=2, open_ledger_grace=10):
+                for _ in range(turns):
+                    await asyncio.sleep(0.0005)
+            async with asyncio.timeout(5):
+                while await service.under_replication.locks():  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+
+    async def test_giving_back_goes_on_until_somebody_answers(self) -> None:
+        tries: list[LedgerLock] = []
+        released = asyncio.Event()
+
+        class Marks:
+            async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
+                tries.append(lock)
+                if len(tries) < 3:
+                    raise MetadataUnavailable("no answer")
+                released.set()
+
+        keeper = LockKeeper(Marks())  # type: ignore[arg-type]
+        lock = LedgerLock(1, 0, 1)
+        await keeper.give_back(lock)
+        assert keeper.not_released == 1
+        async with asyncio.timeout(10):
+            await released.wait()
+        await keeper.close(1)
+        assert tries == [lock] * 3
+        assert keeper.not_released == 0
+
+    async def test_an_expired_session_leaves_nothing_behind(
+        self, driver: EmbeddedUnderTest, service: TreeMetadataService
+    ) -> None:
+        """What the worker goes on with afterwards does no harm: another one may have the lock."""
+        repairs, gate = Repairs(), asyncio.Event()
+
+        async def wait(ledger_id: int) -> RoundResult:
+            await gate.wait()
+            return REPAIRED
+
+        repairs.how = wait
+        other = await driver.open()
+        await mark(service, 1)
+        async with working(service, repairs, ledgers_at_once=1):
+            await until(lambda: repairs.begun == [1])
+            await driver.expire(service)
+            async with asyncio.timeout(10):
+                lock = await other.under_replication.acquire()
+            gate.set()
+            await asyncio.sleep(0.1)
+            assert await other.under_replication.locked_by(1) is not None
+            await other.under_replication.release(lock)
