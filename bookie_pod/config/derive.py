@@ -124,8 +124,11 @@ def _grpc(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
 
 
 def _gateway(config: BookieConfig, ranks: Mapping[str, int]) -> BookieConfig:
-    """Where bookies demand certificates nobody gets past them unasked."""
+    """Where bookies demand certificates nobody gets past them unasked. Appends that wait for a rack wait for ever
+    nowhere."""
     tls = config.tls
+    if config.gateway.enforce_fault_domains and "addEntryQuorumTimeoutSec" not in ranks:
+        config = replace(config, gateway=replace(config.gateway, add_quorum_timeout_seconds=60))
     demanded = tls.provider_factory_class and tls.client_authentication
     if "gatewayEnabled" in ranks or not demanded or config.grpc.knows_its_clients:
         return config

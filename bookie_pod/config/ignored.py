@@ -25,7 +25,6 @@ _NAMES: Final = frozenset(
         "enableDigestTypeAutodetection",
         "enableHealthCheck",
         "enableLocalTransport",
-        "enforceMinNumFaultDomainsForWrite",
         "entryFormatterClass",
         "entryLogPerLedgerCounterLimitsMultFactor",
         "extraServerComponents",
@@ -47,7 +46,6 @@ _NAMES: Final = frozenset(
 )
 _CLIENT_NAMES: Final = frozenset(
     {
-        "addEntryQuorumTimeoutSec",
         "addEntryTimeoutSec",
         "bookieErrorThresholdPerInterval",
         "bookieFailureHistoryExpirationMSec",

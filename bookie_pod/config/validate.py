@@ -176,6 +176,12 @@ def _security(config: BookieConfig) -> Iterator[str]:
             if path is None:
                 yield f"{name}=: a PEM file is needed with httpServerTlsEnable=true"
     yield from _grpc_security(config)
+    gateway = config.gateway
+    if gateway.enforce_fault_domains and gateway.add_quorum_timeout_seconds <= 0:
+        yield (
+            f"addEntryQuorumTimeoutSec={gateway.add_quorum_timeout_seconds}: a limit is needed with"
+            " enforceMinNumFaultDomainsForWrite=true, else appends wait for ever while a rack is away"
+        )
 
 
 def _grpc_security(config: BookieConfig) -> Iterator[str]:

@@ -43,7 +43,13 @@ class Gateway:
         gateway = config.gateway
         self.max_message_bytes = gateway.max_message_bytes
         self.max_calls = gateway.max_streams + UNARY_CALLS
-        options = client_options(config, read_window_bytes=READ_WINDOW_BYTES)
+        patience = gateway.add_quorum_timeout_seconds
+        options = client_options(
+            config,
+            read_window_bytes=READ_WINDOW_BYTES,
+            add_quorum_timeout=float(patience) if patience > 0 else None,
+            enforce_fault_domains=gateway.enforce_fault_domains,
+        )
         self._client = Client(metadata, options, placement=client_placement(config))
         self._writers = OpenWriters(
             self._client, max_open=gateway.max_open_writers, idle_seconds=gateway.idle_writer_seconds

@@ -302,6 +302,7 @@ def test_an_unreachable_zookeeper(bookie: ServeProcess) -> None:
         pytest.param("bookiePort", "99999", marks=pytest.mark.slow),
         pytest.param("ledgerStorageClass", "org.example.Engine", marks=pytest.mark.slow),
         ("bookieAuthProviderFactoryClass", "org.example.Auth"),
+        ("clientAuthProviderFactoryClass", "org.example.Auth"),
         pytest.param("metadataServiceUri", "http://somewhere", marks=pytest.mark.slow),
     ],
 )

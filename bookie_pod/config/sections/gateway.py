@@ -38,3 +38,14 @@ class GatewayConfig:
     max_pending_bytes: int = key("gatewayMaxPendingBytes", 64 * _MIB, at_least=1, at_most=INT_MAX, own=True)
     """Bytes of appends that may wait for their acknowledgement, all calls together; beyond, requests are read no
     further."""
+    add_quorum_timeout_seconds: int = key(
+        "addEntryQuorumTimeoutSec",
+        -1,
+        at_most=INT_MAX,
+        derived="60 if `enforceMinNumFaultDomainsForWrite` is true, else -1",
+    )
+    """Seconds in which an append of the gateway must reach its ack quorum, or its writer gives up. 0 or less: no
+    limit."""
+    enforce_fault_domains: bool = key("enforceMinNumFaultDomainsForWrite", False)
+    """An append of the gateway is acknowledged only when bookies in as many racks, regions or zones have it as the
+    placement policy demands of a write set."""

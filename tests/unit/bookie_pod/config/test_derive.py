@@ -142,3 +142,11 @@ def test_the_grpc_port_has_the_certificate_of_the_bookie_unless_it_has_its_own()
     assert (grpc.key_path, grpc.certificate_path, grpc.trust_store_path) == ("/own", "/chain", "/t")
     grpc = load_config(environ={}, overrides=files).grpc
     assert (grpc.key_path, grpc.certificate_path, grpc.trust_store_path) == (None, None, None)
+
+
+def test_appends_of_the_gateway_that_wait_for_a_rack_have_an_end() -> None:
+    enforce = {"enforceMinNumFaultDomainsForWrite": "true"}
+    assert load_config(environ={}, overrides={}).gateway.add_quorum_timeout_seconds == -1
+    assert load_config(environ={}, overrides=enforce).gateway.add_quorum_timeout_seconds == 60
+    given = load_config(environ={}, overrides=enforce | {"addEntryQuorumTimeoutSec": "7"}).gateway
+    assert (given.add_quorum_timeout_seconds, given.enforce_fault_domains) == (7, True)

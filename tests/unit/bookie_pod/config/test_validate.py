@@ -57,6 +57,10 @@ from bookie_pod.config.load import read_config
         ({"ledgerManagerFactoryClass": "x.Y"}, "ledgerManagerFactoryClass=x.Y: must be one of"),
         ({"httpServerTlsEnable": "true"}, "httpServerKeyStorePath=: a PEM file is needed"),
         ({"httpServerAuthProbes": "true"}, "httpServerAuthProbes=true: needs httpServerAuthTokenFile"),
+        (
+            {"enforceMinNumFaultDomainsForWrite": "true", "addEntryQuorumTimeoutSec": "-1"},
+            "addEntryQuorumTimeoutSec=-1: a limit is needed with enforceMinNumFaultDomainsForWrite=true",
+        ),
         ({"grpcServerTlsEnable": "true"}, "grpcServerKeyPath=: a PEM file is needed"),
         ({"grpcServerTlsClientAuthentication": "true"}, "grpcServerTlsClientAuthentication=true: needs grpcServerTls"),
         (

@@ -504,3 +504,13 @@ async def test_reflection_and_health_name_the_service(served):
     )
     assert (await reflection.read()).file_descriptor_response.file_descriptor_proto
     await reflection.done_writing()
+
+
+async def test_no_ledger_where_appends_could_never_reach_enough_racks(cluster):
+    """The model's bookies publish no rack: all of them stand in one."""
+    async with serve(cluster, enforce_fault_domains=True, add_quorum_timeout_seconds=5) as served:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await served.stub.Create(pb.CreateRequest())
+        code, reason, message = error_of(raised)
+        assert (code, reason) == ("UNAVAILABLE", "NotEnoughBookies")
+        assert "too few fault domains" in message
