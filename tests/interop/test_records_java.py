@@ -49,7 +49,7 @@ def configuration(empty: Cluster, tmp_path: Path) -> Path:
 
 
 async def test_the_shell_lists_formats_and_reads_as_if_they_were_not_there(
-    service: MetadataService, class_path: str, configuration: Path
+    empty: Cluster, service: MetadataService, class_path: str, configuration: Path
 ) -> None:
     async def shell(*arguments: str) -> str:
         return await asyncio.to_thread(java_shell, class_path, configuration, *arguments)
@@ -66,3 +66,13 @@ async def test_the_shell_lists_formats_and_reads_as_if_they_were_not_there(
     assert await service.cluster.instance_id() != before
     assert [ledger_id async for found in service.ledgers.ranges() for ledger_id in found.ids] == []
     assert (await records.read("10.0.0.1:3181")).value == b'{"phase": "draining"}'  # not the reference's: left alone
+
+    # Its removal of a cluster stops at nodes that it does not know, with nothing changed: ours removes them.
+    instance = await service.cluster.instance_id()
+    assert instance is not None
+    root = "/" + empty.metadata_uri.split("/", 3)[3]
+    with pytest.raises(RuntimeError, match="podkeeper"):
+        await shell("nukeexistingcluster", "-zkledgersrootpath", root, "-instanceid", instance)
+    assert (await records.read("10.0.0.1:3181")).value == b'{"phase": "draining"}'
+    await service.cluster.nuke(instance_id=instance)
+    assert not await service.cluster.exists()
