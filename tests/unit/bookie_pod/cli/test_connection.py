@@ -110,3 +110,20 @@ def test_wrong_command_lines(arguments, message, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
     assert run(arguments) == 1
     assert message in capsys.readouterr().err
+
+
+def test_login_and_tls_of_the_configuration_count_whoever_names_the_cluster(tmp_path, monkeypatch):
+    (tmp_path / "bk.conf").write_text(
+        "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
+        "tlsTrustStore=/trusted.pem\n"
+        "zkAuthCredentialsPath=/login\n"
+    )
+    connection = Connection("zk+null://flag/ledgers", str(tmp_path / "bk.conf"), ())
+    assert connection._tls()["tls"].ca_file == "/trusted.pem"
+    assert connection.configuration.metadata.zk_auth_credentials_path == "/login"
+    alone = Connection("zk+null://flag/ledgers", None, ())
+    assert alone._tls() == {"tls": None}
+    assert alone.configuration.metadata.zk_auth_credentials_path is None
+    monkeypatch.setenv("BK_zkAuthCredentialsPath", "/other")
+    by_environment = Connection("zk+null://flag/ledgers", None, ())
+    assert by_environment.configuration.metadata.zk_auth_credentials_path == "/other"
