@@ -29,8 +29,10 @@ from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_client.writing.window import Window
 from bookie_protocol.errors import EntriesUnreadable, PodkeeperError
 
-MAX_PIECES: Final = 16
-"""Pieces of one replicator that are under way at once."""
+LEAST_PIECES: Final = 16
+ENTRIES_UNDER_WAY: Final = 8192
+"""Of one replicator: so many pieces are under way at once that they hold about as many entries, and not fewer than
+`LEAST_PIECES`. Small pieces must not mean that the disks wait."""
 FIRST_PIECE: Final = 16
 """Entries of the first piece, which is read alone, when nothing is known of their sizes."""
 ENTRY_COST: Final = 200
@@ -54,7 +56,8 @@ class CopyLimits(NamedTuple):
     def of(
         cls, max_bytes_in_flight: int, throttle: ReplicationThrottle, entry_batch_size: int, batch_reads: bool
     ) -> CopyLimits:
-        window = Window(MAX_PIECES, max_bytes_in_flight, 0)
+        pieces = max(LEAST_PIECES, ENTRIES_UNDER_WAY // entry_batch_size)
+        window = Window(pieces, max_bytes_in_flight, 0)
         return cls(window, max_bytes_in_flight, throttle, entry_batch_size, batch_reads)
 
 
