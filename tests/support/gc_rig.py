@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -213,6 +214,13 @@ class GcRig:
         file = self.bookie.files.open(self.path(log_id), writable=True)
         file.truncate(length)
         file.close()
+
+    def forget_map(self, log_id: int) -> None:
+        """As if the process had been killed while the log was written: its header names no map, and there is none."""
+        path = self.path(log_id)
+        (offset,) = struct.unpack_from(">q", self.bookie.files.read_bytes(path), 8)
+        self.cut(log_id, offset)
+        self.bookie.files.corrupt(path, 8, bytes(20))
 
     def readable(self, ledger_id: int) -> dict[int, bytes]:
         """Everything of one ledger."""

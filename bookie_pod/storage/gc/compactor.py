@@ -77,7 +77,7 @@ class TransactionalCompactor:
         target = self._storage.logs.begin_compaction(source.log_id)
         copied = 0
         try:
-            for run in live_runs(self._storage, source, self._pay):
+            for run in live_runs(self._storage, source, self._pay, self._breathe):
                 self._pay(len(run.entries), run.nbytes)
                 target.append_run(run.ledger_id, run.entries)
                 copied += run.nbytes
@@ -186,7 +186,7 @@ class PlainCompactor:
         pending: list[EntryMove] = []
         generation = logs.generation
         copied = 0
-        for run in live_runs(self._storage, source, self._pay):
+        for run in live_runs(self._storage, source, self._pay, self._breathe):
             self._pay(len(run.entries), run.nbytes)
             places = logs.append_run(run.ledger_id, run.entry_ids, run.entries)
             pending += _moves(run, places)

@@ -38,6 +38,18 @@ def find_row_behind(
     An index that may run ahead of its logs can hold rows of entries that a power cut took: in a log that was never
     closed they count only if the entry can be read.
     """
+    return find_row(storage, log_id, lambda at: at >= position, closed=closed, breathe=breathe)
+
+
+def find_row(
+    storage: CollectedStorage,
+    log_id: int,
+    concerns: Callable[[int], bool],
+    *,
+    closed: bool,
+    breathe: Callable[[], None],
+) -> IndexedEntry | None:
+    """As `find_row_behind`, at the positions that `concerns` holds for."""
     rows = 0
     for ledger_id in storage.ledger_ids():
         for entry_id, location in storage.rows(ledger_id):
@@ -45,7 +57,7 @@ def find_row_behind(
             if rows % ROWS_PER_BREATH == 0:
                 breathe()
             found, at = split_location(location)
-            if found != log_id or at < position:
+            if found != log_id or not concerns(at):
                 continue
             if closed or not storage.index_may_run_ahead or is_there(storage, location, ledger_id, entry_id):
                 return IndexedEntry(ledger_id, entry_id, at)

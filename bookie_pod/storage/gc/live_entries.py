@@ -9,13 +9,19 @@ Any other copy is garbage.
 
 `LogDamaged` is raised, and the log must stay, when
 - the scan ends before the log does, or finds other bytes per ledger than the log was measured to have;
-- the index places a neighbour of some entry into this log, and it is not there: its head is damaged.
+- the index places a neighbour of some entry into this log, and it is not there: its head is damaged;
+- the index places an entry into another one: a size word that grew by exactly what follows it hides that from a scan,
+  and from the sums per ledger too;
+- nothing but a scan tells what a log holds (`Source.closed` is false), and the index places an entry where the scan
+  has seen none.
 
 Threads: the garbage collection thread.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -25,7 +31,7 @@ import structlog
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.interface import Scan
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes, LedgerSizesBuilder
-from bookie_pod.storage.gc.index_check import is_there
+from bookie_pod.storage.gc.index_check import find_row, is_there
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.index.locations import MAX_ENTRY_ID
 from bookie_protocol.errors import StorageFault
@@ -34,6 +40,8 @@ _log = structlog.get_logger(__name__)
 
 RUN_BYTES: Final = 1 << 20
 RUN_ENTRIES: Final = 1024
+REACH: Final = 8
+"""How far apart the ids of entries may be that follow each other in a ledger here: more with wide ensembles."""
 
 Pay = Callable[[int, int], None]
 """`pay(entries, bytes)` waits until that much may be read or written; raises `CollectionStopped`."""
@@ -58,6 +66,8 @@ class Source:
     """Where it ends before its last byte, as a log may that was written at a crash."""
     may_be_earlier_life: Callable[[int], bool] = _never
     """Whether entries of this ledger may be of an earlier one with the same id."""
+    closed: bool = True
+    """Whether `sizes` come from the log's own map; otherwise from a scan, which damage may have misled."""
 
 
 class Run:
@@ -82,16 +92,25 @@ class Run:
         self.nbytes += SIZE_BYTES + len(entry)
 
     @property
+    def end(self) -> int:
+        """Where the last entry ends in the log."""
+        return split_location(self.locations[-1])[1] + len(self.entries[-1])
+
+    @property
     def full(self) -> bool:
         return self.nbytes >= RUN_BYTES or len(self.entries) >= RUN_ENTRIES
 
 
-def live_runs(storage: CollectedStorage, source: Source, pay: Pay) -> Iterator[Run]:
-    """The live entries of a log. Reading is paid for here. Ends with `LogDamaged` unless the whole log was seen."""
+def live_runs(storage: CollectedStorage, source: Source, pay: Pay, breathe: Callable[[], None]) -> Iterator[Run]:
+    """The live entries of a log. Reading is paid for here. Ends with `LogDamaged` unless the whole log was seen.
+    `breathe` is called now and then in a search of the index."""
     scan = storage.logs.scan(source.log_id)
     counted = LedgerSizesBuilder()
+    seen = array("I")
     for run in _runs(scan, pay):
         counted.add(run.ledger_id, run.nbytes)
+        if not source.closed:
+            seen.extend(split_location(location)[1] for location in run.locations)
         if not storage.has_ledger(run.ledger_id):
             continue
         _check_neighbours(storage, source, run)
@@ -104,6 +123,8 @@ def live_runs(storage: CollectedStorage, source: Source, pay: Pay) -> Iterator[R
         raise LogDamaged(
             f"entry log {source.log_id:x}.log does not hold the bytes per ledger that it was measured to have"
         )
+    if not source.closed:
+        _check_rows(storage, source, seen, breathe)
 
 
 def _runs(scan: Scan[bytes], pay: Pay) -> Iterator[Run]:
@@ -150,16 +171,41 @@ def _is_elsewhere(storage: CollectedStorage, row: int, ledger_id: int, entry_id:
 
 
 def _check_neighbours(storage: CollectedStorage, source: Source, run: Run) -> None:
-    """The entries right before and behind those of the run, if the index places them here, must be here."""
+    """The entries right before and behind those of the run, if the index places them here, must be here; and none may
+    be hidden inside another one."""
     ids = set(run.entry_ids)
-    neighbours = {near for entry_id in ids for near in (entry_id - 1, entry_id + 1)} - ids
-    for entry_id in neighbours:
+    for entry_id in _near(ids):
         row = storage.location_of(run.ledger_id, entry_id) if 0 <= entry_id <= MAX_ENTRY_ID else 0
         log_id, position = split_location(row)
         if not row or log_id != source.log_id or (source.end is not None and position > source.end):
             continue
-        if not is_there(storage, row, run.ledger_id, entry_id):
+        hidden = split_location(run.locations[0])[1] < position < run.end
+        next_to_one = entry_id - 1 in ids or entry_id + 1 in ids
+        if hidden or (next_to_one and not is_there(storage, row, run.ledger_id, entry_id)):
             raise LogDamaged(
                 f"entry log {log_id:x}.log is damaged at {position}: entry {entry_id} of ledger {run.ledger_id}"
                 " should be there"
             )
+
+
+def _near(ids: set[int]) -> set[int]:
+    """Ids within `REACH` of these that are not among them."""
+    first, last = min(ids), max(ids)
+    if last - first + 1 == len(ids):
+        return {*range(first - REACH, first), *range(last + 1, last + 1 + REACH)}
+    return {entry_id + step for entry_id in ids for step in range(-REACH, REACH + 1)} - ids
+
+
+def _check_rows(storage: CollectedStorage, source: Source, seen: array[int], breathe: Callable[[], None]) -> None:
+    """Every row that points into the log must point to an entry that the scan has seen. `seen` ascends."""
+
+    def unseen(position: int) -> bool:
+        at = bisect_left(seen, position)
+        return at == len(seen) or seen[at] != position
+
+    missed = find_row(storage, source.log_id, unseen, closed=False, breathe=breathe)
+    if missed is not None:
+        raise LogDamaged(
+            f"entry log {source.log_id:x}.log is damaged: entry {missed.entry_id} of ledger {missed.ledger_id} should"
+            f" be at {missed.position}, which a scan steps over"
+        )

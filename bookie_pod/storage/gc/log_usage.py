@@ -2,7 +2,8 @@
 
 Invariants
 - Sizes come from the log's own map, or from a scan. A log in which nothing seems to live goes only if a check sum
-  proves the map, or after a scan: a flipped bit in a map must not cost a log.
+  proves the map, or after a scan: a flipped bit in a map must not cost a log. Where there is no map, and so nothing but
+  a scan, it goes only if no row of the index points into it.
 - Where a scan ends before the log does, the index decides. If it places an entry behind that point, the log is
   *quarantined*: never deleted, never compacted, since what lies there was not seen. If not, the log was being written
   when power failed, and ends there.
@@ -84,6 +85,8 @@ class LogUsages:
         self.quarantined: dict[int, str] = dict(quarantined)
         self.ends: dict[int, int] = {}
         """Logs that end before their last byte, which is normal after a crash, and where."""
+        self.scanned: dict[int, bool] = {}
+        """Logs whose sizes only a scan tells, and whether their header names a map all the same."""
         self.seen_deleted: set[int] = set()
         """Ledgers that were deleted here, of which some log was seen to hold entries since `begin_pass`."""
         self.all_seen = True
@@ -104,7 +107,9 @@ class LogUsages:
         self.seen_deleted.clear()
         self.all_seen = True
         known = set(log_ids)
-        for log_id in (set(self.usages) | set(self._sizes) | self._unproved | set(self.ends)) - known:
+        for log_id in (
+            set(self.usages) | set(self._sizes) | self._unproved | set(self.ends) | set(self.scanned)
+        ) - known:
             self.forget(log_id)
         for log_id in set(self.quarantined) - known:
             # Somebody has removed it; another log may get the id one day.
@@ -133,7 +138,22 @@ class LogUsages:
         if usage.is_dead and log_id in self._unproved:
             sizes = self._read(log_id, scan=True)
             return None if sizes is None else self._judge(log_id, sizes)
+        if usage.is_dead and log_id in self.scanned and self._is_indexed(log_id):
+            return None
         return usage
+
+    def _is_indexed(self, log_id: int) -> bool:
+        """Whether a row points into a log in which a scan has seen nothing that lives; quarantines the log if so."""
+        closed = self.scanned[log_id]
+        found = find_row_behind(self._storage, log_id, 0, closed=closed, breathe=self._breathe)
+        if found is None:
+            return False
+        self.quarantine(
+            log_id,
+            f"entry {found.entry_id} of ledger {found.ledger_id} should be at {found.position},"
+            " which a scan steps over",
+        )
+        return True
 
     def skip(self, log_id: int) -> None:
         """The log may not be touched in this pass."""
@@ -162,6 +182,8 @@ class LogUsages:
             self._unproved.discard(log_id)
         else:
             self._unproved.add(log_id)
+        if found.end is not None and not scan:
+            self.scanned[log_id] = found.closed
         self._remember(log_id, found.ledgers)
         return found.ledgers
 
@@ -188,6 +210,7 @@ class LogUsages:
         self.usages.pop(log_id, None)
         self._drop(log_id)
         self.ends.pop(log_id, None)
+        self.scanned.pop(log_id, None)
         self._unproved.discard(log_id)
 
     def quarantine(self, log_id: int, detail: str) -> None:

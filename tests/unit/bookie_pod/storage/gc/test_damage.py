@@ -10,9 +10,9 @@ from bookie_pod.storage.engines.options import DbStorageOptions
 from bookie_pod.storage.entry_log import EntryLogOptions
 from bookie_pod.storage.entry_log.format import make_location, split_location
 from bookie_protocol.errors import EntryDamaged, StorageFault
-from tests.support.gc_rig import GcRig
+from tests.support.gc_rig import MAJOR, GcRig
 from tests.support.memtable_engine import ENGINES
-from tests.support.storage_engine import MemoryBookie, entry
+from tests.support.storage_engine import MemoryBookie, entry, put
 
 SIZE = 104
 """Bytes of one entry in a log."""
@@ -21,14 +21,6 @@ FIRST = 1024
 
 def _entries(ledger_id: int, count: int) -> dict[int, bytes]:
     return {each: entry(ledger_id, each, 100) for each in range(count)}
-
-
-def _forget_map(rig: GcRig, log_id: int) -> None:
-    """As if the process had been killed while the log was written: its header names no map, and there is none."""
-    path = rig.path(log_id)
-    (offset,) = struct.unpack_from(">q", rig.bookie.files.read_bytes(path), 8)
-    rig.cut(log_id, offset)
-    rig.bookie.files.corrupt(path, 8, bytes(20))
 
 
 # --- ledgers map --------------------------------------------------------------------------------------------
@@ -93,7 +85,7 @@ def test_a_size_word_that_was_overwritten(engine: str, size: int, closed: bool) 
     other = rig.write([4, 5], 10)
     rig.restart()
     if not closed:
-        _forget_map(rig, damaged)
+        rig.forget_map(damaged)
     # The entries of a drain lie by ledger: 1 first. Of ledger 1 the fifth is hit.
     rig.bookie.files.corrupt(rig.path(damaged), FIRST + 4 * SIZE, struct.pack(">i", size))
     rig.delete(2, 5)
@@ -120,7 +112,7 @@ def test_a_tail_that_was_cut(length: int, closed: bool) -> None:
     damaged = rig.write([1, 2, 3], 10)
     rig.restart()
     if not closed:
-        _forget_map(rig, damaged)
+        rig.forget_map(damaged)
     rig.cut(damaged, length)
     rig.delete(1)
     rig.metadata.ledgers[99] = None
@@ -145,7 +137,7 @@ def test_the_head_of_a_live_entry_that_was_flipped(where: str, bit: int, closed:
     log_id = rig.write([1, 2], 10)
     rig.restart()
     if not closed:
-        _forget_map(rig, log_id)
+        rig.forget_map(log_id)
     rig.delete(2)
     rig.flip(log_id, FIRST + 5 * SIZE + 4 + (7 if where == "ledger id" else 15), 1 << bit)
     result = rig.force()
@@ -185,6 +177,51 @@ def test_a_flipped_bit_of_a_log_header(at: int) -> None:
     assert rig.readable(1) == _entries(1, 10)
     rig.restart()
     assert rig.readable(1) == _entries(1, 10)
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "active at a crash"])
+@pytest.mark.parametrize("step", [1, 3], ids=["all entries", "a third of the entries"])
+@pytest.mark.parametrize("swallowed", [1, 2])
+@pytest.mark.parametrize("engine", ["db", *ENGINES])
+def test_a_size_word_that_swallows_the_next_entries_of_its_ledger(
+    engine: str, swallowed: int, step: int, closed: bool
+) -> None:
+    """The sum of bytes stays the same, and each entry that is hidden can be read at its place."""
+    rig = GcRig(engine=engine)
+    for entry_id in range(0, 10 * step, step):
+        put(rig.storage, entry(1, entry_id, 100))
+    log_id = rig.write([2, 3], 20)
+    rig.metadata.ledgers[1] = None
+    rig.restart()
+    if not closed:
+        rig.forget_map(log_id)
+    rig.bookie.files.corrupt(rig.path(log_id), FIRST + 4 * SIZE, struct.pack(">i", 100 + swallowed * SIZE))
+    rig.delete(2, 3)
+    result = rig.force()
+    assert (result.logs_compacted, result.logs_deleted) == (0, 0)
+    assert f"entry {5 * step} of ledger 1" in rig.gc.state().quarantined[log_id]
+    for number in set(range(10)) - {4}:
+        assert rig.storage.read(1, number * step) == entry(1, number * step, 100)
+
+
+@pytest.mark.parametrize("engine", ["db", *ENGINES])
+@pytest.mark.parametrize("others_live", [False, True])
+def test_a_size_word_that_swallows_the_only_entry_of_a_ledger(engine: str, others_live: bool) -> None:
+    """In a log without a map nothing but the index knows that the ledger is there."""
+    rig = GcRig(engine=engine)
+    put(rig.storage, entry(1, 0, 100), entry(2, 0, 100))
+    log_id = rig.write([3, 4], 20)
+    rig.metadata.ledgers |= {1: None, 2: None}
+    rig.restart()
+    rig.forget_map(log_id)
+    rig.bookie.files.corrupt(rig.path(log_id), FIRST, struct.pack(">i", 100 + SIZE))
+    rig.delete(1, 3)
+    if not others_live:
+        rig.delete(4)
+    result = rig.force(MAJOR)
+    assert (result.logs_compacted, result.logs_deleted) == (0, 0)
+    assert "entry 0 of ledger 2 should be at" in rig.gc.state().quarantined[log_id]
+    assert rig.storage.read(2, 0) == entry(2, 0, 100)
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
@@ -228,7 +265,7 @@ def test_a_header_that_points_nowhere_and_a_torn_end_are_no_damage_to_keep_a_log
     rig = GcRig(bookie=bookie)
     log_id = rig.write([1, 2], 10)
     path = rig.path(log_id)
-    _forget_map(rig, log_id)
+    rig.forget_map(log_id)
     file = rig.bookie.files.open(path, writable=True)
     file.pwrite(struct.pack(">iqq", 100, 1, 10) + bytes(50), FIRST + 20 * SIZE)
     file.close()
