@@ -12,6 +12,7 @@ from bookie_pod.server.http.admin.autorecovery_port import (
     LedgerRepairState,
     WorkerState,
 )
+from bookie_pod.server.http.admin.decommission_port import LedgerReason, RecoverState
 from bookie_pod.server.http.api.table import METHODS, Group
 from bookie_pod.server.http.routes import resources
 from bookie_pod.storage.gc.log_usage import LogUsage
@@ -35,6 +36,8 @@ PARAMETERS = {
     "file_type": ["journal", "entrylog", "index", "xx"],
     "entryLog": ["1f.log", "ff", "zz"],
     "enabled": ["true", "false"],
+    "bookie_id": ["b:1", "gone:1"],
+    "bookies": ["b:1,b:2", ""],
     "missingreplica": ["b1", "b9"],
     "excludingmissingreplica": ["b2", "b1"],
     "printmissingreplica": ["true"],
@@ -50,6 +53,9 @@ BODIES = [
     '{"entryLocationRocksDBCompact": true}',
     '{"entryLocationRocksDBCompact": true, "entryLocations": "/nowhere"}',
     '{"delay_seconds": 5}',
+    '{"bookie_src": "b:1"}',
+    '{"bookie_src": ["b:1"]}',
+    '{"bookie_id": "b:1"}',
     '{"checks": ["ledgers", "replicas"]}',
 ]
 
@@ -70,6 +76,7 @@ def rich(served: Served) -> Served:
     admin.cluster.writable = {"b1": "h1"}
     admin.node.indexes = {"/data/locations": True}
     admin.settings.values = {"gcWaitTime": "5"}
+    admin.decommission.recovery = RecoverState(["b:1"], True, "", 1, 2, 3, [LedgerReason(7, "why")], [])
     recovery = admin.auto_recovery
     recovery.auditor_id, recovery.delay_s, recovery.marked = "b1", 60, {5: ("b1",)}
     run = CheckRun(1, None, 2, 3, {"ledgers": 4})
