@@ -9,7 +9,9 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import pytest
 
 from bookie_client import Client, ClientOptions
@@ -340,3 +342,52 @@ async def test_safety_check_and_replicas(embedded: StandaloneCluster) -> None:
         held = json.loads(await run(embedded, "replicas", str(ledger.ledger_id), "--json"))
         assert [(each["bookie"], each["held"]["count"]) for each in held["bookies"]] == [(only, 7)]
         assert held["bookies"][0]["missing"]["count"] == 0
+
+
+async def test_over_http_another_bookie_carries_it_out(embedded: StandaloneCluster) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 15)
+    port = embedded.bookies["bookie-1"].http_port
+    base = f"http://127.0.0.1:{port}/api/v1/autorecovery"
+    query = f"bookie_id={GOING}"
+    async with aiohttp.ClientSession() as http, asyncio.timeout(90):
+
+        async def get(path: str) -> Any:
+            async with http.get(f"{base}/{path}") as answer:
+                return answer.status, await answer.json(content_type=None) if answer.status == 200 else None
+
+        assert (await get(f"decommission/progress?{query}"))[0] == 404
+        status, plan = await get(f"decommission/plan?{query}")
+        assert (status, plan["presence"], plan["refusals"]) == (200, "writable", [])
+        body = json.dumps({"bookie_src": GOING, "delete_cookie": "true"})
+        async with http.put(f"{base}/decommission", data=body) as answer:
+            assert (answer.status, await answer.text()) == (200, f"Success send decommission Bookie command {GOING}")
+        while (await get(f"decommission/progress?{query}"))[1]["phase"] != "done":  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        status, safety = await get(f"safety_check?bookies={GOING}")
+        assert (status, safety["safe"], safety["ledgersConcerned"]) == (200, True, 0)
+        async with http.put(f"{base}/decommission/undo", data=json.dumps({"bookie_src": GOING})) as answer:
+            assert answer.status == 409
+    await check_gone(embedded)
+    await embedded.bookies[GOING].stop()
+    assert await check_all(embedded, GOING) == 1500
+
+
+async def test_over_http_lost_bookies_are_recovered(embedded: StandaloneCluster) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 15)
+    await embedded.bookies[GOING].kill()
+    base = f"http://127.0.0.1:{embedded.bookies['bookie-1'].http_port}/api/v1/autorecovery/bookie"
+    async with aiohttp.ClientSession() as http, asyncio.timeout(90):
+        while await mode(embedded) != "down":  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        async with http.put(base, data=json.dumps({"bookie_src": [GOING], "delete_cookie": True})) as answer:
+            assert (answer.status, await answer.text()) == (200, "Success send recovery request command.")
+        while True:
+            async with http.get(f"{base}/progress") as answer:
+                state = await answer.json(content_type=None)
+            if not state["running"]:
+                break
+            await asyncio.sleep(0.1)
+    assert (state["problem"], state["failed"], state["cookiesDeleted"]) == ("", [], [GOING])
+    assert await check_all(embedded, GOING) == 1500

@@ -84,6 +84,8 @@ class Coordinator:
         self._service = parts.service
         self._store = DecommissionStore(parts.service)
         self.watched = Watched()
+        self.begun = asyncio.Event()
+        """Set once the record is this coordinator's."""
 
     async def run(self, request: DecommissionRequest) -> DecommissionRecord:
         """Begin or resume, and go on to the end; returns the final record.
@@ -95,6 +97,7 @@ class Coordinator:
             await self._check_form(await vigil.check())
             held = await self._store.begin(request)
             self.watched.record = held.record
+            self.begun.set()
             notes = asyncio.get_running_loop().create_task(self._take_notes(held))
             work = asyncio.get_running_loop().create_task(self._work(held, vigil))
             try:

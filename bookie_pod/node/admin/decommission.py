@@ -75,6 +75,7 @@ class Decommissions:
     # --- decommission -----------------------------------------------------------------------------------------
 
     async def decommission(self, bookie_id: str, *, delete_cookie: bool) -> None:
+        """Returns when its record is stored: from then on it can be followed and resumed."""
         from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
         from bookie_pod.autorecovery.decommission.plan import make_plan
         from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
@@ -93,7 +94,11 @@ class Decommissions:
         self._check_room(bookie_id)  # others may have come while the plan was made
         if bookie_id not in self._jobs:
             self._problems.pop(bookie_id, None)
-            self._jobs[bookie_id] = asyncio.create_task(self._carry_out(coordinator.run(request), bookie_id))
+            job = asyncio.create_task(self._carry_out(coordinator.run(request), bookie_id))
+            self._jobs[bookie_id] = job
+            await _first(job, coordinator.begun)
+            if not coordinator.begun.is_set() and (problem := self._problems.get(bookie_id)):
+                raise Refused(problem)
 
     def _check_room(self, bookie_id: str) -> None:
         if bookie_id not in self._jobs and len(self._jobs) >= MAX_JOBS:
@@ -227,3 +232,12 @@ class Decommissions:
         from bookie_pod.node.admin.bookie_access import bookie_admin
 
         return bookie_admin(self._service, self._config.http)
+
+
+async def _first(job: asyncio.Task[None], event: asyncio.Event) -> None:
+    """Wait for the event, or the end of the job."""
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait((job, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
