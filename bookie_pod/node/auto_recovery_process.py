@@ -10,6 +10,7 @@ Invariants
 - If no connection comes back although the metadata service takes new ones, the process ends with the exit code of an
   expired session, so that whatever supervises it starts it anew: it is never alive and idle. While the service takes
   none, waiting is all there is to do.
+- The admin API serves what is about the cluster, and nothing that is about a bookie.
 - Nothing here needs the directories of a bookie.
 
 Threads: the main thread runs the event loop.
@@ -34,9 +35,11 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
+from bookie_pod.node.admin.process_ports import ProcessAdministration
 from bookie_pod.node.bookie_id import derive_host
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
+from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataError, ServerStartFailed, StartupError
@@ -65,6 +68,7 @@ class AutoRecoveryProcess:
         self._phase = "starting"
         self._metadata: MetadataService | None = None
         self._running: RunningAutoRecovery | None = None
+        self._administration: ProcessAdministration | None = None
         self._stopping = False
 
     async def run(self) -> None:
@@ -84,7 +88,7 @@ class AutoRecoveryProcess:
     async def _start(self) -> None:
         config = self._config
         uri = required_metadata_uri(config)
-        http = await start_http(config.http, self, self._registry)
+        http = await start_http(config.http, self, self._registry, self._admin_ports, has_bookie=False)
         if http is not None:
             self._undo.push_async_callback(http.stop)
         self._phase = "connecting to the metadata service"
@@ -95,8 +99,13 @@ class AutoRecoveryProcess:
         name = await asyncio.to_thread(name_of_process, config)
         self._running = running = await start(config, metadata, self._registry, name, embedded=False)
         self._undo.push_async_callback(running.stop)
+        self._administration = ProcessAdministration(metadata, config, lambda: self._running)
+        self._undo.push_async_callback(self._administration.stop)
         self._phase = "running"
         _log.info("auto-recovery runs", name=name)
+
+    def _admin_ports(self) -> AdminPorts | None:
+        return None if self._administration is None or self._stopping else self._administration.ports
 
     async def _watch(self) -> None:
         assert self._running is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -58,6 +59,12 @@ async def write_ledgers(client: Client, count: int, quorums: tuple[int, int, int
                 await ledger.append_many([b"%d:%d " % (ledger.ledger_id, i) + PAYLOAD for i in range(entries)])
             ids.append(ledger.ledger_id)
     return ids
+
+
+def shown_as_lost(process: AutoRecoveryProcess) -> set[int]:
+    """Ledgers with entries of which no copy is left, as the admin API shows them."""
+    worker = json.loads(process.get("/api/v1/autorecovery/process")[1])["worker"]
+    return {each["ledgerId"] for each in worker["ledgers"] if each["lostEntries"]}
 
 
 async def test_a_bookie_is_killed_for_good_under_load(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
@@ -168,6 +175,8 @@ async def test_the_only_copy_is_gone(cluster: ServeCluster, client: Client, tmp_
         assert one.metric("replication_worker_NUM_ENTRIES_UNABLE_TO_READ_FOR_REPLICATION") >= ENTRIES
         assert one.logged("ledger is not repaired")
         assert one.get("/healthz")[0] == 200
+        await until(lambda: shown_as_lost(one) == set(lost))
+        assert one.get("/api/v1/bookie/gc")[0] == 404, "there is no bookie in this process"
         for ledger_id in lost:
             metadata = await client.metadata(ledger_id)
             assert (metadata.last_ensemble, metadata.last_entry_id) == ((victim,), ENTRIES - 1)

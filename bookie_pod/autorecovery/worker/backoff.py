@@ -12,6 +12,7 @@ Source: reference auto-recovery, section 6.2, step 5.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Final
 
 REMEMBERED: Final = 2000
@@ -20,22 +21,34 @@ _STEPS: Final = 5
 """Failures until the delay is the full one."""
 
 
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What is remembered of a ledger. `reason`, `lost_entries`: of the last failure, see `worker.RoundResult`."""
+
+    count: int
+    reason: str = ""
+    lost_entries: tuple[int, ...] = ()
+
+
+_NONE: Final = Failures(0)
+
+
 class Backoff:
     """`longest_s`: the full delay in seconds; the first one is a 32nd of it."""
 
     def __init__(self, longest_s: float, remembered: int = REMEMBERED) -> None:
         self._longest_s = longest_s
         self._remembered = remembered
-        self._failures: OrderedDict[int, int] = OrderedDict()
+        self._failures: OrderedDict[int, Failures] = OrderedDict()
 
-    def failures(self, ledger_id: int) -> int:
-        """How often this ledger failed since it last succeeded, as far as it is remembered."""
-        return self._failures.get(ledger_id, 0)
+    def failures(self, ledger_id: int) -> Failures:
+        """Those since this ledger last succeeded, as far as they are remembered."""
+        return self._failures.get(ledger_id, _NONE)
 
-    def failed(self, ledger_id: int) -> float:
+    def failed(self, ledger_id: int, reason: str = "", lost_entries: tuple[int, ...] = ()) -> float:
         """It failed (again): seconds until the next try."""
-        before = self._failures.pop(ledger_id, 0)
-        self._failures[ledger_id] = before + 1
+        before = self._failures.pop(ledger_id, _NONE).count
+        self._failures[ledger_id] = Failures(before + 1, reason, lost_entries)
         while len(self._failures) > self._remembered:
             self._failures.popitem(last=False)
         return max(SHORTEST_S, self._longest_s * 2.0 ** (min(before, _STEPS) - _STEPS))

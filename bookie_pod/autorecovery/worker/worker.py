@@ -181,7 +181,9 @@ class ReplicationWorker:
     async def _see_through(self, lock: LedgerLock) -> None:
         """Owns the lock."""
         ledger_id = lock.ledger_id
-        note = self.progress.begin(ledger_id, self._backoff.failures(ledger_id))
+        before = self._backoff.failures(ledger_id)
+        note = self.progress.begin(ledger_id, before.count)
+        note.reason, note.lost_entries = before.reason, before.lost_entries
         place = _Place(self._at_work)
         try:
             await place.enter()
@@ -251,8 +253,8 @@ class ReplicationWorker:
                 self.progress.ledgers_failed += 1
 
     async def _back_off(self, note: LedgerNote, result: RoundResult) -> None:
-        delay = self._backoff.failed(note.ledger_id)
-        note.attempts = self._backoff.failures(note.ledger_id)
+        delay = self._backoff.failed(note.ledger_id, result.reason, result.lost_entries)
+        note.attempts += 1
         note.lost_entries = result.lost_entries
         self.progress.enter(note, Phase.BACKING_OFF, reason=result.reason, wait=delay)
         self._metrics.deferred()

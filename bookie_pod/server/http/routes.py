@@ -14,6 +14,7 @@ Source: reference bookie behaviour, section 10. Event loop only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -35,9 +36,9 @@ def guarded_groups(config: HttpConfig) -> frozenset[Group]:
     return frozenset(Group) if config.auth_probes else frozenset({Group.ADMIN})
 
 
-def resources(*, admin: bool, guarded: frozenset[Group]) -> tuple[Resource, ...]:
-    """What is served; without `admin` probes and metrics only."""
-    served = (*PROBES, bookie.STATE, *(ADMIN if admin else ()))
+def resources(*, admin: bool, guarded: frozenset[Group], table: Sequence[Resource] = ADMIN) -> tuple[Resource, ...]:
+    """What is served; without `admin` probes and metrics only. `table`: the admin API."""
+    served = (*PROBES, bookie.STATE, *(table if admin else ()))
     document = openapi((*served, _document({})), version=_version(), guarded=guarded)
     return (*served, _document(document))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, cast
 
 from aiohttp import web
@@ -21,8 +21,10 @@ from aiohttp import web
 from bookie_pod.config.sections.service import HttpConfig, HttpListener
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.server.http.admin.ports import AdminPorts
+from bookie_pod.server.http.admin.routes import RESOURCES
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.dispatch import Dispatcher, plain_errors
+from bookie_pod.server.http.api.table import Resource
 from bookie_pod.server.http.api.workers import Workers
 from bookie_pod.server.http.routes import guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
@@ -51,8 +53,9 @@ class HttpServer:
         *,
         find_admin: Callable[[], AdminPorts | None] = lambda: None,
         tokens: Tokens | None = None,
+        table: Sequence[Resource] = RESOURCES,
     ) -> None:
-        """`find_admin`: the parts of a bookie that serves, None while it does not."""
+        """`find_admin`: the parts of a bookie that serves, None while it does not. `table`: the admin API."""
         self._listener = listener
         self._context = server_context(config)
         self._silent: dict[web.RequestHandler, asyncio.TimerHandle] = {}
@@ -61,7 +64,7 @@ class HttpServer:
         self._workers = Workers()
         guarded = guarded_groups(config)
         Dispatcher(Context(status, registry, find_admin, self._workers), tokens, guarded=guarded).add_to(
-            app, resources(admin=listener.admin, guarded=guarded)
+            app, resources(admin=listener.admin, guarded=guarded, table=table)
         )
         self._runner = web.AppRunner(
             app, access_log=None, handle_signals=False, keepalive_timeout=KEEPALIVE_S, shutdown_timeout=SHUTDOWN_S

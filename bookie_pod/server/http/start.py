@@ -21,20 +21,25 @@ async def start_http(
     status: NodeStatus,
     registry: Registry,
     find_admin: Callable[[], AdminPorts | None] = lambda: None,
+    *,
+    has_bookie: bool = True,
 ) -> HttpServer | None:
     """The running HTTP server, or None if the configuration asks for none.
 
-    `find_admin`: what the admin API reaches, None while the bookie does not serve. `ServerStartFailed` if the port
-    cannot be opened, `InvalidConfiguration` if a file of TLS or of tokens is no good.
+    `find_admin`: what the admin API reaches, None while the bookie does not serve. `has_bookie`: whether this process
+    is a bookie; one that is none serves only what is about the cluster. `ServerStartFailed` if the port cannot be
+    opened, `InvalidConfiguration` if a file of TLS or of tokens is no good.
     """
     listener = config.listener
     if listener is None:
         return None
     await asyncio.to_thread(importlib.import_module, "bookie_pod.server.http.server")
+    from bookie_pod.server.http.admin.routes import CLUSTER, RESOURCES
     from bookie_pod.server.http.server import HttpServer
     from bookie_pod.server.tokens import Tokens
 
     tokens = await Tokens.load("httpServerAuthTokenFile", config.auth_token_file)
-    server = HttpServer(listener, config, status, registry, find_admin=find_admin, tokens=tokens)
+    table = RESOURCES if has_bookie else CLUSTER
+    server = HttpServer(listener, config, status, registry, find_admin=find_admin, tokens=tokens, table=table)
     await server.start()
     return server

@@ -17,6 +17,14 @@ from bookie_pod.server.http.admin import (
     settings,
 )
 
+CLUSTER: Final = (
+    *cluster.RESOURCES,
+    *ledgers.RESOURCES,
+    *decommission.RESOURCES,
+    *autorecovery.RESOURCES,
+)
+"""What is about the cluster, and not about one bookie: a process without a bookie serves these."""
+
 RESOURCES: Final = (
     *settings.RESOURCES,
     *bookie.RESOURCES,
@@ -24,8 +32,5 @@ RESOURCES: Final = (
     *gc_state.RESOURCES,
     *gc_logs.RESOURCES,
     *integrity.RESOURCES,
-    *cluster.RESOURCES,
-    *ledgers.RESOURCES,
-    *decommission.RESOURCES,
-    *autorecovery.RESOURCES,
+    *CLUSTER,
 )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bookie_pod.autorecovery.worker.backoff import SHORTEST_S, Backoff
+from bookie_pod.autorecovery.worker.backoff import SHORTEST_S, Backoff, Failures
 
 
 def test_delays_double_up_to_the_full_one() -> None:
     backoff = Backoff(320.0)
     assert [backoff.failed(7) for _ in range(8)] == [10, 20, 40, 80, 160, 320, 320, 320]
-    assert backoff.failures(7) == 8
+    assert backoff.failures(7).count == 8
     assert backoff.failed(8) == 10
 
 
@@ -16,9 +16,11 @@ def test_success_begins_anew() -> None:
     backoff = Backoff(320.0)
     backoff.failed(7)
     backoff.failed(7)
+    backoff.failed(7, "no spare", (3,))
+    assert backoff.failures(7) == Failures(3, "no spare", (3,))
     backoff.succeeded(7)
     backoff.succeeded(8)
-    assert backoff.failures(7) == 0
+    assert backoff.failures(7) == Failures(0)
     assert backoff.failed(7) == 10
 
 
@@ -30,4 +32,4 @@ def test_the_oldest_failures_are_forgotten() -> None:
     backoff = Backoff(320.0, remembered=2)
     for ledger_id in (1, 2, 1, 3):
         backoff.failed(ledger_id)
-    assert [backoff.failures(ledger_id) for ledger_id in (1, 2, 3)] == [2, 0, 1]
+    assert [backoff.failures(ledger_id).count for ledger_id in (1, 2, 3)] == [2, 0, 1]

@@ -1,0 +1,55 @@
+"""The admin API of a process without a bookie: what is about the cluster, and about auto-recovery here.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.node.admin.autorecovery import AutoRecoveryView
+from bookie_pod.node.admin.client import AdminClient
+from bookie_pod.node.admin.cluster_view import ClusterView
+from bookie_pod.node.admin.decommission import Decommissions
+from bookie_pod.node.admin.ledgers import ClusterLedgers
+from bookie_pod.server.http.admin.ports import AdminPorts
+from bookie_protocol.errors import Refused
+from bookie_protocol.metadata_service.interface import MetadataService
+
+if TYPE_CHECKING:
+    from bookie_pod.autorecovery.start import RunningAutoRecovery
+
+
+class ProcessAdministration:
+    """`ports`; `stop` before the metadata service is closed."""
+
+    def __init__(
+        self, metadata: MetadataService, config: BookieConfig, find: Callable[[], RunningAutoRecovery | None]
+    ) -> None:
+        self._client = AdminClient(metadata, config)
+        self._decommissions = Decommissions(self._client, config)
+        none: Any = _NoBookie()
+        self.ports = AdminPorts(
+            node=none,
+            gc=none,
+            integrity=none,
+            settings=none,
+            cluster=ClusterView(self._client),
+            ledgers=ClusterLedgers(self._client),
+            decommission=self._decommissions,
+            auto_recovery=AutoRecoveryView(metadata, find),
+        )
+
+    async def stop(self) -> None:
+        """End jobs, close the client."""
+        await self._decommissions.stop()
+        await self._client.close()
+
+
+class _NoBookie:
+    """Stands for the ports of a bookie, which no path that is served here asks for."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Refused("this process runs no bookie")
