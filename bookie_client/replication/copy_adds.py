@@ -29,6 +29,15 @@ BUSY_SECONDS: Final = 0.02
 """The first pause before an entry is sent again; doubles with each."""
 
 
+class TargetFailed(Exception):
+    """A target refused a copy, or cannot be told to have it. Never leaves this package: `error` does."""
+
+    def __init__(self, bookie: str, error: PodkeeperError) -> None:
+        super().__init__(str(error))
+        self.bookie = bookie
+        self.error = error
+
+
 class CopyAdds:
     """The adds of one piece; `close` it. `channels`: the targets, by position."""
 
@@ -53,7 +62,7 @@ class CopyAdds:
         needs: Callable[[int, int], bool] | None,
     ) -> int:
         """Send all, and wait until all are durable; returns the number of copies. `needs(position, entry id)`: whether
-        that target gets the entry; None: each gets all. Raises the refusal of a target."""
+        that target gets the entry; None: each gets all. Raises `TargetFailed`."""
         adds = [_CopyAdd(self, entry_id) for entry_id, _ in entries]
         for add, (entry_id, entry), txn_id in zip(adds, entries, transactions, strict=False):
             add.key, add.encoded = encode(txn_id, entry_id, entry)
@@ -92,7 +101,7 @@ class CopyAdds:
                 self._tries[bookie, add.entry_id] = tried + 1
                 self._loop.call_later(BUSY_SECONDS * 2**tried, self._send_again, bookie, add)
                 return
-        self._done.set_exception(error)
+        self._done.set_exception(TargetFailed(bookie, error))
 
     def _send_again(self, bookie: str, add: _CopyAdd) -> None:
         if not self._done.done():

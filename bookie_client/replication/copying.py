@@ -104,7 +104,7 @@ class FragmentCopy:
         """Of all copies, as stored."""
 
     async def run(self) -> None:
-        """Copy everything. Raises `EntriesUnreadable`, and what a target refused with."""
+        """Copy everything. Raises `EntriesUnreadable`, `TargetFailed`."""
         try:
             await self._start_pieces()
             while self._tasks and self._failure is None:

@@ -23,7 +23,7 @@ Source: reference auto-recovery, section 7.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -31,6 +31,7 @@ from bookie_client.access import LedgerAccess
 from bookie_client.client import Client
 from bookie_client.logs import get_logger
 from bookie_client.replication.access import replica_access
+from bookie_client.replication.copy_adds import TargetFailed
 from bookie_client.replication.copying import CopyLimits, FragmentCopy
 from bookie_client.replication.exchange import closed_fragment, exchange_bookies
 from bookie_client.replication.fragments import Fragment
@@ -38,13 +39,15 @@ from bookie_client.replication.source_reads import Errors, SourceReads
 from bookie_client.replication.targets import Targets, check_in_place, choose_mending, choose_targets
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import BadRequest, MetadataVersionConflict
+from bookie_protocol.errors import BadRequest, MetadataVersionConflict, NotEnoughBookies, PodkeeperError
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
 _log = get_logger(__name__)
 
 MIB: Final = 1024 * 1024
+TARGET_TRIES: Final = 3
+"""Choices of targets for one fragment: another bookie in the place of one that fails while it is copied to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,8 @@ class FragmentReplicator:
         If there are spares for some bad positions only, these are filled, and the result names the others.
 
         Raises `LedgerNotClosed` (the fragment may still grow), `NotEnoughBookies` (no spare at all),
-        `EntriesUnreadable` (it names them; nothing was exchanged), `BookieUnavailable` and other errors of a target,
+        `EntriesUnreadable` (it names them; nothing was exchanged), `BookieUnavailable` and other errors of a target
+        (when others failed too, or there are no others),
         `MetadataVersionConflict` (the segment is not what it was: check again), `NoSuchLedger` (deleted),
         `MetadataUnavailable`.
         """
@@ -132,11 +136,14 @@ class FragmentReplicator:
         _check_named(fragment, bad)
         refilled = {position: bad[position] for position in in_place}
         exchanged = {position: bookie for position, bookie in bad.items() if position not in refilled}
-        targets = Targets({}, {})
-        if exchanged:
-            targets = await choose_targets(self._client, fragment, exchanged, excluded or {})
         await check_in_place(self._client, refilled)
-        return await self._carry_out(stored, fragment, targets, refilled, frozenset(bad), progress)
+
+        async def choose(left_out: Mapping[str, str]) -> Targets:
+            if not exchanged:
+                return Targets({}, {})
+            return await choose_targets(self._client, fragment, exchanged, left_out)
+
+        return await self._carry_out(stored, fragment, choose, excluded or {}, refilled, frozenset(bad), progress)
 
     async def mend(
         self,
@@ -152,8 +159,11 @@ class FragmentReplicator:
         """
         stored, fragment = await self._now(fragment)
         _check_named(fragment, bad or {})
-        targets = await choose_mending(self._client, fragment, bad or {}, excluded or {})
-        return await self._carry_out(stored, fragment, targets, {}, frozenset(bad or {}), progress)
+
+        async def choose(left_out: Mapping[str, str]) -> Targets:
+            return await choose_mending(self._client, fragment, bad or {}, left_out)
+
+        return await self._carry_out(stored, fragment, choose, excluded or {}, {}, frozenset(bad or {}), progress)
 
     async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]:
         """Which of these entries no replica gives at present: before a fragment is tried again as a whole.
@@ -181,6 +191,34 @@ class FragmentReplicator:
         return SourceReads(self._client.context, fragment, access, replaced, batch_reads=self.options.batch_reads)
 
     async def _carry_out(
+        self,
+        stored: Versioned[LedgerMetadata],
+        fragment: Fragment,
+        choose: Callable[[Mapping[str, str]], Awaitable[Targets]],
+        excluded: Mapping[str, str],
+        refilled: Mapping[int, str],
+        bad: Collection[int],
+        progress: ProgressListener | None,
+    ) -> ReplicationResult:
+        """Copy and exchange; other targets are chosen in the place of those that fail, a few times."""
+        left_out = dict(excluded)
+        failure: PodkeeperError | None = None
+        for _ in range(TARGET_TRIES):
+            try:
+                targets = await choose(left_out)
+                return await self._restore(stored, fragment, targets, refilled, bad, progress)
+            except NotEnoughBookies as error:
+                raise failure or error from None
+            except TargetFailed as failed:
+                failure = failed.error
+                if failed.bookie in refilled.values():
+                    break
+                left_out[failed.bookie] = f"it failed just now: {failure}"
+                _log.warning("target failed", ledger=fragment.ledger_id, bookie=failed.bookie, error=str(failure))
+        assert failure is not None
+        raise failure
+
+    async def _restore(
         self,
         stored: Versioned[LedgerMetadata],
         fragment: Fragment,
@@ -240,7 +278,7 @@ class FragmentReplicator:
         return FragmentCopy(context, fragment, access, sources, receivers, self._limits, average, told)
 
     async def _read_back(self, fragment: Fragment, sources: SourceReads, receivers: Mapping[int, str]) -> None:
-        """Each target gives the last entry that it got. Raises its error, `CouldNotTell` for other bytes."""
+        """Each target gives the last entry that it got. Raises `TargetFailed`."""
         for position, bookie in receivers.items():
             last = fragment.entries_of(position)[-1]
             await self.options.throttle.read(0)
@@ -249,7 +287,8 @@ class FragmentReplicator:
             await sources.read_from(bookie, [last], self._client.context.options.batch_read_bytes, found, errors)
             if last not in found:
                 error = errors[last][bookie]
-                raise type(error)(f"the new copy of entry {last} on {bookie} cannot be read back: {error}") from error
+                said = f"the new copy of entry {last} on {bookie} cannot be read back: {error}"
+                raise TargetFailed(bookie, type(error)(said)) from error
 
 
 def _check_named(fragment: Fragment, bad: Mapping[int, str]) -> None:

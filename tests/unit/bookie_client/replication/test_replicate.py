@@ -16,6 +16,7 @@ from bookie_protocol.errors import (
     BookieReadOnly,
     BookieUnavailable,
     EntriesUnreadable,
+    LedgerFenced,
     LedgerNotClosed,
     LedgerStateUnknown,
     MetadataVersionConflict,
@@ -290,6 +291,20 @@ async def test_a_target_that_dies_under_way(models):
         with pytest.raises(BookieUnavailable):
             await copying
         assert await client.stored_metadata(ledger_id) == before
+
+
+@pytest.mark.parametrize("error", [StorageFault, BookieReadOnly, LedgerFenced])
+async def test_another_target_takes_the_place_of_one_that_fails(models, error):
+    await models.add(*"abcdef")
+    async with models.client() as client:
+        ledger_id = await written(client, 300)
+        before = (await fragment_of(client, ledger_id)).ensemble
+        spares = sorted(set("abcdef") - set(before))
+        for spare in spares[:2]:
+            models.model(spare).fail_adds = error
+        result = await restored(client, ledger_id, [0])
+        assert result.ensemble == (spares[2], *before[1:])
+        await is_whole(client, ledger_id)
 
 
 async def test_a_busy_target_gets_its_entries_later(models, version):

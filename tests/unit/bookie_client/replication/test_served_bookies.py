@@ -7,6 +7,10 @@ from bookie_client.replication.check import CheckOptions, LedgerChecker
 from bookie_client.replication.replica_listing import replicas_of
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
 from bookie_client.replication.report import ReplicaVerdict
+from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.entry import read_header
+from bookie_protocol.errors import LedgerFenced, Unauthorized
+from bookie_protocol.keys import master_key
 from tests.unit.bookie_client.replication.cluster import PASSWORD, payload, written
 
 COUNT = 2_000
@@ -64,3 +68,34 @@ async def test_a_bookie_that_came_back_empty_is_filled_in_place(served, version)
         assert result.entries == COUNT
         assert await client.stored_metadata(ledger_id) == before
         await every_replica(client, ledger_id)
+
+
+async def test_copies_of_a_ledger_that_is_hot_obey_the_same_rules_as_its_writers_adds(served, version):
+    """Whether the bookie takes the hot path or the other one must not show."""
+    await served.add("a")
+    digest, key = digest_manager(DigestType.CRC32C, b""), master_key(PASSWORD)
+    entries = {i: digest.encode(9, i, i - 1, 3 * (i + 1), b"abc") for i in range(60)}
+    async with served.client(protocol_version=version) as client:
+        operations = client.operations
+        for entry_id in range(20):
+            await operations.add_entry("a", 9, entry_id, entries[entry_id], key)
+        for entry_id in range(20, 40):
+            await operations.add_entry("a", 9, entry_id, entries[entry_id], key, recovery=True)
+        with pytest.raises(Unauthorized):
+            await operations.add_entry("a", 9, 40, entries[40], master_key(b"another"), recovery=True)
+        answer = await operations.read_entry("a", 9, -1, fence_key=key)
+        assert read_header(answer.entry).entry_id == 39
+        with pytest.raises(LedgerFenced):
+            await operations.add_entry("a", 9, 40, entries[40], key)
+        await operations.add_entry("a", 9, 40, entries[40], key, recovery=True)
+        assert [(await operations.read_entry("a", 9, i)).entry for i in range(41)] == [entries[i] for i in range(41)]
+        await served.bookies["a"].crash()
+        await served.bookies["a"].start()
+        await served.unregister("a")
+        await served.register("a")
+        assert [e async for e in _entries(client, range(41))] == [entries[i] for i in range(41)]
+
+
+async def _entries(client, ids):
+    for entry_id in ids:
+        yield (await client.operations.read_entry("a", 9, entry_id)).entry
