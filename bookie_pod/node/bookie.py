@@ -40,13 +40,13 @@ from bookie_pod.node.background import BackgroundTasks, collect_cycles
 from bookie_pod.node.bookie_id import (
     BookieAddressOptions,
     derive_bookie_id,
-    derive_host,
 )
 from bookie_pod.node.dirty import DirtyMarker
 from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.durability import Durability
 from bookie_pod.node.identity import service_info
 from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses
+from bookie_pod.node.listening import bind_listener
 from bookie_pod.node.live_status import LiveStatus
 from bookie_pod.node.loop_bridge import LoopBridge
 from bookie_pod.node.memory import give_back_memory, trimmer
@@ -148,16 +148,15 @@ class Bookie:
         self._start_disks()
         await http
         await self._register()
-        self._start_upkeep()
-        self._start_administration()
+        self.upkeep.start()
+        self._undo.push_async_callback(self.upkeep.stop)
         await asyncio.to_thread(self._dirty.write)
         self._server.context.accepting = True
         self.status.running = True
+        self._start_administration()
         self.status.enter("serving")
         self._services.start_grpc(self._metadata)
         self._services.start_auto_recovery(self._metadata, self.bookie_id)
-        if config.metrics.sanity_check_metrics:
-            self._tasks.run(self._sanity_watch().run())
         self._tasks.run(collect_cycles())
         self._tasks.run(give_back_memory(lambda: [journal.last_mark() for journal in self._journals], trimmer()))
         gc.collect()
@@ -200,12 +199,7 @@ class Bookie:
         )
 
     async def _bind(self) -> None:
-        network = self.config.network
-        host = None
-        if network.listening_interface:
-            host = await asyncio.to_thread(derive_host, options.address_options(self.config, network.bookie_port))
-        self._listener = TcpListener(self.loop, host, network.bookie_port)
-        await self._listener.bind()
+        self._listener = await bind_listener(self.config)
         self._undo.push_async_callback(self._listener.stop, 0)
 
     async def _drain(self, listener: TcpListener) -> None:
@@ -229,10 +223,6 @@ class Bookie:
             writable=lambda: self._mode.high_priority_writes,
         )
 
-    def _start_upkeep(self) -> None:
-        self.upkeep.start()
-        self._undo.push_async_callback(self.upkeep.stop)
-
     def _start_administration(self) -> None:
         host, port = self._registration.address or ("", self.port)
         self._administration = Administration(
@@ -254,13 +244,10 @@ class Bookie:
             )
         )
         self._undo.push_async_callback(self._administration.stop)
-
-    def _sanity_watch(self) -> SanityWatch:
-        assert self._administration is not None, "it was started before"
-        node = self._administration.ports.node
-        watch = SanityWatch(node.check_sanity, lambda: self._mode.read_only)
-        self._metrics.bind_sanity(lambda: watch.value)
-        return watch
+        if self.config.metrics.sanity_check_metrics:
+            watch = SanityWatch(self._administration.ports.node.check_sanity, lambda: self._mode.read_only)
+            self._metrics.bind_sanity(lambda: watch.value)
+            self._tasks.run(watch.run())
 
     def _admin_ports(self) -> AdminPorts | None:
         """What the admin API reaches; None while the bookie does not serve."""
