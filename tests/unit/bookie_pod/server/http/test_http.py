@@ -63,6 +63,8 @@ async def test_readiness_follows_the_node(server: HttpServer, node: FakeNode, pa
 async def test_liveness_is_not_readiness(server: HttpServer, node: FakeNode) -> None:
     node.unready = "starting"
     assert (await ask(server, "/healthz"))[:2] == (200, "OK")
+    node.complains = "the auditor has not been running for 61 s"
+    assert (await ask(server, "/healthz"))[:2] == (200, "OK, but the auditor has not been running for 61 s")
     node.unhealthy = "journal 0 failed: no space"
     assert (await ask(server, "/healthz"))[:2] == (503, "journal 0 failed: no space")
     for method in ("GET", "PUT", "POST", "DELETE"):

@@ -1,0 +1,66 @@
+"""Bookies that lost entries of a ledger: what they deny ends no ledger."""
+
+import pytest
+
+from bookie_client.access import access_to
+from bookie_client.recovery.recovery import recover_ledger
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import RecoveryFailed
+from bookie_protocol.ledger_metadata.model import LedgerState
+from tests.unit.bookie_client.recovery.crashed import LEDGER
+from tests.unit.bookie_client.recovery.test_recovery import ABC, crashed
+
+
+async def recover(client, *distrusted):
+    stored = await client.stored_metadata(LEDGER)
+    access = access_to(stored.value, None, DigestType.CRC32C)
+    return (await recover_ledger(client.context, stored, access, frozenset(distrusted))).value
+
+
+async def emptied(cluster, *bookies):
+    """A ledger of six entries, acknowledged by all; these bookies came back with empty disks."""
+    ledger = await crashed(cluster)
+    ledger.put_all(*range(6))
+    for bookie in bookies:
+        cluster.bookie(bookie).ledgers.clear()
+    return ledger
+
+
+async def acknowledged_by_two(cluster):
+    """The last entry reached its ack quorum on the first and the third bookie; the first one came back empty."""
+    ledger = await crashed(cluster)
+    ledger.put_all(*range(5))
+    first, _, third = ledger.metadata.bookies_for(5)
+    ledger.put(5, first, third)
+    cluster.bookie(first).ledgers.clear()
+    return ledger, first
+
+
+async def test_the_only_copy_that_is_left_counts(cluster):
+    ledger, first = await acknowledged_by_two(cluster)
+    async with cluster.client() as client:
+        await recover(client, first)
+        ledger.check(5)
+
+
+async def test_on_its_word_the_ledger_would_be_closed_short(cluster):
+    """Which is what the protocol says where nobody knows that a bookie lost anything."""
+    await acknowledged_by_two(cluster)
+    async with cluster.client() as client:
+        assert (await recover(client)).last_entry_id == 4
+
+
+async def test_the_others_still_end_the_ledger(cluster):
+    ledger = await emptied(cluster, "b1")
+    async with cluster.client() as client:
+        await recover(client, "b1")
+        ledger.check(5)
+    assert all(ledger.fenced(bookie) for bookie in ABC)
+
+
+async def test_without_enough_others_nobody_can_tell_the_end(cluster):
+    ledger = await emptied(cluster, "b1", "b2")
+    async with cluster.client() as client:
+        with pytest.raises(RecoveryFailed, match="lost entries of ledger"):
+            await recover(client, "b1", "b2")
+        assert ledger.stored.state is LedgerState.IN_RECOVERY
