@@ -46,7 +46,7 @@ class AutoRecoveryConfig:
     )
     """Has no effect: a ledger waits for its turn as long as it takes; no check ends early, after so many ms or more."""
     checker_reads_in_flight: int = key("inFlightReadEntryNumInLedgerChecker", -1, at_least=-1, at_most=INT_MAX)
-    """Reads of one ledger's check in flight. -1: no limit of this kind."""
+    """Reads of a check in flight, all its ledgers together. -1: hundreds."""
     auditor_metadata_ops_per_second: int = key(
         "auditorMetadataOpsPerSecond", 2000, at_least=0, at_most=INT_MAX, own=True
     )
