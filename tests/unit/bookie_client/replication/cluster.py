@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 
 from bookie_client import Client, ClientOptions
+from bookie_client.replication.fragments import fragments
+from bookie_protocol.errors import NotThere
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from tests.support.metadata_drivers import EmbeddedUnderTest
@@ -101,9 +104,26 @@ def payload(entry_id: int) -> bytes:
 
 
 async def written(client: Client, count: int, **options: object) -> int:
-    """A closed ledger of so many entries."""
+    """A closed ledger of so many entries, each on its whole write set: not only on the ack quorum."""
     quorums = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 2, **options}
     async with client.create(password=PASSWORD, **quorums) as ledger:
         if count:
             await ledger.append_many(payload(i) for i in range(count))
+    for fragment in fragments(ledger.ledger_id, await client.metadata(ledger.ledger_id), -1):
+        for position, bookie in enumerate(fragment.ensemble):
+            # A connection's adds are carried out in order, so the last one stands for all.
+            for entry_id in list(fragment.entries_of(position))[-1:]:
+                await stored(client, bookie, ledger.ledger_id, entry_id)
     return ledger.ledger_id
+
+
+async def stored(client: Client, bookie: str, ledger_id: int, entry_id: int) -> None:
+    """Wait until the bookie has the entry."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await client.operations.read_entry(bookie, ledger_id, entry_id)
+            except NotThere:
+                await asyncio.sleep(0.005)
+            else:
+                return
