@@ -161,18 +161,27 @@ class Coordinator:
     # --- no new data ------------------------------------------------------------------------------------------
 
     async def _quiesce(self, held: HeldRecord, vigil: Vigil) -> None:
-        bookie_id = held.record.bookie_id
         presence = await vigil.check()
         if presence is Presence.ABSENT:
             await self._ask_for_audit()
         else:
             if presence is Presence.WRITABLE and not held.record.read_only_by_us:
                 await held.advance(Quiescing())
-            await make_read_only(self._service, self._parts.admin, bookie_id, presence)
+            await self._make_read_only(held, vigil, presence)
         vigil.reset()
         presence = await vigil.check()
         if not vigil.seen_writable:
             await held.advance(Quiesced(_form(presence)))
+
+    async def _make_read_only(self, held: HeldRecord, vigil: Vigil, presence: Presence) -> None:
+        try:
+            await make_read_only(self._service, self._parts.admin, held.record.bookie_id, presence)
+        except Refused:
+            if await vigil.check() is not Presence.WRITABLE:
+                return  # it was stopped meanwhile, or did it without an answer
+            if held.record.form is None:
+                await held.remove()  # nothing has happened
+            raise
 
     async def _ask_for_audit(self) -> None:
         """The reference's first step for a stopped bookie; here a help only, the copies are made all the same."""

@@ -191,11 +191,18 @@ class HeldRecord:
         try:
             self._version = await self._store.write(record, self._version)
         except (MetadataVersionConflict, MetadataNotFound) as error:
-            raise TakenOver(await self._who(record)) from error
+            found = await self._store.active(record.bookie_id)
+            if found is None or not self._is_ours(found.value):
+                raise TakenOver(self._who(record, found)) from error
+            # A write of ours whose answer was lost, and nobody's since: what is to be stored now comes after it.
+            self._version = await self._store.write(record, found.version)
         self.record = record
 
-    async def _who(self, record: DecommissionRecord) -> str:
-        found = await self._store.active(record.bookie_id)
+    def _is_ours(self, stored: DecommissionRecord) -> bool:
+        return stored.coordinator == self.record.coordinator and stored.phase is not Phase.UNDOING
+
+    @staticmethod
+    def _who(record: DecommissionRecord, found: Versioned[DecommissionRecord] | None) -> str:
         if found is None:
             return f"the decommission of {record.bookie_id} was undone or finished by somebody else"
         if found.value.phase is Phase.UNDOING:

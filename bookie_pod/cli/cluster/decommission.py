@@ -52,7 +52,8 @@ AT_ONCE: Final = click.option(
 @click.option("--force", is_flag=True, help="Begin although the plan speaks against it.")
 @click.option("--admin-url", metavar="URL", help="The bookie's admin API. [default: where it publishes it]")
 @click.option("--token-file", metavar="FILE", help="A file with the token that the admin API demands.")
-@click.option("--ca-file", metavar="FILE", help="Speak https, and trust the certificates of this file.")
+@click.option("--ca-file", metavar="FILE", help="Speak https, and trust the certificates of this PEM file.")
+@click.option("--cert-file", metavar="FILE", help="With --ca-file: the client's key and certificate, as PEM.")
 @AS_JSON
 @connects
 def decommission(
@@ -73,6 +74,7 @@ def decommission(
     admin_url: str | None,
     token_file: str | None,
     ca_file: str | None,
+    cert_file: str | None,
     as_json: bool,
 ) -> int | None:
     """Take BOOKIE out of the cluster: make it read-only, copy what it holds to others, prove that nothing needs it, and
@@ -90,7 +92,7 @@ def decommission(
         return connection.run(lambda found: work.show_plan(found, bookie_id, as_json=as_json))
     if status:
         return connection.run(lambda found: work.show_status(found, bookie_id, as_json=as_json))
-    admin = work.AdminAccess(admin_url, token_file, ca_file)
+    admin = work.AdminAccess(admin_url, token_file, ca_file, cert_file)
     if undo:
         return connection.run(lambda found: work.take_back(found, bookie_id, admin, as_json=as_json))
     wanted = work.Wanted(

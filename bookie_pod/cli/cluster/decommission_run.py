@@ -35,6 +35,7 @@ class AdminAccess:
     url: str | None = None
     token_file: str | None = None
     ca_file: str | None = None
+    cert_file: str | None = None
 
     def open(self, cluster: Cluster) -> HttpBookieAdmin:
         """`InvalidConfiguration` for a file that cannot be used."""
@@ -43,8 +44,12 @@ class AdminAccess:
         if self.ca_file is not None:
             try:
                 tls = ssl.create_default_context(cafile=self.ca_file)
+                if self.cert_file is not None:
+                    tls.load_cert_chain(self.cert_file, password="")
             except OSError as error:
-                raise InvalidConfiguration(f"--ca-file {self.ca_file}: {error.strerror or 'no PEM file'}") from error
+                raise InvalidConfiguration(
+                    f"--ca-file {self.ca_file}, --cert-file {self.cert_file}: {error.strerror or 'no such PEM file'}"
+                ) from error
         return HttpBookieAdmin(cluster.service, url=self.url, token=token, tls=tls)
 
 

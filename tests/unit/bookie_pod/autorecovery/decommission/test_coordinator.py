@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.autorecovery.decommission.state import Form, Phase
+from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Drained, Form, Phase, Quiesced
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, TakenOver
 from bookie_pod.autorecovery.decommission.survey import bytes_held, survey
 from bookie_pod.autorecovery.decommission.undo import undo
-from bookie_protocol.errors import BookieUnavailable, NotThere, Refused
+from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable, NotThere, Refused
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.decommission_rig import GOING, QUICK, R, Rig, W, ledger
 from tests.support.until import until
@@ -90,6 +90,7 @@ async def test_a_writable_bookie_that_cannot_be_reached_is_refused(rig: Rig) -> 
         await rig.decommission()
     assert await rig.naming() == {1, 3, 4, 2**40, 2**40 + 1}
     assert await rig.has_cookie()
+    assert await DecommissionStore(rig.service).active(GOING) is None  # it may get copies and ledgers as before
     await rig.set_registration(R)  # by other means
     assert (await rig.decommission()).phase is Phase.DONE
 
@@ -289,6 +290,32 @@ class TestTakeOverAndUndo:
         assert rig.registered[GOING] is R
         with pytest.raises(TakenOver):
             await running
+
+
+async def test_a_write_whose_answer_is_lost_is_not_taken_for_somebody_elses(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DecommissionStore(rig.service)
+    held = await store.begin(REQUEST)
+    write = store.write
+
+    async def lost(record: DecommissionRecord, version: int) -> int:
+        await write(record, version)
+        raise MetadataUnavailable("no answer")
+
+    monkeypatch.setattr(store, "write", lost)
+    with pytest.raises(MetadataUnavailable):
+        await held.advance(Quiesced(Form.LIVE))
+    monkeypatch.setattr(store, "write", write)
+    await held.advance(Quiesced(Form.LIVE))
+    assert held.phase is Phase.DRAINING
+    await held.advance(Drained())
+    stored = await store.active(GOING)
+    assert stored is not None
+    assert stored.value == held.record
+    await store.begin(replace(REQUEST, coordinator="second"))
+    with pytest.raises(TakenOver, match="taken over by second"):
+        await held.note(held.record.progress)
 
 
 async def test_the_survey_counts(rig: Rig) -> None:

@@ -1,0 +1,184 @@
+"""Decommission and recovery between the reference and us: our command drains its live bookie while its own auditor and
+workers run; its `recover` and its `decommissionbookie` work against our bookies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from bookie_client import Client
+from bookie_client.reading.maintenance import replicas
+from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.interop.cluster import Cluster
+from tests.support.bookie_process import BookieProcess, free_port
+from tests.support.java import BOOKKEEPER_OPTIONS, find_java
+from tests.support.java_bookie import java_shell
+
+BOOKIE = str(Path(sys.executable).with_name("bookie"))
+PASSWORD = b"x"
+ENTRIES = 60
+LEDGERS = 10
+
+
+@pytest.fixture
+def made(make_cluster) -> Iterator[Cluster]:
+    cluster = make_cluster()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+async def service(made: Cluster) -> AsyncIterator[MetadataService]:
+    opened = await open_metadata_service(made.metadata_uri)
+    yield opened
+    await opened.close()
+
+
+async def start(cluster: Cluster, kinds: list[str]) -> list[BookieProcess]:
+    started = [cluster.bookie(kind, {"gcWaitTime": "3600000"}) for kind in kinds]
+    await asyncio.gather(*(asyncio.to_thread(bookie.start) for bookie in started))
+    return started
+
+
+def tool_configuration(cluster: Cluster, folder: Path) -> Path:
+    file = folder / "tool.conf"
+    file.write_text(
+        f"metadataServiceUri={cluster.metadata_uri}\nbookiePort={free_port()}\nallowLoopback=true\n"
+        "advertisedAddress=127.0.0.1\nhttpServerEnabled=false\nzkTimeout=6000\n"
+        "openLedgerRereplicationGracePeriod=1000\nrwRereplicateBackoffMs=500\n"
+        f"journalDirectories={folder}/journal\nledgerDirectories={folder}/ledgers\n"
+    )
+    return file
+
+
+async def start_daemon(class_path: str, configuration: Path, folder: Path) -> asyncio.subprocess.Process:
+    """The reference's auto-recovery: auditor and worker."""
+    command = [find_java(), "-Xmx256m", *BOOKKEEPER_OPTIONS, "-cp", class_path]
+    command += ["org.apache.bookkeeper.replication.AutoRecoveryMain", "--conf", str(configuration)]
+    with (folder / "daemon.log").open("wb") as log:
+        return await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=asyncio.subprocess.STDOUT
+        )
+
+
+async def write(cluster: Cluster) -> None:
+    async with Client(cluster.metadata_uri) as client:
+        for number in range(LEDGERS):
+            ledger = await client.create(ensemble=3, write_quorum=3 - number % 2, ack_quorum=2, password=PASSWORD)
+            await ledger.append_many([b"%d" % i + bytes(300) for i in range(ENTRIES)])
+            if number:
+                await ledger.close()
+
+
+async def check_all(cluster: Cluster, service: MetadataService, gone: str) -> None:
+    """Every replica of every entry is where the metadata say, and `gone` is named nowhere."""
+    async with Client(cluster.metadata_uri) as client:
+        entries = 0
+        async for ledger_id in client.list():
+            metadata = await client.recover(ledger_id, password=None)
+            assert gone not in metadata.all_bookies(), ledger_id
+            async with client.open(ledger_id, password=None) as reader:
+                entries += reader.last_add_confirmed + 1
+                for bookie in metadata.all_bookies():
+                    async with aclosing(replicas(reader).scan(bookie, 0, reader.last_add_confirmed)) as answers:
+                        async for answer in answers:
+                            assert answer.error is None, (ledger_id, bookie, answer)
+        assert entries == LEDGERS * ENTRIES
+    assert gone not in (await service.bookies.list(BookieGroup.ALL)).bookies
+
+
+async def is_down(service: MetadataService, bookie_id: str) -> None:
+    async with asyncio.timeout(60):
+        while (  # noqa: ASYNC110 - another process gives no event
+            await service.bookies.is_registered(bookie_id, BookieGroup.WRITABLE)
+        ):
+            await asyncio.sleep(0.1)
+
+
+async def decommission(cluster: Cluster, going: str) -> tuple[int | None, str, str]:
+    command = await asyncio.create_subprocess_exec(
+        *(BOOKIE, "cluster", "decommission", going, "--metadata", cluster.metadata_uri, "--json", "--grace", "1"),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await command.communicate()
+    return command.returncode, out.decode(), err.decode()
+
+
+async def test_our_command_drains_a_live_bookie_of_the_reference(
+    made: Cluster, service: MetadataService, class_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no HTTP server here: it is refused while it is writable, and drained once it was restarted read-only."""
+    bookies = await start(made, ["java", "java", "ours", "ours"])
+    await write(made)
+    daemon = await start_daemon(class_path, tool_configuration(made, tmp_path), tmp_path)
+    going = bookies[0].bookie_id
+    try:
+        async with asyncio.timeout(60):
+            while await service.auditor_election.current_auditor() is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        code, _, err = await decommission(made, going)
+        assert code == 10
+        assert "still writable and cannot be made read-only" in err
+        assert "publishes no HTTP endpoint" in err
+        await asyncio.to_thread(bookies[0].stop)
+        bookies[0].configuration["forceReadOnlyBookie"] = "true"
+        path = bookies[0]._registration_path().replace("/available/", "/available/readonly/")
+        monkeypatch.setattr(bookies[0], "_registration_path", lambda: path)  # what counts as ready now
+        await asyncio.to_thread(bookies[0].start)
+        code, out, err = await decommission(made, going)
+        assert code == 0, err
+        record = json.loads(out)
+        assert (record["phase"], record["form"]) == ("done", "live")
+        assert await service.bookies.is_registered(going, BookieGroup.READ_ONLY)
+        assert daemon.returncode is None, (tmp_path / "daemon.log").read_text()[-3000:]
+    finally:
+        if daemon.returncode is None:
+            daemon.kill()
+        await daemon.wait()
+    bookies[0].kill()
+    await check_all(made, service, going)
+
+
+async def test_recover_of_the_reference_works_against_our_bookies(
+    made: Cluster, service: MetadataService, class_path: str, tmp_path: Path
+) -> None:
+    bookies = await start(made, ["ours"] * 4)
+    await write(made)
+    going = bookies[1].bookie_id
+    bookies[1].kill()
+    await is_down(service, going)
+    await asyncio.to_thread(java_shell, class_path, tool_configuration(made, tmp_path), "recover", "-f", "-d", going)
+    await check_all(made, service, going)
+
+
+async def test_decommissionbookie_of_the_reference_works_against_our_bookies(
+    made: Cluster, service: MetadataService, class_path: str, tmp_path: Path
+) -> None:
+    bookies = await start(made, ["ours"] * 4)
+    await write(made)
+    configuration = tool_configuration(made, tmp_path)
+    daemon = await start_daemon(class_path, configuration, tmp_path)
+    going = bookies[1].bookie_id
+    try:
+        async with asyncio.timeout(60):
+            while await service.auditor_election.current_auditor() is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        bookies[1].kill()
+        await is_down(service, going)
+        shell = asyncio.to_thread(java_shell, class_path, configuration, "decommissionbookie", "-bookieid", going)
+        async with asyncio.timeout(150):
+            await shell
+    finally:
+        if daemon.returncode is None:
+            daemon.kill()
+        await daemon.wait()
+    await check_all(made, service, going)
