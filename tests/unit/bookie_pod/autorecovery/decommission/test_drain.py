@@ -1,0 +1,110 @@
+"""The meter of a drain, and that ledgers do not wait for each other."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie_pod.autorecovery.decommission.drain import DrainMeter, drain_all
+from bookie_pod.autorecovery.decommission.state import SHOWN_BLOCKERS, Blocker
+from tests.support.until import until
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_numbers_of_a_drain() -> None:
+    clock = Clock()
+    meter = DrainMeter(clock)
+    meter.expect({1: 1000, 2: 3000, 3: 0})
+    assert meter.progress().eta_s is None
+    copied = meter.begin(1)
+    copied(600)
+    progress = meter.progress()
+    assert (progress.ledgers_left, progress.bytes_left, progress.bytes_copied) == (3, 3400, 600)
+    copied(500)  # more than was estimated
+    meter.end(1, None)
+    clock.now += 10.0
+    progress = meter.progress()
+    assert (progress.ledgers_total, progress.ledgers_left) == (3, 2)
+    assert (progress.bytes_total, progress.bytes_left, progress.bytes_copied) == (4000, 3000, 1100)
+    assert progress.eta_s == 30.0  # by bytes; by ledgers it would be 20
+    meter.begin(3)
+    meter.end(3, "why")
+    meter.begin(2)
+    assert meter.in_work == {2: 0}
+    meter.end(2, None)
+    progress = meter.progress()
+    assert (progress.blocked, progress.blockers, progress.eta_s) == (1, (Blocker(3, "why"),), None)
+    meter.expect({})  # a listing found that it is gone
+    assert meter.progress().blocked == 0
+    assert meter.progress().eta_s == 0.0
+
+
+@given(
+    st.dictionaries(st.integers(0, 50), st.integers(0, 10**9)),
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 10**9), st.booleans())),
+)
+def test_whatever_is_told_the_numbers_fit(sizes: dict[int, int], work: list[tuple[int, int, bool]]) -> None:
+    meter = DrainMeter(Clock())
+    meter.expect(sizes)
+    for ledger_id, nbytes, done in work:
+        if ledger_id not in meter._sizes:
+            continue
+        meter.begin(ledger_id)(nbytes)
+        meter.end(ledger_id, None if done else "why")
+        progress = meter.progress()
+        assert 0 <= progress.ledgers_left <= progress.ledgers_total == len(sizes)
+        assert 0 <= progress.bytes_left <= progress.bytes_total == sum(sizes.values())
+        assert progress.blocked <= progress.ledgers_left
+        assert len(progress.blockers) == min(progress.blocked, SHOWN_BLOCKERS)
+
+
+class Drain:
+    """Ledgers that wait until they are let go."""
+
+    def __init__(self) -> None:
+        self.gates = {i: asyncio.Event() for i in range(6)}
+        self.most = self.now = 0
+
+    async def drain(self, ledger_id: int, progress: Any) -> str | None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await self.gates[ledger_id].wait()
+        self.now -= 1
+        return "odd" if ledger_id % 2 else None
+
+
+async def test_so_many_at_once_and_no_more() -> None:
+    drain, meter = Drain(), DrainMeter(asyncio.get_running_loop().time)
+    meter.expect(dict.fromkeys(range(6), 10))
+    running = asyncio.create_task(drain_all(range(6), drain, meter, 3))  # type: ignore[arg-type]
+    await until(lambda: len(meter.in_work) == 3)
+    for ledger_id in (1, 2, 3, 4, 5):  # 0 holds up nobody
+        drain.gates[ledger_id].set()
+    await until(lambda: set(meter.in_work) == {0})
+    drain.gates[0].set()
+    await running
+    assert drain.most == 3
+    assert dict(meter.blocked) == {1: "odd", 3: "odd", 5: "odd"}
+
+
+async def test_a_cancelled_drain_leaves_nothing_in_work() -> None:
+    drain, meter = Drain(), DrainMeter(asyncio.get_running_loop().time)
+    meter.expect(dict.fromkeys(range(6), 10))
+    running = asyncio.create_task(drain_all(range(6), drain, meter, 2))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert meter.in_work == {}
+    assert set(meter.blocked) == {0, 1}

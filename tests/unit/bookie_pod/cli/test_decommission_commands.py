@@ -1,0 +1,66 @@
+"""The command lines of decommission, recover and cookies: what is refused before anything is connected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.cli.cluster.decommission_run import AdminAccess, read_ledger_ids
+from bookie_pod.cli.cluster.drain_view import duration, shown_size
+from bookie_pod.cli.cluster.recover_run import bookie_ids
+from bookie_pod.cli.main import run
+from bookie_protocol.errors import InvalidConfiguration
+
+NOWHERE = ("--metadata", "file:///does/not/exist")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("decommission", "b:1", "--plan", "--undo"), "one of --plan, --status and --undo"),
+        (("decommission", "b:1", "--live", "--stopped"), "one of --stopped and --live"),
+        (("decommission", "b:1", "--accept-loss", "/does/not/exist"), "--accept-loss /does/not/exist: No such file"),
+        (("recover", "b:1,,c:1", "-f"), "'' is no bookie id"),
+        (("recover", "a/b", "-q"), "'a/b' is no bookie id"),
+        (("safety-check", "a b"), "'a b' is no bookie id"),
+        (("cookie", "generate", "a/b", "-j", "/j", "-l", "/l", "-o", "/tmp/x"), "'a/b' is no bookie id"),
+        (("cookie", "generate", "b:1", "-j", "/j,,", "-l", "/l", "-o", "/tmp/x"), "no list of directories"),
+    ],
+)
+def test_what_makes_no_sense(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(("cluster", *arguments, *NOWHERE)) == 1
+    assert words in capsys.readouterr().err
+
+
+def test_ids_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "lost"
+    file.write_text("7\n8 9\n\n7\n")
+    assert read_ledger_ids(str(file)) == {7, 8, 9}
+    for text in ("7\n-1", "seven", "", "²"):
+        file.write_text(text)
+        with pytest.raises(InvalidConfiguration, match="--accept-loss"):
+            read_ledger_ids(str(file))
+
+
+def test_files_that_are_no_certificates(tmp_path: Path) -> None:
+    file = tmp_path / "ca"
+    file.write_text("nothing")
+    cluster: object = type("Cluster", (), {"service": None})()
+    for path in (str(file), str(tmp_path / "missing")):
+        with pytest.raises(InvalidConfiguration, match="--ca-file"):
+            AdminAccess(ca_file=path).open(cluster)  # type: ignore[arg-type]
+    with pytest.raises(InvalidConfiguration, match="--token-file"):
+        AdminAccess(token_file=str(tmp_path / "missing")).open(cluster)  # type: ignore[arg-type]
+
+
+def test_words_for_people() -> None:
+    assert [shown_size(n) for n in (0, 999, 1000, 1_234_567, 5 * 10**18)] == [
+        "0 B",
+        "999 B",
+        "1.0 KB",
+        "1.2 MB",
+        "5000.0 PB",
+    ]
+    assert [duration(s) for s in (0.4, 59.4, 60, 3599, 7500)] == ["0 s", "59 s", "1 min", "59 min", "2 h 5 min"]
+    assert bookie_ids(" b:1, c:1 ") == {"b:1", "c:1"}
