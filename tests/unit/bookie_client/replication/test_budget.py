@@ -1,0 +1,79 @@
+"""What copies may take: bytes in flight over all fragments of one replicator, and bytes a second."""
+
+import asyncio
+
+import pytest
+
+from bookie_client.replication.copying import CopyLimits
+from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
+from bookie_client.replication.throttle import ReplicationThrottle
+from bookie_client.writing.window import Window
+from tests.unit.bookie_client.replication.cluster import PASSWORD
+from tests.unit.bookie_client.replication.test_replicate import fragment_of
+
+
+@pytest.fixture
+def peaks(monkeypatch):
+    """The most bytes and pieces that any window held at once."""
+    seen = {"bytes": 0, "pieces": 0}
+
+    class Watched(Window):
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            if name in ("nbytes", "entries"):
+                key = "bytes" if name == "nbytes" else "pieces"
+                seen[key] = max(seen[key], value)
+
+    monkeypatch.setattr("bookie_client.replication.copying.Window", Watched)
+    return seen
+
+
+async def equal_entries(client, count, size, **quorums):
+    async with client.create(password=PASSWORD, **{"ensemble": 3, "write_quorum": 3, "ack_quorum": 3, **quorums}) as it:
+        await it.append_many([bytes(size)] * count)
+    return it.ledger_id
+
+
+@pytest.mark.parametrize("write_quorum", [3, 2], ids=["batches", "singles"])
+async def test_bytes_in_flight_are_bounded_over_all_fragments(models, peaks, write_quorum):
+    await models.add(*"abcde")
+    async with models.client() as client:
+        ids = [
+            await equal_entries(client, 400, 1_000, write_quorum=write_quorum, ack_quorum=write_quorum)
+            for _ in range(4)
+        ]
+        replicator = FragmentReplicator(client, ReplicationOptions(max_bytes_in_flight=200_000))
+        parts = [await fragment_of(client, ledger_id) for ledger_id in ids]
+        await asyncio.gather(*(replicator.replicate(part, {0: part.ensemble[0]}) for part in parts))
+        assert 100_000 < peaks["bytes"] <= 200_000
+        limits = replicator._limits
+        assert (limits.window.nbytes, limits.window.entries) == (0, 0)
+
+
+async def test_an_entry_larger_than_the_budget_passes_alone(models, peaks):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await equal_entries(client, 5, 300_000)
+        part = await fragment_of(client, ledger_id)
+        replicator = FragmentReplicator(client, ReplicationOptions(max_bytes_in_flight=10_000))
+        assert (await replicator.replicate(part, {0: part.ensemble[0]})).entries == 5
+        assert peaks["pieces"] == 1
+
+
+async def test_copies_keep_to_the_throttle(models):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await equal_entries(client, 300, 1_000)
+        part = await fragment_of(client, ledger_id)
+        options = ReplicationOptions(throttle=ReplicationThrottle(bytes_per_second=600_000))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        result = await FragmentReplicator(client, options).replicate(part, {0: part.ensemble[0]})
+        # The last piece, a quarter of a second's budget, need not be waited for.
+        assert loop.time() - began >= (result.nbytes - 150_000) / 600_000
+
+
+def test_small_pieces_are_as_many_as_keep_the_disks_busy():
+    throttle = ReplicationThrottle()
+    assert CopyLimits.of(1, throttle, 10, True).window._max_entries == 819
+    assert CopyLimits.of(1, throttle, 2_000, True).window._max_entries == 16
