@@ -313,3 +313,32 @@ def test_a_quarantine_is_remembered_and_ends_when_the_log_is_removed_by_hand() -
     assert not rig.gc.state().quarantined
     rig.restart()
     assert not rig.gc.state().quarantined
+
+
+# --- a lost index -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reference", [False, True], ids=["our logs", "logs of the reference"])
+def test_an_index_that_was_lost_makes_no_log_garbage(reference: bool) -> None:
+    """No row is left of anything. What the metadata service places here stays; what it deleted long ago goes."""
+    rig = GcRig()
+    mixed, whole, dead = rig.write([1, 2], 10), rig.write([3], 10), rig.write([4], 10)
+    rig.restart()
+    if reference:
+        for log_id in (mixed, whole, dead):
+            rig.bookie.files.corrupt(rig.path(log_id), 20, bytes(8))
+    for ledger_id in range(1, 5):
+        rig.storage.delete_ledger(ledger_id)
+    rig.storage.flush()
+    rig.delete(2, 4)
+    before = {log_id: rig.bookie.files.read_bytes(rig.path(log_id)) for log_id in (mixed, whole)}
+    for _ in range(3):
+        rig.force()
+        assert {log_id: rig.bookie.files.read_bytes(rig.path(log_id)) for log_id in (mixed, whole)} == before
+        assert not rig.logs.exists(dead)
+        assert "not in the index here" in rig.gc.report(mixed).reason
+        rig.restart()
+    rig.metadata.down = True
+    rig.force()
+    assert rig.logs.exists(mixed)
+    assert rig.logs.exists(whole)
