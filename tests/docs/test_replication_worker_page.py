@@ -1,4 +1,4 @@
-"""docs/autorecovery.md: commands and paths exist, so do keys and phases; metrics are exported under these names."""
+"""docs/replication-worker.md: commands and paths exist, so do keys and phases; metrics are exported under these names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_pod.server.http.admin.routes import CLUSTER
 from bookie_protocol.errors import BookieUnavailable
 
-PAGE = (Path(__file__).parents[2] / "docs" / "autorecovery.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "replication-worker.md").read_text()
 LINES = [line.strip() for line in PAGE.splitlines() if line.startswith("    ")]
 COMMANDS = [line for line in LINES if line.startswith("bookie ")]
 CALLS = [line for line in LINES if line.startswith("curl ")]
