@@ -42,6 +42,7 @@ _log = structlog.get_logger(__name__)
 
 RESIGN_SECONDS: Final = 2.0
 STAND_AGAIN_SECONDS: Final = 1.0
+LONGEST_PAUSE: Final = 30.0
 
 
 class Auditor:
@@ -88,15 +89,18 @@ class Auditor:
             tasks.create_task(self._serve(), name="auditor")
 
     async def _serve(self) -> None:
+        pause = STAND_AGAIN_SECONDS
         while True:
             self._metrics.stood_for_election()
             try:
                 auditorship = await self._service.auditor_election.elect(self.bookie_id)
+                pause = STAND_AGAIN_SECONDS
                 await self._hold(auditorship)
                 _log.warning("no longer the auditor", bookie_id=self.bookie_id)
             except MetadataError as error:
-                _log.warning("cannot stand for auditor", reason=str(error))
-            await asyncio.sleep(STAND_AGAIN_SECONDS)
+                _log.warning("cannot stand for auditor", reason=str(error), again_in_s=pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _hold(self, auditorship: Auditorship) -> None:
         """Do the work until the vote is lost."""

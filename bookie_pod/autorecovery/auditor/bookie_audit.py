@@ -55,7 +55,7 @@ class AuditResult:
     marked_before: int = 0
     locked: int = 0
     damaged: int = 0
-    """Ledgers whose metadata cannot be read."""
+    """Ledgers whose metadata, mark or lock cannot be read."""
     marked_bytes: int = 0
     publish_ms: float = 0.0
     """Time spent on marking, all ledgers together."""
@@ -125,8 +125,10 @@ class BookieAudit:
             result.marked_bytes += metadata.length
         elif outcome is Marked.ALREADY:
             result.marked_before += 1
-        else:
+        elif outcome is Marked.LOCKED:
             result.locked += 1
+        else:
+            result.damaged += 1
 
 
 async def ledger_ids(ledgers: LedgerStore, first: int = 0) -> AsyncGenerator[int, None]:

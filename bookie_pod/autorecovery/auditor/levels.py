@@ -49,9 +49,13 @@ class Levels:
             self.disabled = float(not await self._service.under_replication.is_enabled())
             self.auditor_id = await self._service.auditor_election.current_auditor()
             self.no_auditor = float(self.auditor_id is None)
-            await self._count()
         except MetadataError:
             self.disabled = self.no_auditor = self.marked = math.nan
+            return
+        try:
+            await self._count()
+        except MetadataError:
+            self.marked = math.nan
 
     async def _count(self) -> None:
         if not self._is_auditor():

@@ -3,6 +3,7 @@
 Invariants
 - A ledger whose mark names the bookies already is left as it is, and so is one that somebody has locked: a worker is
   at it, and will look at all of it.
+- A mark or lock that cannot be read stops nobody but its own ledger: it is told in the log.
 - What an audit finds on a locked ledger is not forgotten: it is looked at again when the lock is gone, against the
   metadata of that moment. At most `MAX_DEFERRED` wait; beyond that a ledger is marked at once, which costs a worker a
   second look and nothing else.
@@ -23,7 +24,7 @@ from typing import Final
 import structlog
 
 from bookie_pod.autorecovery.auditor.schedule import Clock
-from bookie_protocol.errors import MetadataError, MetadataNotFound
+from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataNotFound
 from bookie_protocol.metadata_service.interface import MetadataService
 
 _log = structlog.get_logger(__name__)
@@ -38,6 +39,8 @@ class Marked(Enum):
     NEW = "marked"
     ALREADY = "marked before"
     LOCKED = "locked"
+    UNREADABLE = "unreadable"
+    """The mark or the lock of the ledger cannot be read; nothing was done."""
 
 
 class Marker:
@@ -63,12 +66,16 @@ class Marker:
 
     async def mark(self, ledger_id: int, replicas: Collection[str]) -> Marked:
         """Mark these copies as missing; none: the ledger breaks the placement policy."""
-        found = await self._marks.read(ledger_id)
-        if found is not None and set(replicas) <= set(found.replicas):
-            return Marked.ALREADY
-        if await self._marks.locked_by(ledger_id) is not None:
-            return Marked.LOCKED
-        await self._mark(ledger_id, replicas)
+        try:
+            found = await self._marks.read(ledger_id)
+            if found is not None and set(replicas) <= set(found.replicas):
+                return Marked.ALREADY
+            if await self._marks.locked_by(ledger_id) is not None:
+                return Marked.LOCKED
+            await self._mark(ledger_id, replicas)
+        except MetadataDamaged as error:
+            _log.error("a ledger cannot be marked", ledger=ledger_id, bookies=sorted(replicas), reason=str(error))
+            return Marked.UNREADABLE
         return Marked.NEW
 
     async def mark_lost(self, ledger_id: int, bookies: Collection[str]) -> Marked:
@@ -104,8 +111,8 @@ class Marker:
             return lost
         try:
             return lost & (await self._service.ledgers.read(ledger_id)).value.all_bookies()
-        except MetadataNotFound:
-            return set()  # deleted
+        except (MetadataNotFound, MetadataDamaged):
+            return set()  # deleted, or of no use to any worker
 
     async def _mark(self, ledger_id: int, replicas: Collection[str]) -> None:
         await self._marks.mark(ledger_id, sorted(replicas), ctime_ms=self._clock.now_ms() if self._store_time else None)

@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from random import Random
 from typing import Final
 
+import structlog
+
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import Adherence, ClusterView, PlacementPolicy, ReplacementRequest
 from bookie_client.replication.fragments import quorums_of
@@ -25,6 +27,8 @@ from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
 from bookie_protocol.metadata_service.interface import LedgerStore
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+
+_log = structlog.get_logger(__name__)
 
 VIEW_SECONDS: Final = 30.0
 """How long one view of the cluster serves."""
@@ -104,8 +108,11 @@ async def count_overdue(marks: AsyncIterator[UnderreplicatedLedger], now_ms: int
         return 0
     oldest = now_ms - grace_period_s * MS
     count = 0
-    async for mark in marks:
-        count += mark.ctime_ms is not None and mark.ctime_ms < oldest
+    try:
+        async for mark in marks:
+            count += mark.ctime_ms is not None and mark.ctime_ms < oldest
+    except MetadataDamaged as error:
+        _log.error("marks could be counted in part only", reason=str(error))
     return count
 
 

@@ -99,14 +99,14 @@ class ReplicasCheck:
         await self._metadata_pace.read(0)
         try:
             metadata = (await self._service.ledgers.read(ledger_id)).value
+            if not metadata.is_closed:
+                return Look({"open": 1})
+            if await self._service.under_replication.read(ledger_id) is not None:
+                return Look({"marked_before": 1})
         except MetadataNotFound:
             return Look({"deleted": 1})
         except MetadataDamaged:
             return Look({"ledgers": 1, "could_not_tell": 1})
-        if not metadata.is_closed:
-            return Look({"open": 1})
-        if await self._service.under_replication.read(ledger_id) is not None:
-            return Look({"marked_before": 1})
         return metadata
 
     async def _compare(self, metadata: LedgerMetadata) -> Look:

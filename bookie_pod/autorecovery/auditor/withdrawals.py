@@ -27,7 +27,7 @@ import structlog
 from bookie_client.replication.report import LedgerReport, ReplicaVerdict
 from bookie_pod.autorecovery.auditor.bookie_audit import Known
 from bookie_pod.autorecovery.auditor.ledgers_check import MISSING, Checker
-from bookie_protocol.errors import MetadataError, MetadataExists, PodkeeperError
+from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataExists, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
@@ -65,6 +65,8 @@ class Withdrawals:
             self.is_running = True
             try:
                 await self.withdraw()
+            except MetadataDamaged as error:
+                _log.error("marks of bookies that are back are left to the workers", reason=str(error))
             except MetadataError as error:
                 _log.warning("marks could not be looked at", reason=str(error), again_in_s=PAUSE_SECONDS)
                 await asyncio.sleep(PAUSE_SECONDS)

@@ -8,6 +8,8 @@ import pytest
 
 from bookie_pod.autorecovery.auditor.control import set_enabled, trigger_audit
 from bookie_protocol.errors import Refused
+from bookie_protocol.metadata_service.tree.under_replication.names import mark_path
+from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.auditor_rig import QUIET, AuditorRig, R, audits, ledger
 
 LEDGERS = (
@@ -232,3 +234,19 @@ async def test_the_periodic_audit_runs_again(rig: AuditorRig) -> None:
     auditor = await rig.auditor("a1", QUIET, auditor_bookie_check_interval_s=2)
     first = audits(auditor.status())
     await rig.until(lambda: audits(auditor.status()) >= first + 2000)
+
+
+async def test_a_mark_that_cannot_be_read_holds_up_no_other_ledger(rig: AuditorRig) -> None:
+    await rig.store(*LEDGERS)
+    await rig.marks.mark(1, ("b1:1",), ctime_ms=5)
+    node = f"{rig.service.root}/underreplication/ledgers{mark_path(1)}"
+    await rig.service.tree.set(node, b"{ nonsense", ANY_VERSION)
+    auditor = await rig.auditor(lost_bookie_recovery_delay_s=1)
+    before = audits(auditor.status())
+    await rig.leave("b0:1")
+    await rig.until(lambda: audits(auditor.status()) > before)
+    counts = auditor.status().checks[0].runs.last
+    assert counts is not None
+    assert (counts.counts["marked"], counts.counts["damaged"]) == (2, 1)
+    await rig.service.tree.set(node, b"", ANY_VERSION)
+    assert await rig.marked() == {1: (), 3: ("b0:1",), 2**40: ("b0:1",)}
