@@ -2,9 +2,9 @@
 
     python -m benchmarks.replication --size 1024 --mebibytes 200
 
-Bookies are processes on one disk. A ledger is written, then its second replica is moved to the spare bookie, and back,
-`--rounds` times. Every byte that arrives is written twice by the target, to its journal and to its entry log; the raw
-limit writes the same bytes once, in groups of 1 MiB with `fdatasync` behind each.
+Bookies are processes on one disk. Ledgers are written, then their second replicas are moved to the spare bookie, and
+back, `--rounds` times. Every byte that arrives is written twice by the target, to its journal and to its entry
+log; the raw limit writes the same bytes once, in groups of 1 MiB with `fdatasync` behind each.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def raw_mib_per_second(directory: Path, mebibytes: int) -> float:
 
 
 async def written(client: Client, options: dict[str, Any]) -> int:
-    """A closed ledger of `--mebibytes` of payload."""
-    payload, left = Random(1).randbytes(options["size"]), options["mebibytes"] * MIB // options["size"]
+    """A closed ledger with its share of `--mebibytes` of payload."""
+    payload, share = Random(1).randbytes(options["size"]), options["mebibytes"] * MIB // options["ledgers"]
+    left = max(1, share // options["size"])
     quorum = options["write_quorum"]
     ledger = await client.create(ensemble=options["ensemble"], write_quorum=quorum, ack_quorum=quorum)
     async with ledger:
@@ -66,26 +67,33 @@ def cpu_seconds(processes: Sequence[psutil.Process]) -> list[float]:
 
 
 async def move(
-    client: Client, ledger_id: int, options: dict[str, Any], bookies: list[psutil.Process]
+    client: Client, ledger_ids: Sequence[int], options: dict[str, Any], bookies: list[psutil.Process]
 ) -> dict[str, Any]:
-    """Moves the replica at position 1 to whichever bookie is spare."""
+    """Moves the replicas at position 1 to whichever bookie is spare."""
     throttle = ReplicationThrottle(options["throttle"] * MIB if options["throttle"] else None)
     limits = ReplicationOptions(
         entry_batch_size=options["entries"], batch_reads=options["batch_reads"], throttle=throttle
     )
-    metadata = await client.metadata(ledger_id)
-    (fragment,) = fragments(ledger_id, metadata, -1)
+    replicator, room = FragmentReplicator(client, limits), asyncio.Semaphore(options["at_once"])
+
+    async def one(ledger_id: int) -> tuple[int, int]:
+        async with room:
+            (fragment,) = fragments(ledger_id, await client.metadata(ledger_id), -1)
+            result = await replicator.replicate(fragment, {1: fragment.ensemble[1]})
+            return result.entries, result.nbytes
+
     processes = [psutil.Process(), *bookies]
     before = cpu_seconds(processes)
     began = time.perf_counter()
-    result = await FragmentReplicator(client, limits).replicate(fragment, {1: fragment.ensemble[1]})
+    moved = await asyncio.gather(*map(one, ledger_ids))
     seconds = time.perf_counter() - began
-    mebibytes = result.nbytes / MIB
-    cpu = [(now - then) * 1e6 / result.entries for now, then in zip(cpu_seconds(processes), before, strict=True)]
+    entries, mebibytes = sum(each[0] for each in moved), sum(each[1] for each in moved) / MIB
+    cpu = [(now - then) * 1e6 / entries for now, then in zip(cpu_seconds(processes), before, strict=True)]
     return {
         "seconds": seconds,
         "mib_per_second": mebibytes / seconds,
-        "entries_per_second": result.entries / seconds,
+        "entries_per_second": entries / seconds,
+        "ledgers_per_second": len(ledger_ids) / seconds,
         "client_cpu_us_per_entry": cpu[0],
         "bookies_cpu_us_per_entry": cpu[1:],
     }
@@ -96,10 +104,10 @@ async def measure(environment: Environment, bookies: list[BookieProcess], option
     processes = [psutil.Process(bookie.pid) for bookie in bookies]
     settings = ClientOptions(protocol_version=int(options["protocol"][1]))
     async with Client(environment.metadata_uri, settings, random=Random(1)) as client:
-        ledger_id = await written(client, options)
+        ledger_ids = [await written(client, options) for _ in range(options["ledgers"])]
         rounds = []
         for _ in range(options["rounds"]):
-            rounds.append(await move(client, ledger_id, options, processes))
+            rounds.append(await move(client, ledger_ids, options, processes))
             click.echo(json.dumps(rounds[-1]), err=True)
     return {"options": options, "rounds": rounds}
 
@@ -107,7 +115,9 @@ async def measure(environment: Environment, bookies: list[BookieProcess], option
 @click.command()
 @click.option("--dir", "parent", type=click.Path(path_type=Path), help="Parent of the data directories.")
 @click.option("--size", default=1024, help="Bytes of an entry.")
-@click.option("--mebibytes", default=200, help="Payload of the ledger.")
+@click.option("--mebibytes", default=200, help="Payload of all ledgers.")
+@click.option("--ledgers", default=1)
+@click.option("--at-once", default=8, help="Ledgers that are moved at the same time.")
 @click.option("--ensemble", default=2)
 @click.option("--write-quorum", default=2, help="Less than the ensemble: single reads.")
 @click.option("--entries", default=2_000, help="Entries of one read, at most.")

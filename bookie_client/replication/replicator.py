@@ -243,7 +243,7 @@ class FragmentReplicator:
         ensemble = fragment.ensemble
         if targets.chosen:
             ensemble = await exchange_bookies(self._client, stored, fragment, targets.chosen)
-        _log.info(
+        _log.debug(
             "fragment restored",
             ledger=fragment.ledger_id,
             first_entry=fragment.first_entry,
