@@ -15,6 +15,9 @@ Threads: event loop.
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -46,6 +49,11 @@ class TakenOver(Refused):
 def now_ms() -> int:
     """Milliseconds since the epoch, for people: nothing is decided by it."""
     return int(time.time() * 1000)
+
+
+def coordinator_name() -> str:
+    """A name for one coordinator that no other has: host, process and a random end."""
+    return f"{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(3)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +115,7 @@ class DecommissionStore:
             accepted_losses=tuple(sorted(request.accepted_losses)),
         )
         version = await self._active.create(record.bookie_id, encode_record(record))
-        return HeldRecord(self, record, version)
+        return HeldRecord(self, record, version, owner=request.coordinator)
 
     async def _take_over(self, request: DecommissionRequest, found: Versioned[DecommissionRecord]) -> HeldRecord:
         if found.value.phase is Phase.UNDOING:
@@ -118,6 +126,7 @@ class DecommissionStore:
             await held.advance(CookieGone())  # by its coordinator, which did not live to say so
         if held.phase is not Phase.DONE:
             await held.store(replace(found.value, accepted_losses=losses), Resumed(request.coordinator))
+        held.owner = request.coordinator
         return held
 
     async def _cookie_is_gone(self, bookie_id: str) -> bool:
@@ -154,7 +163,11 @@ class DecommissionStore:
 class HeldRecord:
     """A record that this coordinator works on; `record` is what is stored."""
 
-    def __init__(self, store: DecommissionStore, record: DecommissionRecord, version: int) -> None:
+    def __init__(
+        self, store: DecommissionStore, record: DecommissionRecord, version: int, *, owner: str | None = None
+    ) -> None:
+        """`owner`: the coordinator that holds it, which nobody else is; None: whoever finds it changed looks again."""
+        self.owner = owner
         self._store = store
         self._version = version
         self._turn = asyncio.Lock()
@@ -199,7 +212,7 @@ class HeldRecord:
         self.record = record
 
     def _is_ours(self, stored: DecommissionRecord) -> bool:
-        return stored.coordinator == self.record.coordinator and stored.phase is not Phase.UNDOING
+        return stored.coordinator == self.owner and stored.phase is not Phase.UNDOING
 
     @staticmethod
     def _who(record: DecommissionRecord, found: Versioned[DecommissionRecord] | None) -> str:

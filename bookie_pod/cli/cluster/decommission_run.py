@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
 import ssl
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,7 +17,7 @@ from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.plan import DecommissionPlan, make_plan
 from bookie_pod.autorecovery.decommission.presence import HttpBookieAdmin
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Form, Phase
-from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
+from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, coordinator_name
 from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_pod.cli.cluster.drain_view import duration, shown_size, while_draining
 from bookie_pod.cli.connection import Cluster
@@ -93,11 +91,6 @@ def _words(path: str, option: str) -> list[str]:
     if not words:
         raise InvalidConfiguration(f"{option} {path}: the file is empty")
     return words
-
-
-def coordinator_name() -> str:
-    """Who works on a decommission, for people."""
-    return f"{socket.gethostname()}/{os.getpid()}"
 
 
 # --- carrying it out ------------------------------------------------------------------------------------------

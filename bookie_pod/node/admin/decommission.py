@@ -13,8 +13,6 @@ Source: reference auto-recovery, sections 8 and 9.
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -57,7 +55,6 @@ class Decommissions:
         self._config = config
         self._admin = admin
         self._cookies = CookieAdmin(self._service)
-        self._name = f"{socket.gethostname()}/{os.getpid()}"
         self._jobs: dict[str, asyncio.Task[None]] = {}
         self._problems: dict[str, str] = {}
         self._recovery: asyncio.Task[None] | None = None
@@ -78,7 +75,11 @@ class Decommissions:
         """Returns when its record is stored: from then on it can be followed and resumed."""
         from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
         from bookie_pod.autorecovery.decommission.plan import make_plan
-        from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
+        from bookie_pod.autorecovery.decommission.store import (
+            DecommissionRequest,
+            DecommissionStore,
+            coordinator_name,
+        )
 
         self._check_room(bookie_id)
         if bookie_id in self._jobs:
@@ -90,7 +91,7 @@ class Decommissions:
         coordinator = Coordinator(
             Parts(self._service, await self._mover(), self._bookie_admin(), self._drain_options())
         )
-        request = DecommissionRequest(bookie_id, self._name, delete_cookie)
+        request = DecommissionRequest(bookie_id, coordinator_name(), delete_cookie)
         self._check_room(bookie_id)  # others may have come while the plan was made
         if bookie_id not in self._jobs:
             self._problems.pop(bookie_id, None)

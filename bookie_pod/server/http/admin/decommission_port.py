@@ -31,7 +31,7 @@ class DecommissionState:
     form: str | None
     """live: it serves reads meanwhile; stopped: it is registered nowhere; null: not known yet."""
     coordinator: str
-    """Who works on it, or did last: host and process."""
+    """Who works on it, or did last: host, process and a random end."""
     running_here: bool
     """This bookie works on it."""
     problem: str
