@@ -43,6 +43,7 @@ _log = structlog.get_logger(__name__)
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 SETTING_PAUSE: Final = 30.0
+SAVE_PAUSE: Final = 2.0
 _LOOKS: Final = 5
 
 
@@ -81,7 +82,7 @@ class LostBookies:
         self._on_return = on_return
         self._groups: dict[BookieGroup, BookieSet] = {}
         self._wake = asyncio.Event()
-        self._unsaved = False
+        self._unsaved = asyncio.Event()
         self._next_periodic_ms: int | None = 0
         self.membership = Membership(initial_delay_s)
         self.runs = Runs()
@@ -100,7 +101,7 @@ class LostBookies:
 
     def expect(self, bookies: Iterable[str]) -> None:
         if self.membership.expect(bookies, self._clock.now_ms()):
-            self._unsaved = True
+            self._unsaved.set()
             self._wake.set()
 
     @property
@@ -108,11 +109,6 @@ class LostBookies:
         """When the next audit is due if nothing happens until then."""
         times = [time for time in (self._next_periodic_ms, self.membership.next_deadline_ms()) if time is not None]
         return min(times, default=None)
-
-    def request(self) -> None:
-        """An audit now, within the delays as they are."""
-        self._next_periodic_ms = 0
-        self._wake.set()
 
     # --- running ------------------------------------------------------------------------------------------------
 
@@ -130,7 +126,7 @@ class LostBookies:
         back = {bookie: since for bookie, since in absences.items() if self.is_available(bookie)}
         if back:
             self._on_return(back)
-            self._unsaved = True
+            self._unsaved.set()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -139,13 +135,13 @@ class LostBookies:
             tasks.create_task(self._follow(BookieGroup.READ_ONLY))
             tasks.create_task(self._follow_delay())
             tasks.create_task(self._audit_when_due())
+            tasks.create_task(self._save_when_changed())
 
     async def _audit_when_due(self) -> None:
         pause = FIRST_PAUSE
         while True:
             self._wake.clear()
             try:
-                await self._save()
                 if self._is_due():
                     await self._enabled.wait()
                     await self._audit()
@@ -203,21 +199,25 @@ class LostBookies:
             return
         known = (await self._service.bookies.list(BookieGroup.ALL)).bookies
         gone = [bookie for bookie in unnamed if bookie not in known]
-        self.membership.forget(gone)
-        self._unsaved = self._unsaved or bool(gone)
+        if gone:
+            self.membership.forget(gone)
+            self._unsaved.set()
 
     def _fail(self, error: MetadataError) -> None:
         failure = Failure(self._clock.now_ms(), " ".join(str(error).split())[:500])
         self.runs = Runs(self._auditor_id, None, self.runs.last, failure)
 
-    async def _save(self) -> None:
-        if self._unsaved:
-            self._unsaved = False
+    async def _save_when_changed(self) -> None:
+        """A task of its own: times of loss count while an audit runs, and while auto-recovery is disabled."""
+        while True:
+            await self._unsaved.wait()
+            self._unsaved.clear()
             try:
                 await self._records.write_absences(self.membership.since_ms())
-            except MetadataError:
-                self._unsaved = True
-                raise
+            except MetadataError as error:
+                _log.warning("times of loss could not be stored", reason=str(error), again_in_s=SAVE_PAUSE)
+                self._unsaved.set()
+                await asyncio.sleep(SAVE_PAUSE)
 
     # --- who is there -------------------------------------------------------------------------------------------
 
@@ -260,7 +260,7 @@ class LostBookies:
         if not change:
             return
         self._tell(change)
-        self._unsaved = True
+        self._unsaved.set()
         self._wake.set()
 
     def _tell(self, change: Change) -> None:

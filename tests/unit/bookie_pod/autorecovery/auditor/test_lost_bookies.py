@@ -143,6 +143,26 @@ async def test_nothing_is_marked_while_auto_recovery_is_disabled(rig: AuditorRig
     await rig.until_marked(NAMING_B0)
 
 
+async def test_delays_run_while_auto_recovery_is_disabled_and_go_on_with_the_next_auditor(rig: AuditorRig) -> None:
+    await rig.store(*LEDGERS)
+    first = await rig.auditor("a1", lost_bookie_recovery_delay_s=5)
+    await set_enabled(rig.service, False)
+    await rig.leave("b0:1")
+    await rig.until(lambda: any(each.is_lost for each in first.status().absent))
+    since = first.status().absent[0].since_ms
+    await rig.leave("b4:1")  # the first audit waits by now
+    await rig.until(lambda: len(first.status().absent) == 2)
+    await asyncio.sleep(0.1)
+    await rig.stop("a1")
+    second = await rig.auditor("a2", elected=False)
+    await rig.until(lambda: len(second.status().absent) == 2)
+    assert second.status().absent[0].since_ms == since
+    assert second.status().absent[1].since_ms < (second.status().elected_ms or 0)
+    assert await rig.marked() == {}
+    await set_enabled(rig.service, True)
+    await rig.until_marked({**NAMING_B0, 3: ("b0:1", "b4:1"), 4: ("b4:1",)})
+
+
 async def test_turning_read_only_is_no_loss(rig: AuditorRig) -> None:
     await rig.store(*LEDGERS)
     auditor = await rig.auditor()
