@@ -14,14 +14,21 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
+from bookie_protocol.errors import MetadataError
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
     from bookie_pod.autorecovery.start import RunningAutoRecovery
+
+RETRY_S: Final = 5.0
+
+_log = structlog.get_logger(__name__)
 
 
 async def start_auto_recovery(
@@ -37,9 +44,15 @@ async def start_auto_recovery(
     await asyncio.to_thread(importlib.import_module, "bookie_pod.autorecovery.start")
     from bookie_pod.autorecovery.start import start
 
-    running = await start(config, metadata, registry, bookie_id, embedded=True)
-    run(_watch(running))
-    return running
+    while True:
+        try:
+            running = await start(config, metadata, registry, bookie_id, embedded=True)
+        except MetadataError as error:
+            _log.warning("auto-recovery cannot start yet", reason=str(error))
+            await asyncio.sleep(RETRY_S)
+            continue
+        run(_watch(running))
+        return running
 
 
 async def _watch(running: RunningAutoRecovery) -> None:

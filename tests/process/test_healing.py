@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -218,3 +218,57 @@ async def test_inside_a_bookie_and_for_deleted_ledgers(cluster: ServeCluster, cl
     await read_every_replica(client, ids)
     name = (set(cluster.bookies) - {victim}).pop()
     assert await asyncio.to_thread(cluster.bookies[name].stop) == 0
+
+
+async def test_two_bookies_of_three_are_gone(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
+    """Closed ledgers heal from the third copy. The end of an open one cannot be told: it is told so, and left alone."""
+    await asyncio.to_thread(cluster.add, 5)
+    ids = await write_ledgers(client, 8, (3, 3, 2))
+    async with Client(cluster.uri) as other:
+        ledger = await other.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        await ledger.append_many([PAYLOAD] * ENTRIES)
+        victims = ledger.metadata.last_ensemble[:2]
+        with AutoRecoveryProcess(tmp_path / "one", cluster.uri) as one:
+            await one.ready()
+            cluster.kill(*victims)
+            marks = client.metadata_service.under_replication
+            async with asyncio.timeout(90):
+                while not await only_marked(client, ledger.ledger_id, ids, victims):  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0.2)
+            await until(lambda: one.logged("open ledger is fenced and recovered"), 60)
+            await until(lambda: one.metric("replication_worker_exceptions_RecoveryFailed") >= 1, 60)
+            assert not (await client.metadata(ledger.ledger_id)).is_closed
+            # One of them is back: now its end can be found.
+            await asyncio.to_thread(cluster.start, victims[:1])
+            await healed(client, victims[1:])
+            assert await marks.locks() == {}
+    metadata = await client.metadata(ledger.ledger_id)
+    assert (metadata.is_closed, metadata.last_entry_id) == (True, ENTRIES - 1)
+    await read_every_replica(client, [*ids, ledger.ledger_id])
+
+
+async def only_marked(client: Client, ledger_id: int, others: list[int], gone: Sequence[str]) -> bool:
+    """Whether nobody but this ledger is marked, and none of the others names bookies that are gone."""
+    marked = {mark.ledger_id async for mark in client.metadata_service.under_replication.list()}
+    named = [(await client.metadata(other)).all_bookies().intersection(gone) for other in others]
+    return marked == {ledger_id} and not any(named)
+
+
+async def test_the_metadata_service_goes_away_for_longer_than_sessions_last(
+    cluster: ServeCluster, client: Client, metadata_service: MetadataProcess, tmp_path: Path
+) -> None:
+    await asyncio.to_thread(cluster.add, 4)
+    ids = await write_ledgers(client, 6, (3, 3, 2))
+    victim = (await client.metadata(ids[0])).last_ensemble[0]
+    with AutoRecoveryProcess(tmp_path / "one", cluster.uri) as one:
+        await one.ready()
+        metadata_service.kill()
+        await until(lambda: one.get("/readyz")[0] == 503, 60)
+        await asyncio.sleep(6)
+        assert one.get("/healthz")[0] == 200, "a restart would not help"
+        await asyncio.to_thread(metadata_service.start)
+        await until(lambda: one.get("/readyz")[0] == 200, 60)
+        cluster.kill(victim)
+        await healed(client, [victim])
+        assert one.stop() == 0
+    await read_every_replica(client, ids)

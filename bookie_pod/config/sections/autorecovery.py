@@ -86,8 +86,9 @@ class AutoRecoveryConfig:
         "replicationMaxBytesInFlight", 33_554_432, at_least=1_048_576, at_most=LONG_MAX, own=True
     )
     """Bytes that a worker has read and not yet stored, over all its ledgers."""
-    entry_batch_size: int = key("rereplicationEntryBatchSize", 100, at_least=1, at_most=INT_MAX)
-    """Entries of a ledger that a worker copies at the same time. Apache's default is 10."""
+    entry_batch_size: int = key("rereplicationEntryBatchSize", 2000, at_least=1, at_most=INT_MAX)
+    """Most entries that a worker reads at a time; bytes bound it too, so large entries make smaller pieces. Apache's
+    default is 10."""
     rate_by_bytes: int = key("replicationRateByBytes", 16_777_216, at_least=-1, at_most=INT_MAX)
     """Bytes that a worker copies per second, so that clients hardly notice. 0 or -1: no limit, Apache's default."""
     zk_task_rate_limit: float = key("zkReplicationTaskRateLimit", 0.0, at_least=0)

@@ -1,0 +1,118 @@
+"""When a process of auto-recovery waits, and when it ends to be started anew."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.config.load import load_config
+from bookie_pod.node import auto_recovery_process
+from bookie_pod.node.auto_recovery_process import AutoRecoveryProcess, SessionNotRenewed, name_of_process
+from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataUnavailable, ServerStartFailed
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
+from bookie_protocol.metadata_service.interface import SessionState
+from tests.support.until import until
+
+QUIET = {"httpServerEnabled": "false", "prometheusStatsHttpEnable": "false", "zkTimeout": "2000"}
+
+
+class Watched:
+    """In place of what runs: its session does not come back."""
+
+    async def watch(self) -> str:
+        return "no connection to the metadata service for 61 s"
+
+
+class Session:
+    def __init__(self, state: SessionState) -> None:
+        self.state = state
+
+
+class Service:
+    """As much of a metadata service as is asked for."""
+
+    def __init__(self, state: SessionState = SessionState.EXPIRED) -> None:
+        self.session = Session(state)
+        self.cluster = self
+        self.closed = False
+
+    async def exists(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def process_with(monkeypatch: pytest.MonkeyPatch, service: Service, opened: Service | None) -> AutoRecoveryProcess:
+    """`opened`: the service as a new connection sees it; None: it takes none."""
+
+    async def open_metadata(config: object, uri: str) -> Service:
+        if opened is None:
+            raise MetadataUnavailable("nobody answers")
+        return opened
+
+    monkeypatch.setattr(auto_recovery_process, "open_metadata", open_metadata)
+    monkeypatch.setattr(auto_recovery_process, "PROBE_PAUSE_S", 0.01)
+    process = AutoRecoveryProcess(load_config(environ={}, overrides={**QUIET, "metadataServiceUri": "zk://nowhere/l"}))
+    process._metadata, process._running = service, Watched()  # type: ignore[assignment]
+    return process
+
+
+async def test_it_ends_when_others_get_a_session_and_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Service()
+    process = process_with(monkeypatch, Service(), opened)
+    with pytest.raises(SessionNotRenewed, match="for 61 s, although it takes new connections") as caught:
+        await process._watch()
+    assert caught.value.exit_code is ExitCode.METADATA_SESSION_EXPIRED
+    assert opened.closed
+
+
+@pytest.mark.parametrize("case", ["nobody gets one", "it came back meanwhile"])
+async def test_else_it_waits(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    mine = Service(SessionState.EXPIRED if case == "nobody gets one" else SessionState.CONNECTED)
+    process = process_with(monkeypatch, mine, None if case == "nobody gets one" else Service())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await process._watch()
+
+
+async def test_from_start_to_stop(tmp_path: Path) -> None:
+    owner = await EmbeddedOwner.open(str(tmp_path))
+    server = EmbeddedMetadataServer(owner, "127.0.0.1", 0)
+    await server.start()
+    try:
+        config = load_config(environ={}, overrides={**QUIET, "metadataServiceUri": server.uri()})
+        with pytest.raises(ServerStartFailed, match="there is no cluster at embedded://"):
+            await AutoRecoveryProcess(config).run()
+        service = await auto_recovery_process.open_metadata(config.metadata, server.uri())
+        await service.cluster.initialize()
+        process = AutoRecoveryProcess(config)
+        assert process.unready_reason() == "starting"
+        running = asyncio.create_task(process.run())
+        await until(lambda: process.unready_reason() is None, 20)
+        async with asyncio.timeout(10):
+            while await service.auditor_election.current_auditor() is None:  # noqa: ASYNC110 - no event
+                await asyncio.sleep(0.01)
+        assert process.unhealthy_reason() is None
+        running.cancel()
+        await asyncio.wait({running})
+        assert running.cancelled()
+        assert await service.auditor_election.current_auditor() is None
+        assert process.unready_reason() == "stopping"
+        await service.close()
+    finally:
+        await server.stop()
+        await owner.close()
+
+
+async def test_without_a_metadata_service() -> None:
+    with pytest.raises(InvalidConfiguration, match="metadataServiceUri is not set"):
+        await AutoRecoveryProcess(load_config(environ={}, overrides=QUIET)).run()
+
+
+def test_its_name_is_one_that_javas_tools_can_read() -> None:
+    keys = {"advertisedAddress": "recovery-0.example", "bookiePort": "3333"}
+    assert name_of_process(load_config(environ={}, overrides=keys)) == "recovery-0.example:3333"
