@@ -36,7 +36,7 @@ from bookie_client.replication.copying import CopyLimits, FragmentCopy
 from bookie_client.replication.exchange import closed_fragment, exchange_bookies
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.source_reads import Errors, SourceReads
-from bookie_client.replication.targets import Targets, check_in_place, choose_mending, choose_targets
+from bookie_client.replication.targets import Leaving, Targets, check_in_place, choose_mending, choose_targets
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import BadRequest, MetadataVersionConflict, NotEnoughBookies, PodkeeperError
@@ -105,6 +105,7 @@ class FragmentReplicator:
     def __init__(self, client: Client, options: ReplicationOptions | None = None) -> None:
         self._client = client
         self.options = options = options or ReplicationOptions()
+        self._leaving = Leaving(client)
         self._limits = CopyLimits.of(
             options.max_bytes_in_flight, options.throttle, options.entry_batch_size, options.batch_reads
         )
@@ -141,7 +142,7 @@ class FragmentReplicator:
         async def choose(left_out: Mapping[str, str]) -> Targets:
             if not exchanged:
                 return Targets({}, {})
-            return await choose_targets(self._client, fragment, exchanged, left_out)
+            return await choose_targets(self._client, self._leaving, fragment, exchanged, left_out)
 
         return await self._carry_out(stored, fragment, choose, excluded or {}, refilled, frozenset(bad), progress)
 
@@ -161,7 +162,7 @@ class FragmentReplicator:
         _check_named(fragment, bad or {})
 
         async def choose(left_out: Mapping[str, str]) -> Targets:
-            return await choose_mending(self._client, fragment, bad or {}, left_out)
+            return await choose_mending(self._client, self._leaving, fragment, bad or {}, left_out)
 
         return await self._carry_out(stored, fragment, choose, excluded or {}, {}, frozenset(bad or {}), progress)
 

@@ -2,7 +2,8 @@
 
 Invariants
 - A target is writable, reachable, neither in the ensemble nor excluded: it is connected before anything is copied.
-- A bookie that is being decommissioned is no target, whoever copies.
+- A bookie that is being decommissioned is no target, whoever copies; known after `LEAVING_SECONDS` at the latest. (A
+  decommission looks for ledgers that name its bookie again before it ends.)
 - The placement policy decides, with the client's `random`.
 
 Event loop only.
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import Final, NamedTuple
 
 from bookie_client.client import Client
@@ -23,7 +25,28 @@ from bookie_client.replication.fragments import Fragment
 from bookie_protocol.errors import BookieReadOnly, BookieUnavailable, MetadataNotFound, NotEnoughBookies
 from bookie_protocol.metadata_service.records import DECOMMISSION
 
-MAX_ROUNDS: Final = 8
+LEAVING_SECONDS: Final = 1.0
+"""For how long it counts who is being decommissioned: asking costs as much as copying a small ledger."""
+
+
+class Leaving:
+    """Who is being decommissioned, as one replicator knows it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._names: frozenset[str] = frozenset()
+        self._known_until = -inf
+
+    async def names(self) -> frozenset[str]:
+        """Bookie ids. Raises `MetadataUnavailable`."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._known_until:
+            try:
+                self._names = await self._client.metadata_service.records(DECOMMISSION).names()
+            except MetadataNotFound:
+                self._names = frozenset()
+            self._known_until = now + LEAVING_SECONDS
+        return self._names
 
 
 class Targets(NamedTuple):
@@ -34,10 +57,11 @@ class Targets(NamedTuple):
 
 
 async def choose_targets(
-    client: Client, fragment: Fragment, bad: Mapping[int, str], excluded: Mapping[str, str]
+    client: Client, leaving: Leaving, fragment: Fragment, bad: Mapping[int, str], excluded: Mapping[str, str]
 ) -> Targets:
     """Spares for the bad positions, as many as there are. Raises `NotEnoughBookies` when there is none at all."""
-    placement = await _reachable(client, fragment, bad, excluded, mend=False)
+    view = await _view(client, leaving, excluded)
+    placement = await _reachable(client, fragment, bad, view, mend=False)
     unfilled = {position: placement.unfilled.get(position, "no spare bookie") for position in bad}
     chosen = {
         position: placement.ensemble[position]
@@ -52,15 +76,15 @@ async def choose_targets(
 
 
 async def choose_mending(
-    client: Client, fragment: Fragment, bad: Mapping[int, str], excluded: Mapping[str, str]
+    client: Client, leaving: Leaving, fragment: Fragment, bad: Mapping[int, str], excluded: Mapping[str, str]
 ) -> Targets:
     """The exchanges with which the ensemble obeys the placement policy, and the bad positions are filled; none if it
     obeys already. Raises `NotEnoughBookies` when none help."""
-    view = await _view(client, excluded)
+    view = await _view(client, leaving, excluded)
     report = client.placement.check(fragment.ensemble, fragment.quorums, view)
     if not bad and report.adherence is not Adherence.FAIL:
         return Targets({}, {})
-    placement = await _reachable(client, fragment, bad, excluded, mend=True)
+    placement = await _reachable(client, fragment, bad, view, mend=True)
     chosen = {
         position: bookie for position, bookie in enumerate(placement.ensemble) if bookie != fragment.ensemble[position]
     }
@@ -89,22 +113,17 @@ async def check_in_place(client: Client, bookies: Mapping[int, str]) -> None:
 # --- inside -------------------------------------------------------------------------------------------------------
 
 
-async def _view(client: Client, excluded: Mapping[str, str]) -> ClusterView:
-    try:
-        leaving = await client.metadata_service.records(DECOMMISSION).names()
-    except MetadataNotFound:
-        leaving = frozenset()
-    refused = dict.fromkeys(sorted(leaving), "it is being decommissioned") | dict(excluded)
+async def _view(client: Client, leaving: Leaving, excluded: Mapping[str, str]) -> ClusterView:
+    refused = dict.fromkeys(sorted(await leaving.names()), "it is being decommissioned") | dict(excluded)
     view = await client.cluster_view()
     return replace(view, excluded={**view.excluded, **refused})
 
 
 async def _reachable(
-    client: Client, fragment: Fragment, bad: Mapping[int, str], excluded: Mapping[str, str], *, mend: bool
+    client: Client, fragment: Fragment, bad: Mapping[int, str], view: ClusterView, *, mend: bool
 ) -> Placement:
     """The policy's choice, with bookies that cannot be reached left out."""
     context, policy = client.context, client.placement
-    view = await _view(client, excluded)
     while True:
         request = ReplacementRequest(
             ensemble=fragment.ensemble, failed=bad, quorums=fragment.quorums, cluster=view, random=context.random
