@@ -10,8 +10,7 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
 
@@ -21,6 +20,7 @@ from bookie_client.replication.replicator import FragmentReplicator, Replication
 from bookie_client.replication.report import LedgerReport
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.auditor import Auditor
+from bookie_pod.autorecovery.auditor.schedule import wall_clock_ms
 from bookie_pod.autorecovery.auditor.status import AuditorStatus
 from bookie_pod.autorecovery.daemon import AutoRecovery, AutoRecoveryStatus
 from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, RepairParts
@@ -106,9 +106,13 @@ async def start(
 
 
 def make_worker(
-    metadata: MetadataService, client: Client, options: AutoRecoveryConfig, metrics: ReplicationWorkerMetrics
+    metadata: MetadataService,
+    client: Client,
+    options: AutoRecoveryConfig,
+    metrics: ReplicationWorkerMetrics,
+    clock_ms: Callable[[], int] = wall_clock_ms,
 ) -> ReplicationWorker:
-    """A worker over this client."""
+    """A worker over this client. `clock_ms`: the time of day for marks."""
     progress = WorkerProgress()
     throttle = ReplicationThrottle(options.rate_by_bytes if options.rate_by_bytes > 0 else None)
     reads = options.checker_reads_in_flight if options.checker_reads_in_flight > 0 else MANY_READS
@@ -118,7 +122,7 @@ def make_worker(
         await recover(client, report)
 
     async def mark_lost(ledger_id: int, bookies: Collection[str]) -> None:
-        now = int(time.time() * 1000) if options.store_mark_time else None
+        now = clock_ms() if options.store_mark_time else None
         await marks.mark(ledger_id, sorted(bookies), ctime_ms=now)
 
     check_options = CheckOptions(

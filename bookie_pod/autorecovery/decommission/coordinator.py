@@ -37,7 +37,13 @@ from bookie_pod.autorecovery.decommission.state import (
     SeenWritable,
 )
 from bookie_pod.autorecovery.decommission.stopped import trigger_audit
-from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord, TakenOver
+from bookie_pod.autorecovery.decommission.store import (
+    DecommissionRequest,
+    DecommissionStore,
+    HeldRecord,
+    TakenOver,
+    now_ms,
+)
 from bookie_pod.autorecovery.decommission.survey import survey
 from bookie_protocol.errors import CouldNotTell, Refused
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -74,6 +80,8 @@ class Parts:
     required: Form | None = None
     on_step: Callable[[Phase], None] = lambda phase: None
     """Told of every phase before its work begins."""
+    clock_ms: Callable[[], int] = now_ms
+    """The time of day for the record."""
 
 
 class Coordinator:
@@ -82,7 +90,7 @@ class Coordinator:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._service = parts.service
-        self._store = DecommissionStore(parts.service)
+        self._store = DecommissionStore(parts.service, parts.clock_ms)
         self.watched = Watched()
         self.begun = asyncio.Event()
         """Set once the record is this coordinator's."""
@@ -205,7 +213,9 @@ class Coordinator:
             while pending:
                 if not await self._is_quiet(held, vigil):
                     return
-                await drain_all(sorted(pending), drain, meter, options.ledgers_at_once)
+                await drain_all(
+                    sorted(pending), drain, meter, options.ledgers_at_once, stop=lambda: vigil.seen_writable
+                )
                 await held.note(meter.progress())
                 pending = set(meter.blocked)
                 if not pending - accepted:

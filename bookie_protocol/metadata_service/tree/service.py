@@ -8,6 +8,7 @@ Sources: reference metadata layout, section 2 ("Side effect of merely connecting
 from __future__ import annotations
 
 from contextlib import suppress
+from random import Random
 
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import LedgerLayout, Session
@@ -26,7 +27,7 @@ from bookie_protocol.metadata_service.tree.under_replication.manager import Tree
 
 
 class TreeMetadataService:
-    """Implements `MetadataService` below `root`; owns the tree and closes it."""
+    """Implements `MetadataService` below `root`; owns the tree and closes it. `random`: a simulation passes its own."""
 
     def __init__(
         self,
@@ -34,6 +35,7 @@ class TreeMetadataService:
         root: str,
         layout: LedgerLayout | None,
         options: MetadataServiceOptions | None = None,
+        random: Random | None = None,
     ) -> None:
         options = options or MetadataServiceOptions()
         self.root = root
@@ -43,7 +45,7 @@ class TreeMetadataService:
         self.cookies = TreeCookies(self.tree, root, self.cluster)
         self.ledgers = TreeLedgers(self.tree, root, self.cluster, options.format_version)
         under_replication = UnderReplicationBase(self.tree, root, self.cluster)
-        self.under_replication = TreeUnderReplication(under_replication)
+        self.under_replication = TreeUnderReplication(under_replication, random)
         self.auditor_election = TreeAuditorElection(under_replication)
 
     def records(self, kind: str) -> TreeRecords:

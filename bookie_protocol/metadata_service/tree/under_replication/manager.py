@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import suppress
+from random import Random
 from typing import Final
 
 from bookie_protocol.metadata_service.subscription import Subscription
@@ -28,11 +29,11 @@ RECHECK_SECONDS: Final = 60.0
 
 
 class TreeUnderReplication:
-    """Implements `UnderReplication`."""
+    """Implements `UnderReplication`. `random`: the order in which work is looked for."""
 
-    def __init__(self, base: UnderReplicationBase) -> None:
+    def __init__(self, base: UnderReplicationBase, random: Random | None = None) -> None:
         self._marks = Marks(base)
-        self._locks = Locks(base)
+        self._locks = Locks(base, random)
         self._settings = Settings(base)
 
     # --- marks ------------------------------------------------------------------------------------------------
