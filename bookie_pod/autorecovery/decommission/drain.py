@@ -93,12 +93,23 @@ class DrainMeter:
         return max(estimates)
 
 
-async def drain_all(ledgers: Iterable[int], drain: LedgerDrain, meter: DrainMeter, at_once: int) -> None:
-    """Try each ledger once. What could not be drained is in `meter.blocked` afterwards."""
+async def drain_all(
+    ledgers: Iterable[int],
+    drain: LedgerDrain,
+    meter: DrainMeter,
+    at_once: int,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Try each ledger once. What could not be drained is in `meter.blocked` afterwards.
+
+    `stop`: no further ledger is begun once it says so; those in work are finished.
+    """
     waiting = iter(ledgers)
 
     async def work() -> None:
         for ledger_id in waiting:
+            if stop():
+                return
             copied = meter.begin(ledger_id)
             reason: str | None = "interrupted"
             try:

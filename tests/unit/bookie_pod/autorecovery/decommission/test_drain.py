@@ -108,3 +108,17 @@ async def test_a_cancelled_drain_leaves_nothing_in_work() -> None:
         await running
     assert meter.in_work == {}
     assert set(meter.blocked) == {0, 1}
+
+
+async def test_a_drain_that_is_to_stop_begins_no_further_ledger() -> None:
+    drain, meter = Drain(), DrainMeter(asyncio.get_running_loop().time)
+    meter.expect(dict.fromkeys(range(6), 10))
+    stopping = False
+    running = asyncio.create_task(drain_all(range(6), drain, meter, 2, stop=lambda: stopping))  # type: ignore[arg-type]
+    await until(lambda: set(meter.in_work) == {0, 1})
+    stopping = True
+    for gate in drain.gates.values():
+        gate.set()
+    await running
+    assert dict(meter.blocked) == {1: "odd"}
+    assert meter.progress().ledgers_left == 5
