@@ -6,8 +6,10 @@ Invariants
 - After the session expired the bookie counts as unregistered at once, and is registered again as soon as a
   new session stands. While the metadata service does not answer, this goes on trying: a leader change there
   costs no bookie.
-- A definite no (another session holds the id, the cluster's root is gone) is handed to `on_failure` once, as
-  `RegistrationFailed` (exit code 4); then nothing more is tried.
+- A new session registers only with the cluster of the first one: behind the same address there may be another by now,
+  whose clients would write to this bookie, and whose word on ledgers must not be taken.
+- A definite no (another session holds the id, the cluster's root is gone, it is another cluster) is handed to
+  `on_failure` once, as `RegistrationFailed` (exit code 4); then nothing more is tried.
 
 Threads: event loop only.
 
@@ -24,7 +26,7 @@ from typing import Final
 
 import structlog
 
-from bookie_protocol.errors import MetadataError, MetadataUnavailable, RegistrationFailed
+from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataUnavailable, RegistrationFailed
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService, SessionState
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 
@@ -68,6 +70,8 @@ class RegistrationManager:
         self._wanted: BookieGroup | None = None
         self._status = ServerStatus.UNREGISTERED
         self._sessions_lost = 0
+        self._instance_id: str | None = None
+        self._sessions_checked = 0
         self._turn = asyncio.Lock()
         self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -90,6 +94,7 @@ class RegistrationManager:
         self._wanted = BookieGroup.READ_ONLY if read_only else BookieGroup.WRITABLE
         self._remove_listener = self._service.session.add_listener(self._on_session)
         try:
+            self._instance_id = await self._service.cluster.instance_id(timeout=self._timeout)
             await self._reconcile()
         except MetadataError as error:
             self._wanted = None
@@ -138,12 +143,24 @@ class RegistrationManager:
         async with self._turn:
             while (group := self._wanted) is not None and self._status != _STATUS[group]:
                 sessions_lost = self._sessions_lost
+                await self._check_cluster(sessions_lost)
                 bookies = self._service.bookies
                 await bookies.register(self._bookie_id, group, self._info, timeout=self._timeout)
                 await bookies.unregister(self._bookie_id, _OTHER[group], timeout=self._timeout)
                 if sessions_lost == self._sessions_lost:
                     self._status = _STATUS[group]
                     _log.info("bookie registered", bookie_id=self._bookie_id, group=group.value)
+
+    async def _check_cluster(self, sessions_lost: int) -> None:
+        if self._sessions_checked == sessions_lost:
+            return
+        found = await self._service.cluster.instance_id(timeout=self._timeout)
+        if found != self._instance_id:
+            raise MetadataDamaged(
+                f"the metadata service now serves another cluster (instance id {found or '(none)'}, this bookie belongs"
+                f" to {self._instance_id or '(none)'}): restore the metadata service, or correct metadataServiceUri"
+            )
+        self._sessions_checked = sessions_lost
 
     async def _keep(self) -> None:
         while True:

@@ -48,9 +48,17 @@ class Registry:
         self.registered.set()
 
 
+class Cluster:
+    id: str | None = "11-22"
+
+    async def instance_id(self, *, timeout: float | None = None) -> str | None:
+        return self.id
+
+
 class Rig:
     def __init__(self) -> None:
         self.bookies = Registry()
+        self.cluster = Cluster()
         self.session = DriverSession(1.0)
         self.session.move(SessionState.CONNECTED)
         self.failures: list[RegistrationFailed] = []
@@ -169,4 +177,18 @@ async def test_the_last_wish_wins(rig: Rig) -> None:
     await asyncio.gather(rig.manager.to_read_only(), rig.manager.to_writable(), rig.manager.to_read_only())
     assert rig.manager.status is ServerStatus.READ_ONLY
     assert rig.bookies.steps[-2:] == [("register", R), ("unregister", W)]
+    await rig.manager.deregister()
+
+
+@pytest.mark.parametrize("found", ["33-44", None])
+async def test_another_cluster_behind_the_same_address_gets_no_registration(rig: Rig, found: str | None) -> None:
+    await rig.manager.register()
+    before = len(rig.bookies.steps)
+    rig.cluster.id = found
+    rig.lose_session()
+    async with asyncio.timeout(5):
+        await rig.failed.wait()
+    assert "serves another cluster" in str(rig.failures[0])
+    assert "belongs to 11-22" in str(rig.failures[0])
+    assert len(rig.bookies.steps) == before
     await rig.manager.deregister()
