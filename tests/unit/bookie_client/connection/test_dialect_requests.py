@@ -245,3 +245,14 @@ def test_authentication_of_version_2():
 def test_what_version_2_refuses(build, operation):
     with pytest.raises(BadVersion, match=f"protocol version 2 has no {operation}: use ClientOptions"):
         build(V2Dialect())
+
+
+def test_background_adds_are_those_of_a_recovery_without_its_priority():
+    entry = bytes(40)
+    _, frame = V3Dialect().add_encoder(7, KEY, background=True)(1, 3, entry)
+    request = v3.parse_request(frame[4:])
+    assert (request.addRequest.flag, request.header.priority) == (pb.AddRequest.RECOVERY_ADD, 0)
+    _, frame = V2Dialect().add_encoder(7, KEY, background=True)(1, 3, entry)
+    assert v2.decode_request(frame[4:]).flags == v2.Flag.RECOVERY_ADD
+    _, frame = V2Dialect().add_encoder(7, KEY, recovery=True)(1, 3, entry)
+    assert v2.decode_request(frame[4:]).flags == v2.Flag.RECOVERY_ADD | v2.Flag.HIGH_PRIORITY
