@@ -125,16 +125,18 @@ class FragmentReplicator:
         the metadata stay as they are. `excluded`: bookies that are no targets, and why, beside those being
         decommissioned. A bad bookie is asked for entries too, when no other has them.
 
-        If there are spares for some bad positions only, these are filled, and the result names the others.
+        If there are spares for some bad positions only, these are filled, and the result names the others. Bookies are
+        filled in place whether or not there is a spare for the other positions.
 
         Raises `LedgerNotClosed` (the fragment may still grow), `NotEnoughBookies` (no spare at all),
         `EntriesUnreadable` (it names them; nothing was exchanged), `BookieUnavailable` and other errors of a target
-        (when others failed too, or there are no others),
-        `MetadataVersionConflict` (the segment is not what it was: check again), `NoSuchLedger` (deleted),
-        `MetadataUnavailable`.
+        (when others failed too, or there are no others), `MetadataVersionConflict` (the segment is not what it was:
+        check again), `NoSuchLedger` (deleted), `MetadataUnavailable`, `BadRequest`.
         """
         stored, fragment = await self._now(fragment)
         _check_named(fragment, bad)
+        if not bad.keys() >= set(in_place):
+            raise BadRequest(f"positions {sorted(in_place)} are to be filled in place, and {sorted(bad)} are bad")
         refilled = {position: bad[position] for position in in_place}
         exchanged = {position: bookie for position, bookie in bad.items() if position not in refilled}
         await check_in_place(self._client, refilled)
@@ -142,7 +144,12 @@ class FragmentReplicator:
         async def choose(left_out: Mapping[str, str]) -> Targets:
             if not exchanged:
                 return Targets({}, {})
-            return await choose_targets(self._client, self._leaving, fragment, exchanged, left_out)
+            try:
+                return await choose_targets(self._client, self._leaving, fragment, exchanged, left_out)
+            except NotEnoughBookies as error:
+                if not refilled:
+                    raise
+                return Targets({}, dict.fromkeys(exchanged, str(error)))
 
         return await self._carry_out(stored, fragment, choose, excluded or {}, refilled, frozenset(bad), progress)
 

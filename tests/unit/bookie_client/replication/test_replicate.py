@@ -377,6 +377,20 @@ async def test_damaged_copies_are_written_again_in_place(models, version):
         await is_whole(client, ledger_id)
 
 
+async def test_bookies_are_filled_in_place_though_there_is_no_spare_for_another(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 40)
+        lost, emptied, _ = (await fragment_of(client, ledger_id)).ensemble
+        await models.lose(client, lost)
+        models.model(emptied).ledgers.clear()
+        result = await restored(client, ledger_id, in_place=[1])
+        assert (result.entries, set(result.unfilled)) == (40, {0})
+        assert (await LedgerChecker(client, FULL).check(ledger_id)).fragments[0].bad == {0: lost}
+        with pytest.raises(BadRequest, match="in place"):
+            await restored(client, ledger_id, [0], in_place=[1])
+
+
 async def test_only_a_writable_bookie_is_filled_in_place(models):
     await models.add(*"abc")
     async with models.client() as client:
