@@ -18,7 +18,7 @@ from bookie_pod.storage.engines.options import DbStorageOptions, MemTableOptions
 from bookie_pod.storage.engines.registry import StorageSettings
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.index.ledger_cache.options import LedgerCacheOptions, default_page_limit
-from bookie_pod.storage.index.rocksdb_options import Compression, RocksOptions
+from bookie_pod.storage.index.rocksdb_options import LEDGERS_DB, Compression, RocksOptions
 from bookie_pod.storage.journal.options import JournalOptions
 
 _MIB = 1024 * 1024
@@ -85,6 +85,9 @@ def storage_settings(config: BookieConfig) -> StorageSettings:
             max_throttle_ms=db.max_throttle_time_ms,
             max_rows_per_batch=db.max_operations_per_write_batch,
             locations_db=_locations_db(config),
+            ledgers_db=replace(
+                LEDGERS_DB, checksum=config.rocksdb.checksum_type, log_directory=config.rocksdb.log_path
+            ),
             entry_log=_entry_log_options(config),
         ),
     )
@@ -101,6 +104,10 @@ def _locations_db(config: BookieConfig) -> RocksOptions:
         sst_size=rocksdb.sst_size_mb * _MIB,
         level0_files=rocksdb.files_in_level0,
         level1_size=rocksdb.max_size_in_level1_mb * _MIB,
+        num_levels=rocksdb.num_levels,
+        format_version=rocksdb.format_version,
+        checksum=rocksdb.checksum_type,
+        log_directory=rocksdb.log_path,
     )
 
 

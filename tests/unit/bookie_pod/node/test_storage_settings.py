@@ -45,3 +45,17 @@ def test_keys_of_the_memtable_engines_reach_them() -> None:
 
 def test_pages_take_a_third_of_the_memory_unless_told() -> None:
     assert settings().memtable.cache.page_limit == 32 * 1024 * 1024 // 8192
+
+
+def test_keys_of_rocksdb_reach_the_databases() -> None:
+    made = settings(
+        dbStorage_rocksDB_numLevels="3",
+        dbStorage_rocksDB_format_version="4",
+        dbStorage_rocksDB_checksum_type="kCRC32c",
+        dbStorage_rocksDB_logPath="/logs",
+    ).db
+    locations, ledgers = made.locations_db, made.ledgers_db
+    assert (locations.num_levels, locations.format_version) == (3, 4)
+    assert (locations.checksum, locations.log_directory) == ("kCRC32c", "/logs")
+    assert (ledgers.checksum, ledgers.log_directory) == ("kCRC32c", "/logs")
+    assert (ledgers.block_size, ledgers.format_version) == (4096, 5)
