@@ -26,7 +26,7 @@ from bookie_pod.server.tcp.long_poll import WAITING_MAX, LongPolls
 from bookie_pod.server.tcp.parked_adds import TOTAL_BYTES_MAX
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
-from bookie_pod.server.tcp.tls import tls_context
+from bookie_pod.server.tcp.tls import server_tls
 from bookie_pod.storage.disks import disk_space
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage, OnLoop
@@ -159,7 +159,7 @@ def make_server(
     admission = WriteAdmission(storage, journals, adds_in_progress_max=tcp_options.max_adds_in_progress)
     operations.on_full = admission.filled
     metrics = RequestMetrics(registry, bookie_metrics)
-    context = ServerContext(loop, operations, admission, tcp_options, tls=tls_context(config.tls), metrics=metrics)
+    context = ServerContext(loop, operations, admission, tcp_options, tls=server_tls(config.tls), metrics=metrics)
     threads, pending = config.threads, config.threads.max_pending_reads_per_thread
     lanes = ReadLanes("read", max(1, threads.read_workers), pending, loop)
     high_priority = ReadLanes("read-high", max(1, threads.high_priority_workers), pending, loop)

@@ -266,7 +266,7 @@ def test_the_certificate_is_shown_to_the_plug_in(tmp_path: Path, certificates: C
         async with ServedBookie(tmp_path, certificates.settings(demand_client=False)) as bookie:
             context = bookie.server.context
             assert context.tls is not None
-            context.tls.verify_mode = ssl.CERT_OPTIONAL
+            context.tls.context().verify_mode = ssl.CERT_OPTIONAL
             context.auth = ByCertificate()
             async with await RawClient.connect(bookie.port) as plain:
                 assert v2_code(await plain.ask(v2_add(entry(1, 0)))) == 102

@@ -18,10 +18,9 @@ from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS, ServerMetrics
 from bookie_protocol.wire.auth import ServerAuthProvider
 
 if TYPE_CHECKING:
-    import ssl
-
     from bookie_pod.server.tcp.connection import Connection
     from bookie_pod.server.tcp.handlers import RequestHandlers
+    from bookie_pod.server.tcp.tls import ServerTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class ServerContext:
         options: TcpOptions,
         *,
         auth: ServerAuthProvider | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
         metrics: ServerMetrics = NO_SERVER_METRICS,
     ) -> None:
         self.loop = loop

@@ -101,7 +101,7 @@ class ConnectionSecurity:
         response = new_response(request, V3Status.EOK)
         response.startTLSResponse.SetInParent()
         self._conn.send(encode_frame(response))
-        self._start(self._upgrade(self._context.tls, request))
+        self._start(self._upgrade(self._context.tls.context(), request))
 
     async def _upgrade(self, context: ssl.SSLContext, request: pb.Request) -> None:
         conn = self._conn

@@ -1,0 +1,106 @@
+"""TLS files of the BookKeeper port that are exchanged while the bookie runs."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.config.load import load_config
+from bookie_pod.server.tcp.tls import ServerTls
+from tests.support.certificates import Certificates
+
+REFRESH_S = 60
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates")).make_all()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, certificates: Certificates) -> Certificates:
+    """A copy whose files a test may exchange."""
+    return Certificates(Path(shutil.copytree(certificates.folder, tmp_path / "certificates")))
+
+
+def served(folder: Certificates, clock: Clock, refresh_s: int = REFRESH_S) -> ServerTls:
+    settings = {**folder.settings(), "tlsCertFilesRefreshDurationSeconds": str(refresh_s)}
+    return ServerTls(load_config(environ={}, overrides=settings).tls, clock)
+
+
+def shown(tls: ServerTls, folder: Certificates) -> bytes:
+    """The certificate that a client gets in a handshake."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = tls.context().wrap_bio(to_server, to_client, server_side=True)
+    client = folder.client_context().wrap_bio(to_client, to_server)
+    for _ in range(4):
+        for side in (client, server):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    certificate = client.getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate
+
+
+def exchange(folder: Certificates, name: str) -> None:
+    for ending in ("key", "pem"):
+        (folder.folder / f"{name}.{ending}").replace(folder.folder / f"bookie.{ending}")
+
+
+def test_new_files_count_after_the_interval_and_not_before(folder: Certificates) -> None:
+    clock = Clock()
+    tls = served(folder, clock)
+    first = shown(tls, folder)
+    exchange(folder, "client")
+    clock.now = REFRESH_S - 1
+    assert shown(tls, folder) == first
+    clock.now = REFRESH_S
+    assert shown(tls, folder) != first
+
+
+def test_without_an_interval_the_files_are_read_once(folder: Certificates) -> None:
+    clock = Clock()
+    tls = served(folder, clock, refresh_s=0)
+    first = shown(tls, folder)
+    exchange(folder, "client")
+    clock.now = 1e9
+    assert shown(tls, folder) == first
+
+
+@pytest.mark.parametrize("damage", ["rubbish", "another key", "gone"])
+def test_files_that_are_no_good_leave_the_last_ones_in_use_until_they_are(folder: Certificates, damage: str) -> None:
+    clock = Clock()
+    tls = served(folder, clock)
+    first = shown(tls, folder)
+    key = folder.folder / "bookie.key"
+    sound = key.read_bytes()
+    if damage == "gone":
+        key.unlink()
+    else:
+        key.write_bytes(b"rubbish" if damage == "rubbish" else (folder.folder / "client.key").read_bytes())
+    clock.now += REFRESH_S
+    assert shown(tls, folder) == first
+    key.write_bytes(sound)
+    exchange(folder, "client")
+    clock.now += REFRESH_S
+    assert shown(tls, folder) != first
+
+
+def test_files_that_did_not_change_are_not_read_again(folder: Certificates) -> None:
+    clock = Clock()
+    tls = served(folder, clock)
+    context = tls.context()
+    clock.now = REFRESH_S
+    assert tls.context() is context
