@@ -63,7 +63,8 @@ class AutoRecoveryProcess:
     def __init__(self, config: BookieConfig) -> None:
         self._config = config
         self._registry = Registry(config.metrics.latency_rollover_seconds)
-        self._registry.add_collector(ProcessCollector())
+        if config.metrics.expose_jvm_metrics:
+            self._registry.add_collector(ProcessCollector())
         self._undo = AsyncExitStack()
         self._phase = "starting"
         self._metadata: MetadataService | None = None

@@ -53,6 +53,7 @@ from bookie_pod.node.memory import give_back_memory, trimmer
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.mode_start import open_mode
+from bookie_pod.node.partitions import check_partitions
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.node.side_services import SideServices
@@ -87,7 +88,8 @@ class Bookie:
         self._metrics = BookieMetrics(self.registry)
         self._metrics.bind_status(lambda: self.status.server_status.value)
         self._metrics.bind_journals(len(config.directories.journal), config.journal.queue_size)
-        self.registry.add_collector(ProcessCollector())
+        if config.metrics.expose_jvm_metrics:
+            self.registry.add_collector(ProcessCollector())
         self._files = PosixFiles()
         self._storage_start = StorageStart(config, self._files, LoopBridge(self.loop).run, self.registry)
         self._undo = AsyncExitStack()
@@ -125,6 +127,7 @@ class Bookie:
         self._undo.push_async_callback(self._metadata.close)
         self.bookie_id = await asyncio.to_thread(derive_bookie_id, self._address())
         self.status.enter("checking cookies")
+        await asyncio.to_thread(check_partitions, config.directories, self._files)
         lost = await check_cookies_and_find_losses(config, self._metadata, self._files, self.bookie_id, self._address())
         self.status.enter("opening the storage")
         self._undo.push_async_callback(asyncio.to_thread, self._storage_start.close)
