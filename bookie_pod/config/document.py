@@ -43,7 +43,8 @@ separated by commas. Sources in rising priority:
 4. flags: `--set key=value`, and shorthands that `bookie serve --help` lists.
 
 An unknown key is refused, with the nearest known name. Keys of Apache BookKeeper that mean nothing here (Netty's
-allocators, other metrics providers, stream storage) are accepted and named in one log line. A key that is set twice
+allocators, other metrics providers, stream storage) are accepted and named in one log line, and so is a key below that
+"has no effect" if it asks for another value than the default. A key that is set twice
 in a file to different values is refused. A number, a switch or a name that is set to nothing counts as not set; an
 empty list is an empty list. `${...}` is not expanded.
 

@@ -55,6 +55,8 @@ class Key:
     """Apache BookKeeper does not know this key."""
     secret: bool = False
     """Never printed."""
+    no_effect: bool = False
+    """Accepted, so that a file of Apache BookKeeper works as it is; named at start-up if it asks for another value."""
 
 
 def key(name: str, default: Any, **rules: Any) -> Any:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -167,9 +167,19 @@ def _build(settings: Iterable[Setting], problems: list[str]) -> BookieConfig:
         else:
             problems.append(_unknown(setting, known))
     config = _sections(chosen, problems)
+    ignored.update(_without_effect(config, chosen))
     config = derive(config, {name: setting.rank for name, setting in chosen.items()})
     shown = {name: setting.text for name, setting in chosen.items() if not known[name][3].secret}
     return replace(config, set_keys=MappingProxyType(shown), ignored_keys=tuple(sorted(ignored)))
+
+
+def _without_effect(config: BookieConfig, chosen: Iterable[str]) -> Iterator[str]:
+    """Keys whose wish stays unfulfilled; one that asks for the default wishes nothing."""
+    known = all_keys()
+    for name in chosen:
+        section, attribute, _, declared = known[name]
+        if declared.no_effect and getattr(getattr(config, section), attribute) != declared.default:
+            yield name
 
 
 def _wins(new: Setting, current: Setting, declared: Key) -> bool:

@@ -66,7 +66,7 @@ class BookieConfig:
     set_keys: Mapping[str, str] = field(default_factory=_nothing)
     """Keys that somebody set, with their text, secrets left out: what the admin API shows."""
     ignored_keys: tuple[str, ...] = ()
-    """Keys that were set and mean nothing here, in alphabetical order, for one log line at start-up."""
+    """Keys that were set and have no effect here, in alphabetical order, for one log line at start-up."""
 
 
 def sections() -> Iterator[tuple[str, type[Any]]]:

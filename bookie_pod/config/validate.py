@@ -155,6 +155,11 @@ def _disks(config: BookieConfig) -> Iterator[str]:
 
 def _security(config: BookieConfig) -> Iterator[str]:
     metadata, http = config.metadata, config.http
+    if roles := config.auth.authorized_roles:
+        yield (
+            f"authorizedRoles={','.join(roles)}: roles of certificates are not judged here; unset the key, and let"
+            " tlsTrustStore hold only the authority of the clients that may connect"
+        )
     if metadata.zk_enable_security and metadata.zk_auth_credentials_path is None:
         yield "zkEnableSecurity=true: access lists name the user that logged in, so zkAuthCredentialsPath is needed"
     uri = metadata.service_uri

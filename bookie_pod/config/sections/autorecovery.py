@@ -42,7 +42,7 @@ class AutoRecoveryConfig:
     )
     """Ledgers that a check of all ledgers or of replicas looks at at the same time."""
     auditor_open_timeout_ms: int = key(
-        "auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec", 120_000, at_least=0, at_most=INT_MAX
+        "auditorAcquireConcurrentOpenLedgerOperationsTimeOutMSec", 120_000, at_least=0, at_most=INT_MAX, no_effect=True
     )
     """Has no effect: a ledger waits for its turn as long as it takes; no check ends early, after so many ms or more."""
     checker_reads_in_flight: int = key("inFlightReadEntryNumInLedgerChecker", -1, at_least=-1, at_most=INT_MAX)

@@ -61,15 +61,17 @@ class GcConfig:
     overreplicated_wait_time_ms: int = key("gcOverreplicatedLedgerWaitTime", 86_400_000)
     """Time between searches for ledgers that do not name this bookie any more, in ms. 0 or less: never."""
     overreplicated_max_concurrent: int = key(
-        "gcOverreplicatedLedgerMaxConcurrentRequests", 1000, at_least=1, at_most=INT_MAX
+        "gcOverreplicatedLedgerMaxConcurrentRequests", 1000, at_least=1, at_most=INT_MAX, no_effect=True
     )
-    """Metadata reads of that search in flight at most."""
-    entry_log_metadata_cache: bool = key("gcEntryLogMetadataCacheEnabled", False)
-    """Keep what is known of entry logs in a RocksDB on disk instead of in memory."""
+    """Metadata reads of that search in flight at most. Has no effect here: it reads one ledger after another, held
+    back by `gcMetadataOpRateLimit`."""
+    entry_log_metadata_cache: bool = key("gcEntryLogMetadataCacheEnabled", False, no_effect=True)
+    """Keep what is known of entry logs in a RocksDB on disk instead of in memory. Has no effect here: it is packed, and
+    bounded in memory."""
     entry_log_metadata_cache_path: str | None = key(
-        "gcEntryLogMetadataCachePath", None, derived="`metadata-cache` in each ledger directory"
+        "gcEntryLogMetadataCachePath", None, derived="`metadata-cache` in each ledger directory", no_effect=True
     )
-    """Where that RocksDB lives. Leave unset with several ledger directories."""
+    """Where that RocksDB lives. Has no effect here."""
     entry_location_compaction_interval_s: int = key("entryLocationCompactionInterval", -1, at_most=INT_MAX)
     """Time between full compactions of the location index, in seconds. Less than 0: never."""
 

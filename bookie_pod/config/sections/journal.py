@@ -53,7 +53,7 @@ class JournalConfig:
     """Journal files kept although everything in them is in ledger storage."""
     pre_alloc_size_mb: int = key("journalPreAllocSizeMB", 16, at_least=1, at_most=1_048_576)
     """Step in which space for a journal file is allocated, in MiB."""
-    write_buffer_size_kb: int = key("journalWriteBufferSizeKB", 64, at_least=1, at_most=1_048_576)
+    write_buffer_size_kb: int = key("journalWriteBufferSizeKB", 64, at_least=1, at_most=1_048_576, no_effect=True)
     """Write buffer in KiB. Has no effect here: a group is written with one call and needs no buffer."""
     alignment_size_bytes: int = key("journalAlignmentSize", 512, at_least=512, at_most=1_073_741_824)
     """Groups are padded to a multiple of this many bytes. A multiple of 512, at most the preallocation
@@ -70,7 +70,7 @@ class JournalConfig:
     flush_when_queue_empty: bool = key("journalFlushWhenQueueEmpty", False)
     """Write a group as soon as no record is waiting. Lowest latency at low load; implied when the group
     wait is 0."""
-    adaptive_group_writes: bool = key("journalAdaptiveGroupWrites", True)
+    adaptive_group_writes: bool = key("journalAdaptiveGroupWrites", True, no_effect=True)
     """Has no effect, as in the reference implementation: syncs are always grouped."""
     remove_from_page_cache: bool = key("journalRemoveFromPageCache", True)
     """Drop synced journal pages from the page cache, 8 MiB behind the sync position."""
@@ -82,8 +82,9 @@ class JournalConfig:
         "journalMaxMemorySizeMb", 51, at_least=1, at_most=1_048_576, derived="5 % of `memoryBudgetMb`"
     )
     """Memory for records that wait, all journals together, in MiB; beyond, connections are not read."""
-    reuse_files: bool = key("journalReuseFiles", False)
-    """Overwrite an old journal file instead of deleting it and making a new one."""
+    reuse_files: bool = key("journalReuseFiles", False, no_effect=True)
+    """Overwrite an old journal file instead of deleting it. Has no effect here: the next file is made in advance, and
+    replay never has to tell its records from those of an older use."""
     group_checks: bool = key("journalGroupChecksEnabled", True, own=True)
     """Write a checksum of each group where Apache BookKeeper writes zeros and ignores what it reads.
     False: bytes exactly as Apache's, and damage is told from a torn tail by guessing."""
@@ -92,7 +93,7 @@ class JournalConfig:
     written byte, and shorter syncs. File systems that have no direct I/O are written as usual."""
     slow_sync_ms: int = key("journalSlowSyncMs", 1000, at_least=0, at_most=INT_MAX, own=True)
     """A sync that takes longer than this many ms is counted and logged. 0: never."""
-    channel_provider: str | None = key("journalChannelProvider", None)
+    channel_provider: str | None = key("journalChannelProvider", None, no_effect=True)
     """Has no effect: there is one way to write a journal file."""
     skip_invalid_record: bool = key("skipReplayJournalInvalidRecord", False)
     """Skip a damaged record at replay instead of refusing to start. Loses acknowledged entries: only as a

@@ -108,20 +108,27 @@ class DbStorageConfig:
         at_least=1,
         at_most=1_048_576,
         derived="12.5 % of `memoryBudgetMb`",
+        no_effect=True,
     )
-    """Write buffers of the direct-I/O logger, all directories together, in MiB."""
+    """Write buffers of the direct-I/O logger, in MiB. Has no effect here: `writeBufferSizeBytes` counts for it too."""
     direct_io_total_read_buffer_mb: int = key(
         "dbStorage_directIOEntryLoggerTotalReadBufferSizeMB",
         128,
         at_least=1,
         at_most=1_048_576,
         derived="12.5 % of `memoryBudgetMb`",
+        no_effect=True,
     )
-    """Read buffers of the direct-I/O logger, all directories together, in MiB."""
-    direct_io_read_buffer_mb: int = key("dbStorage_directIOEntryLoggerReadBufferSizeMB", 8, at_least=1, at_most=4096)
-    """One read buffer of the direct-I/O logger, in MiB."""
-    direct_io_fd_cache_seconds: int = key("dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds", 300, at_least=0)
-    """How long the direct-I/O logger keeps an unused file open, in seconds."""
+    """Read buffers of the direct-I/O logger, in MiB. Has no effect here: reads go through the page cache."""
+    direct_io_read_buffer_mb: int = key(
+        "dbStorage_directIOEntryLoggerReadBufferSizeMB", 8, at_least=1, at_most=4096, no_effect=True
+    )
+    """One read buffer of the direct-I/O logger, in MiB. Has no effect here: reads go through the page cache."""
+    direct_io_fd_cache_seconds: int = key(
+        "dbStorage_directIOEntryLoggerMaxFdCacheTimeSeconds", 300, at_least=0, no_effect=True
+    )
+    """How long the direct-I/O logger keeps an unused file open, in seconds. Has no effect here: the number of open
+    files is bounded instead."""
     max_operations_per_write_batch: int = key(
         "maxOperationNumbersInSingleRocksdbWriteBatch", 100_000, at_least=1, at_most=INT_MAX
     )
@@ -174,14 +181,15 @@ class RocksDbConfig:
         choices=("kNoChecksum", "kCRC32c", "kxxHash", "kxxHash64", "kXXH3"),
     )
     """Block checksum of both databases. `kNoChecksum` lets damage go unseen."""
-    log_level: str = key("dbStorage_rocksDB_logLevel", "info", choices=("debug", "info", "warn", "error"))
-    """Level of RocksDB's own log."""
+    log_level: str = key(
+        "dbStorage_rocksDB_logLevel", "info", choices=("debug", "info", "warn", "error"), no_effect=True
+    )
+    """Level of RocksDB's own log. Has no effect here: it is always `info`."""
     log_path: str | None = key("dbStorage_rocksDB_logPath", None, derived="the database directory")
     """Directory of RocksDB's own log."""
-    entry_location_conf: str | None = key("entryLocationRocksdbConf", None)
-    """RocksDB options file of the location index, used if it exists. It replaces every option of this
-    section."""
-    ledger_metadata_conf: str | None = key("ledgerMetadataRocksdbConf", None)
-    """RocksDB options file of the ledger index, used if it exists."""
-    default_conf: str | None = key("defaultRocksdbConf", None)
-    """RocksDB options file of any other database, used if it exists."""
+    entry_location_conf: str | None = key("entryLocationRocksdbConf", None, no_effect=True)
+    """RocksDB options file of the location index. Has no effect here: set the keys of this section."""
+    ledger_metadata_conf: str | None = key("ledgerMetadataRocksdbConf", None, no_effect=True)
+    """RocksDB options file of the ledger index. Has no effect here."""
+    default_conf: str | None = key("defaultRocksdbConf", None, no_effect=True)
+    """RocksDB options file of any other database. Has no effect here: there is none."""

@@ -46,8 +46,9 @@ class NetworkConfig:
     """Turn Nagle's algorithm off on client connections."""
     sock_keepalive: bool = key("serverSockKeepalive", True)
     """Send TCP keep-alives on client connections."""
-    tcp_linger_seconds: int = key("serverTcpLinger", 0, at_least=-1, at_most=65535)
-    """SO_LINGER of client connections, in seconds; 0 or less: close in the background."""
+    tcp_linger_seconds: int = key("serverTcpLinger", 0, at_least=-1, at_most=65535, no_effect=True)
+    """SO_LINGER of client connections, in seconds. Has no effect here: connections close in the background, because
+    a close that waits would hold up every other connection."""
     write_buffer_low_water_mark_bytes: int = key("serverWriteBufferLowWaterMark", 393_216, at_least=0, at_most=INT_MAX)
     """A connection's output buffer below which reading from that connection resumes, in bytes."""
     write_buffer_high_water_mark_bytes: int = key(
@@ -66,11 +67,11 @@ class NetworkConfig:
     close_channel_on_response_timeout: bool = key("closeChannelOnResponseTimeout", False)
     """Close a connection when `waitTimeoutOnResponseBackpressureMs` has passed; else its answers are
     dropped."""
-    read_worker_threads_throttling: bool = key("readWorkerThreadsThrottlingEnabled", True)
-    """Do not read ahead of a connection that does not take its answers."""
-    request_timer_tick_ms: int = key("requestTimerTickDurationMs", 10, at_least=1, at_most=INT_MAX)
-    """Granularity of long-poll time-outs, in ms."""
-    request_timer_ticks: int = key("requestTimerNumTicks", 1024, at_least=1, at_most=INT_MAX)
+    read_worker_threads_throttling: bool = key("readWorkerThreadsThrottlingEnabled", True, no_effect=True)
+    """Do not read ahead of a connection that does not take its answers. Has no effect here: it is always so."""
+    request_timer_tick_ms: int = key("requestTimerTickDurationMs", 10, at_least=1, at_most=INT_MAX, no_effect=True)
+    """Granularity of long-poll time-outs, in ms. Has no effect here: the event loop keeps the timers."""
+    request_timer_ticks: int = key("requestTimerNumTicks", 1024, at_least=1, at_most=INT_MAX, no_effect=True)
     """Slots of the long-poll timer wheel. Has no effect here: the event loop keeps the timers."""
 
 
@@ -78,25 +79,25 @@ class NetworkConfig:
 class ThreadsConfig:
     """Threads and queues"""
 
-    io_threads: int = key("serverNumIOThreads", 4, at_least=1, at_most=4096, derived="2 x CPU cores")
+    io_threads: int = key("serverNumIOThreads", 4, at_least=1, at_most=4096, derived="2 x CPU cores", no_effect=True)
     """Threads that serve sockets. Has no effect here: one event loop serves all of them."""
-    acceptor_threads: int = key("serverNumAcceptorThreads", 1, at_least=1, at_most=4096)
+    acceptor_threads: int = key("serverNumAcceptorThreads", 1, at_least=1, at_most=4096, no_effect=True)
     """Threads that accept connections. Has no effect here: the event loop accepts."""
     add_workers: int = key("numAddWorkerThreads", 1, at_least=0, at_most=4096)
-    """Threads for adds. Has no effect here beyond the size of file caches: the event loop handles adds in
-    batches."""
+    """The event loop handles adds in batches; this many times `maxPendingAddRequestsPerThread` may wait. 0: once."""
     read_workers: int = key("numReadWorkerThreads", 8, at_least=0, at_most=4096)
     """Threads that read entries which no cache holds from disk. 0: one."""
     long_poll_workers: int = key("numLongPollWorkerThreads", 0, at_least=0, at_most=4096)
-    """Threads for long-poll reads. Has no effect here: waiting reads cost no thread."""
+    """Threads that read the entries of answered long polls from disk. 0: those of `numReadWorkerThreads`. While it
+    waits, a long poll costs no thread."""
     high_priority_workers: int = key("numHighPriorityWorkerThreads", 8, at_least=0, at_most=4096)
-    """Threads for recovery reads and adds and for fencing. Has no effect here: they do not queue behind
-    others."""
+    """Threads that read entries for recovery from disk, so that they do not queue behind other reads. 0: one. Adds of
+    recovery and fencing need none."""
     max_pending_adds_per_thread: int = key("maxPendingAddRequestsPerThread", 10_000, at_least=0, at_most=INT_MAX)
     """Adds that may wait per add worker; beyond, the answer is TOO_MANY_REQUESTS. 0: no limit."""
     max_pending_reads_per_thread: int = key("maxPendingReadRequestsPerThread", 10_000, at_least=0, at_most=INT_MAX)
     """Reads that may wait per read worker; beyond, the answer is TOO_MANY_REQUESTS. 0: no limit."""
-    journal_callback_threads: int = key("numJournalCallbackThreads", 1, at_least=-1, at_most=4096)
+    journal_callback_threads: int = key("numJournalCallbackThreads", 1, at_least=-1, at_most=4096, no_effect=True)
     """Has no effect, as in the reference implementation."""
-    busy_wait: bool = key("enableBusyWait", False)
+    busy_wait: bool = key("enableBusyWait", False, no_effect=True)
     """Spin instead of sleeping. Has no effect here: threads wait for events."""

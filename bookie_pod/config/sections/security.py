@@ -18,7 +18,8 @@ class AuthConfig:
     provider_class: str | None = key("bookieAuthProviderFactoryClass", None)
     """Provider that every connection must authenticate with, by the name of Apache's class. Unset: none."""
     authorized_roles: tuple[str, ...] = key("authorizedRoles", ())
-    """Roles in a client's certificate that may connect. Empty: all."""
+    """Roles in a client's certificate that may connect. Must be empty: nothing here judges roles, and a list that
+    keeps nobody out would mislead."""
     permitted_startup_users: tuple[str, ...] = key("permittedStartupUsers", ())
     """Users that may run this process. Empty: all."""
     client_provider_class: str | None = key("clientAuthProviderFactoryClass", None)
@@ -31,7 +32,7 @@ class TlsConfig:
 
     provider_factory_class: str | None = key("tlsProviderFactoryClass", None)
     """Set (`org.apache.bookkeeper.tls.TLSContextFactory`): clients may switch a connection to TLS."""
-    provider: str = key("tlsProvider", "OpenSSL", choices=("OpenSSL", "JDK"))
+    provider: str = key("tlsProvider", "OpenSSL", choices=("OpenSSL", "JDK"), no_effect=True)
     """Has no effect: TLS is always that of OpenSSL."""
     client_authentication: bool = key("tlsClientAuthentication", False)
     """Demand a certificate from clients."""
@@ -45,14 +46,15 @@ class TlsConfig:
     """Form of the trust store."""
     trust_store: str | None = key("tlsTrustStore", None)
     """File with the certificates of trusted authorities."""
-    trust_store_password_path: str | None = key("tlsTrustStorePasswordPath", None)
-    """File that holds the password of the trust store."""
+    trust_store_password_path: str | None = key("tlsTrustStorePasswordPath", None, no_effect=True)
+    """File that holds the password of the trust store. Has no effect: PEM certificates carry no password."""
     certificate_path: str | None = key("tlsCertificatePath", None)
     """With PEM: file with this bookie's certificate chain."""
     hostname_verification: bool = key("tlsHostnameVerificationEnabled", False)
     """Auto-recovery checks that another bookie's certificate names its host."""
     refresh_seconds: int = key("tlsCertFilesRefreshDurationSeconds", 0, at_least=0, at_most=INT_MAX)
-    """How often changed certificate files are looked for, in seconds. 0: never."""
+    """How often changed files of keys and certificates are looked for, in seconds; new ones count for new connections.
+    0: never."""
     cipher_suites: tuple[str, ...] = key("tlsEnabledCipherSuites", ())
     """Cipher suites that may be used. Empty: OpenSSL's choice."""
     protocols: tuple[str, ...] = key("tlsEnabledProtocols", ())
@@ -80,15 +82,17 @@ class MetadataConfig:
     """ZooKeeper session time-out, in ms. The bookie counts as lost this long after it stopped answering; a
     pause that is longer ends the process."""
     zk_retry_backoff_start_ms: int = key(
-        "zkRetryBackoffStartMs", 10_000, at_least=0, at_most=INT_MAX, derived="`zkTimeout`"
+        "zkRetryBackoffStartMs", 10_000, at_least=0, at_most=INT_MAX, derived="`zkTimeout`", no_effect=True
     )
-    """First pause before a metadata operation is tried again, in ms."""
+    """First pause before a metadata operation is tried again, in ms. Has no effect here: an operation is tried
+    again within its time-out, after pauses of at most 1 s."""
     zk_retry_backoff_max_ms: int = key(
-        "zkRetryBackoffMaxMs", 10_000, at_least=0, at_most=INT_MAX, derived="`zkTimeout`"
+        "zkRetryBackoffMaxMs", 10_000, at_least=0, at_most=INT_MAX, derived="`zkTimeout`", no_effect=True
     )
-    """Longest pause before a metadata operation is tried again, in ms."""
-    zk_retry_max: int = key("zkRetryBackoffMaxRetries", INT_MAX, at_least=0, at_most=INT_MAX)
-    """How often a metadata operation is tried again."""
+    """Longest pause before a metadata operation is tried again, in ms. Has no effect here, like
+    `zkRetryBackoffStartMs`."""
+    zk_retry_max: int = key("zkRetryBackoffMaxRetries", INT_MAX, at_least=0, at_most=INT_MAX, no_effect=True)
+    """How often a metadata operation is tried again. Has no effect here: each has a time-out instead."""
     zk_request_rate_limit: float = key("zkRequestRateLimit", 0.0, at_least=0)
     """Metadata operations per second. 0: no limit."""
     zk_enable_security: bool = key("zkEnableSecurity", False)

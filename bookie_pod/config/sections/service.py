@@ -39,7 +39,7 @@ class HttpConfig:
     """Address that the HTTP server binds to. Where others than this pod reach it, demand a token
     (`httpServerAuthTokenFile`) or client certificates (`httpServerTlsEnable`): the admin API shows ledgers'
     passwords, reads ledgers and deletes them."""
-    server_class: str | None = key("httpServerClass", None)
+    server_class: str | None = key("httpServerClass", None, no_effect=True)
     """Has no effect: there is one HTTP server."""
     auth_token_file: str | None = key("httpServerAuthTokenFile", None, own=True)
     """File with the bearer tokens of the admin API, one a line: requests must carry `Authorization: Bearer <token>`.
@@ -54,7 +54,7 @@ class HttpConfig:
     """Password of the private key."""
     trust_store_path: str | None = key("httpServerTrustStorePath", None)
     """PEM file with the certificates of the authorities that sign client certificates."""
-    trust_store_password: str | None = key("httpServerTrustStorePassword", None, secret=True)
+    trust_store_password: str | None = key("httpServerTrustStorePassword", None, secret=True, no_effect=True)
     """Has no effect: PEM certificates carry no password."""
     stats_enable: bool = key("prometheusStatsHttpEnable", True)
     """With `httpServerEnabled=false`: serve probes and metrics all the same. If both are false no port is
@@ -119,17 +119,17 @@ class GrpcConfig:
 class MetricsConfig:
     """Metrics"""
 
-    enable_statistics: bool = key("enableStatistics", True)
+    enable_statistics: bool = key("enableStatistics", True, no_effect=True)
     """Has no effect: counting costs next to nothing and is always on."""
-    stats_provider_class: str | None = key("statsProviderClass", None)
+    stats_provider_class: str | None = key("statsProviderClass", None, no_effect=True)
     """Has no effect: metrics are always served as Prometheus text."""
     latency_rollover_seconds: int = key("prometheusStatsLatencyRolloverSeconds", 60, at_least=1, at_most=INT_MAX)
     """Period that the quantiles of a summary cover, in seconds."""
     expose_jvm_metrics: bool = key("exposeDefaultJVMMetrics", True)
     """Export metrics of the process (`process_*`). There is no JVM."""
-    task_execution_stats: bool = key("enableTaskExecutionStats", False)
+    task_execution_stats: bool = key("enableTaskExecutionStats", False, no_effect=True)
     """Has no effect: there are no executor tasks to time."""
-    limit_stats_logging: bool = key("limitStatsLogging", True)
+    limit_stats_logging: bool = key("limitStatsLogging", True, no_effect=True)
     """Has no effect: metrics are not logged."""
     sanity_check_metrics: bool = key("sanityCheckMetricsEnabled", False)
     """Run the sanity test every minute and export its result as `bookie_SERVER_SANITY`."""

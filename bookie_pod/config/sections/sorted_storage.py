@@ -33,8 +33,9 @@ class SortedStorageConfig:
         at_least=1,
         at_most=INT_MAX,
         derived="a quarter of `openFileLimit`, at least 64",
+        no_effect=True,
     )
-    """Initial capacity of the table of open index files."""
+    """Initial capacity of the table of open index files. Has no effect here: the table grows as it is used."""
     file_info_max_idle_seconds: int = key("fileInfoMaxIdleTime", 0, at_least=0, at_most=INT_MAX)
     """An index file that nobody used for this many seconds is closed. 0: only `openFileLimit` closes
     files."""

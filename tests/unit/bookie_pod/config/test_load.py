@@ -40,6 +40,8 @@ def test_a_file_in_apaches_style_is_taken_as_it_is() -> None:
     assert config.ignored_keys == (
         "byteBufAllocatorSizeMax",
         "codahaleStatsPrefix",
+        "httpServerClass",
+        "statsProviderClass",
         "stickyReadSEnabled",
         "storageserver.grpc.port",
         "useV2WireProtocol",

@@ -53,6 +53,7 @@ from bookie_pod.config.load import read_config
             {"zkEnableSecurity": "true"},
             "zkEnableSecurity=true: access lists name the user that logged in, so zkAuthCredentialsPath",
         ),
+        ({"authorizedRoles": "broker,proxy"}, "authorizedRoles=broker,proxy: roles of certificates are not judged"),
         ({"metadataServiceUri": "zk:2181"}, "metadataServiceUri=zk:2181: must look like"),
         ({"ledgerManagerFactoryClass": "x.Y"}, "ledgerManagerFactoryClass=x.Y: must be one of"),
         ({"httpServerTlsEnable": "true"}, "httpServerKeyStorePath=: a PEM file is needed"),

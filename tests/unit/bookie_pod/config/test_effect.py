@@ -1,0 +1,52 @@
+"""Every key does what its documentation says, or says that it does nothing."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from bookie_client.placement.java_keys import PLACEMENT_KEYS
+from bookie_pod.config.document import field_texts
+from bookie_pod.config.keys import keys_of
+from bookie_pod.config.load import load_config
+from bookie_pod.config.model import sections
+
+POD = Path(__file__).parents[4] / "bookie_pod"
+CHECKED_ONLY = {"skipListArenaChunkSize", "skipListArenaMaxAllocSize", "authorizedRoles", "allowEphemeralPorts"}
+"""Keys that count in the rules between keys alone."""
+
+
+def attributes_read() -> set[str]:
+    """Names of attributes that code reads, but for the page about the keys and the rules between them."""
+    found: set[str] = set()
+    for path in POD.rglob("*.py"):
+        if path.name == "validate.py" and path.parent.name == "config":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        found.update(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    return found
+
+
+def test_a_key_that_no_code_reads_is_declared_without_effect() -> None:
+    read = attributes_read()
+    unread = {
+        declared.name
+        for _, section in sections()
+        for field, declared in keys_of(section)
+        if not declared.no_effect and field.name not in read
+    }
+    assert unread - PLACEMENT_KEYS == CHECKED_ONLY
+
+
+def test_keys_without_effect_say_so_and_no_others_do() -> None:
+    for _, section in sections():
+        texts = field_texts(section)
+        for field, declared in keys_of(section):
+            says_so = "Has no effect" in texts[field.name]
+            assert says_so == declared.no_effect, f"{section.__name__}.{field.name}: {texts[field.name]}"
+
+
+def test_a_wish_that_stays_unfulfilled_is_named_and_a_default_is_not() -> None:
+    settings = {"journalReuseFiles": "true", "enableBusyWait": "false", "bookiePort": "1"}
+    config = load_config(environ={}, overrides=settings)
+    assert config.ignored_keys == ("journalReuseFiles",)
