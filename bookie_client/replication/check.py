@@ -5,7 +5,8 @@
         print(fragment.fragment.first_entry, fragment.bad)
 
 Of each position the first and the last entry that striping puts there are read from exactly that bookie, and of those
-between them as many percent as asked for, one at random of each equal part.
+between them as many percent as asked for, one at random of each equal part. Of bookies in doubt (`complete`) nothing is
+left out: their lists of entries are compared with striping, and where they give none every entry is read.
 
 Invariants
 - A bookie that does not answer, or cannot tell, is unreachable and never bad. Only its own word, its absence from the
@@ -24,10 +25,10 @@ Source: reference auto-recovery, section 5.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from typing import Final
 
@@ -44,6 +45,7 @@ from bookie_client.writing.window import Window
 from bookie_protocol.digest import DigestManager, DigestType
 from bookie_protocol.errors import (
     BadRequest,
+    BookieTimeout,
     DigestMismatch,
     MetadataError,
     NotThere,
@@ -52,6 +54,7 @@ from bookie_protocol.errors import (
     TooManyRequests,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.wire.availability import Availability
 
 CHUNK_ENTRIES: Final = 1_000
 """Entries that are asked for at a time, by batch."""
@@ -60,6 +63,11 @@ CHUNK_SINGLES: Final = 64
 CHUNK_BYTES: Final = 1024 * 1024
 GUESSED_BYTES: Final = 1024
 """Of an entry, where the metadata do not tell."""
+LISTS_TO_GIVE_UP: Final = 3
+"""A bookie that was silent so often in a row when asked for a list is not asked again: Java's with DbLedgerStorage
+never answer."""
+YIELD_EVERY: Final = 20_000
+"""Entries compared before other tasks get their turn."""
 BUSY_TRIES: Final = 4
 BUSY_SECONDS: Final = 0.1
 
@@ -94,9 +102,10 @@ class LedgerChecker:
         self._registrations = Registrations(client.bookies, client.metadata_service.bookies)
         # Its unit is the read: a chunk of entries takes as much as it has reads.
         self._window = Window(self.options.max_reads, self.options.max_reads, 0)
+        self._silences: Counter[str] = Counter()  # no more than there are bookies
 
-    async def check(self, ledger_id: int) -> LedgerReport:
-        """Look at every fragment of a ledger.
+    async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport:
+        """Look at every fragment of a ledger. `complete`: bookies of which every copy is looked for.
 
         Raises `NoSuchLedger` (it was deleted), `MetadataUnavailable`, `MetadataDamaged`. What single bookies answer is
         in the report.
@@ -110,7 +119,8 @@ class LedgerChecker:
         if metadata.is_closed and metadata.last_entry_id >= 0:
             average = metadata.length // (metadata.last_entry_id + 1) + access.digest.overhead
         reports = [
-            await self._check_fragment(fragment, access, average) for fragment in fragments(ledger_id, metadata, lac)
+            await self._check_fragment(fragment, access, average, complete)
+            for fragment in fragments(ledger_id, metadata, lac)
         ]
         return LedgerReport(ledger_id, stored, lac, tuple(reports), lac_error)
 
@@ -131,24 +141,38 @@ class LedgerChecker:
         except PodkeeperError as error:
             return least_lac(metadata), error
 
-    async def _check_fragment(self, fragment: Fragment, access: LedgerAccess, average: int) -> FragmentReport:
+    async def _check_fragment(
+        self, fragment: Fragment, access: LedgerAccess, average: int, complete: Collection[str] = ()
+    ) -> FragmentReport:
         reads = SourceReads(self._client.context, fragment, access, (), batch_reads=True)
         findings = await asyncio.gather(
-            *(self._check_position(fragment, position, reads, average) for position in range(len(fragment.ensemble)))
+            *(
+                self._check_position(fragment, position, reads, average, bookie in complete)
+                for position, bookie in enumerate(fragment.ensemble)
+            )
         )
         return FragmentReport(fragment, tuple(findings))
 
     async def _check_position(
-        self, fragment: Fragment, position: int, reads: SourceReads, average: int
+        self, fragment: Fragment, position: int, reads: SourceReads, average: int, complete: bool
     ) -> ReplicaFinding:
         bookie = fragment.ensemble[position]
-        if await self._registrations.of(bookie) is Registration.NOWHERE:
-            return ReplicaFinding(position, bookie, ReplicaVerdict.LOST, None, "registered nowhere")
         entries = fragment.entries_of(position)
+        # Where nothing is read nobody else finds out that the bookie has gone.
+        if await self._registrations.of(bookie, asked_now=not len(entries)) is Registration.NOWHERE:
+            return ReplicaFinding(position, bookie, ReplicaVerdict.LOST, None, "registered nowhere")
         if not len(entries):
             return ReplicaFinding(position, bookie, ReplicaVerdict.EMPTY)
-        percentage = self.options.verification_percentage
+        percentage, doubtful = self.options.verification_percentage, None
+        if complete and percentage < 100:
+            listed = await self._list(bookie, fragment.ledger_id)
+            if listed is None:
+                percentage = 100
+            else:
+                doubtful = await _first_missing(entries, listed)
         ids = sampled(entries, percentage, self._client.context.random)
+        if doubtful is not None:
+            ids = chain((doubtful,), ids)  # it says so itself, or has it by now
         by_batch = percentage == 100 and reads.reads_batches
         size = max(1, min(CHUNK_ENTRIES, CHUNK_BYTES // average) if by_batch else min(CHUNK_SINGLES, self._most))
         doubt: ReplicaFinding | None = None
@@ -161,6 +185,21 @@ class LedgerChecker:
             if doubt is not None:
                 return doubt
         return ReplicaFinding(position, bookie, ReplicaVerdict.GOOD)
+
+    async def _list(self, bookie: str, ledger_id: int) -> Availability | None:
+        """What the bookie says that it stores of the ledger; None: it does not tell, or has nothing."""
+        if self._silences[bookie] >= LISTS_TO_GIVE_UP:
+            return None
+        await self.options.throttle.read(0)
+        try:
+            listed = await self._client.operations.entries_of_ledger(bookie, ledger_id)
+        except BookieTimeout:
+            self._silences[bookie] += 1
+            return None
+        except PodkeeperError:
+            return None
+        self._silences.pop(bookie, None)
+        return listed
 
     @property
     def _most(self) -> int:
@@ -196,6 +235,16 @@ def verdict_of(error: PodkeeperError) -> ReplicaVerdict:
     if isinstance(error, (DigestMismatch, StorageFault)):
         return ReplicaVerdict.DAMAGED
     return ReplicaVerdict.UNREACHABLE
+
+
+async def _first_missing(entries: StripedEntries, listed: Availability) -> int | None:
+    """The first entry that the list lacks."""
+    for looked_at, entry_id in enumerate(entries, 1):
+        if entry_id not in listed:
+            return entry_id
+        if not looked_at % YIELD_EVERY:
+            await asyncio.sleep(0)
+    return None
 
 
 def sampled(entries: StripedEntries, percentage: int, random: Random) -> Iterator[int]:

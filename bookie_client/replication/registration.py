@@ -39,11 +39,12 @@ class Registrations:
         self._registry = registry
         self._nowhere_until: dict[str, float] = {}
 
-    async def of(self, bookie: str) -> Registration:
-        """Where the bookie is registered now. Raises `MetadataUnavailable`."""
-        if bookie in await self._bookies.writable():
+    async def of(self, bookie: str, *, asked_now: bool = False) -> Registration:
+        """Where the bookie is registered, as far as is known here; `asked_now`: not by what was known before, which
+        still names a bookie that has gone a moment ago. Raises `MetadataUnavailable`."""
+        if not asked_now and bookie in await self._bookies.writable():
             return Registration.WRITABLE
-        if bookie in await self._bookies.read_only():
+        if not asked_now and bookie in await self._bookies.read_only():
             return Registration.READ_ONLY
         now = asyncio.get_running_loop().time()
         if now < self._nowhere_until.get(bookie, now):

@@ -77,9 +77,12 @@ class SaidChecker:
         self.hold = asyncio.Event()
         self.hold.set()
         self.under_way = 0
+        self.complete: dict[int, Collection[str]] = {}
+        """Bookies of which every copy was looked for, by ledger."""
 
-    async def check(self, ledger_id: int) -> LedgerReport:
+    async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport:
         self.checked.append(ledger_id)
+        self.complete[ledger_id] = complete
         self.under_way += 1
         try:
             await self.hold.wait()

@@ -16,7 +16,7 @@ Source: reference auto-recovery, sections 4.1, 5 and 17.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 import structlog
@@ -36,7 +36,7 @@ MISSING = frozenset({ReplicaVerdict.MISSING, ReplicaVerdict.DAMAGED})
 class Checker(Protocol):
     """`bookie_client.replication.check.LedgerChecker`."""
 
-    async def check(self, ledger_id: int) -> LedgerReport: ...
+    async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport: ...
 
 
 class Absent(Known, Protocol):

@@ -7,8 +7,9 @@ Invariants
 - Only marks that came from an absence are looked at: every bookie that the mark names was absent and is registered
   again, and the mark is not older than any of these absences. What a check found is never taken back here.
 - It is done under the ledger's lock: what a worker has begun is left to it, and no worker begins meanwhile.
-- A mark is taken back only when a check of the ledger (first and last entry of each segment, digests verified) finds
-  every copy of the named bookies, and nothing that is missing or damaged elsewhere; and only if nobody renewed it.
+- A mark is taken back only when a check of the ledger (first and last entry of each segment, digests verified, and of
+  the named bookies what they list) finds every copy of the named bookies, and nothing that is missing or damaged
+  elsewhere; and only if nobody renewed it. Lists, because a worker may have died while it filled one of them again.
 
 Event loop only.
 
@@ -112,7 +113,7 @@ class Withdrawals:
 
     async def _is_sound(self, mark: UnderreplicatedLedger) -> bool:
         try:
-            report = await self._checker.check(mark.ledger_id)
+            report = await self._checker.check(mark.ledger_id, complete=mark.replicas)
         except PodkeeperError:
             return False  # a worker sees to deleted ledgers, and to those that cannot be told
         now = await self._marks.read(mark.ledger_id)

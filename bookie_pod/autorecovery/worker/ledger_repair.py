@@ -45,9 +45,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Checker(Protocol):
-    """`LedgerChecker`."""
+    """`LedgerChecker`. Of the bookies that a mark names every copy is looked for: a check of replicas may have found
+    holes between the first and the last entry."""
 
-    async def check(self, ledger_id: int) -> LedgerReport: ...
+    async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class LedgerRepair:
             named = await self._named(ledger_id)
             if named is None:
                 return RoundResult(Outcome.WITHDRAWN)
-            return await self._repair(await self._parts.checker.check(ledger_id), named, note)
+            return await self._repair(await self._parts.checker.check(ledger_id, complete=named), named, note)
         except (NoSuchLedger, MetadataNotFound):
             return self._gone(ledger_id)
 
@@ -107,7 +108,7 @@ class LedgerRepair:
             named = await self._named(ledger_id)
             if named is None:
                 return RoundResult(Outcome.WITHDRAWN)
-            report = await self._parts.checker.check(ledger_id)
+            report = await self._parts.checker.check(ledger_id, complete=named)
             reason = judgement.waits_for(report, named)
             if reason is None:
                 _log.info("open ledger: its writer went on", ledger=ledger_id)
@@ -118,7 +119,7 @@ class LedgerRepair:
             self._parts.metrics.recovered()
             self._progress.ledgers_recovered += 1
             self._progress.enter(note, Phase.CHECKING)
-            return await self._repair(await self._parts.checker.check(ledger_id), named, note)
+            return await self._repair(await self._parts.checker.check(ledger_id, complete=named), named, note)
         except (NoSuchLedger, MetadataNotFound):
             return self._gone(ledger_id)
 
@@ -141,7 +142,7 @@ class LedgerRepair:
         moved = not named and await self._mend(report, note)
         if copied or moved:
             self._progress.enter(note, Phase.VERIFYING)
-            report = await self._parts.checker.check(report.ledger_id)
+            report = await self._parts.checker.check(report.ledger_id, complete=named)
             await self._mark_lost_targets(report, before)
         left = judgement.what_is_left(report, named)
         if left is not None:

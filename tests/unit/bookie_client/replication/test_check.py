@@ -11,7 +11,8 @@ from bookie_client.replication.fragments import StripedEntries
 from bookie_client.replication.report import ReplicaVerdict
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol import errors
-from bookie_protocol.errors import BadRequest, BookieUnavailable, NoSuchLedger, PodkeeperError
+from bookie_protocol.errors import BadRequest, BookieTimeout, BookieUnavailable, NoSuchLedger, PodkeeperError
+from bookie_protocol.wire.availability import decode_availability, encode_availability
 from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import PASSWORD, written
 
@@ -108,6 +109,44 @@ async def test_entries_between_the_ends_are_found_as_far_as_asked_for(models, ve
         assert verdicts(report) == {"a": "GOOD", "b": "MISSING", "c": "GOOD"}
         assert {f.entry_id for f in report.fragments[0].findings} == {123, None}
         assert throttle.bytes_read > 2 * (await client.metadata(ledger_id)).length
+
+
+@pytest.mark.parametrize("tells", [True, False])
+async def test_of_bookies_in_doubt_every_copy_is_looked_for(models, tells, monkeypatch):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 400)
+        del models.model("b").ledgers[ledger_id].entries[123]
+
+        async def entries_of_ledger(bookie, ledger_id):
+            if not tells:
+                raise BookieTimeout("Java's with DbLedgerStorage")
+            return decode_availability(encode_availability(sorted(models.model(bookie).ledgers[ledger_id].entries)))
+
+        monkeypatch.setattr(client.operations, "entries_of_ledger", entries_of_ledger)
+        checker = LedgerChecker(client)
+        assert (await checker.check(ledger_id)).is_healthy
+        assert (await checker.check(ledger_id, complete="ac")).is_healthy
+        for _ in range(3):
+            report = await checker.check(ledger_id, complete="b")
+            assert verdicts(report) == {"a": "GOOD", "b": "MISSING", "c": "GOOD"}
+            assert {f.entry_id for f in report.fragments[0].findings} == {123, None}
+
+
+async def test_who_holds_nothing_and_went_a_moment_ago_is_lost(models, monkeypatch):
+    async def still_known():
+        return frozenset("abc")
+
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 0)
+        checker = LedgerChecker(client)
+        assert (await checker.check(ledger_id)).is_healthy
+        await models.stop("b")
+        await models.unregister("b")
+        monkeypatch.setattr(client.bookies, "writable", still_known)
+        report = await checker.check(ledger_id)
+        assert verdicts(report)["b"] == "LOST"
 
 
 async def test_striping_decides_who_is_asked(models):

@@ -27,6 +27,7 @@ async def test_a_bookie_that_is_back_with_its_copies_clears_its_marks(rig: Audit
     await rig.come("b0:1")
     await rig.until_marked({})
     await rig.until(lambda: auditor.status().withdrawn_marks == 5)
+    assert rig.checker.complete == dict.fromkeys(range(1, 6), ("b0:1",))
     await no_locks(rig)
 
 

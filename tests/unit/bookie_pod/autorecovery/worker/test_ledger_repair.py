@@ -43,6 +43,8 @@ class Cluster:
         self.spares = list(spares)
         self.mark: UnderreplicatedLedger | None = UnderreplicatedLedger(LEDGER, tuple(verdicts))
         self.marked: list[tuple[int, list[str]]] = []
+        self.complete: list[list[str]] = []
+        """Bookies of which every copy was looked for, at each check."""
         self.copies: list[tuple[int, dict[int, str], tuple[int, ...]]] = []
         """First entry, bad positions, and those filled in place, of each call."""
         self.asked: list[tuple[int, ...]] = []
@@ -78,9 +80,10 @@ class Cluster:
 
     # --- Checker, Replicator ----------------------------------------------------------------------------------
 
-    async def check(self, ledger_id: int) -> LedgerReport:
+    async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport:
         if self.metadata is None:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+        self.complete.append(sorted(complete))
         return report_of(self.metadata, self.verdicts, self.lac, self.lac_error)
 
     async def replicate(
@@ -151,6 +154,7 @@ class TestLostCopies:
         assert cluster.copies == [(0, {0: "a"}, ()), (50, {0: "a"}, ())]
         assert cluster.metadata is not None
         assert "a" not in cluster.metadata.all_bookies()
+        assert cluster.complete == [["a"], ["a"]]
         assert (cluster.note.done_fragments, cluster.note.entries_copied, cluster.note.bytes_copied) == (2, 80, 800)
         assert cluster.metric("NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") == 1
         assert cluster.metric("NUM_ENTRIES_READ") == 80
