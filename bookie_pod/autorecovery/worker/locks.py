@@ -15,7 +15,6 @@ Source: reference metadata layout, section 10.4.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -57,13 +56,18 @@ class LockKeeper:
         await first_try
 
     async def close(self, seconds: float) -> None:
-        """Wait at most so long for locks that are being given back; those left end with their session."""
+        """Wait at most so long for locks that are being given back; those left end with their session.
+
+        However it ends, cancelled itself too, nobody goes on trying afterwards.
+        """
+        try:
+            if self._retrying:
+                await asyncio.wait(self._retrying, timeout=seconds)
+        finally:
+            for task in self._retrying:
+                task.cancel()
         if self._retrying:
-            await asyncio.wait(self._retrying, timeout=seconds)
-        for task in list(self._retrying):
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await asyncio.wait(self._retrying)
 
     async def _give_back(self, lock: LedgerLock) -> None:
         pause = FIRST_PAUSE_S

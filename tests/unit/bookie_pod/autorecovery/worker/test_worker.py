@@ -321,6 +321,22 @@ class TestLocks:
         assert tries == [lock] * 3
         assert keeper.not_released == 0
 
+    async def test_a_keeper_whose_end_is_cut_short_tries_no_more(self) -> None:
+        """The worker is cancelled once for its session, and again for the end of its process."""
+
+        class Marks:
+            async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
+                raise MetadataUnavailable("the metadata service was closed")
+
+        keeper = LockKeeper(Marks())  # type: ignore[arg-type]
+        await keeper.give_back(LedgerLock(1, 0, 1))
+        closing = asyncio.create_task(keeper.close(60))
+        await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait({closing})
+        await asyncio.sleep(0)
+        assert [task.get_name() for task in asyncio.all_tasks() if "lock of ledger" in task.get_name()] == []
+
     async def test_an_expired_session_leaves_nothing_behind(
         self, driver: EmbeddedUnderTest, service: TreeMetadataService
     ) -> None:
