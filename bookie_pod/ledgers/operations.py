@@ -99,21 +99,28 @@ class LedgerOperations:
         self.ledgers.heat(state)
         return lane
 
-    def submit(self, lane: WriteLane, entries: int, done: Done, *, sync: bool = True) -> None:
-        """Hand a lane to its journal and empty it; `done` follows when its records are as durable as configured."""
-        pieces = lane.specials + lane.data if self.write_data else lane.specials
+    def submit(self, lane: WriteLane, entries: int, done: Done, *, sync: bool = True) -> int:
+        """Hand a lane to its journal and empty it; `done` follows when its records are as durable as configured.
+
+        Returns the bytes of the data records, length prefixes included.
+        """
+        nbytes = sum(map(len, lane.data))
+        pieces, journaled = (lane.specials + lane.data, nbytes) if self.write_data else (lane.specials, 0)
+        if lane.specials:
+            journaled += sum(map(len, lane.specials))
         lane.clear()  # first: `done` may come at once, and admit adds that waited into this same lane
         if pieces or self.write_data:
             on_done = done if self.write_data else _nothing
-            batch = JournalBatch(pieces, entries, sum(map(len, pieces)), sync, on_done)
+            batch = JournalBatch(pieces, entries, journaled, sync, on_done)
             try:
                 self._journals[lane.journal].append(batch)
             except StorageFault as error:
                 # The journal has failed and the bookie is about to stop: nothing is answered.
                 done(error)
-                return
+                return nbytes
         if not self.write_data:
             done(None)
+        return nbytes
 
     def fence(self, ledger_id: int, key: bytes) -> tuple[LedgerState, asyncio.Future[None] | None]:
         """Fence a ledger, creating it if unknown. The future resolves when the fence is durable; None: it is already.

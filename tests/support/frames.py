@@ -117,6 +117,12 @@ def v3_force(ledger_id: int, *, txn: int = 1) -> bytes:
     return v3.encode_frame(request)
 
 
+def v3_list(ledger_id: int, *, txn: int = 1) -> bytes:
+    request = v3.new_request(pb.GET_LIST_OF_ENTRIES_OF_LEDGER, txn)
+    request.getListOfEntriesOfLedgerRequest.ledgerId = ledger_id
+    return v3.encode_frame(request)
+
+
 def v3_start_tls(*, txn: int = 1) -> bytes:
     request = v3.new_request(pb.START_TLS, txn)
     request.startTLSRequest.SetInParent()

@@ -148,7 +148,8 @@ class _ReadReply(Reply):
         lac_time_ms: int | None = None,
     ) -> None:
         request = self._request
-        self._send(v2.encode_read_response(request.version, request.ledger_id, request.entry_id, body or b""))
+        body = body or b""
+        self._send(v2.encode_read_response(request.version, request.ledger_id, request.entry_id, body), (body,))
 
     def batch(self, entries: Sequence[bytes]) -> None:
         request = self._request
@@ -156,7 +157,8 @@ class _ReadReply(Reply):
         self._send(
             v2.encode_batch_read_response(
                 request.version, V2Code.EOK, request.ledger_id, request.entry_id, request.request_id, entries
-            )
+            ),
+            entries,
         )
 
     def error(self, error: BaseException) -> None:
@@ -168,7 +170,7 @@ class _ReadReply(Reply):
             opcode = v2.OpCode.READENTRY
             self._conn.send(v2.encode_response(request.version, opcode, code, request.ledger_id, request.entry_id))
 
-    def _send(self, pieces: list[bytes]) -> None:
+    def _send(self, pieces: list[bytes], entries: Sequence[bytes]) -> None:
         answer = b"".join(pieces)
-        self._budget.done(len(answer), success=True)
+        self._budget.done(len(answer), success=True, entries=entries)
         self._conn.send(answer)

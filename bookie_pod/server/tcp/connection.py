@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
@@ -60,6 +61,8 @@ class Connection(asyncio.Protocol):
         self.parked: ParkedAdds | None = None
         self.on_lost: dict[Callable[[], None], None] = {}
         """Called, each once, when the connection is gone."""
+        self.received_at = time.perf_counter()
+        """When the socket was read last: the latency of adds counts from there."""
         self.transport: asyncio.Transport | None = None
         self._stalls = Stall(0)
         self._rest: list[bytes] = []
@@ -140,6 +143,7 @@ class Connection(asyncio.Protocol):
     # --- in -------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
+        self.received_at = time.perf_counter()
         if self._rest_bytes:
             self._rest.append(data)
             self._rest_bytes += len(data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LedgerState
@@ -16,6 +16,9 @@ from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS, ServerMetrics
 from bookie_protocol.wire.auth import ServerAuthProvider
+
+LENGTH_BYTES: Final = 4
+"""Of the length prefix of a journal record."""
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -100,7 +103,8 @@ class ServerContext:
                 entries = len(lane.data) // 2
                 acknowledge = _Acknowledge(self, conn, lane.answers, entries)
                 self.admission.started(entries - lane.counted)
-                self.operations.submit(lane, entries, acknowledge, sync=sync)
+                nbytes = self.operations.submit(lane, entries, acknowledge, sync=sync) - entries * LENGTH_BYTES
+                self.metrics.adds_admitted(entries, nbytes, (time.perf_counter() - conn.received_at) * 1000)
 
 
 class ReadsInProgress:
@@ -138,7 +142,7 @@ class _Acknowledge:
         self._conn = conn
         self._answers = b"".join(answers)
         self._entries = entries
-        self._since = time.perf_counter()
+        self._since = conn.received_at
 
     def __call__(self, error: BaseException | None) -> None:
         # With an error nothing is answered: the journal has failed, and the bookie is about to stop.

@@ -134,6 +134,7 @@ class RequestHandlers:
 
     def force(self, conn: Connection, ledger_id: int, reply: Reply) -> None:
         """Answer when everything journaled before is durable."""
+        self._context.metrics.forced()
         try:
             self._operations.force(ledger_id, self._special(conn, reply, reply.forced))
         except PodkeeperError as error:

@@ -37,7 +37,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
     max_length = context.options.max_frame_bytes - 4
     pos, end = 0, len(data)
     last_state = cold_state
-    run_bytes = run_count = 0
+    run_bytes = run_count = read_bytes = read_count = 0
     entry_length, prefix = -1, b""
     shape_length, from_bytes = -1, int.from_bytes
     mask, expected, head, unpack, body_at, tail_at, tail, shape_flags, part1, part2 = NO_SHAPE
@@ -93,7 +93,9 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                         run_count += 1
                         pos = after
                         continue
-                elif _read_from_cache(conn, data, start, after):
+                elif (nbytes := _read_from_cache(conn, data, start, after)) >= 0:
+                    read_bytes += nbytes
+                    read_count += 1
                     pos = after
                     if conn.stalled:
                         return pos
@@ -113,21 +115,25 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
     finally:
         if run_count:
             context.account(last_state.ledger_id, run_bytes, run_count)
+        if read_count:
+            context.metrics.reads_from_memory(read_count, read_bytes)
         context.submit_lanes(conn)
 
 
-def _read_from_cache(conn: Connection, data: bytes, start: int, end: int) -> bool:
-    """Answer a plain read at once if memory holds the entry and the ledger's LAC is known."""
+def _read_from_cache(conn: Connection, data: bytes, start: int, end: int) -> int:
+    """Answer a plain read at once if memory holds the entry and the ledger's LAC is known.
+
+    The entry's bytes; -1: not answered.
+    """
     read = decode_read_request(data, start, end)
     if read is None:
-        return False
+        return -1
     txn, raw_ledger, raw_entry, ledger_id, entry_id, _ = read
     state = conn.context.operations.ledgers.states.get(ledger_id)
     if state is None or not state.lac_known or entry_id < 0:
-        return False
+        return -1
     body = conn.context.storage.cached(ledger_id, entry_id)
     if body is None:
-        return False
-    conn.context.metrics.read_done("read", 0.0, True)
+        return -1
     conn.send(b"".join(read_response(txn, raw_ledger, raw_entry, body, state.lac)))
-    return True
+    return len(body)

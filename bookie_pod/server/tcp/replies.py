@@ -8,6 +8,7 @@ Source: reference wire protocol, section 9.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -54,9 +55,15 @@ class ReadBudget:
     def go_on(self) -> None:
         self._reserved = self._conn.read_started()
 
-    def done(self, nbytes: int, *, success: bool, error: BaseException | None = None) -> None:
+    def done(
+        self, nbytes: int, *, success: bool, error: BaseException | None = None, entries: Sequence[bytes] = ()
+    ) -> None:
+        """Answered with `nbytes`, headers included, and with these entries."""
         self._conn.read_finished(self._reserved, nbytes)
         metrics = self._conn.context.metrics
-        metrics.read_done(self._kind, (time.perf_counter() - self._since) * 1000, success)
+        elapsed_ms = (time.perf_counter() - self._since) * 1000
+        metrics.read_done(self._kind, elapsed_ms, success)
+        if entries:
+            metrics.entries_read(len(entries), sum(map(len, entries)), elapsed_ms)
         if isinstance(error, TooManyRequests):
             metrics.read_rejected()

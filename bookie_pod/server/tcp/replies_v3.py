@@ -106,7 +106,7 @@ class ReadReply(_Reply):
         if lac_time_ms is not None:
             read.lacUpdateTimestamp = lac_time_ms
         frame = encode_frame(response)
-        self._budget.done(len(frame), success=True)
+        self._budget.done(len(frame), success=True, entries=() if body is None else (body,))
         self._conn.send(frame)
 
     def error(self, error: BaseException) -> None:

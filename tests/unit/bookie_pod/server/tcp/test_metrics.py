@@ -1,0 +1,107 @@
+"""What a bookie's metrics say after adds, reads, forces and lists in both wire versions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bookie_pod.metrics.bookie import BookieMetrics
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.metrics.requests import RequestMetrics
+from tests.support.frames import entry, v2_add, v2_batch, v2_read, v3_add, v3_fence, v3_force, v3_list, v3_poll, v3_read
+from tests.support.server_rig import PaperTransport, ServerRig
+
+ENTRY_BYTES = len(entry(1, 0, bytes(100)))
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry()
+
+
+@pytest.fixture
+async def rig(registry: Registry) -> AsyncIterator[ServerRig]:
+    made = ServerRig()
+    made.context.metrics = RequestMetrics(registry, BookieMetrics(registry))
+    yield made
+    made.close()
+
+
+def value(registry: Registry, name: str, *, labels: str = "") -> float:
+    (found,) = re.findall(rf"^{name}{re.escape(labels)} (\S+)$", registry.render(), re.MULTILINE)
+    return float(found)
+
+
+def count(registry: Registry, name: str, success: str = "true") -> float:
+    return value(registry, f"{name}_count", labels=f'{{success="{success}"}}')
+
+
+async def answered(rig: ServerRig, transport: PaperTransport, number: int) -> None:
+    rig.journal.acknowledge()
+    await rig.settle(lambda: (rig.journal.acknowledge(), len(transport.frames) >= number)[1])
+
+
+@pytest.mark.parametrize("add", [v2_add, v3_add])
+@pytest.mark.parametrize("write_data", [True, False])
+async def test_adds_and_their_bytes(rig: ServerRig, registry: Registry, add, write_data: bool) -> None:
+    rig.operations.write_data = write_data
+    conn, transport = rig.connect()
+    conn.data_received(b"".join(add(entry(1, entry_id, bytes(100))) for entry_id in range(5)))
+    await answered(rig, transport, 5)
+    conn.data_received(add(entry(2, 0, bytes(100))))
+    await answered(rig, transport, 6)
+    assert value(registry, "bookie_WRITE_BYTES") == 6 * ENTRY_BYTES
+    assert count(registry, "bookie_BOOKIE_ADD_ENTRY") == 6
+    assert value(registry, "bookie_BOOKIE_ADD_ENTRY_BYTES_sum", labels='{success="true"}') == 6 * ENTRY_BYTES
+    assert count(registry, "bookkeeper_server_ADD_ENTRY_REQUEST") == 6
+
+
+@pytest.mark.parametrize(("add", "read"), [(v2_add, v2_read), (v3_add, v3_read)])
+async def test_reads_and_their_bytes(rig: ServerRig, registry: Registry, add, read) -> None:
+    conn, transport = rig.connect()
+    conn.data_received(b"".join(add(entry(1, entry_id, bytes(100))) for entry_id in range(3)))
+    await answered(rig, transport, 3)
+    for number in range(2):  # not cached in the sense of the hot path at first, and then in one go
+        conn.data_received(read(1, 0) + read(1, 1) + read(1, 9))
+        await answered(rig, transport, 6 + 3 * number)
+    assert value(registry, "bookie_READ_BYTES") == 4 * ENTRY_BYTES
+    assert count(registry, "bookie_BOOKIE_READ_ENTRY") == 4
+    assert count(registry, "bookkeeper_server_READ_ENTRY_REQUEST") == 4
+    assert count(registry, "bookkeeper_server_READ_ENTRY_REQUEST", "false") == 2
+
+
+async def test_the_entries_of_a_batch_count_each_and_the_request_once(rig: ServerRig, registry: Registry) -> None:
+    conn, transport = rig.connect()
+    conn.data_received(b"".join(v2_add(entry(1, entry_id, bytes(100))) for entry_id in range(3)))
+    await answered(rig, transport, 3)
+    conn.data_received(v2_batch(1, 0, 10))
+    await answered(rig, transport, 4)
+    assert value(registry, "bookie_READ_BYTES") == 3 * ENTRY_BYTES
+    assert count(registry, "bookie_BOOKIE_READ_ENTRY") == 3
+    assert count(registry, "bookkeeper_server_READ_ENTRY_REQUEST") == 1
+
+
+async def test_a_fencing_read_counts_its_entry_and_a_long_poll_without_one_does_not(
+    rig: ServerRig, registry: Registry
+) -> None:
+    conn, transport = rig.connect()
+    conn.data_received(v3_add(entry(1, 0, bytes(100))))
+    await answered(rig, transport, 1)
+    conn.data_received(v3_poll(1, 5, 1))
+    await answered(rig, transport, 2)
+    assert value(registry, "bookie_READ_BYTES") == 0
+    conn.data_received(v3_fence(1))
+    await answered(rig, transport, 3)
+    assert value(registry, "bookie_READ_BYTES") == ENTRY_BYTES
+
+
+async def test_forces_and_lists_of_entries(rig: ServerRig, registry: Registry) -> None:
+    conn, transport = rig.connect()
+    conn.data_received(v3_add(entry(1, 0)))
+    await answered(rig, transport, 1)
+    conn.data_received(v3_force(1) + v3_list(1))
+    await answered(rig, transport, 3)
+    assert value(registry, "bookie_BOOKIE_FORCE_LEDGER") == 1
+    assert count(registry, "bookie_BOOKIE_GET_LIST_OF_ENTRIES_OF_LEDGER") == 1
