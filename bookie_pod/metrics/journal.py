@@ -53,14 +53,13 @@ class JournalInstruments:
         self.slow_syncs = scope.counter("JOURNAL_SLOW_SYNC_TOTAL")
         """Syncs slower than `journalSlowSyncMs`. Not a metric of the reference implementation."""
         self.callback_time = scope.thread_counter("callback_time")
-        """Time spent handing over acknowledgements."""
+        """Time spent handing over acknowledgements, ms."""
         self.force_write_thread_time = scope.thread_counter("force_write_thread_time")
-        """Time that the sync thread was busy."""
+        """Time that the sync thread was busy, ms."""
 
     def fields(self) -> dict[str, Any]:
         """The instruments that the journal calls, by its names for them."""
-        own = ("_scope", "callback_time", "force_write_thread_time")
-        return {name: value for name, value in vars(self).items() if name not in own}
+        return {name: value for name, value in vars(self).items() if name != "_scope"}
 
     def bind_levels(
         self,

@@ -8,7 +8,7 @@ Start (a failure ends it there, with everything that was started stopped again):
  5. journals replayed into the storage
  6. everything flushed, marks written
  7. journals start (a new file each), checkpoints, disk monitor
- 8. registration, garbage collection, administration
+ 8. registration (read-only if it is being decommissioned), garbage collection, administration
  9. `DIRTY` written; requests are served; gRPC: health, gateway; auto-recovery, if it is asked for
 
 Stop: deregister, no more requests, answer what is under way, flush, marks, journals, files, `DIRTY` removed.
@@ -46,6 +46,7 @@ from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.durability import Durability
 from bookie_pod.node.identity import service_info
 from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses
+from bookie_pod.node.leaving import Leaving
 from bookie_pod.node.listening import bind_listener
 from bookie_pod.node.live_status import LiveStatus
 from bookie_pod.node.loop_bridge import LoopBridge
@@ -171,6 +172,7 @@ class Bookie:
         handlers = CheckpointHandlers(
             on_no_writable_directory=self._tasks.on_loop(lambda error: self._mode.no_writable_directory(error)),
             on_failure=self._tasks.on_loop(self.fail),
+            on_checkpoint=lambda seconds: self._metrics.sync_thread_time.add(seconds * 1000),
         )
         self._durability = durability = Durability(
             self._journals, self._storage, marks, handlers, config.ledger_storage.flush_interval_ms
@@ -271,6 +273,9 @@ class Bookie:
 
     async def _register(self) -> None:
         info = await service_info(self.config, self._address())
+        leaving = Leaving(self._metadata, self.bookie_id, self._mode)
+        if await leaving.look() or not leaving.is_known:
+            self._tasks.run(leaving.follow())
         registration = RegistrationManager(self._metadata, self.bookie_id, info, self.fail)
         self._registration = self.status.registration = registration
         read_only = self._mode.read_only

@@ -22,7 +22,7 @@ class OpStats(Protocol):
 
 
 class Counter(Protocol):
-    def add(self, n: int) -> None: ...
+    def add(self, n: float) -> None: ...
 
 
 class _NoStats:
@@ -31,7 +31,7 @@ class _NoStats:
 
 
 class _NoCounter:
-    def add(self, n: int) -> None:
+    def add(self, n: float) -> None:
         pass
 
 
@@ -77,5 +77,9 @@ class JournalMetrics:
     """`JOURNAL_NUM_FLUSH_EMPTY_QUEUE`: because nothing else was there."""
     write_bytes: Counter = field(default_factory=_no_counter)
     """`JOURNAL_WRITE_BYTES`: bytes written, padding included."""
+    callback_time: Counter = field(default_factory=_no_counter)
+    """`callback_time`: ms spent handing over acknowledgements."""
+    force_write_thread_time: Counter = field(default_factory=_no_counter)
+    """`force_write_thread_time`: ms that the sync thread was busy."""
     slow_syncs: Counter = field(default_factory=_no_counter)
     """Podkeeper's own: syncs slower than `JournalOptions.slow_sync_ms`."""

@@ -106,6 +106,7 @@ class SyncThread:
             if group.synced is not None:
                 group.synced.set()
         self._metrics.force_write_grouping.observe_ms(len(groups))
+        self._metrics.force_write_thread_time.add((time.monotonic() - began) * 1000)
 
     def _sync_file(self, file: JournalFile, end: int) -> None:
         began = time.monotonic()
@@ -142,7 +143,9 @@ class SyncThread:
         # Counted first: whoever is told looks whether there is room for more, and may not be told again.
         self.acknowledged_entries += entries
         self.acknowledged_bytes += nbytes
+        began = time.monotonic()
         self._deliver(batches, None)
+        self._metrics.callback_time.add((time.monotonic() - began) * 1000)
         self._metrics.force_write_batch_entries.observe_ms(entries)
         self._metrics.force_write_batch_bytes.observe_ms(nbytes)
 

@@ -35,12 +35,12 @@ class Counting:
 
     def __init__(self) -> None:
         self.values: list[tuple[float, int, bool]] = []
-        self.total = 0
+        self.total = 0.0
 
     def observe_ms(self, value: float, count: int = 1, success: bool = True) -> None:
         self.values.append((value, count, success))
 
-    def add(self, n: int) -> None:
+    def add(self, n: float) -> None:
         self.total += n
 
 
@@ -551,6 +551,7 @@ def test_metrics() -> None:
     assert [value for value, _, _ in counting["force_write_batch_bytes"].values] == [5 * 35]
     assert [value for value, _, _ in counting["force_write_batch_entries"].values] == [6]
     assert len(counting["creation_latency"].values) == 1
+    assert counting["force_write_thread_time"].total >= counting["callback_time"].total > 0
 
 
 def test_the_protocols_fit_what_metrics_offer() -> None:
