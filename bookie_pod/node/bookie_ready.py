@@ -1,4 +1,5 @@
 """When a bookie process is ready: registered as writable at its address, and answering requests, as clients see it.
+One that is being decommissioned is ready as a read-only one.
 
 A bookie that ends before that is an error with the last lines of its output.
 
@@ -22,6 +23,7 @@ from bookie_protocol.errors import (
     ServerStartFailed,
 )
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+from bookie_protocol.metadata_service.records import DECOMMISSION
 
 LOOPBACK: Final = "127.0.0.1"
 _RETRY_SECONDS: Final = 0.02
@@ -50,10 +52,18 @@ async def wait_ready(metadata: MetadataService, bookie: BookieProcess, timeout: 
 
 async def _serves(metadata: MetadataService, bookie: BookieProcess) -> None:
     """Return once the bookie is registered at its new address and answers a request."""
-    async with metadata.bookies.watch(BookieGroup.WRITABLE) as snapshots:
-        async for snapshot in snapshots:
-            if bookie.bookie_id in snapshot.bookies and await _address(metadata, bookie.bookie_id) == bookie.port:
-                break
+    groups = [BookieGroup.WRITABLE]
+    if bookie.bookie_id in await metadata.records(DECOMMISSION).names():
+        groups.append(BookieGroup.READ_ONLY)
+    registered = [asyncio.ensure_future(_registered(metadata, bookie, group)) for group in groups]
+    try:
+        done, _ = await asyncio.wait(registered, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in registered:
+            task.cancel()
+        await asyncio.wait(registered)
     pool = ChannelPool(_resolver(bookie.port), ClientOptions(reconnect_delay=_RETRY_SECONDS, read_timeout=1.0))
     try:
         # It drops connections until its start is over, and tells nobody when that is.
@@ -63,6 +73,13 @@ async def _serves(metadata: MetadataService, bookie: BookieProcess) -> None:
         await pool.close()
     if bookie.grpc_port is not None:
         await _listens(bookie.grpc_port)
+
+
+async def _registered(metadata: MetadataService, bookie: BookieProcess, group: BookieGroup) -> None:
+    async with metadata.bookies.watch(group) as snapshots:
+        async for snapshot in snapshots:
+            if bookie.bookie_id in snapshot.bookies and await _address(metadata, bookie.bookie_id) == bookie.port:
+                return
 
 
 async def _address(metadata: MetadataService, bookie_id: str) -> int | None:

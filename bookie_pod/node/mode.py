@@ -3,6 +3,8 @@
 Invariants
 - A read-only state that an operator set is left by an operator only, whatever the disks say; and an operator cannot
   make a bookie writable whose disks are full.
+- A bookie that started while it is being decommissioned is read-only until that is undone, or until an operator takes
+  it back.
 - A bookie whose configuration forbids read-only mode stops instead (`readOnlyModeEnabled=false`).
 - The admission gate changes first and the registration follows, so a client that still finds the bookie in the
   writable list is refused, never half served.
@@ -82,6 +84,7 @@ class BookieMode:
         self._registrar: Registrar | None = None
         self._room = True
         self._full = False
+        self._leaving = False
         self._store = store
         self.read_only = options.forced or (remembered is not None and remembered.read_only)
         self.manual = remembered is not None and remembered.read_only and remembered.manual
@@ -108,7 +111,7 @@ class BookieMode:
         self._full = full = verdict.writable == 0 or (self._options.on_any_disk_full and verdict.full > 0)
         if full and not self.read_only:
             self._change(True, f"full: {', '.join(verdict.full_directories)}")
-        elif not full and self.read_only and not self.manual and not self._options.forced:
+        elif not full and self.read_only and not self._is_held():
             self._change(False, "the ledger directories have room again")
         else:
             self._apply()
@@ -121,12 +124,30 @@ class BookieMode:
     def set_by_operator(self, read_only: bool) -> None:
         """An operator asked for it; sticks until an operator takes it back."""
         self.manual = read_only
+        self._leaving &= read_only
         if not read_only and self.read_only and (self._options.forced or self._full):
             _log.warning("bookie stays read-only", forced=self._options.forced, disks_full=self._full)
         elif read_only != self.read_only:
             self._change(read_only, "set by an operator")
             return
         self._remember()
+
+    def set_leaving(self, leaving: bool) -> None:
+        """The bookie is being decommissioned; False: not any more, because that was undone."""
+        if leaving is self._leaving:
+            return
+        if leaving and not self._options.allowed:
+            _log.warning("bookie is being decommissioned, but readOnlyModeEnabled=false: it takes new data")
+            return
+        self._leaving = leaving
+        if leaving and not self.read_only:
+            self._change(True, "it is being decommissioned")
+        elif not leaving and self.read_only and not self._full and not self._is_held():
+            self._change(False, "its decommission was undone")
+
+    def _is_held(self) -> bool:
+        """Room on the disks does not make it writable."""
+        return self.manual or self._leaving or self._options.forced
 
     def _change(self, read_only: bool, reason: str) -> None:
         if read_only and not self._options.allowed:

@@ -1,0 +1,109 @@
+"""A bookie that is being decommissioned starts read-only, and stays so until that is undone.
+
+The coordinator of a decommission makes a bookie read-only that serves. One that restarts on the way would be writable
+again until the coordinator sees it, take new data meanwhile, and have to be drained of it once more.
+
+Invariants
+- What cannot be told holds up no start: the bookie starts as it is configured, and goes on asking.
+- A decommission that is undone gives back what this took and nothing else (`BookieMode.set_leaving`). One that is done
+  leaves the bookie read-only.
+- A bookie that is known not to leave asks no more: its coordinator tells it.
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+import structlog
+
+from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.metadata_service.interface import MetadataService, Versioned
+from bookie_protocol.metadata_service.records import DECOMMISSION
+
+RETRY_S: Final = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+class LeavingMode(Protocol):
+    """The part of the mode that this needs."""
+
+    def set_leaving(self, leaving: bool) -> None: ...
+
+
+class Leaving:
+    """What the metadata service says about the decommission of this bookie. `look` once, then `follow`."""
+
+    def __init__(self, metadata: MetadataService, bookie_id: str, mode: LeavingMode) -> None:
+        self._metadata = metadata
+        self._bookie_id = bookie_id
+        self._mode = mode
+        self._started_ms: int | None = None
+        self._told = False
+        self.is_known = False
+        """Whether the last look could tell."""
+
+    async def look(self) -> bool:
+        """Before the bookie is registered: whether it leaves, which the mode is told; False also if nobody can tell."""
+        try:
+            record = await self._metadata.records(DECOMMISSION).read(self._bookie_id)
+        except MetadataNotFound:
+            self.is_known = True
+            return False
+        except MetadataError as error:
+            _log.warning("cannot tell whether the bookie is being decommissioned", reason=str(error))
+            return False
+        self.is_known = True
+        leaves = self._names(record)
+        if leaves:
+            self._tell()
+        return leaves
+
+    async def follow(self) -> None:
+        """Ends when the bookie does not leave (any more), or has left."""
+        try:
+            async with self._metadata.records(DECOMMISSION).watch(self._bookie_id) as versions:
+                async for record in versions:
+                    self.is_known = True
+                    if record is None or not self._names(record):
+                        break
+                    self._tell()
+            if not await self._is_done():
+                self._mode.set_leaving(False)
+        except MetadataError as error:  # nothing will be told any more; the mode stays what it is
+            _log.warning("cannot tell whether the bookie is being decommissioned", reason=str(error))
+
+    def _tell(self) -> None:
+        """Once: an operator may have said otherwise since."""
+        if not self._told:
+            self._told = True
+            self._mode.set_leaving(True)
+
+    def _names(self, record: Versioned[bytes]) -> bool:
+        """A record that cannot be read, such as one of a later release, counts: somebody wants the bookie to leave."""
+        from bookie_pod.autorecovery.decommission.state import Phase, decode_record
+
+        try:
+            found = decode_record(record.value, self._bookie_id)
+        except MetadataDamaged as error:
+            _log.warning("the decommission of this bookie cannot be read: it stays read-only", reason=str(error))
+            return True
+        self._started_ms = found.started_ms
+        return found.phase is not Phase.UNDOING
+
+    async def _is_done(self) -> bool:
+        """Whether the decommission that was seen last came to its end; one that is undone leaves nothing behind."""
+        from bookie_pod.autorecovery.decommission.store import DecommissionStore
+
+        if self._started_ms is None:
+            return False
+        while True:
+            try:
+                finished = await DecommissionStore(self._metadata).finished(self._bookie_id)
+            except MetadataUnavailable:
+                await asyncio.sleep(RETRY_S)
+                continue
+            return finished is not None and finished.started_ms == self._started_ms
