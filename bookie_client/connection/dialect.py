@@ -39,8 +39,9 @@ class AddEncoder(Protocol):
         ...
 
     def complete_heads(self, adds: Sequence[SplitAdd], txn_ids: Iterator[int], /) -> None:
-        """Many adds, whose `head` holds header and digest of their entries so far: puts in front of it what a frame
-        has there, and gives each its `key`. Head, body and `tail` are the frame then."""
+        """One add or many, of consecutive entries, whose `head` holds header and digest of the entry so far: puts in
+        front of it what a frame has there, and gives each its `key`. Head, body and `tail` are the frame then.
+        `txn_ids` counts up."""
         ...
 
 

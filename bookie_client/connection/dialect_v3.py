@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from bookie_client.connection.answers import BookieInfo, LacAnswer
@@ -20,7 +21,7 @@ from bookie_protocol.wire import v3, v3_encode
 from bookie_protocol.wire.auth import AuthMessage, from_protobuf, to_protobuf
 from bookie_protocol.wire.availability import decode_availability
 from bookie_protocol.wire.framing import LENGTH_SIZE
-from bookie_protocol.wire.varint import encode_varint
+from bookie_protocol.wire.varint import consecutive_varints, encode_varint
 
 _TOTAL_AND_FREE: Final = pb.GetBookieInfoRequest.TOTAL_DISK_CAPACITY | pb.GetBookieInfoRequest.FREE_DISK_SPACE
 
@@ -58,10 +59,14 @@ class V3AddEncoder:
         return txn, b"".join((before, txn, between, number, behind, front, rest, self.tail))
 
     def complete_heads(self, adds: Sequence[SplitAdd], txn_ids: Iterator[int], /) -> None:
+        count, first = len(adds), adds[0].entry_id
+        first_txn, *_ = islice(txn_ids, count)
+        txns = consecutive_varints(first_txn, count)
+        numbers = consecutive_varints(first, count)
         last = -1
         before = between = behind = b""
-        for add in adds:
-            txn, number, front = encode_varint(next(txn_ids)), encode_varint(add.entry_id), add.head
+        for add, txn, number in zip(adds, txns, numbers, strict=True):
+            front = add.head
             shape = len(front) + len(add.body) << 8 | len(txn) << 4 | len(number)
             if shape != last:
                 last = shape

@@ -8,14 +8,25 @@ from bookie_client.connection.request import Answer, SplitAdd
 from bookie_protocol.errors import PodkeeperError
 
 
+class Acknowledgements(Protocol):
+    """Who counts acknowledgements: `AddState`."""
+
+    def acknowledged(self, add: PendingAdd, bookie: str) -> bool: ...
+
+
 class AddAnswers(Protocol):
     """Who is told what bookies answered: the pipeline that sent the add."""
 
     ledger_id: int
 
+    @property
+    def state(self) -> Acknowledgements: ...
+
     def frame(self, add: PendingAdd) -> bytes: ...
 
-    def add_acknowledged(self, add: PendingAdd, bookie: str) -> None: ...
+    def deliver_soon(self) -> None: ...
+
+    def add_answered(self, add: PendingAdd) -> None: ...
 
     def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None: ...
 
@@ -74,10 +85,14 @@ class PendingAdd(SplitAdd):
     # --- BookieRequest --------------------------------------------------------------------------------------
 
     def acknowledged(self, bookie: str) -> None:
-        self.answers.add_acknowledged(self, bookie)
+        answers = self.answers
+        if answers.state.acknowledged(self, bookie):
+            answers.deliver_soon()
+        elif self.lingering:
+            answers.add_answered(self)
 
     def accepted(self, bookie: str, answer: Answer) -> None:
-        self.answers.add_acknowledged(self, bookie)
+        self.acknowledged(bookie)
 
     def refused(self, bookie: str, error: PodkeeperError) -> None:
         self.answers.add_refused(self, bookie, error)

@@ -192,27 +192,25 @@ class AddPipeline:
 
     # --- answers (AddAnswers) ---------------------------------------------------------------------
 
-    def add_acknowledged(self, add: PendingAdd, bookie: str) -> None:
-        """A bookie stored an add."""
-        if self.state.acknowledged(add, bookie):
-            if not self._delivery_due:
-                self._delivery_due = True
-                self._loop.call_soon(self._deliver_due)
-        elif add.lingering:
-            self._end_lingering(add)
+    def deliver_soon(self) -> None:
+        """An add can be delivered: at the end of this turn."""
+        if not self._delivery_due:
+            self._delivery_due = True
+            self._loop.call_soon(self._deliver_due)
+
+    def add_answered(self, add: PendingAdd) -> None:
+        """A bookie answered an add that was delivered before."""
+        if not add.waiting:
+            add.lingering = False
+            self._window.release_lingering(add.nbytes)
 
     def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None:
         """A bookie did not store an add, or nobody can tell."""
         self._settle()
         outcome = self.state.refused(add, bookie, error)
         if add.lingering:
-            self._end_lingering(add)
+            self.add_answered(add)
         self._carry_out(outcome)
-
-    def _end_lingering(self, add: PendingAdd) -> None:
-        if not add.waiting:
-            add.lingering = False
-            self._window.release_lingering(add.nbytes)
 
     # --- what the state machine decided ---------------------------------------------------------------------
 

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from bookie_protocol.errors import ProtocolViolation
 from bookie_protocol.wire import bookkeeper_pb2 as pb
-from bookie_protocol.wire.varint import decode_int64, decode_uint64, encode_varint, varint_size
+from bookie_protocol.wire.varint import (
+    consecutive_varints,
+    decode_int64,
+    decode_uint64,
+    encode_varint,
+    varint_size,
+)
 
 EDGES = [0, 1, 127, 128, 2**63 - 1, -1, -(2**63), *(2**bits + off for bits in range(14, 63, 7) for off in (-1, 0))]
 
@@ -52,3 +58,14 @@ def test_what_is_not_one_varint_is_refused():
         with pytest.raises(ValueError, match="64 bits"):
             encode_varint(value)
     assert encode_varint(2**64 - 1) == b"\xff" * 9 + b"\x01"
+
+
+@given(
+    st.one_of(
+        st.integers(0, 2**63 - 2000),
+        *(st.integers(max(0, edge - 100), edge + 100) for edge in (2**7, 2**14, 2**28, 2**35)),
+    ),
+    st.integers(1, 300),
+)
+def test_consecutive_numbers_are_encoded_as_each_alone(first, count):
+    assert consecutive_varints(first, count) == [encode_varint(value) for value in range(first, first + count)]

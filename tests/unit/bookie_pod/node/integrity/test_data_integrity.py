@@ -248,7 +248,9 @@ def _full(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "failed"), [(_nobody_has_it, {1}), (_no_recovery, {2}), (_full, {1, 2})], ids=lambda each: str(each)
+    ("broken", "failed"),
+    [(_nobody_has_it, {1}), (_no_recovery, {2}), (_full, {1, 2})],
+    ids=["nobody", "recovery", "full"],
 )
 async def test_a_ledger_that_failed_stays_in_limbo_and_is_tried_again(broken: Breaking, failed: set[int]) -> None:
     rig = Rig(CLOSED, OPEN)

@@ -2,6 +2,7 @@ package dev.podkeeper.bench;
 
 import java.nio.ByteBuffer;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Phaser;
 import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.LedgerHandle;
@@ -42,15 +43,20 @@ final class TailLoad {
         reader.start();
         Pace pace = new Pace(options, meter);
         ByteBuffer payload = ByteBuffer.allocate(Math.max(options.size, Long.BYTES));
+        Phaser pending = new Phaser(1);
         for (long since = pace.next(); since >= 0; since = pace.next()) {
             payload.putLong(0, since);
+            pending.register();
             writer.asyncAddEntry(payload.array().clone(), (rc, handle, entryId, context) -> {
                 if (rc != BKException.Code.OK) {
                     meter.failed("add: " + BKException.getMessage(rc));
                 }
+                pending.arriveAndDeregister();
             }, null);
         }
         meter.end();
+        // Closing fails what is pending.
+        pending.arriveAndAwaitAdvance();
         writer.close();
         read.await();
         client.deleteLedger(writer.getId());
