@@ -4,6 +4,9 @@ Implements the `ServerMetrics` protocol of the TCP server. `..._REQUEST` summari
 answer; the short names are the processing inside the bookie. Here both are observed where the answer is made,
 and successful v2 adds count in `ADD_ENTRY_REQUEST` too, which the reference implementation leaves out.
 
+A few names are exported and stay at zero, so that dashboards which ask for them find something: waits between threads
+and stages that a request does not go through here, and reads of a last entry that is not there.
+
 Source: reference bookie behaviour, section 11.2.
 """
 
@@ -28,13 +31,12 @@ _KINDS: Final = {
     "bookie_info": ("GET_BOOKIE_INFO_REQUEST", "GET_BOOKIE_INFO"),
     "entry_list": ("GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST", "GET_LIST_OF_ENTRIES_OF_LEDGER"),
 }
-_STAGES: Final = (
+_WITHOUT_COUNTERPART: Final = (
     "READ_ENTRY_SCHEDULING_DELAY",
     "READ_ENTRY_FENCE_WAIT",
     "READ_ENTRY_LONG_POLL_PRE_WAIT",
     "READ_ENTRY_LONG_POLL_WAIT",
     "CHANNEL_WRITE",
-    "ADD_ENTRY_BLOCKED_WAIT",
     "READ_ENTRY_BLOCKED_WAIT",
 )
 
@@ -42,8 +44,15 @@ _STAGES: Final = (
 class RequestMetrics:
     """Instruments of the TCP server. Any thread may observe; adds once per batch."""
 
-    def __init__(self, registry: Registry, bookie: BookieMetrics | None = None) -> None:
-        """`bookie` also hears of bytes written and read."""
+    def __init__(
+        self,
+        registry: Registry,
+        bookie: BookieMetrics | None = None,
+        throttled: Callable[[int, float, bool], None] | None = None,
+    ) -> None:
+        """`bookie` also hears of bytes written and read, `throttled` of adds that waited for the write cache: ledger,
+        seconds, whether in vain."""
+        self._throttled = throttled or _ignored
         self._bookie = bookie
         scope = registry.scope(_PREFIX)
         self._scope = scope
@@ -59,14 +68,13 @@ class RequestMetrics:
             self._kinds[kind] = (*self._kinds[kind], reads)
         if bookie is not None:
             self._kinds["entry_list"] = (*self._kinds["entry_list"], bookie.get_list_of_entries)
-        self.stages = {name: scope.op_stats(name) for name in _STAGES}
-        """Parts of a request's time by their metric names, ms."""
-        self.write_thread_queued = scope.for_thread("BookieWriteThreadPool", 0).op_stats("WRITE_THREAD_QUEUED_LATENCY")
-        """From reception to the add's turn, ms."""
+        self._blocked_wait = scope.op_stats("ADD_ENTRY_BLOCKED_WAIT")
+        for name in _WITHOUT_COUNTERPART:
+            scope.op_stats(name)
+        scope.for_thread("BookieWriteThreadPool", 0).op_stats("WRITE_THREAD_QUEUED_LATENCY")
         self._add_rejected = scope.counter("ADD_ENTRY_REJECTED")
         self._read_rejected = scope.counter("READ_ENTRY_REJECTED")
-        self.last_entry_not_there = scope.counter("READ_LAST_ENTRY_NOENTRY_ERROR")
-        """Reads of the last entry of a ledger that has none."""
+        scope.counter("READ_LAST_ENTRY_NOENTRY_ERROR")
 
     def adds_done(self, entries: int, elapsed_ms: float, success: bool) -> None:
         """A batch of adds was answered."""
@@ -101,6 +109,12 @@ class RequestMetrics:
     def add_rejected(self) -> None:
         """One add was answered with TOO_MANY_REQUESTS."""
         self._add_rejected.add()
+
+    def add_waited(self, ledger_id: int, seconds: float, for_cache: bool, in_vain: bool) -> None:
+        """An add waits no more for room in the write cache (`for_cache`) or in the journal."""
+        self._blocked_wait.observe_ms(seconds * 1000, success=not in_vain)
+        if for_cache:
+            self._throttled(ledger_id, seconds, in_vain)
 
     def read_done(self, kind: str, elapsed_ms: float, success: bool) -> None:
         """One request that is no add was answered; `kind` as the TCP server's protocol lists them."""
@@ -137,6 +151,10 @@ class RequestMetrics:
         limit)."""
         self._scope.gauge(f"{pool}_threads", lambda: threads)
         self._scope.gauge(f"{pool}_max_queue_size", lambda: max_queue_size)
+
+
+def _ignored(ledger_id: int, seconds: float, in_vain: bool) -> None:
+    """No storage counts throttled adds by directory."""
 
 
 def _constant(value: float) -> Callable[[], float]:

@@ -194,6 +194,7 @@ class Bookie:
             self.registry,
             journaled_keys,
             self._metrics,
+            self._storage.throttled,
         )
         self._undo.push_async_callback(asyncio.to_thread, self._server.stop_lanes)
         assert self._listener is not None

@@ -49,6 +49,8 @@ class StorageSide:
     storage: LedgerStorage
     dirs: dict[str, LedgerDirStates]
     """By `current` folder of each ledger directory."""
+    throttled: Callable[[int, float, bool], None] | None = None
+    """Counts an add that waited for its directory's write cache: ledger, seconds, whether in vain."""
 
     def writable(self) -> list[str]:
         """Folders that take marks and new entry logs."""
@@ -89,6 +91,7 @@ def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, regis
             _bind_directory(instrument, directory)
         half_bytes = settings.db.write_cache_bytes // len(storage.directories)
         export_limits(registry, half_bytes, settings.db.read_ahead_entries)
+        return StorageSide(storage, dirs, lambda ledger, s, vain: instruments[ledger % len(dirs)].throttled(s, 1, vain))
     return StorageSide(storage, dirs)
 
 
@@ -144,6 +147,7 @@ def make_server(
     registry: Registry,
     journaled_keys: set[int],
     bookie_metrics: BookieMetrics | None = None,
+    throttled: Callable[[int, float, bool], None] | None = None,
 ) -> ServerSide:
     """Everything between the sockets and the storage. Raises InvalidConfiguration for TLS and authentication."""
     for key, name in (
@@ -158,7 +162,7 @@ def make_server(
     tcp_options = options.tcp_options(config)
     admission = WriteAdmission(storage, journals, adds_in_progress_max=tcp_options.max_adds_in_progress)
     operations.on_full = admission.filled
-    metrics = RequestMetrics(registry, bookie_metrics)
+    metrics = RequestMetrics(registry, bookie_metrics, throttled)
     context = ServerContext(loop, operations, admission, tcp_options, tls=server_tls(config.tls), metrics=metrics)
     threads, pending = config.threads, config.threads.max_pending_reads_per_thread
     lanes = ReadLanes("read", max(1, threads.read_workers), pending, loop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 from pathlib import Path
 
@@ -56,6 +57,12 @@ async def test_a_burst_beyond_the_write_cache_waits_for_one_flush(tmp_path: Path
     await bookie.stop()
 
 
+def counted(bookie: ServedBookie, name: str) -> float:
+    """The counter over all its labels."""
+    found = re.findall(rf"^{name}(?:{{.*}})? (\S+)$", bookie.registry.render(), re.MULTILINE)
+    return sum(map(float, found))
+
+
 async def test_beyond_the_throttle_time_adds_are_rejected_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     files = GatedFiles()
     gate = files.gate("/ledgers/current/")
@@ -68,6 +75,10 @@ async def test_beyond_the_throttle_time_adds_are_rejected_and_nothing_acknowledg
         assert set(answered.values()) == {0, 106}
         accepted = {e for e, code in answered.items() if code == 0}
         assert len(accepted) >= 100
+        rejected = 200 - len(accepted)
+        assert counted(bookie, "bookie_throttled_write_requests") >= rejected
+        assert counted(bookie, "bookie_rejected_write_requests") == rejected
+        assert counted(bookie, "bookkeeper_server_ADD_ENTRY_REJECTED") == rejected
         assert v2_code(await client.ask(v2_add(big(300)))) == 106
         gate.open()
         await until(lambda: not bookie.side.storage.is_full(1))

@@ -88,7 +88,10 @@ class ServedBookie:
             flush_interval_ms=config.ledger_storage.flush_interval_ms,
         )
         self.checkpoints.start()
-        self.server = make_server(config, self.files, self.side.storage, self.journals, loop, self.registry, keys)
+        self.server = make_server(
+            *(config, self.files, self.side.storage, self.journals, loop, self.registry, keys),
+            throttled=self.side.throttled,
+        )
         self._listener = TcpListener(loop, "127.0.0.1", 0)
         await self._listener.bind()
         self._listener.serve(self.server.context)

@@ -115,6 +115,8 @@ class RequestHandlers:
                 adds_max=options.pending_adds_max,
                 timeout_ms=options.throttle_timeout_ms,
                 admit=lambda request, reply: self._admit(conn, request, reply),
+                refuse=self._refuse_add,
+                waited=self._context.metrics.add_waited,
                 on_change=on_change,
                 on_admitted=lambda: self._context.submit_lanes(conn),
             )

@@ -24,16 +24,21 @@ from typing import Final
 
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.requests import AddRequest, Reply
-from bookie_protocol.errors import BookieReadOnly, TooManyRequests
+from bookie_protocol.errors import BookieReadOnly, PodkeeperError, TooManyRequests
 
 CONNECTION_BYTES_MAX: Final = 1024 * 1024
 TOTAL_BYTES_MAX: Final = 64 * 1024 * 1024
 
-_Parked = tuple[float, AddRequest, Reply]
+_Parked = tuple[float, AddRequest, Reply, bool]
+"""Deadline, add, its reply, whether it waits for the write cache."""
 
 
 class ParkedAdds:
-    """The adds of one connection, by ledger. `on_change` is told whether the connection should stop reading."""
+    """The adds of one connection, by ledger. `on_change` is told whether the connection should stop reading.
+
+    Each add that leaves is told to `waited` (ledger, seconds, whether for the write cache, whether in vain) and then
+    given to `admit` or `refuse`.
+    """
 
     def __init__(
         self,
@@ -43,6 +48,8 @@ class ParkedAdds:
         adds_max: int,
         timeout_ms: int,
         admit: Callable[[AddRequest, Reply], None],
+        refuse: Callable[[PodkeeperError, Reply], None],
+        waited: Callable[[int, float, bool, bool], None],
         on_change: Callable[[bool], None],
         on_admitted: Callable[[], None],
     ) -> None:
@@ -51,6 +58,8 @@ class ParkedAdds:
         self._adds_max = adds_max
         self._timeout_s = timeout_ms / 1000
         self._admit = admit
+        self._refuse = refuse
+        self._waited = waited
         self._on_change = on_change
         self._on_admitted = on_admitted
         self._queues: dict[int, deque[_Parked]] = {}
@@ -69,7 +78,9 @@ class ParkedAdds:
         if self._admission.parked_adds >= self._adds_max:
             raise TooManyRequests(f"ledger {request.ledger_id}: {self._adds_max} adds are waiting for room already")
         deadline = self._loop.time() + self._timeout_s
-        self._queues.setdefault(request.ledger_id, deque()).append((deadline, request, reply))
+        self._queues.setdefault(request.ledger_id, deque()).append(
+            (deadline, request, reply, self._admission.cache_full(request.ledger_id))
+        )
         self._count(1, len(request.entry))
         self._admission.wait(self._retry)
         if self._timer is None:
@@ -98,11 +109,10 @@ class ParkedAdds:
         for ledger_id in tuple(self._queues):
             while (queue := self._queues.get(ledger_id)) is not None:
                 if self._admission.refuses(high_priority=queue[0][1].high_priority):
-                    _, request, reply = self._pop(ledger_id)
-                    reply.error(BookieReadOnly(f"ledger {request.ledger_id}: this bookie has turned read-only"))
+                    _, reply = self._take(ledger_id, in_vain=True)
+                    self._refuse(BookieReadOnly(f"ledger {ledger_id}: this bookie has turned read-only"), reply)
                 elif self._admission.has_room(ledger_id):
-                    _, request, reply = self._pop(ledger_id)
-                    self._admit(request, reply)
+                    self._admit(*self._take(ledger_id, in_vain=False))
                     admitted = True
                 else:
                     break
@@ -115,13 +125,12 @@ class ParkedAdds:
             while (queue := self._queues.get(ledger_id)) is not None and queue[0][0] <= now:
                 if not self._admission.cache_full(ledger_id):
                     break
-                _, request, reply = self._pop(ledger_id)
-                reply.error(
-                    TooManyRequests(
-                        f"ledger {request.ledger_id}: no room for entry {request.entry_id} within"
-                        f" {self._timeout_s:.1f} s (dbStorage_maxThrottleTimeMs)"
-                    )
+                request, reply = self._take(ledger_id, in_vain=True)
+                error = TooManyRequests(
+                    f"ledger {ledger_id}: no room for entry {request.entry_id} within"
+                    f" {self._timeout_s:.1f} s (dbStorage_maxThrottleTimeMs)"
                 )
+                self._refuse(error, reply)
         self._after_change()
 
     def _after_change(self) -> None:
@@ -146,6 +155,11 @@ class ParkedAdds:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _take(self, ledger_id: int, *, in_vain: bool) -> tuple[AddRequest, Reply]:
+        deadline, request, reply, for_cache = self._pop(ledger_id)
+        self._waited(ledger_id, self._loop.time() - (deadline - self._timeout_s), for_cache, in_vain)
+        return request, reply
 
     def _pop(self, ledger_id: int) -> _Parked:
         queue = self._queues[ledger_id]

@@ -150,11 +150,10 @@ def test_bookie_counts() -> None:
     registry = Registry()
     bookie = BookieMetrics(registry)
     bookie.added(4, 400, 1.0)
-    bookie.added(1, 10, 1.0, recovery=True)
+    bookie.added(1, 10, 1.0)
     bookie.was_read(2, 50, 0.5)
     text = registry.render().splitlines()
     assert "bookie_WRITE_BYTES 410" in text
-    assert 'bookie_BOOKIE_ADD_ENTRY_count{success="true"} 4' in text
-    assert 'bookie_BOOKIE_RECOVERY_ADD_ENTRY_count{success="true"} 1' in text
+    assert 'bookie_BOOKIE_ADD_ENTRY_count{success="true"} 5' in text
     assert 'bookie_BOOKIE_ADD_ENTRY_BYTES_sum{success="true"} 410.0' in text
     assert "bookie_READ_BYTES 50" in text

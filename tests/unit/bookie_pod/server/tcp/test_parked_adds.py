@@ -35,6 +35,7 @@ class Parking:
         self.rig = rig
         self.log: list[tuple[tuple[int, int], type[BaseException] | None]] = []
         self.stops: list[bool] = []
+        self.waits: list[tuple[int, float, bool, bool]] = []
         self.submitted = 0
         self.parked = ParkedAdds(
             rig.admission,
@@ -42,6 +43,8 @@ class Parking:
             adds_max=adds_max,
             timeout_ms=timeout_ms,
             admit=lambda request, reply: self.log.append(((request.ledger_id, request.entry_id), None)),
+            refuse=lambda error, reply: reply.error(error),
+            waited=lambda *told: self.waits.append(told),
             on_change=self.stops.append,
             on_admitted=self._submit,
         )
@@ -111,6 +114,8 @@ async def test_past_the_deadline_the_cache_full_adds_are_rejected(rig: ServerRig
     await until(lambda: len(parking.log) == 2)
     assert parking.log == [((2, 0), TooManyRequests), ((2, 1), TooManyRequests)]
     assert rig.admission.parked_adds == 0
+    assert [(ledger, for_cache, in_vain) for ledger, _, for_cache, in_vain in parking.waits] == [(2, True, True)] * 2
+    assert all(seconds >= 0.02 for _, seconds, _, _ in parking.waits)
     rig.storage.flush()
     assert len(parking.log) == 2
 
@@ -138,6 +143,9 @@ async def test_who_waits_for_a_journal_has_no_deadline(rig: ServerRig) -> None:
     rig.journal.full = False
     rig.admission.refresh()
     assert parking.admitted == [(2, 0)]
+    ((ledger, seconds, for_cache, in_vain),) = parking.waits
+    assert (ledger, for_cache, in_vain) == (2, False, False)
+    assert seconds >= 0.05
 
 
 async def test_too_many_over_all_connections(rig: ServerRig) -> None:
@@ -193,6 +201,7 @@ async def test_a_bookie_that_turns_read_only_refuses_what_waits(rig: ServerRig) 
     assert len(parking.parked) == 1
     rig.storage.flush()
     assert parking.log[1:] == [((2, 1), None)]
+    assert [(for_cache, in_vain) for _, _, for_cache, in_vain in parking.waits] == [(True, True), (True, False)]
 
 
 async def test_a_closed_connection_answers_nothing(rig: ServerRig) -> None:
