@@ -28,6 +28,16 @@ _AUTORECOVERY: Final = "/api/v1/autorecovery"
 _LISTING_S: Final = 600.0
 """Seconds for what lists every ledger of the cluster."""
 _ONLY_PUT: Final = Text("Not found method. Should be PUT method", 404)
+_PROGRESS: Final = f"{_AUTORECOVERY}/decommission/progress"
+_ENDS_WITH_US: Final = (
+    "This bookie carries it out, and stops doing so when it is stopped itself: then send the same to any other bookie,"
+    " which goes on where this one was. How far it is: GET {}?bookie_id={}"
+)
+_RECOVERY_ENDS_WITH_US: Final = (
+    "This bookie carries it out, and stops doing so when it is stopped itself: then send the same to any other bookie,"
+    f" which restores what is left. How far it is: GET {_AUTORECOVERY}/bookie/progress, from this bookie"
+)
+"""A second line; the first ones are Apache's."""
 _BOOKIE: Final = Parameter("bookie_id", Kind.TEXT, "The bookie.", missing=Text("No bookie_id is given.", 400))
 
 
@@ -66,7 +76,7 @@ async def _decommission(context: Context, call: Call) -> Reply:
     bookie_id = _checked_id(members["bookie_src"], "bookie_src")
     delete_cookie = _flag(members.get("delete_cookie"), "delete_cookie")
     await context.admin.decommission.decommission(bookie_id, delete_cookie=delete_cookie)
-    return Text(f"Success send decommission Bookie command {bookie_id}")
+    return Text(f"Success send decommission Bookie command {bookie_id}\n{_ENDS_WITH_US.format(_PROGRESS, bookie_id)}")
 
 
 async def _plan(context: Context, call: Call) -> Reply:
@@ -97,7 +107,7 @@ async def _recover(context: Context, call: Call) -> Reply:
     ids = [_checked_id(bookie, "bookie_src") for bookie in bookies]
     delete_cookies = _flag(members.get("delete_cookie"), "delete_cookie")
     await context.admin.decommission.recover(ids, delete_cookies=delete_cookies)
-    return Text("Success send recovery request command.")
+    return Text(f"Success send recovery request command.\n{_RECOVERY_ENDS_WITH_US}")
 
 
 async def _recover_progress(context: Context, call: Call) -> Reply:
@@ -156,7 +166,11 @@ RESOURCES: Final = (
                 "PUT",
                 "Take a bookie out of the cluster, in the background; begins, or goes on where it was",
                 _decommission,
-                (Answer("Begun."), Answer("There is no body, or no bookie_src in it.", 404), _REFUSED),
+                (
+                    Answer("Begun; a second line tells how to go on if this bookie stops meanwhile."),
+                    Answer("There is no body, or no bookie_src in it.", 404),
+                    _REFUSED,
+                ),
                 body=dict[str, str | bool],
                 timeout_s=_LISTING_S,
             ),
@@ -214,7 +228,11 @@ RESOURCES: Final = (
                 "PUT",
                 "Copy what lost bookies held to others, in the background",
                 _recover,
-                (Answer("Begun."), Answer("There is no body, or no bookie in it.", 404), _REFUSED),
+                (
+                    Answer("Begun; a second line tells how to go on if this bookie stops meanwhile."),
+                    Answer("There is no body, or no bookie in it.", 404),
+                    _REFUSED,
+                ),
                 body=dict[str, list[str] | bool],
             ),
         ),

@@ -33,7 +33,7 @@ class DecommissionState:
     coordinator: str
     """Who works on it, or did last: host, process and a random end."""
     running_here: bool
-    """This bookie works on it."""
+    """This bookie works on it, until it is stopped; then any bookie goes on that is asked for the same decommission."""
     problem: str
     """Why the work of this bookie on it ended; empty: it did not, or was not begun here."""
     started_time: int

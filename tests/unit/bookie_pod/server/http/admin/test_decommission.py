@@ -43,7 +43,10 @@ async def test_decommission_is_begun_in_apaches_words(
     served: Served, members: dict[str, object], deletes: bool
 ) -> None:
     answer = await served.put(APACHES, json.dumps(members))
-    assert (answer.status, answer.body) == (200, "Success send decommission Bookie command b:1")
+    apaches, ours = answer.body.split("\n")
+    assert (answer.status, apaches) == (200, "Success send decommission Bookie command b:1")
+    assert "send the same to any other bookie" in ours
+    assert ours.endswith("GET /api/v1/autorecovery/decommission/progress?bookie_id=b:1")
     assert served.admin.decommission.begun == [("b:1", deletes)]
 
 
@@ -89,7 +92,9 @@ async def test_plan_progress_and_undo(served: Served) -> None:
 
 async def test_recovery_takes_all_bookies(served: Served) -> None:
     answer = await served.put("autorecovery/bookie", '{"bookie_src": ["b:1", "c:1"], "delete_cookie": true}')
-    assert (answer.status, answer.body) == (200, "Success send recovery request command.")
+    apaches, ours = answer.body.split("\n")
+    assert (answer.status, apaches) == (200, "Success send recovery request command.")
+    assert "send the same to any other bookie" in ours
     assert served.admin.decommission.recovered == [(("b:1", "c:1"), True)]
     empty = await served.put("autorecovery/bookie", '{"bookie_src": []}')
     assert (empty.status, empty.body) == (404, "Not found method. Should be PUT method")
