@@ -1,6 +1,6 @@
 """Metrics of the auditor: `auditor_*` in a process of its own, `replication_auditor_*` inside a bookie.
 
-The reference's names, but for `autorecovery_*` (three levels that it lacks) and `LAST_RUN_TIMESTAMP_MS`.
+The reference's names, but for `autorecovery_*` (levels that it lacks) and `LAST_RUN_TIMESTAMP_MS`.
 Only the elected process counts anything.
 
 Source: reference auto-recovery, section 16.
@@ -64,6 +64,27 @@ class AuditorInstruments:
         scope.gauge("UNDER_REPLICATED_LEDGERS", marked)
         scope.gauge("DISABLED", disabled)
         scope.gauge("NO_AUDITOR", no_auditor)
+
+    def bind_decommissions(
+        self,
+        *,
+        under_way: Callable[[], float],
+        ledgers_left: Callable[[], float],
+        bytes_left: Callable[[], float],
+        blocked: Callable[[], float],
+        updated_ms: Callable[[], float],
+    ) -> None:
+        """Export levels of all decommissions under way; only the auditor has them, because coordinators come and go.
+
+        `blocked`: ledgers. `updated_ms`, since the epoch: when the record was stored last that nobody has stored for
+        longest; NaN without any.
+        """
+        scope = self._registry.scope("autorecovery")
+        scope.gauge("DECOMMISSIONS", under_way)
+        scope.gauge("DECOMMISSION_LEDGERS_LEFT", ledgers_left)
+        scope.gauge("DECOMMISSION_BYTES_LEFT", bytes_left)
+        scope.gauge("DECOMMISSION_BLOCKED_LEDGERS", blocked)
+        scope.gauge("DECOMMISSION_LAST_UPDATE_TIMESTAMP_MS", updated_ms)
 
     def stood_for_election(self) -> None:
         """A candidacy has begun."""

@@ -32,6 +32,7 @@ from bookie_pod.autorecovery.auditor.levels import Levels
 from bookie_pod.autorecovery.auditor.schedule import Clock
 from bookie_pod.autorecovery.auditor.status import AuditorStatus
 from bookie_pod.autorecovery.auditor.term import Sources, Term, sources_of
+from bookie_pod.autorecovery.decommission.levels import DecommissionLevels
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_protocol.errors import MetadataError
@@ -76,6 +77,14 @@ class Auditor:
             disabled=lambda: self._levels.disabled,
             no_auditor=lambda: self._levels.no_auditor,
         )
+        self._decommissions = decommissions = DecommissionLevels(service, lambda: self.is_auditor)
+        metrics.bind_decommissions(
+            under_way=lambda: decommissions.under_way,
+            ledgers_left=lambda: decommissions.ledgers_left,
+            bytes_left=lambda: decommissions.bytes_left,
+            blocked=lambda: decommissions.blocked,
+            updated_ms=lambda: decommissions.updated_ms,
+        )
 
     @property
     def is_auditor(self) -> bool:
@@ -86,6 +95,7 @@ class Auditor:
         """Stand for election and do the work, again and again, until cancelled. A defect is raised."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._levels.run(), name="levels of auto-recovery")
+            tasks.create_task(self._decommissions.run(), name="levels of decommissions")
             tasks.create_task(self._serve(), name="auditor")
 
     async def _serve(self) -> None:

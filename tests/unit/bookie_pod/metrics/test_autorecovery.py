@@ -1,4 +1,4 @@
-"""Metrics of the auditor: the reference's names, and three levels that it lacks."""
+"""Metrics of the auditor: the reference's names, and levels that it lacks."""
 
 from __future__ import annotations
 
@@ -67,5 +67,21 @@ def test_what_runs_leave() -> None:
         "auditor_NUM_LEDGERS_HAVING_LESS_THAN_WQ_REPLICAS_OF_AN_ENTRY 0",
         'auditor_LAST_RUN_TIMESTAMP_MS{check="replicas"} 99.0',
         'auditor_LAST_RUN_TIMESTAMP_MS{check="ledgers"} NaN',
+    ):
+        assert line in lines, line
+
+
+def test_levels_of_decommissions() -> None:
+    registry = Registry()
+    AuditorInstruments(registry, embedded=True).bind_decommissions(
+        under_way=lambda: 2, ledgers_left=lambda: 7, bytes_left=lambda: 900, blocked=lambda: 1, updated_ms=lambda: 5
+    )
+    lines = registry.render().splitlines()
+    for line in (
+        "autorecovery_DECOMMISSIONS 2",
+        "autorecovery_DECOMMISSION_LEDGERS_LEFT 7",
+        "autorecovery_DECOMMISSION_BYTES_LEFT 900",
+        "autorecovery_DECOMMISSION_BLOCKED_LEDGERS 1",
+        "autorecovery_DECOMMISSION_LAST_UPDATE_TIMESTAMP_MS 5",
     ):
         assert line in lines, line
