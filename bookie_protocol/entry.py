@@ -78,15 +78,6 @@ def read_header(entry: bytes | bytearray | memoryview, offset: int = 0) -> Entry
         raise _too_short("entry", len(entry) - offset, ENTRY_HEADER_SIZE) from None
 
 
-def read_ids(entry: bytes | bytearray | memoryview, offset: int = 0) -> tuple[int, int]:
-    """Ledger id and entry id; raises BadRequest when fewer than 16 bytes are there."""
-    try:
-        ledger_id, entry_id = ENTRY_IDS.unpack_from(entry, offset)
-    except struct.error:
-        raise _too_short("entry", len(entry) - offset, ENTRY_IDS.size) from None
-    return ledger_id, entry_id
-
-
 def read_prefix(entry: bytes | bytearray | memoryview, offset: int = 0) -> tuple[int, int, int]:
     """Ledger id, entry id and LAC, all that a bookie needs; BadRequest when fewer than 24 bytes are there."""
     try:

@@ -91,11 +91,6 @@ class AddState:
     # --- what can be asked ----------------------------------------------------------------------------------
 
     @property
-    def changing(self) -> bool:
-        """An ensemble change is running."""
-        return self._changing is not None
-
-    @property
     def idle(self) -> bool:
         """Nothing is pending and no ensemble change is running: the end of the ledger is final."""
         return not self._pending and self._changing is None

@@ -82,7 +82,6 @@ def storage_settings(config: BookieConfig) -> StorageSettings:
             read_cache_bytes=db.read_cache_max_bytes,
             read_ahead_entries=db.read_ahead_batch_size,
             read_ahead_bytes=db.read_ahead_batch_bytes,
-            max_throttle_ms=db.max_throttle_time_ms,
             max_rows_per_batch=db.max_operations_per_write_batch,
             locations_db=_locations_db(config),
             ledgers_db=replace(

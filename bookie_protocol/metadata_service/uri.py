@@ -38,11 +38,6 @@ _LAYOUTS: Final[dict[str, LedgerLayout | None]] = {
     "hierarchical": LedgerLayout.HIERARCHICAL,
     "longhierarchical": LedgerLayout.LONG_HIERARCHICAL,
 }
-_LEGACY_FACTORIES: Final = {
-    "FlatLedgerManagerFactory": "flat",
-    "HierarchicalLedgerManagerFactory": "hierarchical",
-    "LongHierarchicalLedgerManagerFactory": "longhierarchical",
-}
 _URI: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)://(?P<authority>[^/]*)(?P<path>/.*)?")
 
 
@@ -97,20 +92,6 @@ def parse_metadata_service_uri(text: str) -> MetadataServiceUri:
         hosts = _hosts(text, authority, _ZOOKEEPER_PORT)
         return MetadataServiceUri(MetadataDriver.ZOOKEEPER, _root(text, path), layout, hosts)
     raise _invalid(text, f"no driver for {match['scheme']}://; use zk:// or embedded://")
-
-
-def uri_from_legacy_keys(zk_servers: str, ledgers_root: str, ledger_manager_factory: str | None) -> str:
-    """The URI that `zkServers`, `zkLedgersRootPath` and `ledgerManagerFactoryClass` amount to."""
-    layout = "null"
-    if ledger_manager_factory:
-        name = ledger_manager_factory.rpartition(".")[2]
-        if name not in _LEGACY_FACTORIES:
-            raise InvalidConfiguration(
-                f"ledgerManagerFactoryClass={ledger_manager_factory} is not supported; use one of "
-                f"{', '.join(_LEGACY_FACTORIES)}, or set metadataServiceUri"
-            )
-        layout = _LEGACY_FACTORIES[name]
-    return f"zk+{layout}://{zk_servers.replace(',', ';')}{ledgers_root}"
 
 
 async def open_metadata_service(

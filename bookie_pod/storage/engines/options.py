@@ -18,9 +18,8 @@ MIN_HALF_BYTES: Final = 4096
 class DbStorageOptions:
     """Every field names its configuration key, its unit and its default.
 
-    Where the reference takes shares of the JVM's direct memory, here they are shares of `memory_budget`;
-    whoever makes these options works them out with `share`. Sizes are for the whole bookie and are divided by
-    the number of ledger directories.
+    Where the reference takes shares of the JVM's direct memory, the configuration takes shares of `memoryBudgetMb`.
+    Sizes are for the whole bookie and are divided by the number of ledger directories.
     """
 
     write_cache_bytes: int = 256 * MIB
@@ -40,11 +39,6 @@ class DbStorageOptions:
     read_ahead_bytes: int = -1
     """`dbStorage_readAheadCacheBatchBytesSize`, bytes, default -1 (off): further limit of one read-ahead.
     Half of the directory's read cache is a limit in any case."""
-
-    max_throttle_ms: int = 10_000
-    """`dbStorage_maxThrottleTimeMs`, ms, default 10 000: how long the server lets an add wait for space in
-    the write cache before it answers TOO_MANY_REQUESTS. The engine only reports fullness; the timer is the
-    server's."""
 
     max_rows_per_batch: int = 100_000
     """`maxOperationNumbersInSingleRocksdbWriteBatch`, operations, default 100 000."""
@@ -105,18 +99,3 @@ class MemTableOptions:
             )
         if self.flush_threads < 1:
             raise InvalidConfiguration(f"numOfMemtableFlushThreads={self.flush_threads} must be at least 1")
-
-
-def check_memory(options: DbStorageOptions, memory_budget: int) -> None:
-    """`InvalidConfiguration` if both caches together exceed the memory budget (bytes)."""
-    together = options.write_cache_bytes + options.read_cache_bytes
-    if together > memory_budget:
-        raise InvalidConfiguration(
-            f"dbStorage_writeCacheMaxSizeMb + dbStorage_readAheadCacheMaxSizeMb ({together // MIB} MB) "
-            f"exceed the memory budget of {memory_budget // MIB} MB; lower them or raise the budget"
-        )
-
-
-def share(memory_budget: int, percent: int = 25) -> int:
-    """Bytes of a cache whose size is not configured: a percentage of the memory budget (bytes)."""
-    return max(2 * MIB, memory_budget * percent // 100)

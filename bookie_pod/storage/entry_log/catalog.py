@@ -71,11 +71,6 @@ class LogCatalog:
     def _last_id_text(self, directory: str) -> str:
         return self._files.read_bytes(posixpath.join(directory, LAST_ID_FILE)).decode("ascii", "replace")
 
-    @property
-    def last_id(self) -> int:
-        """The last id given out, -1 if there never was one."""
-        return self._last_id
-
     def allocate(self) -> int:
         """The next free id, noted in `lastId` of every directory."""
         with self._allocation:

@@ -11,7 +11,7 @@ Immutable once built; any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -67,11 +67,6 @@ class LedgerSizes(Mapping[int, int]):
     def same_as(self, other: LedgerSizes) -> bool:
         """Whether both hold the same ledgers with the same bytes; `==` goes ledger by ledger."""
         return np.array_equal(self._ids, other._ids) and np.array_equal(self._sizes, other._sizes)
-
-    def without(self, ledger_ids: Iterable[int]) -> LedgerSizes:
-        """The same without these ledgers."""
-        keep = ~np.isin(self._ids, np.fromiter(ledger_ids, np.int64))
-        return LedgerSizes(self._ids[keep], self._sizes[keep])
 
 
 class LedgerSizesBuilder:

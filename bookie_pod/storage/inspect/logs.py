@@ -15,7 +15,6 @@ from bookie_pod.storage.entry_log.format import HEADER_SIZE, LogHeader, decode_h
 from bookie_pod.storage.entry_log.interface import EntryLogStats, LedgersMap, ScanEnd
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.ledgers_map import read_ledgers_map
-from bookie_pod.storage.entry_log.names import log_file_name
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import LogScan
@@ -165,8 +164,3 @@ def read_log(
         if found is None:
             return
         start = found
-
-
-def log_name(log_id: int) -> str:
-    """The name of a log's file."""
-    return log_file_name(log_id)

@@ -27,13 +27,6 @@ class DigestTypes(Protocol):
         ...
 
 
-class NoDigestTypes:
-    """Nothing is known of any ledger: digests are not checked."""
-
-    def digest_type(self, ledger_id: int) -> DigestType | None:
-        return None
-
-
 class ScrubbedStorage(Protocol):
     """One space of entry logs with the index that points into it."""
 

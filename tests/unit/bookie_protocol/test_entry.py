@@ -11,7 +11,6 @@ from bookie_protocol.entry import (
     EntryHeader,
     LacPacketHeader,
     read_header,
-    read_ids,
     read_lac_packet,
     read_prefix,
 )
@@ -26,10 +25,9 @@ def test_fields_come_back_from_any_buffer_and_offset(ledger_id, entry_id, lac, l
     offset = len(before)
     assert read_header(entry, offset) == EntryHeader(ledger_id, entry_id, lac, length)
     assert read_prefix(entry, offset) == (ledger_id, entry_id, lac)
-    assert read_ids(entry, offset) == (ledger_id, entry_id)
 
 
-@pytest.mark.parametrize(("read", "needed"), [(read_header, 32), (read_prefix, 24), (read_ids, 16)])
+@pytest.mark.parametrize(("read", "needed"), [(read_header, 32), (read_prefix, 24)])
 def test_one_byte_less_is_a_bad_request_that_names_the_sizes(read, needed):
     read(bytes(needed))
     with pytest.raises(BadRequest, match=f"entry of {needed - 1} bytes.*{needed} bytes"):

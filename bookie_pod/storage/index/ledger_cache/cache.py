@@ -17,7 +17,7 @@ Source: reference bookie behaviour, sections 4 and 13.2; reference on-disk forma
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.index_file import HEADER_BYTES, MAX_ENTRY_ID, SLOT_BYTES, slot_offset
@@ -256,11 +256,6 @@ class LedgerCache:
             with self.pages.lock:
                 self._headers_due |= due
         self.handles.expire()
-
-    def flush_ledgers(self, ledger_ids: Collection[int]) -> None:
-        """Make pages of some ledgers durable. `StorageFault`."""
-        for ledger_id in ledger_ids:
-            self._flusher.flush_pages(ledger_id)
 
     def close(self) -> None:
         """Close every file, without flushing."""

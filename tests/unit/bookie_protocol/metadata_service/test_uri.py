@@ -10,7 +10,6 @@ from bookie_protocol.metadata_service.uri import (
     MetadataDriver,
     open_metadata_service,
     parse_metadata_service_uri,
-    uri_from_legacy_keys,
 )
 
 
@@ -75,15 +74,6 @@ def test_refusals_name_the_key_and_the_remedy(text: str, message: str) -> None:
         parse_metadata_service_uri(text)
     assert str(caught.value).startswith(f"metadataServiceUri={text} is refused: ")
     assert "\n" not in str(caught.value)
-
-
-def test_legacy_keys() -> None:
-    uri = uri_from_legacy_keys("h1:2181,h2:2181", "/ledgers", None)
-    assert uri == "zk+null://h1:2181;h2:2181/ledgers"
-    factory = "org.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory"
-    assert uri_from_legacy_keys("h:1", "/l", factory) == "zk+longhierarchical://h:1/l"
-    with pytest.raises(InvalidConfiguration, match="ledgerManagerFactoryClass"):
-        uri_from_legacy_keys("h:1", "/l", "com.example.Other")
 
 
 @pytest.mark.parametrize("scheme", ["zk+null", "embedded"])

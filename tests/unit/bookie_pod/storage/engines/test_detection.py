@@ -12,7 +12,7 @@ import pytest
 from bookie_pod.storage.engines.detection import find_log_with_entries
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.engines.names import DB_LEDGER_STORAGE, INTERLEAVED_LEDGER_STORAGE, SORTED_LEDGER_STORAGE
-from bookie_pod.storage.engines.options import DbStorageOptions, check_memory, share
+from bookie_pod.storage.engines.options import DbStorageOptions
 from bookie_pod.storage.engines.registry import StorageParts, StorageSettings, open_storage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.rocksdb_store import RocksStore
@@ -193,13 +193,6 @@ def _made(path: Path) -> str:
 def test_options_out_of_range_are_refused_by_their_key(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidConfiguration, match=r"dbStorage_|maxOperationNumbersInSingleRocksdbWriteBatch"):
         DbStorageOptions(**wrong)  # type: ignore[arg-type]
-
-
-def test_both_caches_must_fit_into_the_memory_budget() -> None:
-    check_memory(DbStorageOptions(), 512 << 20)
-    with pytest.raises(InvalidConfiguration, match="memory budget of 511 MB"):
-        check_memory(DbStorageOptions(), 511 << 20)
-    assert share(1 << 30) == 256 << 20
 
 
 def test_a_disk_of_the_reference_s_db_engine_reads_whole(tmp_path: Path) -> None:

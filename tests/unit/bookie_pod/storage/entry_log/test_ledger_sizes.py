@@ -28,15 +28,6 @@ def test_sums_per_ledger(pairs: list[tuple[int, int]]) -> None:
     assert all(ledger_id not in sizes or ledger_id in expected for ledger_id in (0, 1, 2**63 - 1))
 
 
-@given(st.dictionaries(_IDS, st.integers(1, 2**40), max_size=40), st.sets(_IDS, max_size=5))
-def test_without(sizes: dict[int, int], gone: set[int]) -> None:
-    builder = LedgerSizesBuilder()
-    for ledger_id, nbytes in sizes.items():
-        builder.add(ledger_id, nbytes)
-    gone |= set(list(sizes)[::2])
-    assert builder.build().without(gone) == {key: value for key, value in sizes.items() if key not in gone}
-
-
 def test_a_million_ledgers_take_16_megabytes() -> None:
     builder = LedgerSizesBuilder()
     ids = np.arange(1_000_000, dtype=np.int64)
