@@ -8,7 +8,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 FILE   ?=
 
-.PHONY: run test test-long interop lint types imports docs protos lock bench clean
+.PHONY: run test test-long interop lint docs lock bench clean java
 
 run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
@@ -37,7 +37,6 @@ lock: $(VENV)/.installed
 bench: $(VENV)/.installed java
 	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)
 
-.PHONY: java
 java:
 	@command -v java >/dev/null || { echo "java not found: the tests run a real ZooKeeper; apt-get install openjdk-17-jre-headless" >&2; exit 1; }
 
