@@ -12,6 +12,7 @@ from bookie_client import Client, ClientOptions
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.reading.maintenance import replicas
 from bookie_protocol.errors import NoSuchEntry, NoSuchLedger
+from tests.support.auto_recovery import AutoRecoveryProcess, healed
 from tests.support.cluster_fixtures import all_writable, metadata_service
 from tests.support.cluster_fixtures import bookies as cluster
 from tests.support.until import until
@@ -145,6 +146,51 @@ async def test_a_bookie_that_dies_under_load_is_replaced_and_serves_its_old_entr
         assert await held(client, fifth, ledger.ledger_id) == kept
         async with Client(cluster.uri) as reading:
             assert await read_all(reading, ledger.ledger_id, count + 500) == set(cluster.bookies)
+
+
+async def test_a_bookie_that_is_gone_for_good_has_exactly_its_entries_copied_and_readers_notice_nothing(
+    cluster, tmp_path
+):
+    async with Client(cluster.uri, ClientOptions(write_window_entries=500)) as client:
+        await all_writable(client, cluster)
+        for other in [ledger_id async for ledger_id in client.list()]:
+            await client.delete(other)
+        ledger = await create(client, 5, 3, 2)
+        before = ledger.metadata.last_ensemble
+        fifth, (sixth,) = before[4], set(cluster.bookies).difference(before)
+        with AutoRecoveryProcess(tmp_path / "auto-recovery", cluster.uri) as healing:
+            await healing.ready()
+            load = Load(ledger)
+            await load.reach(1000)
+            async with client.open(ledger.ledger_id, password=PASSWORD) as reader:
+                reading = asyncio.create_task(read_again_and_again(reader, 1000))
+                cluster.kill(fifth)
+                await load.reach(1000)
+                await healed(client, [fifth])
+                await load.reach(500)
+                count = await load.stop()
+                reading.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await reading
+            (change,) = set(ledger.metadata.ensembles) - {0}
+            after = (*before[:4], sixth)
+            assert (await client.metadata(ledger.ledger_id)).ensembles == {0: after, change: after}
+            copied = sum((4 - e) % 5 < 3 for e in range(change))
+            assert healing.metric("replication_worker_NUM_ENTRIES_WRITTEN") == copied
+            await ledger.close()
+        for position, bookie in enumerate(after):
+            mine = [e for e in range(count + 1) if (position - e) % 5 < 3]
+            await until_held(client, bookie, ledger.ledger_id, mine)
+        async with Client(cluster.uri) as another:
+            assert await read_all(another, ledger.ledger_id, count) == set(after)
+
+
+async def read_again_and_again(reader, count):
+    """Until cancelled. A handle from before the death goes on, whatever becomes of the copies."""
+    while True:
+        found = await reader.read(0, count - 1)
+        assert [entry.payload for entry in found] == [payload(i) for i in range(count)]
+        await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("fault", ["dies", "hangs"])
