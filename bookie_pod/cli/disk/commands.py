@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bookie_pod.cli.disk import check, convert, empty, index, journal, logs, look, rebuild
+from bookie_pod.cli.disk import check, convert, empty, index, journal, logs, look, rebuild, rebuild_index_files
 from bookie_pod.cli.disk.group import disk
 
-__all__ = ["check", "convert", "disk", "empty", "index", "journal", "logs", "look", "rebuild"]
+__all__ = ["check", "convert", "disk", "empty", "index", "journal", "logs", "look", "rebuild", "rebuild_index_files"]

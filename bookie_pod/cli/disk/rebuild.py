@@ -1,19 +1,17 @@
-"""`bookie disk rebuild-locations`, `rebuild-ledgers` and `rebuild-index-files`."""
+"""`bookie disk rebuild-locations` and `rebuild-ledgers`."""
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
-from bookie_pod.cli.disk.group import AS_JSON, UNCLEAN, disk, number, print_json
+from bookie_pod.cli.disk.group import AS_JSON, disk, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.passwords import PASSWORD_VARIABLE, password_option, read_password
-from bookie_protocol.errors import BadRequest, NotThere
+from bookie_protocol.errors import BadRequest
 
-_ACCEPT = click.option(
+ACCEPT_DAMAGE = click.option(
     "--accept-damage",
     is_flag=True,
     help="Put the new index in place although entry logs are damaged: what lies behind the damage may be missing.",
@@ -21,7 +19,7 @@ _ACCEPT = click.option(
 
 
 @disk.command("rebuild-locations")
-@_ACCEPT
+@ACCEPT_DAMAGE
 @AS_JSON
 @on_disk()
 def rebuild_locations(place: Place, accept_damage: bool, as_json: bool) -> int:
@@ -43,7 +41,7 @@ def rebuild_locations(place: Place, accept_damage: bool, as_json: bool) -> int:
             rebuilding = OfflineLocations(place.files, stores, readers, index_folder, logs)
             report = rebuilding.report
             try:
-                _step_bytes(rebuilding, report, f"reading entry logs of {ledger_folder}")
+                step_bytes(rebuilding, report, f"reading entry logs of {ledger_folder}")
                 if report.damaged_logs and not accept_damage:
                     code = CommandExit.DAMAGED
                     rebuilding.discard()
@@ -153,110 +151,11 @@ def _print_ledgers(folder: str, rebuilding: Any, as_json: bool) -> None:
     _tell_of_old_index(unreadable, rebuilding.backup)
 
 
-@disk.command("rebuild-index-files")
-@click.option("-l", "--ledger", "ledgers", multiple=True, metavar="ID", help="A ledger. Give it again for another.")
-@click.option("--missing", is_flag=True, help="Every ledger that has entries in the logs and no index file.")
-@click.option("--dry-run", is_flag=True, help="Build and count, but change nothing.")
-@password_option
-@_ACCEPT
-@UNCLEAN
-@AS_JSON
-@on_disk()
-def rebuild_index_files(
-    place: Place,
-    ledgers: tuple[str, ...],
-    missing: bool,
-    dry_run: bool,
-    password_file: str | None,
-    accept_damage: bool,
-    unclean: bool,
-    as_json: bool,
-) -> int:
-    """Rebuild index files of SortedLedgerStorage or InterleavedLedgerStorage from the entry logs.
-
-    Key and fence come from the old file. Where its header is gone, the ledger is fenced, and its key is made from the
-    password, if one is given. (Apache: regenerate-interleaved-storage-index-file)
-    """
-    from bookie_pod.storage.conversion.swap import backup_suffix
-    from bookie_pod.storage.index.store import StoreKind
-    from bookie_pod.storage.inspect.index import FileIndex
-    from bookie_pod.storage.inspect.logs import StoredLogs
-    from bookie_pod.storage.integrity.rebuild_index_files import IndexFilesRebuild
-
-    need_ledgers(place)
-    if bool(ledgers) == missing:
-        raise click.UsageError("give ledgers with -l, or --missing")
-    with place.to_change(unclean=unclean) as stores:
-        for folder in place.layout.index_folders:
-            if any(stores.exists(f"{folder}/{kind.value}") for kind in StoreKind):
-                raise BadRequest(f"{folder} was written by DbLedgerStorage, which has no index files")
-        logs, old = (
-            StoredLogs(place.files, place.layout.ledgers, place.options),
-            FileIndex(place.files, place.layout.index_folders),
-        )
-        chosen = _missing(logs, old) if missing else {number(text) for text in ledgers}
-        if not chosen:
-            raise NotThere("every ledger in the entry logs has its index file")
-        keys = _keys(chosen, password_file)
-        rebuilding = IndexFilesRebuild(place.files, logs, old, place.layout.index_folders[0], chosen, keys)
-        report = rebuilding.report
-        try:
-            _step_bytes(rebuilding, report, "reading entry logs")
-            refused = bool(report.damages) and not accept_damage
-            if dry_run or refused:
-                rebuilding.discard()
-            else:
-                rebuilding.commit(backup_suffix())
-        finally:
-            rebuilding.close()
-            logs.close()
-    for end in report.damages:
-        click.echo(f"bookie: damaged entry log: {end.detail}", err=True)
-    if as_json:
-        print_json(
-            {
-                "ledgers": report.ledgers,
-                "entries": report.entries,
-                "empty": report.empty,
-                "fenced_in_doubt": report.fenced_in_doubt,
-                "without_key": report.without_key,
-                "changed": not dry_run and not refused,
-            }
-        )
-    else:
-        click.echo(
-            f"{report.ledgers} index files with {report.entries} entries; {report.fenced_in_doubt} ledgers fenced "
-            f"because their header was gone, {report.without_key} without a key, {report.empty} without entries"
-        )
-    if refused:
-        click.echo("bookie: nothing was changed: --accept-damage puts the new files in place", err=True)
-    return CommandExit.DAMAGED if refused else CommandExit.OK
-
-
 def _tell_of_old_index(unreadable: str | None, backup: str | None) -> None:
     if unreadable:
         click.echo(f"The old index could not be read: {unreadable}")
     if backup:
         click.echo(f"The old index is now {backup}")
-
-
-def _missing(logs: Any, old: Any) -> set[int]:
-    """Ledgers in the logs without an index file."""
-    checked: dict[int, bool] = {}
-    for log_id in logs.log_ids():
-        for ledger_id in logs.ledgers_map(log_id).ledgers:
-            if ledger_id not in checked:
-                checked[ledger_id] = old.path(ledger_id) is None
-    return {ledger_id for ledger_id, lacks in checked.items() if lacks}
-
-
-def _keys(ledger_ids: set[int], password_file: str | None) -> dict[int, bytes]:
-    if password_file is None and PASSWORD_VARIABLE not in os.environ:
-        return {}
-    from bookie_protocol.keys import master_key
-
-    key = master_key(read_password(password_file))
-    return dict.fromkeys(ledger_ids, key)
 
 
 def _logs(place: Place, folder: str) -> Any:
@@ -271,7 +170,7 @@ def _readers() -> Any:
     return ReadOnlyStores()
 
 
-def _step_bytes(rebuilding: Any, report: Any, text: str) -> None:
+def step_bytes(rebuilding: Any, report: Any, text: str) -> None:
     """Run a rebuild that counts bytes, with a bar."""
     from bookie_pod.cli.progress import Bar
 
