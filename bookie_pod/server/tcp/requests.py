@@ -70,6 +70,8 @@ class Reply:
 
 @dataclass(slots=True)
 class AddRequest:
+    """An add of either version."""
+
     ledger_id: int
     """Of the entry itself; the answer echoes what the envelope said."""
     entry_id: int
@@ -83,6 +85,8 @@ class AddRequest:
 
 @dataclass(slots=True)
 class ReadRequest:
+    """A read of one entry: ordinary, fencing, or a long poll."""
+
     ledger_id: int
     entry_id: int
     """-1 asks for the last entry."""
@@ -100,9 +104,12 @@ class ReadRequest:
 
 @dataclass(slots=True)
 class BatchReadRequest:
+    """A read of consecutive entries."""
+
     ledger_id: int
     first_entry_id: int
     max_count: int
+    """Entries at most; 0 or less: as many as `max_size` allows."""
     max_size: int
     """Bytes of the answer's frame."""
     fence_key: bytes | None = None

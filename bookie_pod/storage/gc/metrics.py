@@ -10,6 +10,8 @@ from bookie_pod.storage.gc.schedule import Compaction
 
 
 class GcStage(Enum):
+    """What is timed in a pass, by the metric's name."""
+
     WHOLE = "THREAD_RUNTIME"
     LEDGERS = "GC_LEDGER_RUNTIME"
     METADATA = "EXTRACT_META_RUNTIME"
@@ -17,6 +19,8 @@ class GcStage(Enum):
 
 
 class GcMetrics(Protocol):
+    """Observations of one collector."""
+
     def timed(self, stage: GcStage) -> AbstractContextManager[object]:
         """Measures one stage."""
         ...

@@ -18,6 +18,8 @@ from enum import Enum
 
 
 class Compaction(Enum):
+    """Both rewrite logs; major ones come rarely and take logs of which more is alive."""
+
     MINOR = "minor"
     MAJOR = "major"
 

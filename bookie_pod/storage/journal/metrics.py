@@ -22,6 +22,8 @@ class OpStats(Protocol):
 
 
 class Counter(Protocol):
+    """A sum that only grows."""
+
     def add(self, n: float) -> None: ...
 
 
