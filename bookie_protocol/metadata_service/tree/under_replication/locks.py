@@ -137,7 +137,7 @@ class Locks:
         if level == names.LEVELS:
             ledger_id = names.directory_ledger_id(directory)
             return None if ledger_id is None else await self._try_lock(ledger_id, timeout)
-        groups = [name for name in await self._list(self._base.ledgers + directory, timeout) if names.is_group(name)]
+        groups = sorted(filter(names.is_group, await self._list(self._base.ledgers + directory, timeout)))
         self._random.shuffle(groups)
         for name in groups:
             lock = await self._walk(f"{directory}/{name}", level + 1, timeout)
