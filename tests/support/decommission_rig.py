@@ -26,7 +26,7 @@ from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 W, R = BookieGroup.WRITABLE, BookieGroup.READ_ONLY
 GOING = "b0:1"
 BOOKIES = tuple(f"b{i}:1" for i in range(5))
-QUICK = DrainOptions(ledgers_at_once=2, open_grace=0.0, retry_interval=0.01)
+QUICK = DrainOptions(ledgers_at_once=2, open_grace=0.0, retry_interval=0.01, settle=0.0)
 
 
 def info(bookie_id: str) -> BookieServiceInfo:

@@ -101,7 +101,7 @@ class Coordinator:
         Raises `Refused` (the bookie is writable and cannot be made read-only; it is not in the required form),
         `TakenOver`, and for the first steps `MetadataUnavailable`.
         """
-        async with Vigil(self._service, request.bookie_id) as vigil:
+        async with Vigil(self._service, request.bookie_id, self._parts.options.settle) as vigil:
             await self._check_form(await vigil.check())
             held = await self._store.begin(request)
             self.watched.record = held.record
@@ -209,6 +209,7 @@ class Coordinator:
             sizes = {ledger_id: ledger.nbytes for ledger_id, ledger in found.ledgers.items()}
             sizes |= dict.fromkeys(found.marks - found.ledgers.keys(), 0)
             meter.expect(sizes)
+            await held.note(meter.progress())
             pending = set(sizes)
             while pending:
                 if not await self._is_quiet(held, vigil):

@@ -61,6 +61,8 @@ class DrainOptions:
     """False: wait for writers, however long that takes."""
     retry_interval: float = 5.0
     """Between two tries of a ledger that could not be drained."""
+    settle: float = 3.0
+    """From the moment when the bookie takes no new data to the proof: how long clients may take to hear of it."""
 
 
 class LedgerDrain:

@@ -51,17 +51,30 @@ async def presence_of(service: MetadataService, bookie_id: str) -> Presence:
 
 
 class Vigil:
-    """Remembers whether a bookie was registered writable at any time since `reset`; an async context manager."""
+    """Remembers whether a bookie was registered writable at any time since `reset`; an async context manager.
 
-    def __init__(self, service: MetadataService, bookie_id: str) -> None:
+    `settle`: seconds in which every client hears of a change of the registrations.
+    """
+
+    def __init__(self, service: MetadataService, bookie_id: str, settle: float = 0.0) -> None:
         self._service = service
         self._bookie_id = bookie_id
+        self._settle = settle
+        self._quiet_since = asyncio.get_running_loop().time()
         self._task: asyncio.Task[None] | None = None
         self.seen_writable = False
 
     def reset(self) -> None:
         """The bookie is known not to be writable now."""
         self.seen_writable = False
+        self._quiet_since = asyncio.get_running_loop().time()
+
+    async def settled(self) -> None:
+        """Until it has been so for `settle` seconds: clients hear of it a little later, and a ledger that they create
+        meanwhile may still name the bookie."""
+        left = self._quiet_since + self._settle - asyncio.get_running_loop().time()
+        if left > 0:
+            await asyncio.sleep(left)
 
     async def check(self) -> Presence:
         """Its registration now; `seen_writable` takes it into account."""

@@ -2,8 +2,9 @@
 
 Proven is: no segment of any ledger names the bookie, by a full listing with uncached reads that began after the drain
 had ended; no mark of an under-replicated ledger names it, which is what an audit after the drain would find; and the
-bookie was not registered writable since the drain began, so it cannot have got new data. The version of the cookie is
-read before all this, and only that version is deleted.
+bookie was not registered writable since the drain began, so it cannot have got new data. The listing begins only when
+every client has had time to hear that the bookie takes none: one that has not may still create a ledger on it, a moment
+after the listing. The version of the cookie is read before all this, and only that version is deleted.
 
 Invariants
 - An error is no proof: whatever cannot be read is raised.
@@ -43,6 +44,7 @@ async def prove(
     progress: Callable[[int], None] | None = None,
 ) -> Event:
     """`Proved`, `Disproved` or `SeenWritable`. Raises `MetadataError`."""
+    await vigil.settled()
     begun_ms = clock_ms()
     cookie = await cookie_version(service, bookie_id)
     await vigil.check()

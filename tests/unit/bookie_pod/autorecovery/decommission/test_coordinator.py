@@ -331,3 +331,22 @@ async def test_the_survey_counts(rig: Rig) -> None:
     }
     striped = replace(ledger(5, (0, "012")), write_quorum_size=2, ack_quorum_size=2)
     assert bytes_held(striped, GOING) == 667
+
+
+async def test_the_proof_waits_until_clients_have_heard(rig: Rig) -> None:
+    """A client that has not heard yet that the bookie takes nothing creates a ledger on it."""
+    loop = asyncio.get_running_loop()
+
+    def step(phase: Phase) -> None:
+        if phase is Phase.PROVING and not late:
+            late.append(loop.create_task(rig.store(ledger(77, (0, "012")))))
+
+    late: list[asyncio.Task[None]] = []
+    began = loop.time()
+    coordinator, _ = rig.coordinator(on_step=step, options=replace(QUICK, settle=0.5))
+    record = await coordinator.run(REQUEST)
+    assert loop.time() - began >= 0.5
+    await late[0]
+    assert record.proof is not None
+    assert record.proof.ledgers == 7
+    assert await rig.naming() == set()
