@@ -9,11 +9,14 @@ import sys
 from tests.support.simulation.runner import run_seed
 
 SEEDS = range(40)
+HEALING_SEEDS = range(15)
 _DIGESTS = "\n".join(
     (
         "from tests.support.simulation.runner import run_seed",
         f"for seed in {SEEDS!r}:",
         "    print(run_seed(seed, keep_trace=True).trace.digest())",
+        f"for seed in {HEALING_SEEDS!r}:",
+        "    print(run_seed(seed, keep_trace=True, healing=True).trace.digest())",
     )
 )
 
@@ -29,7 +32,8 @@ def digests(hash_seed: str) -> list[str]:
 
 def test_a_run_is_the_same_in_every_process():
     one, other = digests("1"), digests("2")
-    assert [seed for seed, a, b in zip(SEEDS, one, other, strict=True) if a != b] == []
+    seeds = [*SEEDS, *(f"healing {seed}" for seed in HEALING_SEEDS)]
+    assert [seed for seed, a, b in zip(seeds, one, other, strict=True) if a != b] == []
 
 
 def test_a_run_is_the_same_the_second_time():

@@ -25,6 +25,9 @@ PAUSE_SECONDS = 0.1
 class Actor(ABC):
     """`finished` once it ended by itself or was killed."""
 
+    is_service = False
+    """Whether it works until it is stopped."""
+
     def __init__(self, world: World, name: str, plan: LedgerPlan, random: Random) -> None:
         self.name = name
         self._world = world

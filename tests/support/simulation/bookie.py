@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +16,7 @@ from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.requests import ReadRequest
 from bookie_protocol.entry import ENTRY_IDS, ENTRY_PREFIX_SIZE
-from bookie_protocol.errors import MetadataError, NotThere, RegistrationFailed, StorageFault
+from bookie_protocol.errors import MetadataError, MetadataExists, NotThere, RegistrationFailed, StorageFault
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.simulation.disk import Disk, DiskOptions
@@ -63,6 +64,14 @@ class VirtualBookie:
         self.bad_reads_until = 0.0
         self.bad_reads = ""
         """What happens to reads until then: "error" or "damage"."""
+        self.writes_cookie = False
+        """Whether its first process writes a cookie."""
+        self.is_retired = False
+        """It was decommissioned: once it has ended it does not start any more."""
+        self.is_held_back = False
+        """It is not to start yet."""
+        self.held_read_only = False
+        """Read-only by an operator's word, until the process ends."""
         self._lost: list[Disk] = []
         self._metadata = metadata
         self._history = history
@@ -82,10 +91,10 @@ class VirtualBookie:
 
     def start(self) -> None:
         """Replay, listen, register. A bookie without its disk does not start."""
-        if self._process is not None or self.disk.lost:
+        if self._process is not None or self.disk.lost or self.is_retired or self.is_held_back:
             return
         self.trace(self.host, "starts")
-        self.read_only = False
+        self.read_only = self.held_read_only = False
         if self.network.is_dark(self.host):
             self.network.power_on(self.host)
         process = self._process = BookieProcess(self)
@@ -125,13 +134,36 @@ class VirtualBookie:
             if any(self.bookie_id in version.metadata.all_bookies() for version in ledger.versions):
                 self.doubtful[ledger.ledger_id] = None
 
+    def empty_disk(self) -> None:
+        """The bookie ends, and is held back until it may come back with an empty disk, of which it knows nothing: it
+        denies what it had."""
+        self.is_held_back = True
+        self.kill()
+        self._lost.append(self.disk)
+        self.disk = Disk()
+
+    def drop(self, ledger_id: int) -> None:
+        """Collect a ledger's entries as garbage."""
+        self.trace(self.host, f"ledger {ledger_id}: its entries are collected")
+        self.disk.drop(ledger_id)
+        if self._process is not None:
+            self._process.storage.drop_entries(ledger_id)
+
+    def had(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether a disk that was lost held the entry."""
+        return any((ledger_id, entry_id) in disk.entries for disk in self._lost)
+
+    def has(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the entry is durable on the disk of now."""
+        return not self.disk.lost and (ledger_id, entry_id) in self.disk.entries
+
     @property
     def has_lost_data(self) -> bool:
         return self.disk.lost or bool(self._lost)
 
     def set_read_only(self, read_only: bool) -> None:
         process = self._process
-        if process is None or self.read_only == read_only:
+        if process is None or self.read_only == read_only or (self.held_read_only and not read_only):
             return
         self.trace(self.host, "turns read-only" if read_only else "turns writable")
         self.read_only = read_only
@@ -159,6 +191,10 @@ class VirtualBookie:
         tree = await self._metadata.connect(self.host)
         process.tree = TreeMetadataService(tree, ROOT, None)
         await process.tree.prepare()
+        if self.writes_cookie:
+            with suppress(MetadataExists):
+                await process.tree.cookies.create(self.bookie_id, b"a cookie")
+            self.writes_cookie = False
         info = BookieServiceInfo((Endpoint("bookie", self.host, PORT, BOOKIE_RPC),), {})
         process.registration = RegistrationManager(
             process.tree, self.bookie_id, info, lambda failure: self._give_up(process), retry_seconds=0.5

@@ -46,10 +46,15 @@ class VirtualClient:
         assert self._client is not None
         return self._client
 
+    @property
+    def service(self) -> TreeMetadataService:
+        assert self._service is not None
+        return self._service
+
     async def start(self) -> None:
         """Connect, however long it takes."""
         tree = await self._connect()
-        self._service = TreeMetadataService(tree, ROOT, None)
+        self._service = TreeMetadataService(tree, ROOT, None, random=self._random)
         while True:
             try:
                 await self._service.prepare()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import re
 from asyncio import base_events, events
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,6 +19,10 @@ from typing import Any, Final
 MAX_TURNS_AT_ONE_TIME: Final = 50_000
 START: Final = 1_000.0
 """Not zero, so that nobody takes the start for "never"."""
+
+
+_NO_NAME: Final = re.compile(r"Task-[0-9]+")
+"""The name of a task that nobody named counts the tasks of the process, which is no part of a run."""
 
 
 class Deadlock(AssertionError):
@@ -116,5 +121,6 @@ def waiting_tasks(loop: asyncio.AbstractEventLoop) -> str:
             code = frame.f_code
             frames.append(f"{code.co_name} ({code.co_filename.rsplit('/', 2)[-1]}:{frame.f_lineno})")
             awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "ag_await", None)
-        lines.append(f"  task {task.get_name()}: {' > '.join(frames) or 'not started'}")
+        name = _NO_NAME.sub("Task", task.get_name())
+        lines.append(f"  task {name}: {' > '.join(frames) or 'not started'}")
     return "\n".join(lines)

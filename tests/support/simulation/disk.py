@@ -33,6 +33,12 @@ class Disk:
             if entry_id >= 0:
                 self.entries[ledger_id, entry_id] = body
 
+    def drop(self, ledger_id: int) -> None:
+        """Forget the entries of a ledger."""
+        for entry_id in [entry_id for ledger, entry_id in self.entries if ledger == ledger_id]:
+            del self.entries[ledger_id, entry_id]
+        self.records = [body for body in self.records if not _is_entry_of(ledger_id, body)]
+
     def replay(self, sink: ReplayIntoStorage) -> None:
         """As the journal's replay does."""
         for body in self.records:
@@ -47,6 +53,11 @@ class Disk:
             else:
                 assert kind is RecordKind.EXPLICIT_LAC
                 sink.on_explicit_lac(ledger_id, tail_of_special_record(body))
+
+
+def _is_entry_of(ledger_id: int, body: bytes) -> bool:
+    found, entry_id = IDS.unpack_from(body)
+    return found == ledger_id and entry_id >= 0
 
 
 @dataclass(slots=True)

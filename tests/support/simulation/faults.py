@@ -214,7 +214,7 @@ class Faults:
         if hosts is not None:
             self._block([hosts if self._random.random() < 0.5 else hosts[::-1]])
 
-    def _block(self, pairs: list[tuple[str, str]]) -> None:
+    def _block(self, pairs: list[tuple[str, str]], mean_seconds: float = 0.7) -> None:
         world = self._world
         world.trace("FAULTS", f"blocked: {', '.join(f'{a} > {b}' for a, b in pairs)}")
         for pair in pairs:
@@ -225,7 +225,7 @@ class Faults:
             for pair in pairs:
                 world.network.unblock(*pair)
 
-        self._later(0.7, unblock)
+        self._later(mean_seconds, unblock)
 
     def _slow_link(self, host: str) -> None:
         hosts = self._two_hosts(host)

@@ -19,7 +19,7 @@ from bookie_protocol.errors import MetadataExists
 from bookie_protocol.metadata_service.tree.nodes import Watch
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.simulation.network import Network
-from tests.support.simulation.nodes import NodeHistory
+from tests.support.simulation.nodes import NodeHistory, NodeRecord
 from tests.support.simulation.session import HOST, VirtualTree
 from tests.support.simulation.trace import Trace
 
@@ -34,7 +34,8 @@ class MetadataOptions:
 
 
 class MetadataServer:
-    """The service itself. `on_write` hears every applied write: (host, path, data), before its answer leaves."""
+    """The service itself. `on_write` hears every applied write: (host, path, data), before its answer leaves;
+    `on_delete` of every node that went: (host, path, record), the host is empty at the end of a session."""
 
     def __init__(self, network: Network, random: Random, trace: Trace, options: MetadataOptions) -> None:
         self.network = network
@@ -44,6 +45,7 @@ class MetadataServer:
         self.nodes = NodeHistory(network.loop.time)
         self.nodes.on_change = self._changed
         self.on_write: Callable[[str, str, bytes], None] = lambda host, path, data: None
+        self.on_delete: Callable[[str, str, NodeRecord], None] = lambda host, path, record: None
         self.up = True
         self.lose_answers = 0
         """So many of the next writes are applied and their answers lost."""
@@ -114,6 +116,7 @@ class MetadataServer:
             record = self.nodes.at(path, self.nodes.now)
             if record is not None and record.owner == session_id:
                 self.nodes.delete(path, ANY_VERSION)
+                self.on_delete("", path, record)
 
     # --- requests, as they arrive ---------------------------------------------------------------------------
 
@@ -138,8 +141,10 @@ class MetadataServer:
         return written
 
     def apply_delete(self, session: VirtualTree, path: str, version: int) -> None:
+        record = self.nodes.require(path)
         self.nodes.delete(path, version)
         self.trace(HOST, f"{session.host} deletes {path}")
+        self.on_delete(session.host, path, record)
 
     def _wrote(self, session: VirtualTree, path: str, data: bytes) -> None:
         self.trace(HOST, f"{session.host} writes {path}")

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from tests.support.simulation.clock import START, Deadlock, Livelock, VirtualLoop
+from tests.support.simulation.healing.world import HealingWorld
 from tests.support.simulation.scenario import Scenario
 from tests.support.simulation.trace import Trace
 from tests.support.simulation.world import World, told
@@ -53,7 +54,7 @@ def _run_on(loop: VirtualLoop, scenario: Scenario, trace: Trace, inexact: Mappin
 
     async def everything() -> float:
         nonlocal world
-        world = World(scenario, loop, trace)
+        world = (World if scenario.healing is None else HealingWorld)(scenario, loop, trace)
         world.history.inexact_lengths = inexact
         try:
             await world.run()

@@ -6,8 +6,10 @@ import gc
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
+from tests.support.simulation.healing.draw import draw_healing
 from tests.support.simulation.run import Result, run
 from tests.support.simulation.scenario import draw
 from tests.support.simulation.trace import Trace
@@ -25,9 +27,11 @@ class Report:
     counts: dict[str, int]
 
 
-def run_seed(seed: int, *, keep_trace: bool = False, echo: Callable[[str], None] | None = None) -> Result:
-    """One run. With `echo`, scenario, trace and violations go there."""
-    scenario = draw(seed)
+def run_seed(
+    seed: int, *, keep_trace: bool = False, echo: Callable[[str], None] | None = None, healing: bool = False
+) -> Result:
+    """One run. With `echo`, scenario, trace and violations go there. `healing`: of the scenarios with healers."""
+    scenario = draw_healing(seed) if healing else draw(seed)
     if echo is not None:
         echo(str(scenario))
     result = run(scenario, Trace(keep=keep_trace, echo=echo))
@@ -37,33 +41,35 @@ def run_seed(seed: int, *, keep_trace: bool = False, echo: Callable[[str], None]
     return result
 
 
-def run_seeds(seeds: Sequence[int], jobs: int = 1) -> Iterator[Report]:
+def run_seeds(seeds: Sequence[int], jobs: int = 1, *, healing: bool = False) -> Iterator[Report]:
     """The reports, in the order of the seeds."""
     gc.collect()
     gc.freeze()  # modules and tests are not looked at by each run's collection
+    one = partial(report, healing=healing)
     try:
         if jobs == 1:
-            yield from map(report, seeds)
+            yield from map(one, seeds)
             return
         with multiprocessing.get_context("fork").Pool(jobs) as pool:
-            yield from pool.imap(report, seeds, CHUNK)
+            yield from pool.imap(one, seeds, CHUNK)
     finally:
         gc.unfreeze()
 
 
-def report(seed: int) -> Report:
+def report(seed: int, *, healing: bool = False) -> Report:
     """Run a seed; if it fails, again with a trace."""
-    result = run_seed(seed)
+    result = run_seed(seed, healing=healing)
     return Report(seed, describe(result) if result.failed else None, result.counts)
 
 
 def describe(result: Result) -> str:
     """What was violated, the end of the trace, and the command that shows all of it."""
     seed = result.scenario.seed
-    traced = run_seed(seed, keep_trace=True)
+    healing = result.scenario.healing is not None
+    traced = run_seed(seed, keep_trace=True, healing=healing)
     lines = [str(result.scenario), *(f"VIOLATED {violation}" for violation in result.violations[:5])]
     if traced.violations != result.violations:
         lines.append(f"A SECOND RUN DIFFERED: {traced.violations[:5]}")
     lines += ["the last events:", *traced.trace.lines[-TRACE_LINES:]]
-    lines.append(f"replay: python -m tests.simulation --seeds {seed} --trace")
+    lines.append(f"replay: python -m tests.simulation {'--healing ' if healing else ''}--seeds {seed} --trace")
     return "\n".join(lines)

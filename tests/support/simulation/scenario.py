@@ -13,6 +13,7 @@ from random import Random
 from bookie_client.options import ClientOptions
 from bookie_protocol.digest import DigestType
 from tests.support.simulation.disk import DiskOptions
+from tests.support.simulation.healing.plan import HealingPlan
 from tests.support.simulation.metadata import MetadataOptions
 from tests.support.simulation.network import NetworkOptions
 
@@ -141,6 +142,8 @@ class Scenario:
     metadata: MetadataOptions
     disk: DiskOptions
     client: ClientOptions = field(repr=False)
+    healing: HealingPlan | None = None
+    """Who restores lost copies; None: nobody does."""
 
     def __str__(self) -> str:
         kinds = sorted({fault.kind for fault in self.faults})
@@ -155,6 +158,7 @@ class Scenario:
             f"seed {self.seed}: E/Qw/Qa {'/'.join(map(str, self.quorums))}, {self.bookies} bookies, "
             f"ledgers: {ledgers}; v{client.protocol_version}, time-outs {time_outs}, "
             f"faults: {len(self.faults)} of {', '.join(kinds) or 'no kind'}"
+            + (f"; {self.healing}" if self.healing is not None else "")
         )
 
 

@@ -58,6 +58,13 @@ class VirtualStorage:
         for callback in self._on_swap:
             callback()
 
+    def drop_entries(self, ledger_id: int) -> None:
+        """Forget what is stored of a ledger."""
+        self._entries.pop(ledger_id, None)
+        if ledger_id in self._records:
+            self._entries[ledger_id] = {}
+        self.swap()
+
     # --- LedgerStorage --------------------------------------------------------------------------------------
 
     def start(self, checkpointer: Any) -> None:

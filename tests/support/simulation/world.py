@@ -18,7 +18,7 @@ from tests.support.simulation.bookie import ROOT, VirtualBookie
 from tests.support.simulation.client import VirtualClient
 from tests.support.simulation.clock import VirtualLoop, waiting_tasks
 from tests.support.simulation.faults import Faults
-from tests.support.simulation.history import History, LedgerHistory
+from tests.support.simulation.history import History, Judge, LedgerHistory
 from tests.support.simulation.metadata import MetadataOptions, MetadataServer
 from tests.support.simulation.network import Network
 from tests.support.simulation.readers import Reader, Tailer
@@ -45,11 +45,11 @@ class World:
         self.loop = loop
         self.trace = trace
         self._randoms = Random(f"{scenario.seed} world")
-        self.history = History(ROOT, trace, checks)
+        self.history = History(ROOT, trace, self.make_judge())
         self.network = Network(loop, self._random(), trace, scenario.network)
         self.metadata = MetadataServer(self.network, self._random(), trace, scenario.metadata)
         self.metadata.on_write = self.history.metadata_written
-        self.faults = Faults(self, self._random())
+        self.faults = self.make_faults(self._random())
         self.network.on_event = self.faults.event
         self.history.on_event = self.faults.event
         self.bookies: list[VirtualBookie] = []
@@ -59,6 +59,12 @@ class World:
         self._writers: list[tuple[Writer, LedgerPlan]] = []
         self._broken = asyncio.Event()
         self.history.on_violation = self._broken.set
+
+    def make_judge(self) -> Judge:
+        return checks
+
+    def make_faults(self, random: Random) -> Faults:
+        return Faults(self, random)
 
     def _random(self) -> Random:
         return Random(self._randoms.getrandbits(64))
@@ -182,13 +188,16 @@ class World:
 
     async def _all_ended(self) -> bool:
         """Writers and recoverers come to their end; then tailers, once the ledgers are closed."""
-        if not await self._ended([actor for actor in self.actors if not isinstance(actor, Tailer)]):
+        if not await self._ended([actor for actor in self._ending() if not isinstance(actor, Tailer)]):
             return False
         closer = await self._new_client("closer")
         for ledger in list(self.history.ledgers.values()):
             if not await self._close(closer, ledger):
                 return False
-        return await self._ended(self.actors)
+        return await self._ended(self._ending())
+
+    def _ending(self) -> list[Actor]:
+        return [actor for actor in self.actors if not actor.is_service]
 
     async def _ended(self, actors: list[Actor]) -> bool:
         deadline = self.loop.time() + PATIENCE_SECONDS

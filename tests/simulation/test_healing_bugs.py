@@ -1,0 +1,27 @@
+"""The checkers of healing bite: defects put into it on purpose are found, each within a bounded number of seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.healing_bugs import HEALING_BUGS, HealingBug
+from tests.support.simulation.run import run
+
+
+@pytest.mark.parametrize("bug", HEALING_BUGS, ids=lambda bug: bug.name)
+def test_the_bug_is_found(bug: HealingBug, monkeypatch):
+    bug.patch(monkeypatch)
+    for seed in range(bug.seeds):
+        result = run(bug.scenario(seed))
+        if result.failed:
+            rule = result.violations[0].split(" ")[0]
+            assert rule in bug.rules, result.violations[0]
+            return
+    pytest.fail(f"not found within {bug.seeds} seeds: {bug.name}")
+
+
+@pytest.mark.parametrize("focus", {bug.focus: None for bug in HEALING_BUGS}, ids=lambda focus: focus.__name__)
+def test_without_a_bug_the_same_scenarios_hold(focus):
+    bug = next(bug for bug in HEALING_BUGS if bug.focus is focus)
+    violations = {seed: run(bug.scenario(seed)).violations for seed in range(6)}
+    assert {seed: found for seed, found in violations.items() if found} == {}
