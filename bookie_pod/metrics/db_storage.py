@@ -69,6 +69,10 @@ class DbStorageMetrics:
         self._scope.gauge("entries_count", entries_count)
         self._scope.gauge("ledgers_count", ledgers_count)
 
+    def bind_damaged_reads(self, damaged_reads: Callable[[], float]) -> None:
+        """Export reads of entry logs that met damage since the start. Podkeeper's own."""
+        self._scope.level_counter("entrylog_damaged_reads", damaged_reads)
+
     def read_from(self, level: Enum, count: int = 1) -> None:
         """Entries were served from this level; the levels above it missed."""
         if level.value in _WRITE_CACHES:

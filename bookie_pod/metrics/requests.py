@@ -146,6 +146,10 @@ class RequestMetrics:
             if most is not None:
                 self._scope.gauge(f"{name}_MAX", _constant(most))
 
+    def bind_connection_errors(self, errors: Callable[[], float]) -> None:
+        """Export connections closed because of what the client sent since the start. Podkeeper's own."""
+        self._scope.level_counter("CONNECTION_ERRORS", errors)
+
     def bind_pool(self, pool: str, threads: int, max_queue_size: int) -> None:
         """Export a pool's size, such as `BookieReadThreadPool`: threads, and requests that may wait (-1: no
         limit)."""

@@ -104,6 +104,7 @@ def _bind_directory(instruments: DbStorageMetrics, directory: SingleDirectorySto
         entries_count=directory.locations.estimated_count,
         ledgers_count=lambda: len(directory.ledgers),
     )
+    instruments.bind_damaged_reads(lambda: directory.logs.stats.damaged_reads)
 
 
 def make_journals(
@@ -188,6 +189,7 @@ def make_server(
             "LONG_POLL_READS_BLOCKED": (lambda: long_poll.pending, None),
         }
     )
+    metrics.bind_connection_errors(lambda: context.connection_errors)
     metrics.bind_pool("BookieReadThreadPool", max(1, threads.read_workers), pending)
     metrics.bind_pool("BookieWriteThreadPool", 1, tcp_options.pending_adds_max)
     metrics.bind_pool("BookieHighPriorityThread", max(1, threads.high_priority_workers), pending)
