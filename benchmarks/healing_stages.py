@@ -1,0 +1,357 @@
+"""The measurements of healing: auto-recovery of either kind on the same bookies with the same ledgers.
+
+Ledgers lie on several bookies; one of these is lost for good (SIGKILL, and its registration removed). When everything
+is healed it comes back, named by no ledger, and the next one is lost: so both kinds, and all rounds, share one
+filling.
+
+Invariants
+- Nobody but the measured process heals; the one before has ended, and its vote is gone.
+- After each healing every replica of some ledgers is read and compared.
+- What fails leaves a line in `Samples.failures`; the stages after it still run.
+
+Threads: the event loop; a thread samples memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import psutil
+from kazoo.client import KazooClient
+
+from benchmarks.environment import Environment
+from benchmarks.gc_stages import PeakMemory
+from benchmarks.healers import Healer
+from benchmarks.paced_load import PacedLoad, Timed, quantile_ms
+from benchmarks.replication import raw_mib_per_second
+from benchmarks.samples import Samples
+from bookie_client import Client
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from bookie_protocol.metadata_service.interface import MetadataService
+from tests.support.auto_recovery import read_every_replica
+from tests.support.bookie_process import BookieProcess
+
+_POLL_S: Final = 0.02
+_ELECTION_S: Final = 90.0
+_SETTLE_S: Final = 3.0
+_READ_BACK: Final = 2
+"""Ledgers of which every replica is read after a healing."""
+_AT_ONCE: Final = 200
+_QUIET_S: Final = 5.0
+_BUSY: Final = 20
+"""Requests in a fifth of a second; sessions that idle send fewer."""
+_FIRST_LOAD_LEDGER: Final = 5_000_000
+_LOAD_BYTES: Final = 1024
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class HealingPlan:
+    """Sizes and rates; both kinds get the same."""
+
+    megabytes: int
+    ledgers: int
+    copies: int
+    bookies: int
+    bookie_kind: str
+    adds_per_second: float
+    idle_s: float
+    many_ledgers: int
+    limit_s: float
+
+    def bookie_settings(self) -> dict[str, str]:
+        """Nothing but adds, reads and flushes goes on in the bookies."""
+        return {"gcWaitTime": "3600000", "flushInterval": "2000", "dbStorage_writeCacheMaxSizeMb": "128"}
+
+
+class HealingStages:
+    """Runs the stages of one plan. `healing` needs an environment without ledgers, and so does `audit`."""
+
+    def __init__(self, plan: HealingPlan, samples: Samples, log: Log) -> None:
+        self._plan = plan
+        self._samples = samples
+        self._log = log
+
+    async def guarded(self, what: str, stage: Awaitable[None]) -> None:
+        """Runs a stage; its failure is noted."""
+        try:
+            await stage
+        except (RuntimeError, AssertionError, OSError, PodkeeperError) as error:  # TimeoutError is an OSError
+            self._samples.failures.append(f"{what}: {error!r}"[:1500])
+            self._log(f"{what} failed: {error!r}")
+
+    # --- healing --------------------------------------------------------------------------------------------
+
+    async def filled(self, environment: Environment, client: Client, entry_bytes: int) -> HealingCluster:
+        """Bookies with closed ledgers."""
+        plan = self._plan
+        bookies = [environment.bookie(plan.bookie_kind, plan.bookie_settings()) for _ in range(plan.bookies)]
+        await asyncio.gather(*(asyncio.to_thread(bookie.start) for bookie in bookies))
+        raw = raw_mib_per_second(environment.directory, min(plan.megabytes, 512)) * 1.048576
+        share = plan.megabytes * 1_000_000 // plan.ledgers // entry_bytes
+        payload, ids = Random(1).randbytes(entry_bytes), []
+        for _ in range(plan.ledgers):
+            quorum = plan.copies
+            async with client.create(ensemble=quorum, write_quorum=quorum, ack_quorum=quorum) as ledger:
+                left = max(1, share)
+                while left > 0:
+                    await ledger.append_many([payload] * min(left, 5000))
+                    left -= 5000
+                ids.append(ledger.ledger_id)
+        self._log(f"{plan.ledgers:,} ledgers of {share:,} entries of {entry_bytes:,} B; plain writes {raw:.0f} MB/s")
+        await asyncio.sleep(_SETTLE_S)
+        return HealingCluster(environment, client, bookies, ids, raw)
+
+    async def heal(self, kind: str, cluster: HealingCluster, name: str, settings: Mapping[str, str]) -> None:
+        """One bookie is lost while nothing else goes on."""
+        async with _Healing(kind, cluster, settings) as healing:
+            await self._lose(healing, name)
+
+    async def heal_under_load(self, kind: str, cluster: HealingCluster, name: str, settings: Mapping[str, str]) -> None:
+        """The same while clients add to the bookies that stay."""
+        plan = self._plan
+        async with _Healing(kind, cluster, settings) as healing:
+            staying = [each for each in cluster.bookies if each is not healing.victim]
+            loads = [cluster.load(bookie, plan.adds_per_second / len(staying)) for bookie in staying]
+            await asyncio.gather(*(load.run(plan.idle_s / 2) for load in loads))  # a JVM compiles, caches fill
+            for load in loads:
+                load.adds.clear()
+            await asyncio.gather(*(load.run(plan.idle_s) for load in loads))
+            idle = [each for load in loads for each in load.adds]
+            for load in loads:
+                load.adds.clear()
+            running = [asyncio.create_task(load.run()) for load in loads]
+            try:
+                began, ended = await self._lose(healing, name)
+            finally:
+                for load in loads:
+                    load.stop()
+                await asyncio.gather(*running)
+            self._latencies(
+                kind, name, idle, [each for load in loads for each in load.adds if began <= each.due < ended]
+            )
+
+    async def _lose(self, healing: _Healing, name: str) -> tuple[float, float]:
+        """Lose the victim, wait for the end; returns when copying began and ended (perf_counter)."""
+        kind, cluster, add = healing.healer.kind, healing.cluster, self._samples.add
+        named = await cluster.naming(healing.victim.bookie_id)
+        if not named:
+            raise RuntimeError("the lost bookie has no ledger: more ledgers are needed")
+        nbytes = sum(metadata.length for metadata in named)
+        process = psutil.Process(healing.healer.pid)
+        cpu = sum(process.cpu_times()[:2])
+        lost = time.perf_counter()
+        with PeakMemory(healing.healer.pid) as memory:
+            await cluster.lose(healing.victim)
+            async with asyncio.timeout(self._plan.limit_s):
+                began = await cluster.first_mark(healing.healer)
+                ended = await cluster.healed(healing.victim.bookie_id, named, healing.healer)
+        cpu = sum(process.cpu_times()[:2]) - cpu
+        speed = nbytes / 1e6 / (ended - began)
+        add(kind, f"{name}: re-replicated", "MB/s", "more", speed)
+        add(kind, f"{name}: share of the disk's plain writes", "ratio", "more", speed / cluster.raw_mb_per_second)
+        add(kind, f"{name}: from the loss to the first mark", "s", "less", began - lost)
+        add(kind, f"{name}: from the loss to the end", "s", "less", ended - lost)
+        add(kind, f"{name}: CPU of auto-recovery per GB", "s", "less", cpu / (nbytes / 1e9))
+        add(kind, f"{name}: resident memory of auto-recovery, peak", "MB", "less", memory.peak / 1e6)
+        some = [metadata.ledger_id for metadata in Random(5).sample(named, min(_READ_BACK, len(named)))]
+        copies = await read_every_replica(cluster.client, some)
+        self._log(f"  {kind:4} {name}: {nbytes / 1e6:,.0f} MB at {speed:.1f} MB/s, {copies:,} copies read back")
+        return began, ended
+
+    def _latencies(self, kind: str, name: str, idle: Sequence[Timed], during: Sequence[Timed]) -> None:
+        for share, label in ((0.5, "p50"), (0.99, "p99")):
+            quiet, busy = quantile_ms(idle, share), quantile_ms(during, share)
+            if quiet is None or busy is None:
+                raise RuntimeError("no add was answered in time: the healing was too short, or the rate too low")
+            self._samples.add(kind, f"{name}: add {label}, idle", "ms", "less", quiet)
+            self._samples.add(kind, f"{name}: add {label}, while healing", "ms", "less", busy)
+            self._samples.add(kind, f"{name}: add {label}, healing / idle", "ratio", "less", busy / quiet)
+            self._log(f"  {kind:4} {name}: add {label} {quiet:.2f} ms idle, {busy:.2f} ms while healing")
+
+    # --- audit ----------------------------------------------------------------------------------------------
+
+    async def with_many_ledgers(self, environment: Environment, service: MetadataService) -> None:
+        """Metadata of very many ledgers on bookies that are there; nothing is stored in these."""
+        bookies = [environment.bookie(self._plan.bookie_kind, self._plan.bookie_settings()) for _ in range(3)]
+        await asyncio.gather(*(asyncio.to_thread(bookie.start) for bookie in bookies))
+        ensemble = tuple(bookie.bookie_id for bookie in bookies)
+        count = self._plan.many_ledgers
+        for start in range(0, count, _AT_ONCE):
+            ids = range(start, min(start + _AT_ONCE, count))
+            await asyncio.gather(*(service.ledgers.create(_closed(each, ensemble)) for each in ids))
+
+    async def audit(self, kind: str, environment: Environment, service: MetadataService) -> None:
+        """An audit on demand that finds nothing, by a process that has done one already."""
+        name, delay = f"audit of {self._plan.many_ledgers:,} ledgers", 3600
+        healer = Healer(kind, environment, {"lostBookieRecoveryDelay": str(delay)})
+        healer.start()
+        try:
+            await _elected(service, healer)
+            await _requests_end(environment, healer, self._plan.limit_s)  # the audit of a new auditor
+            before = environment.metadata_requests()
+            resident = psutil.Process(healer.pid).memory_info().rss
+            began = time.perf_counter()
+            with PeakMemory(healer.pid) as memory:
+                await service.under_replication.set_lost_bookie_recovery_delay(delay)  # the same again: an audit, now
+                ended, requests = await _requests_end(environment, healer, self._plan.limit_s)
+        finally:
+            await asyncio.to_thread(healer.stop)
+            await _no_auditor(service)
+        if requests - before < self._plan.many_ledgers:
+            raise RuntimeError(f"{requests - before} requests are no audit")
+        add, per_ledger = self._samples.add, (requests - before) / self._plan.many_ledgers
+        add(kind, name, "s", "less", ended - began)
+        add(kind, f"{name}: requests to ZooKeeper per ledger", "count", "less", per_ledger)
+        add(kind, f"{name}: memory beside what was resident", "MB", "less", max(0, memory.peak - resident) / 1e6)
+        add(kind, f"{name}: resident memory, peak", "MB", "less", memory.peak / 1e6)
+        self._log(f"  {kind:4} {name}: {ended - began:.1f} s, {requests - before:,} requests")
+
+
+class HealingCluster:
+    """Bookies, one of which is lost at a time, and their ledgers."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        client: Client,
+        bookies: Sequence[BookieProcess],
+        ledger_ids: Sequence[int],
+        raw_mb_per_second: float,
+    ) -> None:
+        self.environment = environment
+        self.client = client
+        self.bookies = bookies
+        self.raw_mb_per_second = raw_mb_per_second
+        self._ledger_ids = ledger_ids
+        self._victims = itertools.cycle(bookies)
+        self._load_ledgers = itertools.count(_FIRST_LOAD_LEDGER)
+
+    def next_victim(self) -> BookieProcess:
+        return next(self._victims)
+
+    def load(self, bookie: BookieProcess, adds_per_second: float) -> PacedLoad:
+        """Adds to ledgers of its own in one bookie."""
+        ids = list(itertools.islice(self._load_ledgers, 4))
+        port = int(bookie.configuration["bookiePort"])
+        payload = Random(3).randbytes(_LOAD_BYTES)
+        return PacedLoad(port, ids, [], payload, adds_per_second=adds_per_second, reads_per_second=0.0)
+
+    async def naming(self, bookie: str) -> list[LedgerMetadata]:
+        """Metadata of the ledgers that name the bookie."""
+        found = []
+        for ledger_id in self._ledger_ids:
+            metadata = await self.client.metadata(ledger_id)
+            if bookie in metadata.all_bookies():
+                found.append(metadata)
+        return found
+
+    async def lose(self, bookie: BookieProcess) -> None:
+        """As if its session had ended at once."""
+
+        def lose() -> None:
+            bookie.kill()
+            zookeeper = KazooClient(bookie.zookeeper)
+            zookeeper.start()
+            try:
+                zookeeper.delete(f"/ledgers/available/{bookie.bookie_id}")
+            finally:
+                zookeeper.stop()
+                zookeeper.close()
+
+        await asyncio.to_thread(lose)
+
+    async def first_mark(self, healer: Healer) -> float:
+        """When there was one."""
+        while True:
+            async with aclosing(self.client.metadata_service.under_replication.list()) as marks:  # type: ignore[type-var]
+                async for _ in marks:
+                    return time.perf_counter()
+            healer.check()
+            await asyncio.sleep(_POLL_S)
+
+    async def healed(self, lost: str, named: Sequence[LedgerMetadata], healer: Healer) -> float:
+        """When no ledger named the lost bookie any more; then all marks go."""
+        ended = time.perf_counter()
+        for metadata in named:
+            while lost in (await self.client.metadata(metadata.ledger_id)).all_bookies():
+                healer.check()
+                await asyncio.sleep(_POLL_S)
+                ended = time.perf_counter()
+        while await self._is_marked():  # noqa: ASYNC110 - another process
+            await asyncio.sleep(_POLL_S)
+        return ended
+
+    async def _is_marked(self) -> bool:
+        async with aclosing(self.client.metadata_service.under_replication.list()) as marks:  # type: ignore[type-var]
+            async for _ in marks:
+                return True
+        return False
+
+
+class _Healing:
+    """One run of auto-recovery: elected at the start, gone at the end, and the lost bookie is back."""
+
+    def __init__(self, kind: str, cluster: HealingCluster, settings: Mapping[str, str]) -> None:
+        self.cluster = cluster
+        self.victim = cluster.next_victim()
+        self.healer = Healer(kind, cluster.environment, {"lostBookieRecoveryDelay": "0", **settings})
+        self._service = cluster.client.metadata_service
+
+    async def __aenter__(self) -> _Healing:
+        self.healer.start()
+        try:
+            await _elected(self._service, self.healer)
+            await asyncio.sleep(_SETTLE_S)
+        except BaseException:
+            await asyncio.to_thread(self.healer.stop)
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(self.healer.stop)
+        if not self.victim.is_running():
+            await asyncio.to_thread(self.victim.start)
+        await _no_auditor(self._service)
+
+
+async def _elected(service: MetadataService, healer: Healer) -> None:
+    async with asyncio.timeout(_ELECTION_S):
+        while await service.auditor_election.current_auditor() is None:
+            healer.check()
+            await asyncio.sleep(_POLL_S)
+
+
+async def _no_auditor(service: MetadataService) -> None:
+    async with asyncio.timeout(_ELECTION_S):
+        while await service.auditor_election.current_auditor() is not None:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.1)
+
+
+async def _requests_end(environment: Environment, healer: Healer, limit_s: float) -> tuple[float, int]:
+    """When ZooKeeper got quiet, and how many requests it had received by then."""
+    seen = environment.metadata_requests()
+    ended, total = time.perf_counter(), seen
+    async with asyncio.timeout(limit_s):
+        while time.perf_counter() < ended + _QUIET_S:
+            await asyncio.sleep(0.2)
+            healer.check()
+            now = await asyncio.to_thread(environment.metadata_requests)
+            if now - seen > _BUSY:
+                ended, total = time.perf_counter(), now
+            seen = now
+    return ended, total
+
+
+def _closed(ledger_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
+    return LedgerMetadata(ledger_id, 3, 3, 2, {0: ensemble}, LedgerState.CLOSED, 99, 99_000, DigestType.CRC32C, b"")
