@@ -10,6 +10,8 @@ repaired. What nobody can tell is no fault and no success: the mark stays. `judg
 Invariants
 - Nothing here touches a fragment that is not closed; `open_ledgers` says what becomes of those.
 - The trouble of one fragment does not keep the others from being repaired.
+- Whoever is filled in place is named by the mark first, so that every copy is looked for there before a mark goes: the
+  worker may die while it fills, and the first and the last entry do not tell.
 
 Event loop only.
 
@@ -171,6 +173,9 @@ class LedgerRepair:
         note.entries_to_copy = sum(each.fragment.count for each, _ in work)
         if not work:
             return False
+        unnamed = {bookie for _, bad in work for bookie in bad.values()} - named
+        if unnamed:
+            await self._parts.mark_lost(report.ledger_id, unnamed)
         self._progress.enter(note, Phase.COPYING)
         writable = await self._parts.writable()
         for each, bad in work:

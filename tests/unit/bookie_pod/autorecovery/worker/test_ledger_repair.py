@@ -159,6 +159,15 @@ class TestLostCopies:
         assert cluster.metric("NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") == 1
         assert cluster.metric("NUM_ENTRIES_READ") == 80
 
+    async def test_whoever_is_filled_is_named_by_the_mark_first(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST, "b": MISSING})
+        cluster.mark = UnderreplicatedLedger(LEDGER, ("a",))
+        named = []
+        cluster.refuse = lambda bad, in_place: named.append((sorted(in_place), list(cluster.marked)))
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert named == [([1], [(LEDGER, ["b"])])]
+        assert cluster.marked == [(LEDGER, ["b"])]
+
     async def test_nothing_is_copied_where_nothing_is_missing(self) -> None:
         cluster = Cluster(metadata_of({0: "abc"}), {})
         assert (await cluster.run()).outcome is Outcome.REPAIRED
