@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from bookie_pod.cli.options import config_option, overrides, set_option, shorthands
+from bookie_pod.cli.options import config_option, overrides, process_shorthands, set_option
 
 
 @click.command()
 @config_option("Properties file such as Apache's bk_server.conf.")
 @set_option
-@shorthands
+@process_shorthands
 def autorecovery(file: str | None, assignments: tuple[str, ...], **flags: Any) -> int:
     """Find lost copies of entries and restore them.
 

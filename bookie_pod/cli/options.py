@@ -19,6 +19,15 @@ _SHORTHANDS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("--log-format", ("logFormat",), "json or console."),
     ("--log-level", ("logLevel",), "debug, info, warning or error."),
 )
+_OF_A_PROCESS: Final[dict[str, str]] = {
+    "--advertised-address": "Host name or address that it goes by; with --port, its name among the auditors.",
+    "--metadata-service-uri": "",
+    "--port": "See --advertised-address; nothing listens there.",
+    "--http-port": "",
+    "--log-format": "",
+    "--log-level": "",
+}
+"""With a help of their own where that of a bookie would mislead."""
 _DIRECTORIES: Final = (
     ("--journal-dir", "journalDirectories", "Journal directory."),
     ("--ledger-dir", "ledgerDirectories", "Ledger directory."),
@@ -46,6 +55,14 @@ def shorthands(command: Command) -> Command:
         command = click.option(flag, help=text)(command)
     for flag, _, text in reversed(_DIRECTORIES):
         command = click.option(flag, multiple=True, help=f"{text} Give it again for another.")(command)
+    return command
+
+
+def process_shorthands(command: Command) -> Command:
+    """The same for a process that is no bookie: it has no directories and speaks no BookKeeper protocol."""
+    for flag, _, text in reversed(_SHORTHANDS):
+        if flag in _OF_A_PROCESS:
+            command = click.option(flag, help=_OF_A_PROCESS[flag] or text)(command)
     return command
 
 

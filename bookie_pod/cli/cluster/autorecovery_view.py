@@ -45,8 +45,8 @@ async def show_status(cluster: Cluster, *, as_json: bool) -> int:
         click.echo(json.dumps(value))
     else:
         table = facts()
-        table.add_row("auto-recovery", "enabled" if enabled else "disabled")
-        table.add_row("auditor", auditor or "none")
+        table.add_row("auto-recovery", "enabled" if enabled else "disabled: `bookie cluster autorecovery enable`")
+        table.add_row("auditor", auditor or "none: run `bookie autorecovery` somewhere")
         table.add_row("delay", "not set" if delay is None else f"{delay} s")
         table.add_row("absent bookies", _absent(absences))
         table.add_row("marked ledgers", f"{count:,}")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -17,13 +18,21 @@ from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.plan import DecommissionPlan, make_plan
 from bookie_pod.autorecovery.decommission.presence import HttpBookieAdmin
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Form, Phase
-from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, coordinator_name
+from bookie_pod.autorecovery.decommission.store import (
+    DecommissionRequest,
+    DecommissionStore,
+    coordinator_name,
+    now_ms,
+)
 from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_pod.cli.cluster.drain_view import duration, shown_size, while_draining
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.errors import InvalidConfiguration, NotThere, Refused
+
+SILENT_S: Final = 60.0
+"""Seconds after which a coordinator that has stored nothing is taken for one that is gone, in what people are told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +121,25 @@ async def carry_out(cluster: Cluster, wanted: Wanted, admin: AdminAccess, *, as_
     mover = ClientMover(cluster.client, ReplicationOptions(throttle=throttle))
     coordinator = Coordinator(Parts(service, mover, reach, options, wanted.form))
     request = DecommissionRequest(wanted.bookie_id, coordinator_name(), wanted.delete_cookie, wanted.accepted_losses)
-    record = await while_draining(coordinator.run(request), coordinator.watched, f"decommission of {wanted.bookie_id}")
+    try:
+        title = f"decommission of {wanted.bookie_id}"
+        record = await while_draining(coordinator.run(request), coordinator.watched, title)
+    except asyncio.CancelledError:
+        if coordinator.begun.is_set():
+            click.echo(_stopped_early(wanted.bookie_id), err=True)
+        raise
     if as_json:
         click.echo(json.dumps(record_members(record)))
     else:
         for line in _done(record):
             click.echo(line)
     return CommandExit.OK
+
+
+def _stopped_early(bookie_id: str) -> str:
+    return (
+        f"interrupted: the same command goes on with it; until then {bookie_id} takes no new data. --undo takes it back"
+    )
 
 
 def _done(record: DecommissionRecord) -> list[str]:
@@ -181,8 +202,13 @@ async def show_status(cluster: Cluster, bookie_id: str, *, as_json: bool) -> int
     table.add_row("bookie", record.bookie_id)
     table.add_row("phase", record.phase.value if record.form is None else f"{record.phase.value} ({record.form.value})")
     table.add_row("by", record.coordinator)
-    table.add_row("ledgers left", f"{progress.ledgers_left} of {progress.ledgers_total}")
-    table.add_row("bytes left", f"{shown_size(progress.bytes_left)}, {shown_size(progress.bytes_copied)} copied")
+    if record.phase is not Phase.DONE:
+        table.add_row("last heard of", _heard(record, now_ms()))
+    if record.phase in (Phase.REQUESTED, Phase.DRAINING) and not progress.ledgers_total:
+        table.add_row("ledgers left", "not counted yet")
+    else:
+        table.add_row("ledgers left", f"{progress.ledgers_left} of {progress.ledgers_total}")
+        table.add_row("bytes left", f"{shown_size(progress.bytes_left)}, {shown_size(progress.bytes_copied)} copied")
     if progress.eta_s is not None and record.phase is Phase.DRAINING:
         table.add_row("about", duration(progress.eta_s))
     table.add_row("blocked", str(progress.blocked))
@@ -190,6 +216,15 @@ async def show_status(cluster: Cluster, bookie_id: str, *, as_json: bool) -> int
         table.add_row(f"  ledger {blocker.ledger_id}", blocker.reason)
     print_table(table)
     return CommandExit.OK
+
+
+def _heard(record: DecommissionRecord, now_ms: int) -> str:
+    """How old the record is; a coordinator stores it every few seconds, but not while the first listing runs."""
+    age_s = max(0, now_ms - record.updated_ms) / 1000
+    heard = f"{duration(age_s)} ago"
+    if age_s < SILENT_S:
+        return heard
+    return f"{heard}: nobody seems to work on it; `bookie cluster decommission {record.bookie_id}` goes on with it"
 
 
 async def take_back(cluster: Cluster, bookie_id: str, admin: AdminAccess, *, as_json: bool) -> int:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.cli.cluster.decommission_run import AdminAccess, read_ledger_ids
-from bookie_pod.cli.cluster.drain_view import duration, shown_size
+from bookie_pod.autorecovery.decommission.coordinator import Watched
+from bookie_pod.autorecovery.decommission.state import DecommissionRecord
+from bookie_pod.cli.cluster.decommission_run import AdminAccess, _heard, read_ledger_ids
+from bookie_pod.cli.cluster.drain_view import _coordinator_lines, _stage, duration, shown_size
 from bookie_pod.cli.cluster.recover_run import bookie_ids
 from bookie_pod.cli.main import run
 from bookie_protocol.errors import InvalidConfiguration
@@ -64,3 +66,29 @@ def test_words_for_people() -> None:
     ]
     assert [duration(s) for s in (0.4, 59.4, 60, 3599, 7500)] == ["0 s", "59 s", "1 min", "59 min", "2 h 5 min"]
     assert bookie_ids(" b:1, c:1 ") == {"b:1", "c:1"}
+
+
+def test_a_record_that_nobody_stores_any_more() -> None:
+    record = DecommissionRecord("b:1", "somebody", 0, 1_000_000)
+    assert _heard(record, 1_004_000) == "4 s ago"
+    assert _heard(record, 999_000) == "0 s ago"
+    assert "nobody seems to work on it; `bookie cluster decommission b:1`" in _heard(record, 1_300_000)
+
+
+def said_by(watched: Watched) -> tuple[str, object]:
+    return _coordinator_lines(watched, "decommission")[0], _stage(watched)
+
+
+def test_where_no_view_is_live_each_phase_and_fault_is_a_line() -> None:
+    watched = Watched()
+    stages = [said_by(watched)]
+    watched.record = DecommissionRecord("b:1", "somebody", 0, 0)
+    stages.append(said_by(watched))
+    watched.waiting_for = "no answer"
+    stages.append(said_by(watched))
+    assert [line for line, _ in stages] == [
+        "decommission: begins",
+        "decommission: requested",
+        "decommission: requested; waits: no answer",
+    ]
+    assert len({stage for _, stage in stages}) == 3
