@@ -119,6 +119,12 @@ class LostBookies:
         with suppress(MetadataDamaged):  # the follower tells
             delay = await marks.lost_bookie_recovery_delay()
             self.membership.delay_s = self._initial_delay_s if delay is None else delay
+            if self.membership.delay_s != self._initial_delay_s:
+                _log.info(
+                    "lostBookieRecoveryDelay has no effect: the stored delay counts, see `bookie cluster lost-delay`",
+                    configured_s=self._initial_delay_s,
+                    stored_s=delay,
+                )
         self.runs = await self._records.read(Check.BOOKIES)
         absences = await self._records.absences()
         await self._look_around()
@@ -273,6 +279,11 @@ class LostBookies:
             _log.info("bookies came back", bookies=sorted(change.returned_in_time))
             if delay:
                 self._metrics.audit_cancelled()
+        if change.returned_audited:
+            _log.info(
+                "lost bookies came back; marks that nobody works on are withdrawn once their copies are found",
+                bookies=sorted(change.returned_audited),
+            )
         if change.since_ms:
             self._on_return(change.since_ms)
 
