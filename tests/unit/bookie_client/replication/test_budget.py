@@ -69,8 +69,28 @@ async def test_copies_keep_to_the_throttle(models):
         loop = asyncio.get_running_loop()
         began = loop.time()
         result = await FragmentReplicator(client, options).replicate(part, {0: part.ensemble[0]})
-        # The last piece, a quarter of a second's budget, need not be waited for.
+        # The last piece need not be waited for.
         assert loop.time() - began >= (result.nbytes - 150_000) / 600_000
+
+
+async def test_under_a_throttle_copies_come_in_small_pieces_and_not_in_bursts(models):
+    pieces = []
+
+    class Watched(ReplicationThrottle):
+        async def write(self, nbytes, operations=1):
+            pieces.append(nbytes)
+            await super().write(nbytes, operations)
+
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await equal_entries(client, 1_000, 1_000)
+        part = await fragment_of(client, ledger_id)
+        throttle = Watched(bytes_per_second=3_200_000)
+        result = await FragmentReplicator(client, ReplicationOptions(throttle=throttle)).replicate(
+            part, {0: part.ensemble[0]}
+        )
+        assert sum(pieces) == result.nbytes
+        assert max(pieces) <= 100_000  # what the budget gives in a 32nd of a second
 
 
 def test_small_pieces_are_as_many_as_keep_the_disks_busy():
