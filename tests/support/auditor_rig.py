@@ -86,8 +86,11 @@ class SaidChecker:
         self.under_way += 1
         try:
             await self.hold.wait()
+            return await self._report(ledger_id)
         finally:
             self.under_way -= 1
+
+    async def _report(self, ledger_id: int) -> LedgerReport:
         if ledger_id in self.errors:
             raise self.errors[ledger_id]
         try:
