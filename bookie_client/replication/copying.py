@@ -39,8 +39,8 @@ ENTRY_COST: Final = 200
 """Bytes that an entry costs here beyond what is stored, about."""
 PIECES_PER_WINDOW: Final = 8
 PIECES_PER_SECOND: Final = 32
-"""Under a throttle a piece is at most this part of a second's budget: while a bookie reads or stores a piece, its clients
-wait, so many small ones are kinder to them than few large ones."""
+"""Under a throttle a piece is at most this part of a second's budget: while a bookie reads or stores a piece, its
+clients wait, so many small ones are kinder to them than few large ones."""
 MAX_UNREADABLE: Final = 1_000
 
 
