@@ -19,6 +19,8 @@ from typing import Final
 
 STOP_SECONDS: Final = 20.0
 _TAIL_BYTES: Final = 3000
+_TO_PEOPLE: Final = "bookie: "
+"""What a line begins with that says why a bookie did not start."""
 
 _CHILD: Final = """\
 import ctypes, os, signal, sys
@@ -72,10 +74,12 @@ class BookieProcess:
         return log_of(self.directory)
 
     def output(self) -> str:
-        """The last lines of what it printed."""
+        """What it printed last to people; the last lines of its log if that is nothing."""
         with self.log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            return file.read().decode(errors="replace").strip()
+            tail = file.read().decode(errors="replace").strip()
+        last = tail.splitlines()[-1:]
+        return last[0] if last and last[0].startswith(_TO_PEOPLE) else tail
 
     async def kill(self) -> None:
         """End it as a crash would (SIGKILL) and wait for its end."""

@@ -78,6 +78,10 @@ class DirectoryState:
     has_data: bool
 
 
+class NoStoredCookie(InvalidCookie):
+    """The directories have been this bookie's, and the cluster knows nothing of it any more."""
+
+
 def compare(found: Cookie, expected: Cookie, source: str, *, allow_storage_expansion: bool = False) -> None:
     """`InvalidCookie` unless `found` agrees with what configuration and cluster ask for."""
     if found.bookie_id != expected.bookie_id:
@@ -158,7 +162,7 @@ def _check_new_environment(
     expected: Cookie, directories: Sequence[DirectoryState], missing: Sequence[DirectoryState]
 ) -> None:
     if not missing:
-        raise InvalidCookie(
+        raise NoStoredCookie(
             f"the directories carry the cookie of bookie {expected.bookie_id}, but the metadata service has none for "
             f"it; correct metadataServiceUri, or, if the data is whole, store a {COOKIE_FILE} file as its cookie again"
         )

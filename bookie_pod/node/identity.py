@@ -18,8 +18,9 @@ from bookie_pod.node.bookie_id import (
     candidate_bookie_ids,
     derive_host,
 )
-from bookie_pod.node.cookie_check import verify_cookies
+from bookie_pod.node.cookie_check import NoStoredCookie, verify_cookies
 from bookie_pod.node.cookies import Cookie
+from bookie_pod.node.leaving import decommissioned_at
 from bookie_pod.storage.files import Files
 from bookie_protocol.errors import InvalidCookie, MetadataNotFound
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -45,6 +46,13 @@ async def check_cookies(
             directories,
             allow_storage_expansion=may_expand_storage(config),
         )
+    except NoStoredCookie as error:
+        if (ended := await decommissioned_at(metadata, bookie_id)) is not None:
+            raise InvalidCookie(
+                f"{error}; a bookie of this id was decommissioned at {ended:%Y-%m-%d %H:%M:%SZ}: if these directories"
+                " are older, nothing needs them any more, and they may be removed"
+            ) from error
+        raise
     except InvalidCookie as error:
         if config.directories.allow_storage_expansion and not may_expand_storage(config):
             raise InvalidCookie(

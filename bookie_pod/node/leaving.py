@@ -15,6 +15,7 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import Final, Protocol
 
 import structlog
@@ -107,3 +108,16 @@ class Leaving:
                 await asyncio.sleep(RETRY_S)
                 continue
             return finished is not None and finished.started_ms == self._started_ms
+
+
+async def decommissioned_at(metadata: MetadataService, bookie_id: str) -> datetime | None:
+    """When a bookie of this id left for good; None: never, or nobody can tell. A later one may have its id."""
+    from bookie_pod.autorecovery.decommission.store import DecommissionStore
+
+    try:
+        finished = await DecommissionStore(metadata).finished(bookie_id)
+    except MetadataError:
+        return None
+    if finished is None or not finished.delete_cookie:
+        return None
+    return datetime.fromtimestamp(finished.updated_ms / 1000, UTC)

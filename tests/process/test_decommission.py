@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -19,7 +20,8 @@ from bookie_client.reading.maintenance import replicas
 from bookie_pod.node.standalone import StandaloneCluster
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.ledger_metadata.model import LedgerState
-from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
+from bookie_protocol.metadata_service.subscription import Subscription
 from tests.support.client_workload import Workload
 from tests.support.until import until
 
@@ -212,18 +214,50 @@ async def test_the_bookie_is_killed_while_it_is_drained(embedded: StandaloneClus
     assert await check_all(embedded, GOING) == 3000
 
 
-async def test_a_bookie_that_restarts_writable_is_drained_of_its_new_data(embedded: StandaloneCluster) -> None:
+async def test_a_bookie_that_restarts_is_read_only_from_its_start(embedded: StandaloneCluster) -> None:
+    """Nobody has to make it so, and it is drained once."""
     async with Client(embedded.metadata_service_uri) as client:
         await write(client, 20)
         command = await Command.start(embedded, "decommission", GOING, "--rate", "200000", "--json", "--grace", "1")
         await until_phase(embedded, "draining")
-        await embedded.bookies[GOING].stop()
-        await embedded.start_bookie(GOING)
-        record = json.loads((await command.end())[0])
+        seen: set[str] = set()
+        async with embedded.metadata.bookies.watch(BookieGroup.WRITABLE) as snapshots:
+            watching = asyncio.create_task(_collect(snapshots, seen))
+            await embedded.bookies[GOING].stop()
+            await embedded.start_bookie(GOING)
+            assert await mode(embedded) == "read-only"
+            record = json.loads((await command.end())[0])
+            assert await mode(embedded) == "read-only"
+            watching.cancel()
+        assert GOING not in seen
         assert (record["phase"], record["form"]) == ("done", "live")
-        assert await mode(embedded) == "read-only"
     await check_gone(embedded)
     assert await check_all(embedded, GOING) == 2000
+
+
+async def _collect(snapshots: Subscription[BookieSet], seen: set[str]) -> None:
+    async for snapshot in snapshots:
+        seen |= snapshot.bookies
+
+
+async def test_a_stopped_bookie_that_is_started_again_is_writable_once_that_is_undone(
+    embedded: StandaloneCluster,
+) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 20)
+    await embedded.bookies[GOING].kill()
+    async with asyncio.timeout(60):
+        while await mode(embedded) != "down":  # noqa: ASYNC110 - another process gives no event
+            await asyncio.sleep(0.05)
+    command = await Command.start(embedded, "decommission", GOING, "--rate", "50000", "--grace", "1")
+    await until_phase(embedded, "draining")
+    await command.kill()
+    await embedded.start_bookie(GOING)
+    assert await mode(embedded) == "read-only"
+    await run(embedded, "decommission", GOING, "--undo")
+    async with asyncio.timeout(20):
+        while await mode(embedded) != "writable":  # noqa: ASYNC110 - another process gives no event
+            await asyncio.sleep(0.05)
 
 
 async def test_a_stopped_bookie(cluster: StandaloneCluster) -> None:
@@ -244,9 +278,10 @@ async def test_a_stopped_bookie(cluster: StandaloneCluster) -> None:
         *(BOOKIE, "serve", "--config", str(cluster.bookies[GOING].directory / "bookie.conf")),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
     )
-    assert await restarted.wait() == 5  # its disks have a cookie that nobody knows any more
+    assert b"a bookie of this id was decommissioned at" in (await restarted.communicate())[1]
+    assert restarted.returncode == 5
 
 
 async def test_undo(embedded: StandaloneCluster) -> None:
@@ -258,6 +293,7 @@ async def test_undo(embedded: StandaloneCluster) -> None:
         assert await mode(embedded) == "read-only"
         status = json.loads(await run(embedded, "decommission", GOING, "--status", "--json"))
         assert status["phase"] == "draining"
+        assert "nobody seems" not in await run(embedded, "decommission", GOING, "--status")
         assert "writable again" in await run(embedded, "decommission", GOING, "--undo")
         said = (await command.end(10))[1]
         assert "is being undone" in said or "was undone" in said
@@ -267,6 +303,23 @@ async def test_undo(embedded: StandaloneCluster) -> None:
         await run(embedded, "decommission", GOING, "--undo", code=11)
         await ledger.append(b"and goes on")
         await ledger.close()
+
+
+async def test_interrupted_it_says_how_to_go_on(embedded: StandaloneCluster) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 20)
+    command = await Command.start(embedded, "decommission", GOING, "--rate", "50000")
+    await until_phase(embedded, "draining")
+    async with asyncio.timeout(30):
+        while "not counted" in await run(embedded, "decommission", GOING, "--status"):
+            pass
+    command.process.send_signal(signal.SIGINT)
+    said = (await command.end(130))[1]
+    assert f"decommission of {GOING}: listing ledgers" in said or "ledgers left, " in said, "one line for each phase"
+    assert f"interrupted: the same command goes on with it; until then {GOING} takes no new data" in said
+    assert "0 of 0" not in await run(embedded, "decommission", GOING, "--status")
+    await run(embedded, "decommission", GOING)
+    await check_gone(embedded)
 
 
 async def test_too_few_bookies_refuse_it_and_a_new_one_allows_it(embedded: StandaloneCluster) -> None:
@@ -339,6 +392,8 @@ async def test_safety_check_and_replicas(embedded: StandaloneCluster) -> None:
         assert report["listed"][0]["ledger_id"] == ledger.ledger_id
         other = next(bookie for bookie in embedded.bookies if bookie != only)
         assert json.loads(await run(embedded, "safety-check", other, "--json"))["is_safe"]
+        mistyped = await (await Command.start(embedded, "safety-check", f"{other}x")).end()
+        assert f"warning: bookie {other}x has no cookie and is not registered" in mistyped[1]
         held = json.loads(await run(embedded, "replicas", str(ledger.ledger_id), "--json"))
         assert [(each["bookie"], each["held"]["count"]) for each in held["bookies"]] == [(only, 7)]
         assert held["bookies"][0]["missing"]["count"] == 0
@@ -361,7 +416,8 @@ async def test_over_http_another_bookie_carries_it_out(embedded: StandaloneClust
         assert (status, plan["presence"], plan["refusals"]) == (200, "writable", [])
         body = json.dumps({"bookie_src": GOING, "delete_cookie": "true"})
         async with http.put(f"{base}/decommission", data=body) as answer:
-            assert (answer.status, await answer.text()) == (200, f"Success send decommission Bookie command {GOING}")
+            assert answer.status == 200
+            assert (await answer.text()).startswith(f"Success send decommission Bookie command {GOING}\n")
         while (await get(f"decommission/progress?{query}"))[1]["phase"] != "done":  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         status, safety = await get(f"safety_check?bookies={GOING}")
@@ -382,7 +438,8 @@ async def test_over_http_lost_bookies_are_recovered(embedded: StandaloneCluster)
         while await mode(embedded) != "down":  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         async with http.put(base, data=json.dumps({"bookie_src": [GOING], "delete_cookie": True})) as answer:
-            assert (answer.status, await answer.text()) == (200, "Success send recovery request command.")
+            assert answer.status == 200
+            assert (await answer.text()).startswith("Success send recovery request command.\n")
         while True:
             async with http.get(f"{base}/progress") as answer:
                 state = await answer.json(content_type=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Phase, encode_record
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord
 from bookie_pod.autorecovery.decommission.undo import undo
-from bookie_pod.node.leaving import Leaving
+from bookie_pod.node.leaving import Leaving, decommissioned_at
 from bookie_pod.node.mode import BookieMode, ModeOptions
 from bookie_pod.storage.disks import DiskVerdict
 from bookie_protocol.errors import PodkeeperError
@@ -166,6 +167,19 @@ async def test_where_read_only_mode_is_forbidden_it_does_not_end_for_it(rig: Rig
     starting = Starting(rig, ModeOptions(allowed=False))
     assert await starting.leaving.look()
     assert (starting.gate.read_only, starting.fatal) == (False, [])
+
+
+async def test_who_has_left(rig: Rig) -> None:
+    assert await decommissioned_at(rig.service, GOING) is None
+    held = await begin(rig)
+    assert await decommissioned_at(rig.service, GOING) is None
+    store, done = DecommissionStore(rig.service), replace(held.record, phase=Phase.DONE, updated_ms=86_400_000)
+    await store.archive(done, await store.write(done, held._version))
+    ended = await decommissioned_at(rig.service, GOING)
+    assert ended is not None
+    assert ended.isoformat() == "1970-01-02T00:00:00+00:00"
+    await store.archive(replace(done, delete_cookie=False), 0)
+    assert await decommissioned_at(rig.service, GOING) is None
 
 
 @pytest.mark.parametrize("leaves_first", [True, False])
