@@ -84,7 +84,7 @@ async def test_a_bookie_is_killed_for_good(cluster: ServeCluster, client: Client
 async def test_another_one_is_killed_while_the_first_heals(
     cluster: ServeCluster, client: Client, tmp_path: Path
 ) -> None:
-    ids = await write_ledgers(client, 24, (3, 3, 2), entries=150)
+    ids = await write_ledgers(client, 16, (3, 3, 2), entries=150)
     with process(tmp_path / "one", cluster, SLOWLY) as one:
         await one.ready()
         async with Workload(cluster.uri, OPTIONS) as load:
@@ -247,7 +247,7 @@ async def test_workers_are_killed_again_and_again(cluster: ServeCluster, client:
 
 async def test_a_worker_hangs_with_its_locks(cluster: ServeCluster, client: Client, tmp_path: Path) -> None:
     """Another one takes them over; the first finds that out before it changes any metadata, and goes on."""
-    ids = await write_ledgers(client, 24, (3, 3, 2), entries=150)
+    ids = await write_ledgers(client, 16, (3, 3, 2), entries=150)
     with process(tmp_path / "one", cluster, SLOWLY) as one:
         await one.ready()
         async with Workload(cluster.uri, OPTIONS) as load:
@@ -316,7 +316,7 @@ def attempts(running: AutoRecoveryProcess) -> dict[int, int]:
 async def test_the_metadata_service_is_away_while_ledgers_heal(
     cluster: ServeCluster, client: Client, metadata_service: MetadataServer, tmp_path: Path
 ) -> None:
-    ids = await write_ledgers(client, 24, (3, 3, 2), entries=150)
+    ids = await write_ledgers(client, 16, (3, 3, 2), entries=150)
     with process(tmp_path / "one", cluster, SLOWLY) as one, process(tmp_path / "two", cluster, SLOWLY) as two:
         await one.ready()
         await two.ready()
