@@ -148,7 +148,8 @@ def _done(record: DecommissionRecord) -> list[str]:
     if proof is not None:
         lines.append(f"proven: of {proof.ledgers} ledgers and {proof.marks} marks none names {record.bookie_id}")
     if record.accepted_losses:
-        lines.append(f"given up: what it held of {len(record.accepted_losses)} ledgers")
+        accepted = len(record.accepted_losses)
+        lines.append(f"given up: what it held of {moved.blocked} of the {accepted} ledgers whose loss was accepted")
     lines.append("its cookie is deleted" if record.delete_cookie else "its cookie was kept")
     if record.form is Form.LIVE:
         lines.append(f"now stop {record.bookie_id} and remove its volumes; it must not be started with them again")

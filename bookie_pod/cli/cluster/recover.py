@@ -50,7 +50,9 @@ def recover(
         )
     if not force:
         click.confirm(
-            f"Replace {', '.join(sorted(ids))} in all ledgers, and fence their writers?", abort=True, err=True
+            f"Replace {', '.join(sorted(ids))} in all ledgers, and fence their writers? (--force asks nothing)",
+            abort=True,
+            err=True,
         )
     wanted = work.Wanted(
         bookies=ids,

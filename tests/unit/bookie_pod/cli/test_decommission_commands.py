@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.autorecovery.decommission.coordinator import Watched
-from bookie_pod.autorecovery.decommission.state import DecommissionRecord
-from bookie_pod.cli.cluster.decommission_run import AdminAccess, _heard, read_ledger_ids
+from bookie_pod.autorecovery.decommission.state import DecommissionRecord, DrainProgress
+from bookie_pod.cli.cluster.decommission_run import AdminAccess, _done, _heard, read_ledger_ids
 from bookie_pod.cli.cluster.drain_view import _coordinator_lines, _stage, duration, shown_size
 from bookie_pod.cli.cluster.recover_run import bookie_ids
 from bookie_pod.cli.main import run
@@ -92,3 +92,10 @@ def test_where_no_view_is_live_each_phase_and_fault_is_a_line() -> None:
         "decommission: requested; waits: no answer",
     ]
     assert len({stage for _, stage in stages}) == 3
+
+
+def test_only_what_is_really_given_up_is_called_so() -> None:
+    record = DecommissionRecord(
+        "b:1", "somebody", 0, 0, accepted_losses=(7, 8, 9), progress=DrainProgress(ledgers_total=5, blocked=1)
+    )
+    assert "given up: what it held of 1 of the 3 ledgers whose loss was accepted" in _done(record)
