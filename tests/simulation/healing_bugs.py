@@ -25,59 +25,16 @@ from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
 from bookie_protocol.metadata_service.tree.under_replication.marks import Marks
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.simulation.bugs import Patch
+from tests.simulation.healing_focus import (
+    as_drawn,
+    healers_die_while_they_fill,
+    many_drains,
+    one_loss_after_another,
+    silent_bookies,
+    writers_leave_holes,
+)
 from tests.support.simulation.healing.draw import draw_healing
-from tests.support.simulation.healing.plan import HealingPlan
-from tests.support.simulation.scenario import FaultPlan, Scenario
-
-
-def _as_drawn(scenario: Scenario) -> Scenario:
-    return scenario
-
-
-def _plan(scenario: Scenario, **changes: Any) -> HealingPlan:
-    assert scenario.healing is not None
-    return replace(scenario.healing, **changes)
-
-
-def _config(scenario: Scenario, **changes: Any) -> HealingPlan:
-    return _plan(scenario, config=replace(_plan(scenario).config, **changes))
-
-
-def _many_drains(scenario: Scenario) -> Scenario:
-    """Bookies are drained while ledgers are written, and healers work on the same ledgers."""
-    times = tuple(scenario.horizon * (0.2 + 0.2 * n) for n in range(3))
-    return replace(scenario, healing=_plan(scenario, drains=times, collect_every=0.5))
-
-
-def _one_loss_after_another(scenario: Scenario) -> Scenario:
-    """Bookies are lost right after locks were taken, and are counted as lost at once."""
-    faults = tuple(FaultPlan("lost disk", None, "lock", 1 + n, 0.0005 * (1 + n % 5)) for n in range(12))
-    metadata = replace(scenario.metadata, session_timeout=0.4)
-    healing = _config(scenario, lost_bookie_recovery_delay_s=0, rate_by_bytes=500, entry_batch_size=1)
-    return replace(scenario, faults=scenario.faults + faults, metadata=metadata, healing=healing)
-
-
-def _silent_bookies(scenario: Scenario) -> Scenario:
-    """Ledgers are checked often, while bookies are down for a while and their sessions live on."""
-    faults = tuple(FaultPlan("late", scenario.horizon * n / 10, "", 0, 0.01) for n in range(1, 10))
-    metadata = replace(scenario.metadata, session_timeout=8.0)
-    healing = _config(scenario, auditor_check_interval_s=1)
-    return replace(scenario, bookies=scenario.quorums[0] + 3, faults=faults, metadata=metadata, healing=healing)
-
-
-def _writers_leave_holes(scenario: Scenario) -> Scenario:
-    """Writers go on without bookies that are killed, and holes are looked for by lists."""
-    ledgers = tuple(replace(plan, kind="plain", entries=60, pause=scenario.horizon / 80) for plan in scenario.ledgers)
-    faults = tuple(FaultPlan("kill", None, "put", 20 * n, 0.001) for n in range(1, 10))
-    return replace(
-        scenario,
-        quorums=(3, 3, 2),
-        bookies=4,
-        ledgers=ledgers,
-        faults=faults,
-        client=replace(scenario.client, delay_ensemble_change=True),
-        healing=_config(scenario, auditor_verification_percentage=0, auditor_replicas_check_interval_s=4),
-    )
+from tests.support.simulation.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +45,7 @@ class HealingBug:
     patch: Patch
     rules: tuple[str, ...]
     seeds: int
-    focus: Callable[[Scenario], Scenario] = _as_drawn
+    focus: Callable[[Scenario], Scenario] = as_drawn
 
     def scenario(self, seed: int) -> Scenario:
         return self.focus(draw_healing(seed))
@@ -254,25 +211,42 @@ def _close_where_they_seem_to_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger_repair.LedgerRepair, "__init__", init)
 
 
+def _fill_whom_the_mark_does_not_name(patch: pytest.MonkeyPatch) -> None:
+    async def nobody(ledger_id: int, bookies: Any) -> None:
+        return None
+
+    original = ledger_repair.LedgerRepair.__init__
+
+    def init(self: Any, parts: Any) -> None:
+        original(self, replace(parts, mark_lost=nobody))
+
+    patch.setattr(ledger_repair.LedgerRepair, "__init__", init)
+
+
 DATA = ("H1", "H2")
 
 HEALING_BUGS = (
     HealingBug("metadata before data", _metadata_before_data, DATA, 20),
     HealingBug("leave out an entry of each piece", _leave_out_an_entry_of_each_piece, DATA, 40),
-    HealingBug("take silence for a loss", _silence_is_a_loss, ("H5", "L", "L1"), 200, _silent_bookies),
-    HealingBug("a drain that counts its own copy", _drain_counts_its_own_copy, DATA, 20, _many_drains),
-    HealingBug("do not respect locks", _do_not_respect_locks, ("H4",), 60, _many_drains),
-    HealingBug("drain without a lock", _drain_without_a_lock, ("H4",), 20, _many_drains),
-    HealingBug(
-        "remove marks that were renewed", _remove_marks_that_were_renewed, ("H3",), 300, _one_loss_after_another
-    ),
+    HealingBug("take silence for a loss", _silence_is_a_loss, ("H5", "L", "L1"), 200, silent_bookies),
+    HealingBug("a drain that counts its own copy", _drain_counts_its_own_copy, DATA, 20, many_drains),
+    HealingBug("do not respect locks", _do_not_respect_locks, ("H4",), 60, many_drains),
+    HealingBug("drain without a lock", _drain_without_a_lock, ("H4",), 20, many_drains),
+    HealingBug("remove marks that were renewed", _remove_marks_that_were_renewed, ("H3",), 300, one_loss_after_another),
     HealingBug("remove marks without a look", _remove_marks_without_a_look, ("H3", "L"), 60),
-    HealingBug("look at the ends only", _look_at_the_ends_only, ("L", "H3"), 60, _writers_leave_holes),
+    HealingBug("look at the ends only", _look_at_the_ends_only, ("L", "H3"), 60, writers_leave_holes),
+    HealingBug(
+        "fill whom the mark does not name",
+        _fill_whom_the_mark_does_not_name,
+        ("H3",),
+        300,
+        healers_die_while_they_fill,
+    ),
     HealingBug("keep locks", _keep_locks, ("L", "H3", "H4"), 40),
-    HealingBug("delete a cookie without a proof", _delete_the_cookie_without_a_proof, ("H6",), 60, _many_drains),
+    HealingBug("delete a cookie without a proof", _delete_the_cookie_without_a_proof, ("H6",), 60, many_drains),
     HealingBug("exchange bookies in open segments", _exchange_in_open_segments, ("H7", "S10", "S5"), 100),
     HealingBug(
-        "replace copies of read-only bookies", _replace_whoever_is_gone_for_a_moment, ("H5", "L"), 100, _many_drains
+        "replace copies of read-only bookies", _replace_whoever_is_gone_for_a_moment, ("H5", "L"), 100, many_drains
     ),
     HealingBug(
         "close open ledgers without finding their end", _close_where_they_seem_to_end, ("S14", "S3", "S16"), 100

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.simulation.runner import run_seeds
 
-NORMAL = 120
+NORMAL = 96
 LONG = 6_000
 PARTS = 8
 JOBS = os.cpu_count() or 1

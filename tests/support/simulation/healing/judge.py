@@ -4,7 +4,7 @@
 |---|---|
 | H1 data first | who is named in another's place holds every entry that striping puts there |
 | H2 copies | an exchange never leaves an entry with fewer copies than it had |
-| H3 marks | a mark goes only when whoever it names, and whoever lost its data before it was made, is repaired |
+| H3 marks | a mark goes only when whoever it names, and whose filling was begun, is repaired |
 | H4 locks | copies are exchanged only under the ledger's lock, and nobody holds another's |
 | H5 needless | a copy that is there, on a bookie that is registered, is not replaced |
 | H6 cookies | the cookie of a bookie that something names is not deleted |
@@ -116,6 +116,7 @@ class HealingJudge:
         if not host.startswith(HEALERS):
             return
         ledger = self.history.ledgers[ledger_id]
+        self._filled_again(host, ledger)
         for bookie_id in formats.decode_mark(ledger_id, record.data, path).replicas:
             lost_at = self.lost_at.get(bookie_id)
             if lost_at is None or lost_at > marked_at:
@@ -124,6 +125,17 @@ class HealingJudge:
                 why = self._not_repaired(ledger, part, bookie_id)
                 if why:
                     self._violated("H3 marks", ledger_id, f"{host} removed its mark: {bookie_id} {why}")
+
+    def _filled_again(self, host: str, ledger: LedgerHistory) -> None:
+        """Whose filling was begun, it was also ended."""
+        for bookie_id, lost_at in self.lost_at.items():
+            if self._copied_at.get((ledger.ledger_id, bookie_id), -1.0) > lost_at:
+                for part in parts(ledger.metadata):
+                    why = self._not_repaired(ledger, part, bookie_id)
+                    if why:
+                        self.history.violated(
+                            "H3 marks", ledger, f"{host} removed its mark: half-filled {bookie_id} {why}"
+                        )
 
     def _not_repaired(self, ledger: LedgerHistory, part: Part, bookie_id: str) -> str:
         bookie = self.history.bookies[bookie_id]

@@ -1,0 +1,75 @@
+"""Scenarios of healing made for one kind of trouble each, from what a seed draws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.support.simulation.healing.plan import HealingPlan
+from tests.support.simulation.scenario import FaultPlan, Scenario
+
+
+def as_drawn(scenario: Scenario) -> Scenario:
+    return scenario
+
+
+def _plan(scenario: Scenario, **changes: Any) -> HealingPlan:
+    assert scenario.healing is not None
+    return replace(scenario.healing, **changes)
+
+
+def _config(scenario: Scenario, **changes: Any) -> HealingPlan:
+    return _plan(scenario, config=replace(_plan(scenario).config, **changes))
+
+
+def many_drains(scenario: Scenario) -> Scenario:
+    """Bookies are drained while ledgers are written, and healers work on the same ledgers."""
+    times = tuple(scenario.horizon * (0.2 + 0.2 * n) for n in range(3))
+    return replace(scenario, healing=_plan(scenario, drains=times, collect_every=0.5))
+
+
+def one_loss_after_another(scenario: Scenario) -> Scenario:
+    """Bookies are lost right after locks were taken, and are counted as lost at once."""
+    faults = tuple(FaultPlan("lost disk", None, "lock", 1 + n, 0.0005 * (1 + n % 5)) for n in range(12))
+    metadata = replace(scenario.metadata, session_timeout=0.4)
+    healing = _config(scenario, lost_bookie_recovery_delay_s=0, rate_by_bytes=500, entry_batch_size=1)
+    return replace(scenario, faults=scenario.faults + faults, metadata=metadata, healing=healing)
+
+
+def silent_bookies(scenario: Scenario) -> Scenario:
+    """Ledgers are checked often, while bookies are down for a while and their sessions live on."""
+    faults = tuple(FaultPlan("late", scenario.horizon * n / 10, "", 0, 0.01) for n in range(1, 10))
+    metadata = replace(scenario.metadata, session_timeout=8.0)
+    healing = _config(scenario, auditor_check_interval_s=1)
+    return replace(scenario, bookies=scenario.quorums[0] + 3, faults=faults, metadata=metadata, healing=healing)
+
+
+def writers_leave_holes(scenario: Scenario) -> Scenario:
+    """Writers go on without bookies that are killed, and holes are looked for by lists."""
+    ledgers = tuple(replace(plan, kind="plain", entries=60, pause=scenario.horizon / 80) for plan in scenario.ledgers)
+    faults = tuple(FaultPlan("kill", None, "put", 20 * n, 0.001) for n in range(1, 10))
+    return replace(
+        scenario,
+        quorums=(3, 3, 2),
+        bookies=4,
+        ledgers=ledgers,
+        faults=faults,
+        client=replace(scenario.client, delay_ensemble_change=True),
+        healing=_config(scenario, auditor_verification_percentage=0, auditor_replicas_check_interval_s=4),
+    )
+
+
+def healers_die_while_they_fill(scenario: Scenario) -> Scenario:
+    """Bookies come back empty, others are lost, and whoever copies is killed; only first and last entries are read."""
+    losses = [FaultPlan("emptied", scenario.horizon * n / 6, "", 0, 0.01) for n in range(1, 6)]
+    losses += [FaultPlan("late", scenario.horizon * n / 6, "", 0, 0.01) for n in range(1, 6)]
+    kills = [FaultPlan("kill healer", None, "copy", 15 * n, 0.0001 * (1 + n % 3)) for n in range(1, 12)]
+    healing = _config(
+        scenario,
+        auditor_verification_percentage=0,
+        auditor_check_interval_s=2,
+        auditor_replicas_check_interval_s=10,
+        entry_batch_size=1,
+        rate_by_bytes=-1,
+    )
+    return replace(scenario, faults=(*losses, *kills), healing=healing)
