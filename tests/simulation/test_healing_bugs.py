@@ -8,6 +8,7 @@ from tests.simulation.healing_bugs import HEALING_BUGS, HealingBug
 from tests.support.simulation.run import run
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("bug", HEALING_BUGS, ids=lambda bug: bug.name)
 def test_the_bug_is_found(bug: HealingBug, monkeypatch):
     bug.patch(monkeypatch)
@@ -20,6 +21,7 @@ def test_the_bug_is_found(bug: HealingBug, monkeypatch):
     pytest.fail(f"not found within {bug.seeds} seeds: {bug.name}")
 
 
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("focus", {bug.focus: None for bug in HEALING_BUGS}, ids=lambda focus: focus.__name__)
 def test_without_a_bug_the_same_scenarios_hold(focus):
     bug = next(bug for bug in HEALING_BUGS if bug.focus is focus)
