@@ -7,6 +7,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 FILE   ?=
+# Workers take whole files, the same ones in the same order whatever the hashes of a run.
+WORKERS  ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
+PARALLEL = PYTHONHASHSEED=0 $(BIN)/pytest -n $(WORKERS) --dist=loadfile
 
 .PHONY: run test test-long interop lint docs lock bench clean java
 
@@ -14,10 +17,10 @@ run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
 
 test: $(VENV)/.installed java lint
-	$(BIN)/pytest tests -m "not interop and not slow" $(PYTEST_ARGS)
+	$(PARALLEL) tests -m "not interop and not slow" $(PYTEST_ARGS)
 
 test-long: $(VENV)/.installed java
-	$(BIN)/pytest tests -m "slow and not interop" $(PYTEST_ARGS)
+	$(PARALLEL) tests -m "slow and not interop" $(PYTEST_ARGS)
 
 interop: $(VENV)/.installed java
 	$(BIN)/pytest tests/interop -m interop --timeout=900 $(PYTEST_ARGS)
