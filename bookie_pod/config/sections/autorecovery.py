@@ -32,7 +32,7 @@ class AutoRecoveryConfig:
         "auditorPeriodicPlacementPolicyCheckInterval", 0, at_least=-1, at_most=INT_MAX
     )
     """Time between checks of the placement of all closed ledgers, in seconds. 0 or less: never."""
-    auditor_replicas_check_interval_s: int = key("auditorReplicasCheckInterval", 0, at_least=-1, at_most=INT_MAX)
+    auditor_replicas_check_interval_s: int = key("auditorReplicasCheckInterval", 86_400, at_least=-1, at_most=INT_MAX)
     """Time between checks that compare what every bookie stores of every closed ledger with what it should, in
     seconds. 0 or less: never."""
     auditor_verification_percentage: int = key("auditorLedgerVerificationPercentage", 0, at_least=0, at_most=100)
