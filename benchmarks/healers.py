@@ -43,6 +43,7 @@ class Healer:
             "httpServerPort": str(free_port()),
             # Checks that read from bookies are not what is measured.
             "auditorPeriodicCheckInterval": "0",
+            "auditorReplicasCheckInterval": "0",
             **settings,
         }
         self._process: subprocess.Popen[bytes] | None = None

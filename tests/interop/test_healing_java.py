@@ -45,6 +45,7 @@ CONFIG = AutoRecoveryConfig(
     worker_backoff_ms=200,
     lost_bookie_recovery_delay_s=3600,
     auditor_check_interval_s=-1,
+    auditor_replicas_check_interval_s=-1,
 )
 
 
