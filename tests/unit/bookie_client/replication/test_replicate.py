@@ -408,7 +408,7 @@ async def test_only_a_writable_bookie_is_filled_in_place(models):
 async def test_the_last_segment_of_an_open_ledger_is_its_writers(models):
     await models.add(*"abcde")
     async with models.client() as client:
-        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=PASSWORD)
+        ledger = await client.create(ensemble=3, write_quorum=3, ack_quorum=3, password=PASSWORD)
         await ledger.append_many(payload(i) for i in range(50))
         failed = (await client.metadata(ledger.ledger_id)).last_ensemble[0]
         await models.lose(client, failed)
