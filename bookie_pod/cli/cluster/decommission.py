@@ -14,7 +14,7 @@ AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSO
 RATE: Final = click.option(
     "--rate",
     type=click.IntRange(min=0),
-    default=64 * 1024 * 1024,
+    default=16 * 1024 * 1024,
     show_default=True,
     metavar="BYTES",
     help="Copy at most so many bytes a second. 0: no limit.",
