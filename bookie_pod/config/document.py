@@ -59,7 +59,7 @@ empty list is an empty list. `${...}` is not expanded.
 | `httpServerPort` | 8080 | 8000 | the port of charts, dashboards and runbooks in the field |
 | `minUsableSizeForEntryLogCreation` | `logSizeLimit` | 1.2 x `logSizeLimit` | what Apache documents |
 | `lostBookieRecoveryDelay` | 0 | 60 | a bookie that restarts must not set the whole cluster copying |
-| `auditorReplicasCheckInterval` | 0 | 86400 | writers without a spare leave entries a copy short; only this finds them |
+| `auditorReplicasCheckInterval` | 0 | 86400 | writers without a spare leave entries a copy short; only this sees them |
 | percentages of direct memory | the JVM's limit | `memoryBudgetMb` | there is no JVM |
 
 `httpServerEnabled=false`, which Apache's stock file sets, means here what it means there with the Prometheus
