@@ -183,6 +183,8 @@ async def test_a_bookie_that_is_gone_for_good_has_exactly_its_entries_copied_and
             await until_held(client, bookie, ledger.ledger_id, mine)
         async with Client(cluster.uri) as another:
             assert await read_all(another, ledger.ledger_id, count) == set(after)
+    # For this ledger it was gone for good; the cluster is the next test's too.
+    await asyncio.to_thread(cluster.start, [fifth])
 
 
 async def read_again_and_again(reader, count):

@@ -45,7 +45,10 @@ class Audited:
         self.client = client
         self.service = cluster.metadata
         config = AutoRecoveryConfig(
-            lost_bookie_recovery_delay_s=DELAY, auditor_check_interval_s=0, auditor_second_look_s=1
+            lost_bookie_recovery_delay_s=DELAY,
+            auditor_check_interval_s=0,
+            auditor_replicas_check_interval_s=0,
+            auditor_second_look_s=1,
         )
         instruments = AuditorInstruments(Registry(), embedded=False)
         self.auditor = Auditor(self.service, client, config, instruments, bookie_id="auditor:1")

@@ -219,7 +219,7 @@ BUGS = (
     Bug(
         "change the ensemble of a ledger in recovery",
         _change_the_ensemble_of_a_ledger_in_recovery,
-        ("S3", "S5", "S14", "S10", "S7"),
+        ("S3", "S4", "S5", "S14", "S10", "S7"),
         600,
         _bookies_fail_as_recovery_begins,
     ),
