@@ -196,7 +196,9 @@ async def test_inside_a_bookie_and_over_http(tmp_path: Path) -> None:
         async with asyncio.timeout(MARKED_S):
             while (await replicas())["last"] is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-        metrics = (await ask(ports[0], "/metrics")).body
-        assert "autorecovery_NO_AUDITOR 0" in metrics
+        async with asyncio.timeout(MARKED_S):
+            # The levels of the cluster are asked for now and then.
+            while "autorecovery_NO_AUDITOR 0" not in (metrics := (await ask(ports[0], "/metrics")).body):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
         assert "autorecovery_DISABLED 0" in metrics
         assert 'replication_auditor_LAST_RUN_TIMESTAMP_MS{check="replicas"}' in metrics
