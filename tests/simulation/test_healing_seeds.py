@@ -12,7 +12,7 @@ import pytest
 from tests.support.simulation.runner import run_seeds
 
 NORMAL = 96
-LONG = 6_000
+LONG = 2_056
 PARTS = 8
 JOBS = os.cpu_count() or 1
 
