@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.timeouts import (  # noqa: F401 - hooks
     pytest_runtest_call,
+    pytest_runtest_makereport,
     pytest_runtest_setup,
     pytest_runtest_teardown,
     pytest_timeout_set_timer,

@@ -13,7 +13,7 @@ from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Form, Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable, NotEnoughBookies
+from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable, MetadataVersionConflict, NotEnoughBookies
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.local import LocalTransport
@@ -68,6 +68,8 @@ class FakeMover:
                 raise NotEnoughBookies("no spare")
             changed[first] = tuple(spares.pop(0) if bookie in bookies else bookie for bookie in ensemble)
         progress(stored.value.length // 3)
+        if changed == stored.value.ensembles:
+            return ""
         await self._service.ledgers.write(replace(stored.value, ensembles=changed), stored.version)
         return ""
 
@@ -125,6 +127,16 @@ class Rig:
         self._services.append(service)
         await service.prepare()
         return service, transport
+
+    async def change(self, ledger_id: int, change: Callable[[LedgerMetadata], LedgerMetadata]) -> None:
+        """By its writer, as often as somebody else is faster."""
+        while True:
+            stored = await self.service.ledgers.read(ledger_id)
+            try:
+                await self.service.ledgers.write(change(stored.value), stored.version)
+                return
+            except MetadataVersionConflict:
+                continue
 
     # --- bookies ----------------------------------------------------------------------------------------------
 

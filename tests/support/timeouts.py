@@ -8,6 +8,7 @@ for a failing example that is worth minutes of shrinking.
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Generator
 from types import FrameType
@@ -57,3 +58,14 @@ def pytest_runtest_call() -> Generator[None, Any, Any]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, Any, Any]:
     return (yield from _told_as_failure())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    """Without the collector: the syntax trees that a report is made of do not survive it in CPython 3.11, when what
+    it collects (tasks that a time-out left behind) has its own traceback shown (gh-106905)."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()

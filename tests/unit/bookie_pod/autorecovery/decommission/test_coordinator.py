@@ -158,8 +158,7 @@ async def test_blockers_have_reasons_and_do_not_hold_up_others(rig: Rig) -> None
     assert [blocker.ledger_id for blocker in stored.value.progress.blockers] == [1, 3, 4]
     await other.under_replication.release(lock)
     mover.refuse.clear()
-    opened = await rig.service.ledgers.read(4)
-    await rig.service.ledgers.write(opened.value.closed(3, 30), opened.version)  # by its writer
+    await rig.change(4, lambda opened: opened.closed(3, 30))
     record = await running
     assert record.phase is Phase.DONE
     assert mover.recovered == []
@@ -172,8 +171,7 @@ async def test_waiting_only_fences_nobody(rig: Rig) -> None:
     await until(lambda: coordinator.watched.meter is not None and set(coordinator.watched.meter.blocked) == {4})
     await asyncio.sleep(0.1)
     assert await rig.state_of(4) is LedgerState.OPEN
-    opened = await rig.service.ledgers.read(4)
-    await rig.service.ledgers.write(replace(opened.value, ensembles={0: ("b1:1", "b2:1", "b3:1")}), opened.version)
+    await rig.change(4, lambda opened: replace(opened, ensembles={0: ("b1:1", "b2:1", "b3:1")}))
     assert (await running).phase is Phase.DONE
     assert mover.recovered == []
     assert await rig.state_of(4) is LedgerState.OPEN
