@@ -153,10 +153,9 @@ class Crc32cDigest(DigestManager):
 
     type = DigestType.CRC32C
     size = 4
-    _field: Final = struct.Struct(">I")
 
     def digest(self, header: bytes, payload: bytes) -> bytes:
-        return self._field.pack(google_crc32c.extend(google_crc32c.value(header), payload))
+        return _pack_crc32c(_extend(_crc32c(header), payload))
 
     def front(self, ledger_id: int, entry_id: int, lac: int, length: int, payload: bytes) -> bytes:
         # The default type, for every entry that is written: one call instead of two.

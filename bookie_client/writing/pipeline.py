@@ -103,8 +103,7 @@ class AddPipeline:
         """
         body = self.body(payload)
         nbytes = len(body) + self._overhead
-        if not self._window.try_acquire(nbytes):
-            await self._window.acquire(nbytes)
+        await self._window.acquire(nbytes)
         waiter: asyncio.Future[int] = self._loop.create_future()
         self._add(body, nbytes, waiter)
         return waiter

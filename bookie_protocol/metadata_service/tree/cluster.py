@@ -23,7 +23,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.layout import DEFAULT_LAYOUT, decode_layout, encode_layout
-from bookie_protocol.metadata_service.tree.nodes import parent_of
+from bookie_protocol.metadata_service.tree.nodes import Node, Watch, parent_of
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 
 
@@ -90,6 +90,16 @@ class TreeCluster:
 
     async def disable_health_check(self, *, timeout: float | None = None) -> None:
         await self._tree.ensure(self._no_health_check, timeout=timeout)
+
+    async def watched(self, path: str, watch: Watch) -> Node | None:
+        """A node of this cluster; None: there is none. `watch` stands either way. Raises as `require`."""
+        while True:
+            try:
+                return await self._tree.get(path, watch=watch)
+            except MetadataNotFound:
+                await self.require()
+            if await self._tree.exists(path, watch=watch) is None:
+                return None
 
     async def require(self, *, timeout: float | None = None) -> None:
         """`MetadataNotFound` unless the root exists."""

@@ -5,8 +5,6 @@ Threads: event loop only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import ANY_VERSION, Versioned
 from bookie_protocol.metadata_service.records import check_kind, check_name
@@ -15,10 +13,7 @@ from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
 from bookie_protocol.metadata_service.tree.nodes import Watch
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
-from bookie_protocol.metadata_service.tree.watching import follow
-
-_Incarnation = tuple[Versioned[bytes], int]
-"""A record with its node's time of creation: one that is made again starts at version 0 again."""
+from bookie_protocol.metadata_service.tree.watching import changes
 
 
 class TreeRecords:
@@ -59,43 +54,14 @@ class TreeRecords:
 
     def watch(self, name: str) -> Subscription[Versioned[bytes] | None]:
         path = self._path(name)
-
-        async def read(watch: Watch) -> _Incarnation | None:
-            while True:
-                try:
-                    node = await self._tree.get(path, watch=watch)
-                    return Versioned(node.data, node.stat.version), node.stat.ctime_ms
-                except MetadataNotFound:
-                    await self._cluster.require()
-                if await self._tree.exists(path, watch=watch) is None:
-                    return None
-
-        async def feed(publish: Callable[[Versioned[bytes] | None], None]) -> None:
-            last: list[_Incarnation | None] = []
-
-            def deliver(found: _Incarnation | None) -> bool:
-                if [found] != last:
-                    last[:] = [found]
-                    publish(None if found is None else found[0])
-                return True
-
-            await follow(read, deliver)
-
-        return Subscription(feed)
+        # A node that is made again starts at version 0 again, but not at the same time of creation: it is another one.
+        return changes(
+            lambda watch: self._cluster.watched(path, watch),
+            lambda node: None if node is None else Versioned(node.data, node.stat.version),
+        )
 
     def watch_names(self) -> Subscription[frozenset[str]]:
-        async def feed(publish: Callable[[frozenset[str]], None]) -> None:
-            last: list[frozenset[str]] = []
-
-            def deliver(found: frozenset[str]) -> bool:
-                if [found] != last:
-                    last[:] = [found]
-                    publish(found)
-                return True
-
-            await follow(lambda watch: self._names(watch, None), deliver)
-
-        return Subscription(feed)
+        return changes(lambda watch: self._names(watch, None), lambda names: names)
 
     async def _names(self, watch: Watch | None, timeout: float | None) -> frozenset[str]:
         """With a watch on the lowest node that exists: one that is missing cannot be listed, but waited for."""

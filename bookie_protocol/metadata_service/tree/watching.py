@@ -17,11 +17,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.tree.nodes import Watch
 
 RETRY_SECONDS: Final = 0.2
 
 T = TypeVar("T")
+Shown = TypeVar("Shown")
 
 
 async def follow(read: Callable[[Watch], Awaitable[T]], publish: Callable[[T], bool]) -> None:
@@ -36,3 +38,20 @@ async def follow(read: Callable[[Watch], Awaitable[T]], publish: Callable[[T], b
         if not publish(value):
             return
         await changed.wait()
+
+
+def changes(read: Callable[[Watch], Awaitable[T]], show: Callable[[T], Shown]) -> Subscription[Shown]:
+    """What `read` finds, as `show` shows it: now, then whenever it is not what was found before."""
+
+    async def feed(publish: Callable[[Shown], None]) -> None:
+        seen: list[T] = []
+
+        def deliver(found: T) -> bool:
+            if [found] != seen:
+                seen[:] = [found]
+                publish(show(found))
+            return True
+
+        await follow(read, deliver)
+
+    return Subscription(feed)

@@ -7,14 +7,12 @@ Sources: reference metadata layout, sections 10, 10.5 and 10.6.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from bookie_protocol.errors import MetadataExists, MetadataNotFound
 from bookie_protocol.metadata_service.subscription import Subscription
-from bookie_protocol.metadata_service.tree.nodes import Watch
+from bookie_protocol.metadata_service.tree.nodes import Node, Watch
 from bookie_protocol.metadata_service.tree.under_replication import formats, names
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
-from bookie_protocol.metadata_service.tree.watching import follow
+from bookie_protocol.metadata_service.tree.watching import changes
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from bookie_protocol.metadata_service.versioned import Versioned
 
@@ -48,19 +46,7 @@ class Settings:
             raise MetadataExists("auto-recovery is disabled already")
 
     def watch_enabled(self) -> Subscription[bool]:
-        async def feed(publish: Callable[[bool], None]) -> None:
-            last: bool | None = None
-
-            def deliver(enabled: bool) -> bool:
-                nonlocal last
-                if enabled is not last:
-                    last = enabled
-                    publish(enabled)
-                return True
-
-            await follow(lambda watch: self.is_enabled(None, watch), deliver)
-
-        return Subscription(feed)
+        return changes(lambda watch: self.is_enabled(None, watch), lambda enabled: enabled)
 
     # --- delay ------------------------------------------------------------------------------------------------
 
@@ -81,31 +67,11 @@ class Settings:
         )
 
     def watch_delay(self) -> Subscription[Versioned[int] | None]:
-        async def read(watch: Watch) -> tuple[Versioned[int] | None, int]:
-            """With the time of creation: a node made again starts at version 0 again."""
-            while True:
-                try:
-                    node = await self._tree.get(self._delay, watch=watch)
-                    found = Versioned(formats.decode_delay(node.data, self._delay), node.stat.version)
-                    return found, node.stat.ctime_ms
-                except MetadataNotFound:
-                    await self._base.cluster.require()
-                if await self._tree.exists(self._delay, watch=watch) is None:
-                    return None, 0
+        def show(node: Node | None) -> Versioned[int] | None:
+            return None if node is None else Versioned(formats.decode_delay(node.data, self._delay), node.stat.version)
 
-        async def feed(publish: Callable[[Versioned[int] | None], None]) -> None:
-            last: tuple[Versioned[int] | None, int] | None = None
-
-            def deliver(found: tuple[Versioned[int] | None, int]) -> bool:
-                nonlocal last
-                if found != last:
-                    last = found
-                    publish(found[0])
-                return True
-
-            await follow(read, deliver)
-
-        return Subscription(feed)
+        # A node that is made again starts at version 0 again, but not at the same time of creation: it is another one.
+        return changes(lambda watch: self._base.cluster.watched(self._delay, watch), show)
 
     # --- checks -----------------------------------------------------------------------------------------------
 
