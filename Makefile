@@ -35,7 +35,7 @@ docs: $(VENV)/.installed
 	$(BIN)/bookie config docs > docs/configuration.md
 
 lock: $(VENV)/.installed
-	$(BIN)/uv pip compile -q --generate-hashes --no-header --extra dev --python-version 3.11 pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile -q --generate-hashes --no-header --extra dev --extra operator --python-version 3.11 pyproject.toml -o requirements.lock
 
 bench: $(VENV)/.installed java
 	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)

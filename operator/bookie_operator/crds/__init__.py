@@ -1,0 +1,1 @@
+"""The custom resources: their typed source, and the definitions that are made of it."""

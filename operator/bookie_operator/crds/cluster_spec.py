@@ -1,0 +1,304 @@
+"""`BookieCluster.spec`, as typed source: schema, defaults, documentation and parsing come from here.
+
+Invariants
+- Every default stands here and nowhere else; the operator never writes `spec`.
+- Every string, list and map is bounded: what rules cost in the API server is counted by the largest value.
+- Fields are only ever added.
+
+Threads: values without I/O, for any thread.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Quantity = Annotated[str, Field(max_length=32)]
+"""Bytes as Kubernetes writes them, such as `100Gi`; always a string."""
+
+Name = Annotated[str, Field(max_length=63)]
+Words = Annotated[str, Field(max_length=253)]
+Labels = Annotated[dict[str, Words], Field(max_length=64)]
+Freeform = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
+"""A part of Kubernetes' own API that is handed through as it is."""
+
+
+_BY_NAME: Final[dict[str, Any]] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+
+
+class Model(BaseModel):
+    """Names in the resource are in camel case; unknown ones are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+        alias_generator=lambda name: (words := name.split("_"))[0] + "".join(word.capitalize() for word in words[1:]),
+        use_attribute_docstrings=True,
+    )
+
+
+class MetadataServiceKind(StrEnum):
+    EXTERNAL = "External"
+    EMBEDDED = "Embedded"
+
+
+class MetadataService(Model):
+    """Where the cluster keeps what its clients and bookies agree on."""
+
+    type: MetadataServiceKind = MetadataServiceKind.EXTERNAL
+    """`External`: a ZooKeeper of yours. `Embedded`: one pod that the operator runs, for development only."""
+    uri: Annotated[str, Field(max_length=1024)] = ""
+    """Of an external one, without the root: `zk+hierarchical://zk-0:2181;zk-1:2181`."""
+    root_path: Annotated[str, Field(max_length=255, pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9]$")] = "/ledgers"
+    """One root is one cluster."""
+    size: Quantity = "2Gi"
+    """Volume of an embedded one."""
+    storage_class_name: Words | None = None
+    """Storage class of an embedded one's volume; without: the default class."""
+
+
+class Durability(Model):
+    """The largest quorums of any client: what may be stopped, and how many bookies it takes, follow from them."""
+
+    ensemble_size: Annotated[int, Field(ge=1, le=100)] = 3
+    """Bookies over which the entries of a ledger are spread."""
+    write_quorum: Annotated[int, Field(ge=1, le=100)] = 3
+    """Copies of each entry."""
+    ack_quorum: Annotated[int, Field(ge=1, le=100)] = 2
+    """Copies that are synced before an entry is acknowledged."""
+
+
+class Volume(Model):
+    """Volumes of one kind, for each bookie."""
+
+    size: Quantity
+    """Of each volume. It may grow, never shrink."""
+    storage_class_name: Words | None = None
+    """Without: the default class. It cannot be changed."""
+    volumes: Annotated[int, Field(ge=1, le=16)] = 1
+    """How many of them each bookie has. It cannot be changed."""
+    labels: Labels = {}
+    """More labels of the claims."""
+    annotations: Labels = {}
+    """More annotations of the claims."""
+
+
+class WhenDeleted(StrEnum):
+    RETAIN = "Retain"
+    DELETE = "Delete"
+
+
+class Retention(Model):
+    """What becomes of volumes."""
+
+    when_deleted: WhenDeleted = WhenDeleted.RETAIN
+    """When the cluster is deleted. `Delete` takes the annotation `podkeeper.dev/confirm-delete: NAME` too."""
+    when_scaled: WhenDeleted = WhenDeleted.DELETE
+    """When a bookie was taken out, after the proof that no ledger needs it."""
+
+
+class Storage(Model):
+    """The disks of each bookie."""
+
+    journal: Volume
+    """What is synced before an entry is acknowledged: fast and small."""
+    ledger: Volume
+    """Where entries stay: large."""
+    index: Volume | None = None
+    """Volumes of their own for the index; without: on the ledger volumes."""
+    retention: Retention = Retention()
+
+
+class Zone(Model):
+    """One zone; its bookies are a StatefulSet of their own."""
+
+    name: Name
+    """Value of the topology key's label on the nodes of the zone."""
+    replicas: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Bookies of this zone. Give it for all zones or for none; without: spread evenly, the first zones get one more."""
+
+
+class Placement(Model):
+    """Where bookies run and where copies go."""
+
+    zone_topology_key: Words = "topology.kubernetes.io/zone"
+    """Label of nodes that tells the zone."""
+    zones: Annotated[list[Zone], Field(max_length=16, json_schema_extra=_BY_NAME)] = []
+    """With two or more: copies are spread over zones, and a StatefulSet is made for each. Zones may be added; one that
+    has bookies cannot be removed."""
+    min_zones_per_write_quorum: Annotated[int, Field(ge=1, le=16)] = 1
+    """Zones that the copies of an entry span at least."""
+
+
+class Probe(Model):
+    """Times of a probe; what it asks is fixed."""
+
+    period_seconds: Annotated[int, Field(ge=1, le=300)] = 10
+    timeout_seconds: Annotated[int, Field(ge=1, le=300)] = 5
+    failure_threshold: Annotated[int, Field(ge=1, le=1000)] = 3
+
+
+class Pod(Model):
+    """Parts of the bookies' pods."""
+
+    resources: Freeform = {}
+    """Requests and limits of the bookie's container."""
+    node_selector: Labels = {}
+    tolerations: Annotated[list[Freeform], Field(max_length=32)] = []
+    affinity: Freeform = {}
+    """Added to the anti-affinity by node, which stays."""
+    priority_class_name: Words = ""
+    labels: Labels = {}
+    annotations: Labels = {}
+    env: Annotated[list[Freeform], Field(max_length=64)] = []
+    extra_volumes: Annotated[list[Freeform], Field(max_length=32)] = []
+    extra_volume_mounts: Annotated[list[Freeform], Field(max_length=32)] = []
+    sidecars: Annotated[list[Freeform], Field(max_length=8)] = []
+    service_account_name: Words = ""
+    """Without: one of the operator's making that may do nothing."""
+    termination_grace_period_seconds: Annotated[int, Field(ge=10, le=3600)] = 120
+    startup_probe: Probe = Probe(failure_threshold=180)
+    """By default 30 minutes: a long replay or a rebuilt index is not killed."""
+    readiness_probe: Probe = Probe()
+    liveness_probe: Probe = Probe(period_seconds=20, failure_threshold=6)
+
+
+class Autorecovery(Model):
+    """Auditor and replication workers, in a Deployment of their own."""
+
+    enabled: bool = True
+    replicas: Annotated[int, Field(ge=1, le=100)] = 2
+    resources: Freeform = {}
+    lost_bookie_recovery_delay_seconds: Annotated[int, Field(ge=0, le=604800)] = 300
+    """How long a bookie may be away before its copies are made anew elsewhere."""
+
+
+class UpdateStrategy(StrEnum):
+    ROLLING = "Rolling"
+    MANUAL = "Manual"
+
+
+class Update(Model):
+    """How a new version or configuration reaches the bookies."""
+
+    strategy: UpdateStrategy = UpdateStrategy.ROLLING
+    """`Manual`: the operator stages it, you delete the pods."""
+    max_unavailable: Annotated[int, Field(ge=1, le=10)] = 1
+    """Bookies that are restarted at a time."""
+    canary: Annotated[int, Field(ge=0, le=10)] = 1
+    """Bookies that go first and have to work before any other is touched."""
+    soak_seconds: Annotated[int, Field(ge=0, le=86400)] = 60
+    """How long each restarted bookie has to work before the next one."""
+    require_fully_replicated: bool = True
+    """No bookie is stopped while a ledger is under-replicated."""
+    progress_deadline_seconds: Annotated[int, Field(ge=10, le=86400)] = 1800
+    """After so long without success a restarted bookie counts as failed, and the roll stops."""
+
+
+class DecommissionMode(StrEnum):
+    DRAIN = "Drain"
+    STOP_FIRST = "StopFirst"
+
+
+class Decommission(Model):
+    """How a bookie is taken out."""
+
+    mode: DecommissionMode = DecommissionMode.DRAIN
+    """`Drain`: its copies are made anew while it still serves them. `StopFirst`: after it was stopped; for one that is
+    lost already."""
+    headroom_percent: Annotated[int, Field(ge=0, le=90)] = 20
+    """Free space of the other bookies that is not counted on."""
+    stall_seconds: Annotated[int, Field(ge=10, le=604800)] = 3600
+    """After so long without progress it is reported as stalled."""
+
+
+class Repair(Model):
+    """What is done about a bookie that lost its disk or its node."""
+
+    auto_replace_after_seconds: Annotated[int, Field(ge=0, le=604800)] = 0
+    """Start it anew with empty disks after so long, if no ledger has its last copy there; 0: only on request."""
+
+
+class Disruption(Model):
+    """The PodDisruptionBudget."""
+
+    enabled: bool = True
+    max_unavailable: Annotated[int, Field(ge=1, le=10)] = 1
+    """While all is well; nothing may be evicted while a bookie is away or a ledger under-replicated."""
+
+
+class Tls(Model):
+    """TLS of bookies and clients."""
+
+    enabled: bool = False
+    secret_name: Words | None = None
+    """A Secret with `tls.crt`, `tls.key` and `ca.crt`."""
+    issuer_ref: Freeform | None = None
+    """An issuer of cert-manager: `{name, kind, group}`."""
+
+
+class NetworkPolicy(Model):
+    """Who may reach the bookies."""
+
+    enabled: bool = True
+    clients: Annotated[list[Freeform], Field(max_length=32)] = []
+    """Peers of a NetworkPolicy that may use the data ports; empty: every pod of the namespace."""
+    metrics_from: Annotated[list[Freeform], Field(max_length=32)] = []
+    """Peers that may read metrics; empty: any."""
+
+
+class PodMonitor(Model):
+    enabled: bool = False
+    """Made if the cluster knows PodMonitors."""
+    labels: Labels = {}
+    interval: Annotated[str, Field(max_length=16)] = "30s"
+
+
+class Monitoring(Model):
+    pod_monitor: PodMonitor = PodMonitor()
+
+
+class BootstrapMode(StrEnum):
+    NEW = "New"
+    ADOPT = "Adopt"
+
+
+class Bootstrap(Model):
+    """How the cluster came to be; it cannot be changed."""
+
+    mode: BootstrapMode = BootstrapMode.NEW
+    """`Adopt`: take over the volumes and the metadata of a cluster of this name that was deleted."""
+    instance_id: Annotated[str, Field(max_length=64)] = ""
+    """Of the cluster to adopt; without: as its identity Secret says."""
+
+
+class BookieClusterSpec(Model):
+    """A BookKeeper cluster."""
+
+    version: Annotated[str, Field(min_length=1, max_length=63)]
+    """Version of Podkeeper that the bookies run, and tag of the image."""
+    image: Words = ""
+    """Image with tag or digest, instead of the one of this version."""
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    image_pull_secrets: Annotated[list[Freeform], Field(max_length=16)] = []
+    replicas: Annotated[int, Field(ge=1, le=1000)] = 3
+    """Bookies. Fewer than before: the surplus is drained, one at a time, and taken out."""
+    metadata_service: MetadataService
+    durability: Durability = Durability()
+    storage: Storage
+    placement: Placement = Placement()
+    pod: Pod = Pod()
+    config: Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=256)] = {}
+    """Keys of the bookies' configuration, with values as strings. Keys that the operator sets are refused."""
+    autorecovery: Autorecovery = Autorecovery()
+    update: Update = Update()
+    decommission: Decommission = Decommission()
+    repair: Repair = Repair()
+    disruption: Disruption = Disruption()
+    tls: Tls = Tls()
+    network_policy: NetworkPolicy = NetworkPolicy()
+    monitoring: Monitoring = Monitoring()
+    bootstrap: Bootstrap = Bootstrap()

@@ -1,0 +1,35 @@
+"""Group, labels, annotations and finalizer: every name that stands in objects of a cluster. See `docs/operator.md`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+GROUP: Final = "podkeeper.dev"
+VERSION: Final = "v1alpha1"
+FINALIZER: Final = f"{GROUP}/operator"
+
+NAME: Final = "app.kubernetes.io/name"
+INSTANCE: Final = "app.kubernetes.io/instance"
+COMPONENT: Final = "app.kubernetes.io/component"
+PART_OF: Final = "app.kubernetes.io/part-of"
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+
+INSTANCE_ID: Final = f"{GROUP}/instance-id"
+"""Label of claims: the metadata service's id of the cluster that their data belong to."""
+ZONE: Final = f"{GROUP}/zone"
+"""Label of StatefulSets, pods and claims: the zone, where there are several."""
+VOLUME: Final = f"{GROUP}/volume"
+"""Label of claims: `journal`, `ledger` or `index`."""
+RETIRED: Final = f"{GROUP}/retired"
+"""Label of claims whose bookie was taken out, after the proof; the annotation of the same name has the proof."""
+
+TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
+"""Annotation of pods: which template they were made of."""
+OBJECT_HASH: Final = f"{GROUP}/object-hash"
+"""Annotation of every object that is applied: which content it was given."""
+
+PAUSED: Final = f"{GROUP}/paused"
+CONFIRM_DELETE: Final = f"{GROUP}/confirm-delete"
+ACCEPT_LEDGER_LOSS: Final = f"{GROUP}/accept-ledger-loss"
+SKIP_REPLICATION_CHECK: Final = f"{GROUP}/skip-replication-check"
+RESTART: Final = f"{GROUP}/restart"

@@ -1,0 +1,50 @@
+"""What should be, as far as a plan depends on it: names and hashes of the objects that the builders make of `spec`.
+
+Threads: values without I/O, for any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class DesiredStatefulSet:
+    name: str
+    zone: str
+    """Empty: the cluster has no zones."""
+    replicas: int
+    template_hash: str
+    """Of the pod template; an upgrade of the operator alone does not change it."""
+    volume_sizes: Mapping[str, str]
+    """By kind of volume."""
+    config_hash: str = ""
+
+
+@dataclass(frozen=True)
+class Desired:
+    stateful_sets: tuple[DesiredStatefulSet, ...]
+    support: Mapping[str, str]
+    """`Kind/name` to hash, in the order in which they are applied: everything that may be there before the bookies,
+    but for the budget and the auto-recovery."""
+    metadata_job: str
+    """`Job/name` of what initialises the metadata."""
+    budget: str
+    """`PodDisruptionBudget/name`; empty: there is none."""
+    budget_hashes: Mapping[int, str] = field(default_factory=dict)
+    """Hash of the budget for each number of evictions that it may allow (0 and that of `spec`)."""
+    autorecovery: str = ""
+    """`Deployment/name`; empty: there is none."""
+    autorecovery_hash: str = ""
+    monitoring: Mapping[str, str] = field(default_factory=dict)
+    """As `support`; applied last."""
+    dynamic_config: Mapping[str, str] = field(default_factory=dict)
+    """Keys of `spec.config` that a running bookie takes without a restart; they do not count in `template_hash`."""
+    bookie_ids: Mapping[str, str] = field(default_factory=dict)
+    """Bookie id by pod name, for every pod that there is or should be; for others see `bookie_id`."""
+    bookie_id_suffix: str = ""
+
+    def bookie_id(self, pod: str) -> str:
+        """`POD.SERVICE.NAMESPACE.svc:PORT`."""
+        return self.bookie_ids.get(pod) or f"{pod}{self.bookie_id_suffix}"

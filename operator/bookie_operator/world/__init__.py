@@ -1,0 +1,1 @@
+"""What is: one snapshot of a cluster, and how it is read."""

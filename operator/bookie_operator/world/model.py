@@ -1,0 +1,311 @@
+"""One snapshot of everything that a decision about a cluster may depend on.
+
+Invariants
+- Values only: nothing in it reads, waits or changes.
+- "Not there" is an empty collection or `Absent...`; "could not tell" is None, and never taken for the other.
+- Read anew in every pass, uncached, as far as `Needs` of the planner asks for it.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from bookie_operator.crds import names
+from bookie_operator.crds.cluster_spec import BookieClusterSpec
+from bookie_operator.crds.cluster_status import BookieClusterStatus
+
+
+@dataclass(frozen=True)
+class ClusterView:
+    """The resource itself."""
+
+    name: str
+    namespace: str
+    uid: str
+    generation: int
+    spec: BookieClusterSpec
+    status: BookieClusterStatus
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    deleting: bool = False
+    has_finalizer: bool = True
+
+    @property
+    def paused(self) -> bool:
+        return self.annotations.get(names.PAUSED, "").lower() == "true"
+
+
+@dataclass(frozen=True)
+class StatefulSetView:
+    name: str
+    zone: str
+    """Empty: the cluster has no zones."""
+    uid: str
+    resource_version: str
+    replicas: int
+    generation: int
+    observed_generation: int
+    template_hash: str
+    volume_sizes: Mapping[str, str]
+    """Size in the claim templates, by kind of volume (`journal`, `ledger`, `index`)."""
+    deleting: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """Its controller has seen what it says."""
+        return self.observed_generation >= self.generation and not self.deleting
+
+
+class PodFault(StrEnum):
+    """Why a pod does not become ready, as far as it shows."""
+
+    NONE = ""
+    IMAGE = "Image"
+    """The image cannot be pulled."""
+    CONFIG = "Config"
+    """It cannot be started: something that it refers to is missing."""
+    CRASHING = "Crashing"
+    UNSCHEDULABLE = "Unschedulable"
+    VOLUME = "Volume"
+    """A volume of it is missing, or bound to a node that is gone."""
+    COOKIE = "Cookie"
+    """It refuses its directories: they are not those that its cookie names."""
+
+
+@dataclass(frozen=True)
+class PodView:
+    name: str
+    uid: str
+    stateful_set: str
+    ordinal: int
+    zone: str = ""
+    node: str = ""
+    ready: bool = False
+    running: bool = False
+    deleting: bool = False
+    template_hash: str = ""
+    fault: PodFault = PodFault.NONE
+    fault_message: str = ""
+    created_at: float = 0.0
+    """Seconds since 1970."""
+    ready_since: float | None = None
+    owner_uid: str = ""
+    """UID of its StatefulSet; empty: it is an orphan."""
+    restarts: int = 0
+
+
+class ResizeState(StrEnum):
+    NONE = ""
+    RESIZING = "Resizing"
+    FILE_SYSTEM_PENDING = "FileSystemResizePending"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True)
+class ClaimView:
+    name: str
+    uid: str
+    bookie: str
+    """Name of the pod that it belongs to."""
+    ordinal: int
+    volume: str
+    """`journal`, `ledger` or `index`."""
+    requested: str
+    actual: str
+    """Capacity; empty while it is not bound."""
+    bound: bool = True
+    lost: bool = False
+    """Its volume is gone."""
+    deleting: bool = False
+    instance_id: str = ""
+    retired: bool = False
+    retired_proof: str = ""
+    storage_class: str = ""
+    resize: ResizeState = ResizeState.NONE
+    resize_since: float | None = None
+    message: str = ""
+    zone: str = ""
+
+
+@dataclass(frozen=True)
+class NodeView:
+    name: str
+    ready: bool
+    out_of_service: bool = False
+    """It has the taint `node.kubernetes.io/out-of-service`: a person vouches that nothing runs on it any more."""
+
+
+@dataclass(frozen=True)
+class BookieFacts:
+    """What one bookie says of itself over its admin API."""
+
+    read_only: bool
+    used_bytes: int
+    total_bytes: int
+    used_percent: float
+    """Of its fullest ledger directory."""
+
+    @property
+    def free_bytes(self) -> int:
+        return self.total_bytes - self.used_bytes
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """What the metadata service says, told by some bookie or auto-recovery pod that has a session with it."""
+
+    instance_id: str
+    writable: frozenset[str]
+    """Bookie ids."""
+    read_only: frozenset[str]
+    cookies: frozenset[str]
+    """Bookie ids that have a cookie."""
+    under_replicated: int
+    auditor: str | None
+    """None: none is elected."""
+    last_audit: float | None
+    """When the last complete audit of the bookies began; seconds since 1970. None: there was none."""
+    autorecovery_enabled: bool
+    lost_bookie_recovery_delay: int
+    """Seconds."""
+
+    @property
+    def registered(self) -> frozenset[str]:
+        return self.writable | self.read_only
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Uncached reads of this very pass: who needs the bookie still?"""
+
+    bookie_id: str
+    ledgers: int
+    """Ledgers that name it."""
+    marks: int
+    """Under-replicated ledgers that name it."""
+    registered: bool
+    auditor: str | None
+    last_audit: float | None
+    instance_id: str
+
+    def holds(self, *, instance_id: str, drained_since: float) -> bool:
+        """Whether its cookie and its volumes may be deleted."""
+        return (
+            self.ledgers == 0
+            and self.marks == 0
+            and not self.registered
+            and self.auditor is not None
+            and self.last_audit is not None
+            and self.last_audit > drained_since
+            and bool(instance_id)
+            and self.instance_id == instance_id
+        )
+
+
+class DrainPhase(StrEnum):
+    ABSENT = "absent"
+    """Nobody drains it."""
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    """Nothing moves; `DrainFacts.blockers` tells why."""
+    INTERRUPTED = "interrupted"
+    """It was begun, and nobody works on it: begin it again."""
+    DRAINED = "drained"
+    """Proven: no ledger named it when its drain ended."""
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class DrainFacts:
+    bookie_id: str
+    phase: DrainPhase
+    ledgers_left: int | None = None
+    bytes_left: int | None = None
+    eta_seconds: int | None = None
+    blockers: tuple[str, ...] = ()
+    """The first twenty, each with its ledger and the reason."""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class SafetyFacts:
+    """What would become of ledgers if these bookies went now."""
+
+    bookies: frozenset[str]
+    below_ack_quorum: int
+    without_copy: int
+    unknown: int
+    examples: tuple[str, ...] = ()
+    unrecoverable_hash: str = ""
+    """Of the sorted ids of ledgers without a copy: what a person accepts the loss of."""
+
+    @property
+    def safe(self) -> bool:
+        return self.below_ack_quorum == 0 and self.without_copy == 0 and self.unknown == 0
+
+
+class TaskType(StrEnum):
+    RESTART = "Restart"
+    REPLACE = "Replace"
+    DECOMMISSION = "Decommission"
+    AUDIT = "Audit"
+    ACCEPT_LOSS = "AcceptLoss"
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """A `BookieTask` of this cluster that is not finished; the oldest first."""
+
+    name: str
+    uid: str
+    type: TaskType
+    bookies: tuple[str, ...]
+    """Pod names; empty: all."""
+    phase: str
+    """Empty, `Running`."""
+    created_at: float
+    ledgers: tuple[int, ...] = ()
+    """Of AcceptLoss."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything, as one pass found it."""
+
+    now: float
+    """Seconds since 1970."""
+    cluster: ClusterView
+    stateful_sets: tuple[StatefulSetView, ...] = ()
+    pods: tuple[PodView, ...] = ()
+    claims: tuple[ClaimView, ...] = ()
+    object_hashes: Mapping[str, str] = field(default_factory=dict)
+    """`Kind/name` of the objects that bear the cluster's labels, to their `OBJECT_HASH` (empty: none)."""
+    object_uids: Mapping[str, str] = field(default_factory=dict)
+    metadata_job: str = ""
+    """Of the Job that initialises the metadata: empty (there is none), `Running`, `Complete`, `Failed`."""
+    metadata_job_message: str = ""
+    identity: Mapping[str, str] | None = None
+    """Content of the identity Secret: `instanceId`, `replicas`...; None: there is none."""
+    expandable: Mapping[str, bool] | None = None
+    """Storage class to whether its volumes grow; None: the operator may not read them."""
+    nodes: Mapping[str, NodeView] | None = None
+    """None: the operator may not read them."""
+    facts: ClusterFacts | None = None
+    """None: nobody who could tell was reached."""
+    facts_error: str = ""
+    bookies: Mapping[str, BookieFacts | None] = field(default_factory=dict)
+    """By pod name; None: it did not answer."""
+    proofs: Mapping[str, Proof | None] = field(default_factory=dict)
+    """By bookie id, as the planner needs them; None: could not be told."""
+    drains: Mapping[str, DrainFacts | None] = field(default_factory=dict)
+    """By bookie id."""
+    safety: Mapping[frozenset[str], SafetyFacts | None] = field(default_factory=dict)
+    """By bookie ids."""
+    tasks: tuple[TaskView, ...] = ()
+    spec_errors: tuple[str, ...] = ()
+    """Of the validation in the loop: field, what is wrong, remedy."""
+    autorecovery_ready: int = 0
+    autorecovery_replicas: int = 0
