@@ -1,0 +1,1 @@
+"""The objects of a cluster, made of its `spec`: pure functions."""
