@@ -1,7 +1,7 @@
 """`BookieCluster.spec`, as typed source: schema, defaults, documentation and parsing come from here.
 
 Invariants
-- Every default stands here and nowhere else; the operator never writes `spec`.
+- Every default stands here (pods: `pod_spec`) and nowhere else; the operator never writes `spec`.
 - Every string, list and map is bounded: what rules cost in the API server is counted by the largest value.
 - Fields are only ever added.
 
@@ -11,33 +11,24 @@ Threads: values without I/O, for any thread.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-Quantity = Annotated[str, Field(max_length=32)]
-"""Bytes as Kubernetes writes them, such as `100Gi`; always a string."""
+from bookie_operator.crds.model import (
+    Annotations,
+    ConfigValue,
+    Freeform,
+    Labels,
+    Model,
+    Name,
+    Quantity,
+    Words,
+    by_name,
+)
+from bookie_operator.crds.pod_spec import LivenessProbe, Pod, Probe, StartupProbe
 
-Name = Annotated[str, Field(max_length=63)]
-Words = Annotated[str, Field(max_length=253)]
-Labels = Annotated[dict[str, Words], Field(max_length=64)]
-Freeform = Annotated[dict[str, Any], Field(json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})]
-"""A part of Kubernetes' own API that is handed through as it is."""
-
-
-_BY_NAME: Final[dict[str, Any]] = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
-
-
-class Model(BaseModel):
-    """Names in the resource are in camel case; unknown ones are refused."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        populate_by_name=True,
-        alias_generator=lambda name: (words := name.split("_"))[0] + "".join(word.capitalize() for word in words[1:]),
-        use_attribute_docstrings=True,
-    )
+__all__ = ["Freeform", "Labels", "LivenessProbe", "Model", "Name", "Pod", "Probe", "Quantity", "StartupProbe", "Words"]
 
 
 class MetadataServiceKind(StrEnum):
@@ -75,14 +66,14 @@ class Volume(Model):
     """Volumes of one kind, for each bookie."""
 
     size: Quantity
-    """Of each volume. It may grow, never shrink."""
+    """Of each volume, as `100Gi`. It may grow, never shrink."""
     storage_class_name: Words | None = None
     """Without: the default class. It cannot be changed."""
     volumes: Annotated[int, Field(ge=1, le=16)] = 1
     """How many of them each bookie has. It cannot be changed."""
     labels: Labels = {}
     """More labels of the claims."""
-    annotations: Labels = {}
+    annotations: Annotations = {}
     """More annotations of the claims."""
 
 
@@ -126,52 +117,22 @@ class Placement(Model):
 
     zone_topology_key: Words = "topology.kubernetes.io/zone"
     """Label of nodes that tells the zone."""
-    zones: Annotated[list[Zone], Field(max_length=16, json_schema_extra=_BY_NAME)] = []
+    zones: Annotated[list[Zone], Field(max_length=16, json_schema_extra=by_name("name"))] = []
     """With two or more: copies are spread over zones, and a StatefulSet is made for each. Zones may be added; one that
     has bookies cannot be removed."""
     min_zones_per_write_quorum: Annotated[int, Field(ge=1, le=16)] = 1
     """Zones that the copies of an entry span at least."""
 
 
-class Probe(Model):
-    """Times of a probe; what it asks is fixed."""
-
-    period_seconds: Annotated[int, Field(ge=1, le=300)] = 10
-    timeout_seconds: Annotated[int, Field(ge=1, le=300)] = 5
-    failure_threshold: Annotated[int, Field(ge=1, le=1000)] = 3
-
-
-class Pod(Model):
-    """Parts of the bookies' pods."""
-
-    resources: Freeform = {}
-    """Requests and limits of the bookie's container."""
-    node_selector: Labels = {}
-    tolerations: Annotated[list[Freeform], Field(max_length=32)] = []
-    affinity: Freeform = {}
-    """Added to the anti-affinity by node, which stays."""
-    priority_class_name: Words = ""
-    labels: Labels = {}
-    annotations: Labels = {}
-    env: Annotated[list[Freeform], Field(max_length=64)] = []
-    extra_volumes: Annotated[list[Freeform], Field(max_length=32)] = []
-    extra_volume_mounts: Annotated[list[Freeform], Field(max_length=32)] = []
-    sidecars: Annotated[list[Freeform], Field(max_length=8)] = []
-    service_account_name: Words = ""
-    """Without: one of the operator's making that may do nothing."""
-    termination_grace_period_seconds: Annotated[int, Field(ge=10, le=3600)] = 120
-    startup_probe: Probe = Probe(failure_threshold=180)
-    """By default 30 minutes: a long replay or a rebuilt index is not killed."""
-    readiness_probe: Probe = Probe()
-    liveness_probe: Probe = Probe(period_seconds=20, failure_threshold=6)
-
-
 class Autorecovery(Model):
     """Auditor and replication workers, in a Deployment of their own."""
 
     enabled: bool = True
+    """Without it nobody restores lost copies, and no bookie can be taken out."""
     replicas: Annotated[int, Field(ge=1, le=100)] = 2
+    """Pods; one of them is the auditor at a time."""
     resources: Freeform = {}
+    """Requests and limits of their container."""
     lost_bookie_recovery_delay_seconds: Annotated[int, Field(ge=0, le=604800)] = 300
     """How long a bookie may be away before its copies are made anew elsewhere."""
 
@@ -226,6 +187,7 @@ class Disruption(Model):
     """The PodDisruptionBudget."""
 
     enabled: bool = True
+    """Without it a drained node may take several bookies at once."""
     max_unavailable: Annotated[int, Field(ge=1, le=10)] = 1
     """While all is well; nothing may be evicted while a bookie is away or a ledger under-replicated."""
 
@@ -234,6 +196,7 @@ class Tls(Model):
     """TLS of bookies and clients."""
 
     enabled: bool = False
+    """It takes a certificate: either `secretName` or `issuerRef`."""
     secret_name: Words | None = None
     """A Secret with `tls.crt`, `tls.key` and `ca.crt`."""
     issuer_ref: Freeform | None = None
@@ -244,6 +207,7 @@ class NetworkPolicy(Model):
     """Who may reach the bookies."""
 
     enabled: bool = True
+    """Without it every pod that has a route may."""
     clients: Annotated[list[Freeform], Field(max_length=32)] = []
     """Peers of a NetworkPolicy that may use the data ports; empty: every pod of the namespace."""
     metrics_from: Annotated[list[Freeform], Field(max_length=32)] = []
@@ -251,13 +215,19 @@ class NetworkPolicy(Model):
 
 
 class PodMonitor(Model):
+    """A PodMonitor of the Prometheus operator."""
+
     enabled: bool = False
-    """Made if the cluster knows PodMonitors."""
+    """It is made if the cluster knows PodMonitors."""
     labels: Labels = {}
+    """Its labels, as a Prometheus selects them."""
     interval: Annotated[str, Field(max_length=16)] = "30s"
+    """Between two scrapes: a whole number and `ms`, `s`, `m` or `h`."""
 
 
 class Monitoring(Model):
+    """Who reads the metrics."""
+
     pod_monitor: PodMonitor = PodMonitor()
 
 
@@ -283,7 +253,9 @@ class BookieClusterSpec(Model):
     image: Words = ""
     """Image with tag or digest, instead of the one of this version."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When the kubelet pulls the image."""
     image_pull_secrets: Annotated[list[Freeform], Field(max_length=16)] = []
+    """Secrets with credentials of the registry: `{name}`."""
     replicas: Annotated[int, Field(ge=1, le=1000)] = 3
     """Bookies. Fewer than before: the surplus is drained, one at a time, and taken out."""
     metadata_service: MetadataService
@@ -291,7 +263,7 @@ class BookieClusterSpec(Model):
     storage: Storage
     placement: Placement = Placement()
     pod: Pod = Pod()
-    config: Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=256)] = {}
+    config: Annotated[dict[str, ConfigValue], Field(max_length=256)] = {}
     """Keys of the bookies' configuration, with values as strings. Keys that the operator sets are refused."""
     autorecovery: Autorecovery = Autorecovery()
     update: Update = Update()

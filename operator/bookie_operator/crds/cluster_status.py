@@ -11,28 +11,30 @@ Threads: values without I/O, for any thread.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import ConfigDict
+from pydantic import Field
 
-from bookie_operator.crds.cluster_spec import Model
+from bookie_operator.crds.model import Message, Name, Quantity, StatusModel, Text, Time, Words, by_name
 
-
-class StatusModel(Model):
-    """Unknown fields are kept out, not refused: an older operator may read what a newer one wrote."""
-
-    model_config = ConfigDict(extra="ignore")
+Count = Annotated[int, Field(ge=0)]
 
 
 class Condition(StatusModel):
     """A condition as Kubernetes defines them."""
 
-    type: str
-    status: str
+    type: Words
+    """What it is about; `docs/operator.md` lists them."""
+    status: Name
     """`True`, `False` or `Unknown`."""
-    reason: str
-    message: str = ""
-    observed_generation: int = 0
-    last_transition_time: str = ""
+    reason: Words
+    """One word in camel case, for programs."""
+    message: Message = ""
+    """One sentence for people; where something is wrong, with the remedy."""
+    observed_generation: Count = 0
+    """Generation of the resource that it is about."""
+    last_transition_time: Time = ""
+    """When `status` changed last."""
 
 
 class OperationType(StrEnum):
@@ -47,35 +49,45 @@ class OperationType(StrEnum):
 class Operation(StatusModel):
     """The one operation that is under way."""
 
-    id: str
+    id: Words
     """Type and a number that grows with each operation of the cluster: `Decommission-7`."""
     type: OperationType
-    step: str
+    """What kind of work it is."""
+    step: Words
     """Name of the step that is tried, or waited for."""
-    bookie: str = ""
+    bookie: Words = ""
     """Pod name of the bookie that it is about; empty: of none, or of several in turn."""
-    started_at: str = ""
-    last_progress_at: str = ""
+    started_at: Time = ""
+    """When it was recorded."""
+    last_progress_at: Time = ""
     """When the step began, or last came nearer to its end; RFC 3339, UTC."""
-    saved: dict[str, str] = {}
+    saved: Annotated[dict[str, Annotated[str, Field(max_length=16384)]], Field(max_length=256)] = {}
     """What later steps need: values to restore, UIDs to delete, times to compare with."""
-    attempts: int = 0
+    attempts: Count = 0
     """Failures of this step in a row."""
-    message: str = ""
+    message: Message = ""
     """What it waits for."""
     stalled: bool = False
     """It needs a person."""
 
 
 class FinishedOperation(StatusModel):
-    id: str
+    """An operation that is over."""
+
+    id: Words
+    """Type and number."""
     type: OperationType
-    bookie: str = ""
-    started_at: str = ""
-    finished_at: str = ""
-    outcome: str = "Done"
+    """What kind of work it was."""
+    bookie: Words = ""
+    """Pod name of the bookie that it was about."""
+    started_at: Time = ""
+    """When it was recorded."""
+    finished_at: Time = ""
+    """When it was over."""
+    outcome: Name = "Done"
     """`Done`, `Cancelled` or `Failed`."""
-    message: str = ""
+    message: Message = ""
+    """How it ended."""
 
 
 class BookieState(StrEnum):
@@ -89,65 +101,102 @@ class BookieState(StrEnum):
 
 
 class BookieStatus(StatusModel):
-    name: str
+    """One bookie."""
+
+    name: Words
     """Of its pod."""
-    ordinal: int
-    zone: str = ""
-    bookie_id: str = ""
+    ordinal: Count
+    """Number at the end of that name."""
+    zone: Words = ""
+    """Where the cluster has several."""
+    bookie_id: Text = ""
+    """Under which clients know it."""
     state: BookieState = BookieState.UNKNOWN
-    pod_uid: str = ""
-    template_hash: str = ""
-    disk_used_percent: int | None = None
+    """What it does at the moment."""
+    pod_uid: Words = ""
+    """Of the pod that runs it."""
+    template_hash: Words = ""
+    """Of the template that this pod was made of."""
+    disk_used_percent: Annotated[int, Field(ge=0, le=100)] | None = None
     """Of the fullest ledger volume, in steps of 5."""
-    ledgers_remaining: int | None = None
+    ledgers_remaining: Count | None = None
     """While it is drained."""
-    message: str = ""
+    message: Message = ""
+    """What is wrong with it."""
 
 
 class VersionStatus(StatusModel):
-    current: str = ""
+    """Versions of Podkeeper."""
+
+    current: Words = ""
     """What every bookie runs; empty while they differ."""
-    target: str = ""
+    target: Words = ""
+    """What they are to run."""
 
 
 class LedgersStatus(StatusModel):
-    under_replicated: int | None = None
-    """None: nobody could tell."""
-    last_audit: str = ""
-    auditor: str = ""
-    unrecoverable: int | None = None
+    """How well ledgers are replicated."""
+
+    under_replicated: Count | None = None
+    """Ledgers with too few copies; absent: nobody could tell."""
+    last_audit: Time = ""
+    """When the last complete audit began."""
+    auditor: Text = ""
+    """Who audits."""
+    unrecoverable: Count | None = None
+    """Ledgers with entries that no bookie has any more; absent: nobody could tell."""
 
 
 class VolumeStatus(StatusModel):
-    requested: str = ""
-    smallest_actual: str = ""
+    """Volumes of one kind."""
+
+    requested: Quantity = ""
+    """Size that they are to have."""
+    smallest_actual: Quantity = ""
+    """Size of the smallest of them."""
 
 
 class StorageStatus(StatusModel):
+    """How far volumes have grown."""
+
     journal: VolumeStatus = VolumeStatus()
+    """The journal's."""
     ledger: VolumeStatus = VolumeStatus()
+    """Those of the entries."""
     index: VolumeStatus = VolumeStatus()
+    """Those of the index, where it has its own."""
 
 
 class BookieClusterStatus(StatusModel):
-    observed_generation: int = 0
-    conditions: list[Condition] = []
-    instance_id: str = ""
+    """What is, and the operation that is under way."""
+
+    observed_generation: Count = 0
+    """Generation of `spec` that was considered in full."""
+    conditions: Annotated[list[Condition], Field(max_length=32, json_schema_extra=by_name("type"))] = []
+    """`Ready`, `Available`, `Stalled` and so on."""
+    instance_id: Words = ""
     """Of the cluster in the metadata service; written once."""
-    replicas: int = 0
-    ready_replicas: int = 0
-    updated_replicas: int = 0
-    writable_replicas: int = 0
-    selector: str = ""
-    metadata_service_uri: str = ""
+    replicas: Count = 0
+    """Bookies that there are."""
+    ready_replicas: Count = 0
+    """Bookies that serve."""
+    updated_replicas: Count = 0
+    """Bookies that run what `spec` says."""
+    writable_replicas: Count = 0
+    """Bookies that take new entries."""
+    selector: Text = ""
+    """Of the bookies' pods; for autoscalers."""
+    metadata_service_uri: Annotated[str, Field(max_length=2048)] = ""
     """What clients use."""
     version: VersionStatus = VersionStatus()
     ledgers: LedgersStatus = LedgersStatus()
     storage: StorageStatus = StorageStatus()
-    bookies: list[BookieStatus] = []
+    bookies: Annotated[list[BookieStatus], Field(max_length=2000, json_schema_extra=by_name("name"))] = []
+    """Every bookie."""
     operation: Operation | None = None
-    operations_begun: int = 0
-    history: list[FinishedOperation] = []
+    operations_begun: Count = 0
+    """How many there have been."""
+    history: Annotated[list[FinishedOperation], Field(max_length=10)] = []
     """The last ten."""
-    recorded_replicas: dict[str, int] = {}
+    recorded_replicas: Annotated[dict[str, Count], Field(max_length=64)] = {}
     """Replicas that the operator gave each StatefulSet; one that was scaled by hand is put back."""

@@ -1,0 +1,69 @@
+"""`BookieTask`, as typed source: work that is asked for once, so that nothing such as "restart now" stands in Git.
+
+Invariant: `spec` never changes once it is created; who wants something else creates another task.
+
+Threads: values without I/O, for any thread.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from bookie_operator.crds.cluster_status import Condition
+from bookie_operator.crds.model import Message, Model, Name, StatusModel, Time, Words, by_name
+
+
+class BookieTaskType(StrEnum):
+    RESTART = "Restart"
+    REPLACE = "Replace"
+    DECOMMISSION = "Decommission"
+    AUDIT = "Audit"
+    ACCEPT_LOSS = "AcceptLoss"
+
+
+class BookieTaskSpec(Model):
+    """What is to be done once."""
+
+    cluster: Name
+    """Name of the BookieCluster, in the same namespace."""
+    type: BookieTaskType
+    """`Restart`: restart bookies through the gates of an update. `Replace`: start a bookie anew with empty disks, once
+    the ledgers have their copies elsewhere. `Decommission`: take a bookie out. `Audit`: look now for ledgers with too
+    few copies. `AcceptLoss`: let `Replace` and `Decommission` go on without what is lost of these ledgers."""
+    bookies: Annotated[list[Words], Field(max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"})] = []
+    """Names of pods, such as `demo-bookie-2`. `Restart`: empty means all of them."""
+    ledgers: Annotated[
+        list[Annotated[int, Field(ge=0)]], Field(max_length=4096, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = []
+    """Ids of ledgers; only for `AcceptLoss`."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] = 86400
+    """After so long a finished task is deleted."""
+
+
+class BookieTaskPhase(StrEnum):
+    PENDING = ""
+    RUNNING = "Running"
+    DONE = "Done"
+    FAILED = "Failed"
+
+
+class BookieTaskStatus(StatusModel):
+    """How far it is."""
+
+    phase: BookieTaskPhase = BookieTaskPhase.PENDING
+    """`Running`, `Done` or `Failed`; absent: it waits for its turn."""
+    message: Message = ""
+    """What it waits for, or how it ended."""
+    started_at: Time = ""
+    """When the operator took it up."""
+    finished_at: Time = ""
+    """When it was over."""
+    conditions: Annotated[list[Condition], Field(max_length=16, json_schema_extra=by_name("type"))] = []
+    """`Complete` and `Failed`, for `kubectl wait`."""
+
+    @property
+    def finished(self) -> bool:
+        return self.phase in (BookieTaskPhase.DONE, BookieTaskPhase.FAILED)
