@@ -1,0 +1,234 @@
+"""The admin API of the cluster's pods (`docs/http-api.md`): facts and requests.
+
+Invariants
+- A fact that could not be had is None: no answer in time, no answer that can be read, or one that says so itself.
+- Requests for changes raise: `AdminRefused` (understood, and why not), `AdminUnreachable` (it may have been done).
+- Pods are addressed by IP, since names of new pods may not resolve yet; over TLS they are still verified by name.
+
+Threads: one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import aiohttp
+import structlog
+
+from bookie_operator.api import answers
+from bookie_operator.world.model import BookieFacts, ClusterFacts, DrainFacts, Proof, SafetyFacts
+
+_T = TypeVar("_T")
+_log = structlog.get_logger(__name__)
+_MAX_BODY: Final = 8 * 1024 * 1024
+_MAX_WORDS: Final = 500
+_SLOW_S: Final = 30.0
+"""Time-out of what lists all ledgers, and of what waits for a record to be stored: that of the pod itself."""
+
+
+class AdminError(Exception):
+    """A request was not carried out, or nobody knows whether it was."""
+
+
+class AdminRefused(AdminError):
+    """4xx: it was understood and not done; the text is the pod's."""
+
+
+class AdminAbsent(AdminRefused):
+    """404: what it is about is not there."""
+
+
+class AdminUnreachable(AdminError):
+    """No answer, a fault (5xx), or an answer that cannot be read."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a pod's admin API is."""
+
+    pod: str
+    host: str
+    """IP address."""
+    port: int = 8000
+    server_name: str = ""
+    """Name in its certificate; empty: no TLS."""
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'https' if self.server_name else 'http'}://{host}:{self.port}"
+
+
+class Admin:
+    """Of the pods of one cluster. `token`: their bearer token; `tls`: to verify them, and to show a certificate."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+        *,
+        timeout_s: float = 5.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._session = session
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._now = now
+
+    # --- facts --------------------------------------------------------------------------------------------------------
+
+    async def bookie_facts(self, at: Endpoint) -> BookieFacts | None:
+        """Mode and space of one bookie."""
+
+        async def ask() -> BookieFacts:
+            mode, space = await asyncio.gather(
+                self._get(at, "/api/v1/bookie/state/readonly"), self._get(at, "/api/v1/bookie/info")
+            )
+            return answers.bookie_facts(mode, space)
+
+        return await self._fact(at, "bookie", ask)
+
+    async def cluster_facts(self, at: Endpoint) -> ClusterFacts:
+        """What the metadata service says, by this pod's session.
+
+        Raises AdminError.
+        """
+        return _read(answers.cluster_facts, await self._get(at, "/api/v1/cluster/state"))
+
+    async def proof(self, at: Endpoint, bookie_id: str) -> Proof | None:
+        """A full listing, now."""
+
+        async def ask() -> Proof:
+            path = "/api/v1/autorecovery/decommission/proof"
+            return answers.proof(await self._get(at, path, {"bookie_id": bookie_id}, _SLOW_S), bookie_id)
+
+        return await self._fact(at, "proof", ask)
+
+    async def drain(self, at: Endpoint, bookie_id: str) -> DrainFacts | None:
+        """How far the drain of a bookie is, whoever works on it."""
+
+        async def ask() -> DrainFacts:
+            path = "/api/v1/autorecovery/decommission/progress"
+            try:
+                return answers.drain_facts(await self._get(at, path, {"bookie_id": bookie_id}), bookie_id, self._now())
+            except AdminAbsent as absent:
+                return answers.no_drain(bookie_id, str(absent))
+
+        return await self._fact(at, "drain", ask)
+
+    async def safety(self, at: Endpoint, bookies: frozenset[str]) -> SafetyFacts | None:
+        """What would become of ledgers if these bookies went now."""
+
+        async def ask() -> SafetyFacts:
+            query = {"bookies": ",".join(sorted(bookies))}
+            body = await self._get(at, "/api/v1/autorecovery/safety_check", query, _SLOW_S)
+            return answers.safety_facts(body, bookies)
+
+        return await self._fact(at, "safety", ask)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    async def set_read_only(self, at: Endpoint, read_only: bool) -> None:
+        await self._put(at, "/api/v1/bookie/state/readonly", {"readOnly": read_only})
+
+    async def set_config(self, at: Endpoint, values: Mapping[str, str]) -> None:
+        """Keys that count without a restart, until the next one."""
+        await self._put(at, "/api/v1/config/server_config", dict(values))
+
+    async def begin_drain(self, at: Endpoint, bookie_id: str, accepted_losses: Sequence[int] = ()) -> None:
+        """Begin, or resume; its cookie is kept. The pod that is asked works on it."""
+        body: dict[str, Any] = {"bookie_src": bookie_id, "delete_cookie": False}
+        if accepted_losses:
+            body["accept_loss"] = ",".join(map(str, sorted(accepted_losses)))
+        await self._put(at, "/api/v1/autorecovery/decommission", body, _SLOW_S)
+
+    async def undo_drain(self, at: Endpoint, bookie_id: str) -> None:
+        """AdminAbsent: there is none."""
+        await self._put(at, "/api/v1/autorecovery/decommission/undo", {"bookie_src": bookie_id}, _SLOW_S)
+
+    async def trigger_audit(self, at: Endpoint) -> None:
+        await self._put(at, "/api/v1/autorecovery/trigger_audit", None)
+
+    async def set_recovery_delay(self, at: Endpoint, seconds: int) -> None:
+        await self._put(at, "/api/v1/autorecovery/lost_bookie_recovery_delay", {"delay_seconds": seconds})
+
+    async def delete_cookie(self, at: Endpoint, bookie_id: str) -> None:
+        """The pod proves once more that no ledger needs the bookie. AdminAbsent: it has none."""
+        await self._call("DELETE", at, "/api/v1/bookie/cookie", {"bookie_id": bookie_id}, None, _SLOW_S)
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    async def _fact(self, at: Endpoint, what: str, ask: Callable[[], Awaitable[_T]]) -> _T | None:
+        try:
+            return await ask()
+        except (AdminError, answers.Undecodable) as exc:
+            _log.debug("a fact could not be had", fact=what, pod=at.pod, reason=str(exc))
+            return None
+
+    async def _get(self, at: Endpoint, path: str, query: Mapping[str, str] | None = None, timeout_s: float = 0) -> Any:
+        body = await self._call("GET", at, path, query, None, timeout_s)
+        try:
+            return json.loads(body)
+        except ValueError as exc:
+            raise AdminUnreachable(f"GET {path} of {at.pod}: the answer is no JSON: {body[:80]!r}") from exc
+
+    async def _put(self, at: Endpoint, path: str, body: Any, timeout_s: float = 0) -> None:
+        await self._call("PUT", at, path, None, body, timeout_s)
+
+    async def _call(
+        self, method: str, at: Endpoint, path: str, query: Mapping[str, str] | None, body: Any, timeout_s: float
+    ) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=timeout_s or self._timeout_s)
+        options: dict[str, Any] = {"json": body} if body is not None else {}
+        if at.server_name:
+            options |= {"ssl": self._tls or True, "server_hostname": at.server_name}
+        try:
+            async with self._session.request(
+                method,
+                f"{at.url}{path}",
+                params=query,
+                headers=self._headers,
+                timeout=timeout,
+                allow_redirects=False,
+                **options,
+            ) as answer:
+                content = await _body(answer)
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+            raise AdminUnreachable(f"{method} {path} of {at.pod}: {type(exc).__name__}: {exc}") from exc
+        return _judged(f"{method} {path} of {at.pod}", status, content)
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    pieces = bytearray()
+    async for piece in answer.content.iter_chunked(65536):
+        pieces += piece
+        if len(pieces) > _MAX_BODY:
+            raise aiohttp.ClientPayloadError(f"more than {_MAX_BODY} bytes")
+    return bytes(pieces)
+
+
+def _judged(call: str, status: int, content: bytes) -> bytes:
+    if status == 200:
+        return content
+    words = content[:_MAX_WORDS].decode(errors="replace").strip()
+    if status == 404:
+        raise AdminAbsent(words)
+    if status in (400, 409):
+        raise AdminRefused(words)
+    raise AdminUnreachable(f"{call}: {status}: {words}")
+
+
+def _read(decode: Callable[[Any], _T], body: Any) -> _T:
+    try:
+        return decode(body)
+    except answers.Undecodable as exc:
+        raise AdminUnreachable(f"undecodable answer: {exc}") from exc

@@ -1,0 +1,169 @@
+"""Kubernetes' API server: reads that are not cached, and writes that say what they rely on.
+
+Invariants
+- Reads leave `resourceVersion` unset: the server asks its store, not its cache.
+- Every deletion has the UID of what is deleted, every scaling the resource version of what was seen.
+- Objects are written by server-side apply with one field manager, `podkeeper-operator`; what others own stays theirs.
+
+Threads: one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bookie_operator.api.errors import Absent, Expired
+from bookie_operator.api.kinds import POD, STATEFUL_SET, KubernetesObject, Resource, resource_of
+from bookie_operator.api.transport import Request, Transport
+
+Objects = list[KubernetesObject]
+FIELD_MANAGER: Final = "podkeeper-operator"
+_APPLY: Final = "application/apply-patch+yaml"
+_MERGE: Final = "application/merge-patch+json"
+_METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_PAGE: Final = 500
+"""Objects of one answer of a list."""
+
+
+class Kubernetes:
+    """Calls raise the errors of `api.errors`."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> KubernetesObject:
+        return await self._object(Request("GET", resource.path(namespace, name), {}))
+
+    async def find(self, resource: Resource, namespace: str, name: str) -> KubernetesObject | None:
+        """None: there is none, for sure."""
+        try:
+            return await self.get(resource, namespace, name)
+        except Absent:
+            return None
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        labels: Mapping[str, str] | None = None,
+        *,
+        metadata_only: bool = False,
+    ) -> list[KubernetesObject]:
+        """All of them, with these labels; without `namespace` those of all namespaces."""
+        try:
+            return await self._pages(resource, namespace, labels, metadata_only)
+        except Expired:
+            return await self._pages(resource, namespace, labels, metadata_only)
+
+    async def serves(self, resource: Resource) -> bool:
+        """Whether the server knows this kind."""
+        try:
+            listed = await self._object(Request("GET", resource.root, {}))
+        except Absent:
+            return False
+        return any(found.get("name") == resource.plural for found in listed.get("resources", ()))
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+
+    async def apply(self, obj: KubernetesObject, *, dry_run: bool = False) -> KubernetesObject:
+        """Server-side apply, taking over fields that others own. With a resource version: Conflict if it is older."""
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
+        path = resource_of(obj).path(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+        return await self._object(Request("PATCH", path, query, obj, _APPLY))
+
+    async def apply_status(self, obj: KubernetesObject) -> KubernetesObject:
+        """`status` alone, as `apply`; `obj` has nothing else beside its metadata."""
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        path = resource_of(obj).path(obj["metadata"].get("namespace", ""), obj["metadata"]["name"], "status")
+        return await self._object(Request("PATCH", path, query, obj, _APPLY))
+
+    async def create(self, obj: KubernetesObject) -> KubernetesObject:
+        """Conflict: there is one of that name."""
+        path = resource_of(obj).path(obj["metadata"].get("namespace", ""))
+        return await self._object(Request("POST", path, {"fieldManager": FIELD_MANAGER}, obj))
+
+    async def replace(self, obj: KubernetesObject) -> KubernetesObject:
+        """With the resource version that was read: Conflict if somebody was faster."""
+        path = resource_of(obj).path(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+        return await self._object(Request("PUT", path, {"fieldManager": FIELD_MANAGER}, obj))
+
+    async def merge(
+        self, resource: Resource, namespace: str, name: str, patch: KubernetesObject, subresource: str = ""
+    ) -> KubernetesObject:
+        """A JSON merge patch; with `metadata.resourceVersion` in it: Conflict if it is older."""
+        path = resource.path(namespace, name, subresource)
+        return await self._object(Request("PATCH", path, {"fieldManager": FIELD_MANAGER}, patch, _MERGE))
+
+    async def merge_exactly(
+        self, resource: Resource, namespace: str, name: str, uid: str, patch: KubernetesObject
+    ) -> KubernetesObject:
+        """A JSON merge patch of the object with this UID.
+
+        Raises Absent also when another object has its name by now.
+        """
+        found = await self.get(resource, namespace, name)
+        if found["metadata"]["uid"] != uid:
+            raise Absent(f"{resource.kind} {namespace}/{name} with UID {uid}: another one has its name")
+        seen = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        metadata = {**patch.get("metadata", {}), **seen}
+        return await self.merge(resource, namespace, name, {**patch, "metadata": metadata})
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, propagation: str = "Background"
+    ) -> None:
+        """`propagation`: `Background`, `Foreground`, or `Orphan` (what it owns stays). Conflict: it is another one."""
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid},
+            "propagationPolicy": propagation,
+        }
+        await self._transport.request(Request("DELETE", resource.path(namespace, name), {}, body))
+
+    async def scale(self, namespace: str, name: str, replicas: int, resource_version: str) -> None:
+        """Of a StatefulSet. Conflict: it is not what it was at that resource version."""
+        body = {
+            "apiVersion": "autoscaling/v1",
+            "kind": "Scale",
+            "metadata": {"name": name, "namespace": namespace, "resourceVersion": resource_version},
+            "spec": {"replicas": replicas},
+        }
+        path = STATEFUL_SET.path(namespace, name, "scale")
+        await self._transport.request(Request("PUT", path, {"fieldManager": FIELD_MANAGER}, body))
+
+    async def evict(self, namespace: str, pod: str, uid: str) -> None:
+        """TooManyRequests: the PodDisruptionBudget forbids it now. Conflict: it is another pod."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        await self._transport.request(Request("POST", POD.path(namespace, pod, "eviction"), {}, body))
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._transport.close)
+
+    async def _pages(
+        self, resource: Resource, namespace: str, labels: Mapping[str, str] | None, metadata_only: bool
+    ) -> Objects:
+        query = {"limit": str(_PAGE)}
+        if labels:
+            query["labelSelector"] = ",".join(f"{name}={value}" for name, value in labels.items())
+        accept = _METADATA_ONLY if metadata_only else "application/json"
+        found: Objects = []
+        while True:
+            page = await self._object(Request("GET", resource.path(namespace), dict(query), accept=accept))
+            found += page.get("items") or ()
+            proceed = (page.get("metadata") or {}).get("continue")
+            if not proceed:
+                return found
+            query["continue"] = proceed
+
+    async def _object(self, request: Request) -> dict[str, Any]:
+        answer: dict[str, Any] = await self._transport.request(request)
+        return answer
