@@ -40,7 +40,11 @@ class Desired:
     monitoring: Mapping[str, str] = field(default_factory=dict)
     """As `support`; applied last."""
     dynamic_config: Mapping[str, str] = field(default_factory=dict)
-    """Keys of `spec.config` that a running bookie takes without a restart; they do not count in `template_hash`."""
+    """Keys that a running bookie takes without a restart; they do not count in `template_hash`. Those that `spec.config`
+    does not name have their defaults here, so that a key that was taken out is put back."""
+    settings: str = ""
+    """`ConfigMap/name` of what a bookie takes at its next start without being restarted for it, `dynamic_config` among
+    it; also in `support`. While its hash differs there may be bookies that run with other values."""
     bookie_ids: Mapping[str, str] = field(default_factory=dict)
     """Bookie id by pod name, for every pod that there is or should be; for others see `bookie_id`."""
     bookie_id_suffix: str = ""

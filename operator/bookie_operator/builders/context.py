@@ -1,0 +1,33 @@
+"""What the builders know beside the cluster itself: the operator's settings, and what this Kubernetes has.
+
+Nothing of it but the image's repository reaches a pod's template, and the operator's version is not in it: another
+operator alone restarts no bookie.
+
+Threads: values without I/O, for any thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+CERT_MANAGER: Final = "cert-manager.io"
+PROMETHEUS_OPERATOR: Final = "monitoring.coreos.com"
+
+
+@dataclass(frozen=True)
+class BuildContext:
+    image_repository: str = "podkeeper"
+    """Image of the bookies without its tag; a registry may stand before it."""
+    api_groups: frozenset[str] = frozenset()
+    """API groups that this Kubernetes serves."""
+    operator_namespace: str = ""
+    """Whose pods may use the admin API; empty: pods of any namespace that are labelled as this operator."""
+
+    @property
+    def has_cert_manager(self) -> bool:
+        return CERT_MANAGER in self.api_groups
+
+    @property
+    def has_pod_monitors(self) -> bool:
+        return PROMETHEUS_OPERATOR in self.api_groups

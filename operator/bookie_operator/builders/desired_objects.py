@@ -1,0 +1,102 @@
+"""Everything that a cluster should consist of, as objects to apply.
+
+Invariants
+- Every object bears the cluster's labels and its own hash; all but claims and the identity Secret have the cluster as
+  their owner.
+- Names and hashes for the planner (`desired`) and objects for the executor come from the same build.
+
+Threads: values without I/O, for any thread. Nobody changes a manifest that stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bookie_operator.builders.hashing import Manifest, key_of, object_hash, stamped
+from bookie_operator.planner.desired import Desired, DesiredStatefulSet
+
+
+@dataclass(frozen=True)
+class BookieSet:
+    """One StatefulSet of bookies."""
+
+    manifest: Manifest
+    """With the replicas of `spec`."""
+    zone: str
+    """Empty: the cluster has no zones."""
+    replicas: int
+    template_hash: str
+    volume_sizes: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        return str(self.manifest["metadata"]["name"])
+
+
+@dataclass(frozen=True)
+class DesiredObjects:
+    """What `build` makes of a cluster."""
+
+    sets: tuple[BookieSet, ...]
+    support: tuple[Manifest, ...]
+    """In the order in which they are applied."""
+    metadata_job: Manifest
+    """Makes the cluster in the metadata service, if it is not there."""
+    destroy_job: Manifest
+    """Removes it from there."""
+    budgets: Mapping[int, Manifest]
+    """The PodDisruptionBudget for each number of evictions that it may allow; empty: there is none."""
+    autorecovery: Manifest | None
+    monitoring: tuple[Manifest, ...]
+    dynamic_config: Mapping[str, str]
+    settings: str
+    """`ConfigMap/name` of what bookies take at their next start; `support` has it."""
+    config_hash: str
+    bookie_ids: Mapping[str, str]
+    bookie_id_suffix: str
+
+    @property
+    def objects(self) -> Mapping[str, Manifest]:
+        """By `Kind/name`: all but the Job that destroys metadata; the budget as it is while all is well."""
+        found = [*self.support, self.metadata_job, *(each.manifest for each in self.sets)]
+        if self.budgets:
+            found.append(self.budgets[max(self.budgets)])
+        if self.autorecovery is not None:
+            found.append(self.autorecovery)
+        return {key_of(manifest): manifest for manifest in (*found, *self.monitoring)}
+
+    def stateful_set(self, name: str, replicas: int, live: Manifest | None = None) -> Manifest:
+        """The StatefulSet with so many replicas; raises KeyError if none of that name is desired.
+
+        `live`: what there is of it. Its claim templates are kept as they are, because no update may change them:
+        volumes grow by making the StatefulSet anew.
+        """
+        manifest = {each.name: each.manifest for each in self.sets}[name]
+        spec = {**manifest["spec"], "replicas": replicas}
+        if live is not None:
+            spec["volumeClaimTemplates"] = live["spec"]["volumeClaimTemplates"]
+        return stamped({**manifest, "spec": spec})
+
+    def desired(self) -> Desired:
+        """Names and hashes, for the planner."""
+        budget = self.budgets[max(self.budgets)] if self.budgets else None
+        return Desired(
+            stateful_sets=tuple(
+                DesiredStatefulSet(
+                    each.name, each.zone, each.replicas, each.template_hash, each.volume_sizes, self.config_hash
+                )
+                for each in self.sets
+            ),
+            support={key_of(manifest): object_hash(manifest) for manifest in self.support},
+            metadata_job=key_of(self.metadata_job),
+            budget=key_of(budget) if budget is not None else "",
+            budget_hashes={allowed: object_hash(manifest) for allowed, manifest in self.budgets.items()},
+            autorecovery=key_of(self.autorecovery) if self.autorecovery is not None else "",
+            autorecovery_hash=object_hash(self.autorecovery) if self.autorecovery is not None else "",
+            monitoring={key_of(manifest): object_hash(manifest) for manifest in self.monitoring},
+            dynamic_config=self.dynamic_config,
+            settings=self.settings,
+            bookie_ids=self.bookie_ids,
+            bookie_id_suffix=self.bookie_id_suffix,
+        )

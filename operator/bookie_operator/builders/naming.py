@@ -1,0 +1,115 @@
+"""Names of a cluster's objects, pods and bookies.
+
+Invariants
+- Every name is a DNS label of at most 63 characters for every cluster name of at most 40: a StatefulSet's is at most
+  52 long, because its pods bear a label of its name and a revision.
+- A name depends on the cluster's name and the zone's alone, never on their order or number.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+BOOKIE_PORT: Final = 3181
+GRPC_PORT: Final = 3182
+HTTP_PORT: Final = 8000
+METADATA_PORT: Final = 2281
+
+BOOKIE: Final = "bookie"
+AUTORECOVERY: Final = "autorecovery"
+METADATA: Final = "metadata"
+METADATA_INIT: Final = "metadata-init"
+METADATA_DESTROY: Final = "metadata-destroy"
+
+JOURNAL: Final = "journal"
+LEDGER: Final = "ledger"
+INDEX: Final = "index"
+
+_STATEFUL_SET_LENGTH: Final = 52
+_DIGITS: Final = 4
+_LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+
+
+def bookies(cluster: str) -> str:
+    """Headless Service, budget, NetworkPolicy, service account and, without zones, StatefulSet of the bookies."""
+    return f"{cluster}-bookie"
+
+
+def client_service(cluster: str) -> str:
+    return f"{cluster}-client"
+
+
+def autorecovery(cluster: str) -> str:
+    return f"{cluster}-autorecovery"
+
+
+def metadata(cluster: str) -> str:
+    return f"{cluster}-metadata"
+
+
+def metadata_init(cluster: str) -> str:
+    return f"{cluster}-metadata-init"
+
+
+def metadata_destroy(cluster: str) -> str:
+    return f"{cluster}-metadata-destroy"
+
+
+def identity(cluster: str) -> str:
+    return f"{cluster}-identity"
+
+
+def admin_token(cluster: str) -> str:
+    """Secret with the bearer token of the pods' admin API, under the key `token`."""
+    return f"{cluster}-admin-token"
+
+
+def config(cluster: str, config_hash: str) -> str:
+    return f"{cluster}-config-{config_hash[:10]}"
+
+
+def settings(cluster: str) -> str:
+    """ConfigMap of what a bookie takes at its next start without being restarted for it."""
+    return f"{cluster}-bookie-settings"
+
+
+def certificate(cluster: str) -> str:
+    """Certificate of cert-manager, and the Secret that it fills."""
+    return f"{cluster}-tls"
+
+
+def stateful_set(cluster: str, zone: str = "") -> str:
+    """`CLUSTER-bookie`, with zones `CLUSTER-bookie-ZONE`; a zone that makes no label or too long a name is cut, and
+    told apart by the digits of its hash."""
+    whole = f"{bookies(cluster)}-{zone}" if zone else bookies(cluster)
+    if len(whole) <= _STATEFUL_SET_LENGTH and _LABEL.fullmatch(whole):
+        return whole
+    digits = hashlib.sha256(zone.encode()).hexdigest()[:_DIGITS]
+    room = _STATEFUL_SET_LENGTH - len(bookies(cluster)) - len(digits) - 2
+    start = re.sub(r"[^a-z0-9]+", "-", zone.lower()).strip("-")[: max(room, 0)].strip("-")
+    return "-".join(part for part in (bookies(cluster), start, digits) if part)
+
+
+def pod(set_name: str, ordinal: int) -> str:
+    return f"{set_name}-{ordinal}"
+
+
+def bookie_host_suffix(cluster: str, namespace: str) -> str:
+    """What follows the pod's name in the host name of a bookie; the search path of every pod completes it."""
+    return f".{bookies(cluster)}.{namespace}.svc"
+
+
+def bookie_id_suffix(cluster: str, namespace: str) -> str:
+    return f"{bookie_host_suffix(cluster, namespace)}:{BOOKIE_PORT}"
+
+
+def claim_template(kind: str, index: int) -> str:
+    return f"{kind}-{index}"
+
+
+def claim(kind: str, index: int, pod_name: str) -> str:
+    return f"{claim_template(kind, index)}-{pod_name}"
