@@ -43,6 +43,7 @@ class OperationType(StrEnum):
     ROLLOUT = "Rollout"
     EXPAND = "Expand"
     REPLACE = "Replace"
+    AUDIT = "Audit"
     DELETE = "Delete"
 
 
@@ -88,6 +89,8 @@ class FinishedOperation(StatusModel):
     """`Done`, `Cancelled` or `Failed`."""
     message: Message = ""
     """How it ended."""
+    task: Words = ""
+    """Name of the BookieTask that asked for it."""
 
 
 class BookieState(StrEnum):

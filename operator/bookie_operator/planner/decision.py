@@ -170,6 +170,16 @@ class ReleaseFinalizer:
 
 
 @dataclass(frozen=True)
+class RecordState:
+    """Write to `status` what was found, and do nothing else: `operations.after` tells the status."""
+
+    instance_id: str = ""
+    """Empty: as it was. It is written once."""
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    """Of StatefulSets, added to `recorded_replicas`."""
+
+
+@dataclass(frozen=True)
 class UpdateTask:
     name: str
     uid: str
@@ -199,6 +209,7 @@ Action = (
     | SetDynamicConfig
     | DestroyMetadata
     | ReleaseFinalizer
+    | RecordState
     | UpdateTask
 )
 

@@ -21,10 +21,21 @@ from bookie_operator.crds.cluster_status import (
     Operation,
     OperationType,
 )
-from bookie_operator.planner.decision import Act, CreateStatefulSet, Decision, Finish, Record, ScaleStatefulSet, Wait
+from bookie_operator.planner.decision import (
+    Act,
+    CreateStatefulSet,
+    Decision,
+    Finish,
+    Record,
+    RecordState,
+    ScaleStatefulSet,
+    Wait,
+)
 from bookie_operator.world.model import World
 
 HISTORY_LENGTH: Final = 10
+TASK: Final = "task"
+"""Key of `saved`: name of the BookieTask that asked for the operation."""
 _REPLICAS_KEY: Final = "replicas/"
 
 
@@ -168,6 +179,9 @@ def after(status: BookieClusterStatus, decision: Decision, now: float) -> Bookie
                 changes["recorded_replicas"] = {**status.recorded_replicas, action.name: action.after}
             elif isinstance(action, CreateStatefulSet):
                 changes["recorded_replicas"] = {**status.recorded_replicas, action.name: action.replicas}
+            elif isinstance(action, RecordState):
+                changes["recorded_replicas"] = {**status.recorded_replicas, **action.replicas}
+                changes["instance_id"] = status.instance_id or action.instance_id
             return status.model_copy(update=changes) if changes else status
         case Wait(operation=operation) if operation is not None:
             return status.model_copy(update={"operation": operation})
@@ -185,4 +199,5 @@ def _over(decision: Finish, now: float) -> FinishedOperation:
         finished_at=written(now),
         outcome=decision.outcome,
         message=decision.message,
+        task=operation.saved.get(TASK, ""),
     )

@@ -52,6 +52,8 @@ class StatefulSetView:
     volume_sizes: Mapping[str, str]
     """Size in the claim templates, by kind of volume (`journal`, `ledger`, `index`)."""
     deleting: bool = False
+    config_maps: frozenset[str] = frozenset()
+    """Names of the ConfigMaps that its template uses."""
 
     @property
     def settled(self) -> bool:
@@ -95,6 +97,8 @@ class PodView:
     owner_uid: str = ""
     """UID of its StatefulSet; empty: it is an orphan."""
     restarts: int = 0
+    config_maps: frozenset[str] = frozenset()
+    """Names of the ConfigMaps that it uses; empty: could not be told."""
 
 
 class ResizeState(StrEnum):
@@ -147,6 +151,8 @@ class BookieFacts:
     total_bytes: int
     used_percent: float
     """Of its fullest ledger directory."""
+    config: Mapping[str, str] | None = None
+    """Keys of its configuration that somebody set, as it runs with them; None: it did not tell."""
 
     @property
     def free_bytes(self) -> int:
@@ -287,6 +293,12 @@ class World:
     metadata_job: str = ""
     """Of the Job that initialises the metadata: empty (there is none), `Running`, `Complete`, `Failed`."""
     metadata_job_message: str = ""
+    metadata_job_finished_at: float | None = None
+    """When it ended, completed or failed; seconds since 1970."""
+    metadata_instance_id: str = ""
+    """Instance id that the Job found or made; empty: it did not tell (yet)."""
+    cleanup_job: str = ""
+    """Of the Job that removes the metadata, as `metadata_job`."""
     identity: Mapping[str, str] | None = None
     """Content of the identity Secret: `instanceId`, `replicas`...; None: there is none."""
     expandable: Mapping[str, bool] | None = None
@@ -309,3 +321,5 @@ class World:
     """Of the validation in the loop: field, what is wrong, remedy."""
     autorecovery_ready: int = 0
     autorecovery_replicas: int = 0
+    autorecovery_pods: int = 0
+    """Its pods that there are, also those that are being stopped."""

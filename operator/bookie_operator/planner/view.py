@@ -1,0 +1,114 @@
+"""What a snapshot says, in the words of the flows.
+
+Invariants
+- Names of pods and ordinals are told apart as integers, never as text.
+- "Could not tell" is never a yes: each answer here is false then, or None where the caller has to know.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bookie_operator.crds.cluster_spec import BootstrapMode
+from bookie_operator.planner.desired import Desired
+from bookie_operator.world.model import ClaimView, ClusterFacts, PodView, StatefulSetView, World
+
+VOLUMES = frozenset({"journal", "ledger", "index"})
+
+
+def stateful_set(world: World, name: str) -> StatefulSetView | None:
+    return next((one for one in world.stateful_sets if one.name == name), None)
+
+
+def pod(world: World, name: str) -> PodView | None:
+    return next((one for one in world.pods if one.name == name), None)
+
+
+def pod_name(stateful_set_name: str, ordinal: int) -> str:
+    return f"{stateful_set_name}-{ordinal}"
+
+
+def set_of(bookie: str) -> str:
+    """Name of the StatefulSet that a pod of this name belongs to."""
+    return bookie.rpartition("-")[0]
+
+
+def ordinal_of(bookie: str) -> int:
+    """Raises ValueError if it is no pod's name."""
+    return int(bookie.rpartition("-")[2])
+
+
+def expected_pods(world: World) -> Iterator[str]:
+    """Names of the pods that the StatefulSets stand for."""
+    for one in world.stateful_sets:
+        yield from (pod_name(one.name, ordinal) for ordinal in range(one.replicas))
+
+
+def claims(world: World) -> tuple[ClaimView, ...]:
+    """Of bookies: others, such as the embedded metadata service's, are left alone."""
+    return tuple(one for one in world.claims if one.volume in VOLUMES)
+
+
+def claims_of(world: World, bookie: str) -> tuple[ClaimView, ...]:
+    return tuple(one for one in claims(world) if one.bookie == bookie)
+
+
+def unsettled(world: World) -> StatefulSetView | None:
+    """A StatefulSet whose controller has not caught up (I10)."""
+    return next((one for one in world.stateful_sets if not one.settled), None)
+
+
+def away(world: World, desired: Desired) -> tuple[str, ...]:
+    """Bookies that should serve and do not, or of which nobody can tell; a read-only one serves."""
+    registered = world.facts.registered if world.facts is not None else frozenset()
+    return tuple(name for name in expected_pods(world) if not _serves(world, desired, name, registered))
+
+
+def _serves(world: World, desired: Desired, name: str, registered: frozenset[str]) -> bool:
+    found = pod(world, name)
+    return found is not None and found.ready and not found.deleting and desired.bookie_id(name) in registered
+
+
+def fully_replicated(world: World) -> bool | None:
+    """Whether every ledger has all its copies, as far as an audit that somebody made can tell; None: nobody knows.
+
+    Without auto-recovery of the operator's own the marks alone count: nobody has to audit then.
+    """
+    facts = world.facts
+    if facts is None:
+        return None
+    if facts.under_replicated > 0:
+        return False
+    if world.cluster.spec.autorecovery.enabled and not audited(facts):
+        return None
+    return True
+
+
+def audited(facts: ClusterFacts, since: float = 0.0) -> bool:
+    """Whether an auditor is there and began a complete audit after `since`."""
+    return facts.auditor is not None and facts.last_audit is not None and facts.last_audit > since
+
+
+def instance_id(world: World) -> str:
+    """Of this cluster: as recorded, else as a live process or the metadata job told; empty: unknown."""
+    if world.cluster.status.instance_id:
+        return world.cluster.status.instance_id
+    if world.facts is not None and world.facts.instance_id:
+        return world.facts.instance_id
+    return world.metadata_instance_id
+
+
+def is_new(world: World) -> bool:
+    """Nothing of it was ever made: no StatefulSet is there or was recorded."""
+    return not world.stateful_sets and not world.cluster.status.recorded_replicas
+
+
+def adopts(world: World) -> bool:
+    return world.cluster.spec.bootstrap.mode is BootstrapMode.ADOPT
+
+
+def deletable_uid(world: World, key: str) -> str | None:
+    """UID of an object of the operator's own making; None: it is not there."""
+    return world.object_uids.get(key)
