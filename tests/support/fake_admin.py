@@ -13,6 +13,7 @@ from bookie_pod.storage.integrity.scrub import ScrubState
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from tests.support.fake_decommission import FakeDecommissionPort
+from tests.support.fake_facts import FakeFactsPort
 
 
 def gc_state(**changes: object) -> GcState:
@@ -266,6 +267,7 @@ class FakeAdmin:
     settings: FakeSettingsPort = field(default_factory=FakeSettingsPort)
     decommission: FakeDecommissionPort = field(default_factory=FakeDecommissionPort)
     auto_recovery: FakeAutoRecoveryPort = field(default_factory=FakeAutoRecoveryPort)
+    facts: FakeFactsPort = field(default_factory=FakeFactsPort)
 
     @property
     def ports(self) -> AdminPorts:
@@ -278,4 +280,5 @@ class FakeAdmin:
             self.settings,
             self.decommission,
             self.auto_recovery,
+            self.facts,
         )

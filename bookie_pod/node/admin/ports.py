@@ -17,6 +17,7 @@ from bookie_pod.node.admin.client import AdminClient
 from bookie_pod.node.admin.cluster_view import ClusterView
 from bookie_pod.node.admin.collectors import Collectors
 from bookie_pod.node.admin.decommission import Decommissions
+from bookie_pod.node.admin.facts import FactsView
 from bookie_pod.node.admin.index_compaction import IndexCompactions
 from bookie_pod.node.admin.integrity import IntegrityView
 from bookie_pod.node.admin.ledgers import ClusterLedgers
@@ -103,6 +104,7 @@ class Administration:
             settings,
             self._decommissions,
             AutoRecoveryView(bookie.metadata, bookie.find_auto_recovery),
+            FactsView(bookie.metadata, bookie.config),
         )
 
     async def stop(self) -> None:

@@ -13,6 +13,7 @@ from bookie_pod.node.admin.autorecovery import AutoRecoveryView
 from bookie_pod.node.admin.client import AdminClient
 from bookie_pod.node.admin.cluster_view import ClusterView
 from bookie_pod.node.admin.decommission import Decommissions
+from bookie_pod.node.admin.facts import FactsView
 from bookie_pod.node.admin.ledgers import ClusterLedgers
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_protocol.errors import Refused
@@ -40,6 +41,7 @@ class ProcessAdministration:
             ledgers=ClusterLedgers(self._client),
             decommission=self._decommissions,
             auto_recovery=AutoRecoveryView(metadata, find),
+            facts=FactsView(metadata, config),
         )
 
     async def stop(self) -> None:

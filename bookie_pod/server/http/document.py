@@ -26,7 +26,9 @@ document at `/openapi.json`.
 The server listens on `httpServerPort` (8000; Apache BookKeeper's code says 8080, its charts and runbooks 8000). Paths,
 methods, parameters and answers are Apache BookKeeper's; what only Podkeeper has is marked *own*. The paths of
 auto-recovery (`/api/v1/autorecovery/...`) speak of the whole cluster through the metadata service, so any bookie
-answers them alike; only `process` speaks of the process that is asked.
+answers them alike; only `process` speaks of the process that is asked. A process of its own for auto-recovery
+(`bookie autorecovery`) serves what is about the cluster too: everything under `/api/v1/autorecovery`, `/api/v1/cluster`
+and `/api/v1/ledger`, and of `/api/v1/bookie` the lists of bookies, `cluster_info` and `cookie`.
 
     curl -X PUT http://bookie-0:8000/api/v1/bookie/gc
     curl http://bookie-0:8000/api/v1/bookie/gc_details

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from bookie_pod.server.http.admin.autorecovery_port import AutoRecoveryPort
 from bookie_pod.server.http.admin.decommission_port import DecommissionPort
+from bookie_pod.server.http.admin.facts_port import FactsPort
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import Forecast, GcState, LogReport
 from bookie_pod.storage.integrity.scrub import ScrubState
@@ -208,3 +209,4 @@ class AdminPorts:
     settings: SettingsPort
     decommission: DecommissionPort
     auto_recovery: AutoRecoveryPort
+    facts: FactsPort

@@ -9,6 +9,7 @@ from bookie_pod.server.http.admin import (
     bookie,
     cluster,
     decommission,
+    facts,
     gc_control,
     gc_logs,
     gc_state,
@@ -22,6 +23,7 @@ CLUSTER: Final = (
     *ledgers.RESOURCES,
     *decommission.RESOURCES,
     *autorecovery.RESOURCES,
+    *facts.RESOURCES,
 )
 """What is about the cluster, and not about one bookie: a process without a bookie serves these."""
 

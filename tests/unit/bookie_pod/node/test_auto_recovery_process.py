@@ -14,9 +14,26 @@ from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataUnava
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from bookie_protocol.metadata_service.interface import SessionState
+from tests.support.bookie_process import free_port
+from tests.support.http_answers import ask
 from tests.support.until import until
 
 QUIET = {"httpServerEnabled": "false", "prometheusStatsHttpEnable": "false", "zkTimeout": "2000"}
+
+OF_THE_CLUSTER = {
+    "cluster/state": 200,
+    "autorecovery/decommission/proof?bookie_id=b:1": 200,
+    "autorecovery/decommission/plan?bookie_id=b:1": 200,
+    "autorecovery/decommission/progress?bookie_id=b:1": 404,
+    "autorecovery/safety_check?bookies=b:1": 200,
+    "autorecovery/lost_bookie_recovery_delay": 200,
+    "bookie/list_bookies?type=ro": 200,
+    "bookie/cluster_info": 200,
+    "bookie/cookie?bookie_id=b:1": 200,
+    "bookie/info": 404,
+    "config/server_config": 404,
+}
+"""What is asked of it, and the status of the answer: nothing of a bookie."""
 
 
 class Watched:
@@ -102,6 +119,43 @@ async def test_from_start_to_stop(tmp_path: Path) -> None:
         assert running.cancelled()
         assert await service.auditor_election.current_auditor() is None
         assert process.unready_reason() == "stopping"
+        await service.close()
+    finally:
+        await server.stop()
+        await owner.close()
+
+
+async def test_it_serves_what_is_about_the_cluster(tmp_path: Path) -> None:
+    """While every bookie is down, facts come from here."""
+    owner = await EmbeddedOwner.open(str(tmp_path))
+    server = EmbeddedMetadataServer(owner, "127.0.0.1", 0)
+    await server.start()
+    port = free_port()
+    keys = {
+        "metadataServiceUri": server.uri(),
+        "zkTimeout": "4000",
+        "httpServerHost": "127.0.0.1",
+        "httpServerPort": str(port),
+    }
+    config = load_config(environ={}, overrides=keys)
+    try:
+        service = await auto_recovery_process.open_metadata(config.metadata, server.uri())
+        instance_id = await service.cluster.initialize()
+        await service.cookies.create("b:1", b"of a bookie that is down")
+        process = AutoRecoveryProcess(config)
+        running = asyncio.create_task(process.run())
+        await until(lambda: process.unready_reason() is None, 20)
+        found = {path: await ask(port, f"/api/v1/{path}") for path in OF_THE_CLUSTER}
+        assert {path: answer.status for path, answer in found.items()} == OF_THE_CLUSTER
+        state = found["cluster/state"].json
+        assert (state["instanceId"], state["writable"], state["cookies"]) == (instance_id, [], ["b:1"])
+        proof = found["autorecovery/decommission/proof?bookie_id=b:1"].json
+        assert (proof["ledgers"], proof["marks"], proof["registered"]) == (0, 0, False)
+        assert found["bookie/cookie?bookie_id=b:1"].body == "of a bookie that is down"
+        assert (await ask(port, "/api/v1/bookie/cookie?bookie_id=b:1", "DELETE")).status == 200
+        assert (await ask(port, "/api/v1/cluster/state")).json["cookies"] == []
+        running.cancel()
+        await asyncio.wait({running})
         await service.close()
     finally:
         await server.stop()

@@ -1,0 +1,104 @@
+"""`FactsPort`: facts about the cluster, read from the metadata service for each answer.
+
+Invariants
+- Nothing is remembered between two answers, and nothing is guessed: what cannot be read is raised.
+- Two listings at once share nothing; at most `MAX_LISTINGS` run, and others wait for their turn.
+- Memory: the ids of the bookies; of ledgers only counts, but for those that name the bookie which a proof is about.
+
+Threads: event loop.
+
+Sources: reference auto-recovery, sections 8 and 13; metadata layout, sections 4 to 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from heapq import nsmallest
+from typing import Final
+
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.server.http.admin.facts_port import ClusterFacts, DrainProof
+from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
+
+MAX_LISTINGS: Final = 2
+_SHOWN: Final = 20
+
+
+class FactsView:
+    """The code of auto-recovery is loaded by the first who needs it."""
+
+    def __init__(self, service: MetadataService, config: BookieConfig) -> None:
+        self._service = service
+        self._config = config
+        self._places = asyncio.Semaphore(MAX_LISTINGS)
+
+    async def cluster(self) -> ClusterFacts:
+        from bookie_pod.autorecovery.auditor.replicas_check import NO_COPY
+        from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check
+
+        marks, records = self._service.under_replication, AuditRecords(self._service)
+        # Records are read in step with all writes before (`sync`), and so is what this session reads after them.
+        audit = (await records.read(Check.BOOKIES)).last
+        replicas = (await records.read(Check.REPLICAS)).last
+        instance_id = await self._instance_id()
+        writable, read_only, cookies = [
+            sorted((await self._service.bookies.list(group)).bookies)
+            for group in (BookieGroup.WRITABLE, BookieGroup.READ_ONLY, BookieGroup.ALL)
+        ]
+        delay = await marks.lost_bookie_recovery_delay()
+        return ClusterFacts(
+            instance_id=instance_id,
+            writable=writable,
+            read_only=read_only,
+            cookies=cookies,
+            under_replicated=await self._count_marks(),
+            auditor=await self._service.auditor_election.current_auditor(),
+            last_audit_ms=audit.started_ms if audit is not None else None,
+            autorecovery_enabled=await marks.is_enabled(),
+            lost_bookie_recovery_delay_seconds=(
+                delay if delay is not None else self._config.auto_recovery.lost_bookie_recovery_delay_s
+            ),
+            unrecoverable=replicas.counts.get(NO_COPY, 0) if replicas is not None else None,
+        )
+
+    async def proof(self, bookie_id: str) -> DrainProof:
+        from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check
+        from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
+        from bookie_pod.autorecovery.decommission.store import now_ms
+        from bookie_pod.autorecovery.decommission.survey import survey
+
+        async with self._places:
+            begun_ms = now_ms()
+            audit = (await AuditRecords(self._service).read(Check.BOOKIES)).last  # first: see above
+            instance_id = await self._instance_id()
+            before = await presence_of(self._service, bookie_id)
+            found = await survey(self._service, bookie_id)
+            after = await presence_of(self._service, bookie_id)
+        return DrainProof(
+            bookie_id=bookie_id,
+            ledgers=len(found.ledgers),
+            open_ledgers=found.open_ledgers,
+            marks=len(found.marks),
+            first_ledgers=nsmallest(_SHOWN, found.left()),
+            registered=before is not Presence.ABSENT or after is not Presence.ABSENT,
+            auditor=await self._service.auditor_election.current_auditor(),
+            last_audit_ms=audit.started_ms if audit is not None else None,
+            instance_id=instance_id,
+            ledgers_seen=found.ledgers_seen,
+            begun_ms=begun_ms,
+        )
+
+    async def _instance_id(self) -> str:
+        found = await self._service.cluster.instance_id()
+        if not found:
+            raise MetadataDamaged("the cluster has no instance id, so nobody can tell which one it is")
+        return found
+
+    async def _count_marks(self) -> int:
+        count = 0
+        async with aclosing(self._service.under_replication.list()) as marks:  # type: ignore[type-var]
+            async for _ in marks:
+                count += 1
+        return count

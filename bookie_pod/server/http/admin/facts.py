@@ -1,0 +1,63 @@
+"""Facts by which an operator decides: the state of the cluster, and whether a bookie is needed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_pod.server.http.admin.facts_port import ClusterFacts, DrainProof
+from bookie_pod.server.http.api.call import Call
+from bookie_pod.server.http.api.context import Context
+from bookie_pod.server.http.api.replies import Json, Reply, Text
+from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
+from bookie_protocol.errors import BadRequest
+from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
+
+_STATE_S: Final = 120.0
+"""Seconds for what counts every mark."""
+_LISTING_S: Final = 600.0
+"""Seconds for what lists every ledger of the cluster."""
+_UNKNOWN: Final = Answer("It cannot be told now, and why.", 503)
+
+
+async def _cluster(context: Context, call: Call) -> Reply:
+    return Json(await context.admin.facts.cluster())
+
+
+async def _proof(context: Context, call: Call) -> Reply:
+    bookie_id = call.parameters["bookie_id"]
+    if not is_readable_bookie_id(bookie_id):
+        raise BadRequest(f"bookie_id must be a bookie id, not {str(bookie_id)[:100]!r}")
+    return Json(await context.admin.facts.proof(bookie_id))
+
+
+RESOURCES: Final = (
+    Resource(
+        "/api/v1/cluster/state",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                "The cluster as the metadata service knows it, read now",
+                _cluster,
+                (Answer("The facts.", type=ClusterFacts), _UNKNOWN),
+                timeout_s=_STATE_S,
+            ),
+        ),
+    ),
+    Resource(
+        "/api/v1/autorecovery/decommission/proof",
+        Group.ADMIN,
+        (
+            Operation(
+                "GET",
+                "Whether any ledger, or any mark of an under-replicated one, names a bookie: a full listing made now",
+                _proof,
+                (Answer("What was found.", type=DrainProof), _UNKNOWN),
+                parameters=(
+                    Parameter("bookie_id", Kind.TEXT, "The bookie.", missing=Text("No bookie_id is given.", 400)),
+                ),
+                timeout_s=_LISTING_S,
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,65 @@
+"""Facts for an operator over HTTP: their members, and that what cannot be read is an error and no number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
+from tests.support.fake_facts import FACTS
+from tests.unit.bookie_pod.server.http.admin.conftest import Served
+
+PROOF = "autorecovery/decommission/proof?bookie_id="
+
+
+async def test_the_state_of_the_cluster(served: Served) -> None:
+    answer = await served.get("cluster/state")
+    assert (answer.status, answer.json) == (
+        200,
+        {
+            "instanceId": "i-1",
+            "writable": ["a:1", "b:1"],
+            "readOnly": ["c:1"],
+            "cookies": ["a:1", "b:1", "c:1", "d:1"],
+            "underReplicated": 7,
+            "auditor": "a:1",
+            "lastAuditMs": 1_700_000_000_000,
+            "autorecoveryEnabled": True,
+            "lostBookieRecoveryDelaySeconds": 300,
+            "unrecoverable": 0,
+        },
+    )
+
+
+async def test_what_nobody_did_yet_is_null(served: Served) -> None:
+    served.admin.facts.found = replace(FACTS, auditor=None, last_audit_ms=None, unrecoverable=None)
+    found = (await served.get("cluster/state")).json
+    assert (found["auditor"], found["lastAuditMs"], found["unrecoverable"]) == (None, None, None)
+
+
+async def test_a_proof(served: Served) -> None:
+    answer = await served.get(PROOF + "d:1")
+    assert answer.status == 200
+    assert {name: answer.json[name] for name in ("bookieId", "ledgers", "marks", "registered", "instanceId")} == {
+        "bookieId": "d:1",
+        "ledgers": 0,
+        "marks": 0,
+        "registered": False,
+        "instanceId": "i-1",
+    }
+    assert (answer.json["auditor"], answer.json["lastAuditMs"]) == ("a:1", 1_700_000_000_000)
+
+
+@pytest.mark.parametrize("path", ["cluster/state", PROOF + "d:1"])
+@pytest.mark.parametrize("fault", [MetadataUnavailable("no session"), MetadataDamaged("ledger 7 cannot be read")])
+async def test_what_cannot_be_read_is_an_error(served: Served, path: str, fault: Exception) -> None:
+    served.admin.facts.fault = fault
+    answer = await served.get(path)
+    assert (answer.status, answer.body) == (503, str(fault))
+
+
+async def test_a_proof_is_about_a_bookie(served: Served) -> None:
+    assert (await served.get("autorecovery/decommission/proof")).status == 400
+    assert (await served.get(PROOF + "a/b")).status == 400
+    assert served.admin.facts.asked == []
