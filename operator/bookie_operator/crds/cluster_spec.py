@@ -237,7 +237,7 @@ class BootstrapMode(StrEnum):
 
 
 class Bootstrap(Model):
-    """How the cluster came to be; it cannot be changed."""
+    """How the cluster came to be; it cannot be changed once the cluster exists."""
 
     mode: BootstrapMode = BootstrapMode.NEW
     """`Adopt`: take over the volumes and the metadata of a cluster of this name that was deleted."""

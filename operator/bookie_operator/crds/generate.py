@@ -1,0 +1,67 @@
+"""Writes what is made of the typed sources: the definitions in `crds/` and the page `docs/bookiecluster.md`.
+
+    python -m bookie_operator.crds.generate            write them
+    python -m bookie_operator.crds.generate --check    exit code 1 if a file is not as it would be written
+
+To be run in a work tree; a test does the same as `--check`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from bookie_operator.crds.definitions import KINDS, definition
+from bookie_operator.crds.reference import reference_page
+
+ROOT: Final = Path(__file__).parents[3]
+_HEADER: Final = "# Generated: edit operator/bookie_operator/crds/ and run `python -m bookie_operator.crds.generate`.\n"
+
+
+class _Plain(yaml.SafeDumper):
+    """Without anchors, which Helm and readers do not want; list items are indented, as in most manifests."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def generated() -> dict[str, str]:
+    """Content by path below the root of the work tree."""
+    files = {
+        f"crds/{kind.crd_name}.yaml": _HEADER
+        + yaml.dump(definition(kind), Dumper=_Plain, sort_keys=False, width=120, allow_unicode=True)
+        for kind in KINDS
+    }
+    files["docs/bookiecluster.md"] = reference_page()
+    return files
+
+
+def main(arguments: Sequence[str]) -> int:
+    stale = [path for path, content in generated().items() if _present(path) != content]
+    if "--check" in arguments:
+        for path in stale:
+            print(f"{path} is not as it is generated: run `python -m bookie_operator.crds.generate`", file=sys.stderr)
+        return 1 if stale else 0
+    for path in stale:
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / path).write_text(generated()[path], encoding="utf-8")
+        print(f"written: {path}")
+    return 0
+
+
+def _present(path: str) -> str | None:
+    try:
+        return (ROOT / path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,251 @@
+"""Rules that the API server judges a resource by before it stores it: CEL, with the message that a user sees.
+
+A rule stands here when it can be judged by the resource alone and no honest change ever has to break it. What depends
+on the world, and a downgrade, is judged in the loop (`validation`): a refused apply breaks the sync of a GitOps tool, a
+condition does not.
+
+Invariants
+- Each message says what is wrong and what to do.
+- A rule that compares with the object as it was stands on a node that is always there: the API server skips it where
+  a field was added or removed. `has` of both sides stands in its place.
+- What cannot be changed later may be changed until the cluster exists (`status.instanceId`), so that a mistake in the
+  first try is not for ever.
+
+Source: Kubernetes documentation, CustomResourceDefinition, "Validation rules"; reference operator page, section 5.5.
+
+Threads: values, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from bookie_operator.crds.config_keys import RESERVED
+from bookie_operator.crds.rule import Rule
+
+MAX_NAME: Final = 40
+MAX_NAME_AND_ZONE: Final = 44
+"""`NAME-bookie-ZONE-HASH` is a label of pods: at most 63 characters."""
+VERSION_PATTERN: Final = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$"
+ZONE_PATTERN: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+INTERVAL_PATTERN: Final = "^[0-9]{1,9}(ms|s|m|h)$"
+URI_PATTERN: Final = r"^zk(\\+[a-z]+)?://[^/\\s]+$"
+_EXISTS: Final = "has(self.status) && has(self.status.instanceId) && size(self.status.instanceId) > 0"
+_KEYS: Final = "[" + ", ".join(f"'{key}'" for key in RESERVED) + "]"
+
+
+def _volume(kind: str) -> Iterator[Rule]:
+    path = f"spec.storage.{kind}"
+    yield Rule(
+        path,
+        "isQuantity(self.size) && quantity(self.size).isGreaterThan(quantity('0'))",
+        "must be an amount of bytes as Kubernetes writes it, above 0: for example 100Gi",
+        field="size",
+    )
+    yield Rule(
+        path,
+        "has(self.storageClassName) == has(oldSelf.storageClassName) && "
+        "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
+        "the storage class of volumes that exist cannot be changed: put the old one back; to move to another class, "
+        "make a new cluster with it, or recreate the volumes bookie by bookie with BookieTask Replace",
+    )
+    yield Rule(
+        path,
+        "self.volumes == oldSelf.volumes",
+        "the number of volumes of a bookie cannot be changed: put the old one back, and grow `size` instead",
+        field="volumes",
+    )
+
+
+def _growth(kind: str) -> Rule:
+    size, old = f"self.spec.storage.{kind}.size", f"oldSelf.spec.storage.{kind}.size"
+    actual = f"self.status.storage.{kind}.smallestActual"
+    optional = "" if kind != "index" else "!has(self.spec.storage.index) || !has(oldSelf.spec.storage.index) || "
+    return Rule(
+        "",
+        f"{optional}!isQuantity({size}) || !isQuantity({old}) || quantity({size}).compareTo(quantity({old})) >= 0 || "
+        f"(has(self.status) && has(self.status.storage) && has(self.status.storage.{kind}) && has({actual}) && "
+        f"isQuantity({actual}) && quantity({size}).compareTo(quantity({actual})) >= 0)",
+        "volumes cannot shrink: put a size back that is at least as large as the volumes are now",
+        field=f"spec.storage.{kind}.size",
+    )
+
+
+def _disruptions(field: str) -> Rule:
+    return Rule(
+        "spec",
+        f"self.{field} == 1 || self.{field} < self.durability.ackQuorum",
+        "must be 1, or less than durability.ackQuorum: an acknowledged entry may be on that many bookies only",
+        field=field,
+    )
+
+
+CLUSTER_RULES: Final[tuple[Rule, ...]] = (
+    Rule(
+        "",
+        f"size(self.metadata.name) <= {MAX_NAME}",
+        f"metadata.name: at most {MAX_NAME} characters, because names and labels of pods are made of it; "
+        "choose a shorter name",
+    ),
+    Rule(
+        "",
+        f"self.metadata.name.matches('{NAME_PATTERN}')",
+        "metadata.name: must begin with a letter and hold lower-case letters, digits and dashes only, because "
+        "Services are named after it; choose another name",
+    ),
+    Rule(
+        "",
+        f"self.spec.placement.zones.all(z, size(self.metadata.name) + size(z.name) <= {MAX_NAME_AND_ZONE})",
+        f"spec.placement.zones: name of the cluster and name of a zone together have at most {MAX_NAME_AND_ZONE} "
+        "characters; choose a shorter name for the cluster",
+    ),
+    Rule(
+        "",
+        f"!({_EXISTS}) || self.spec.metadataService == oldSelf.spec.metadataService",
+        "cannot be changed once the cluster exists: its ledgers are listed there; put it back, or make a new cluster",
+        field="spec.metadataService",
+    ),
+    Rule(
+        "",
+        f"!({_EXISTS}) || self.spec.bootstrap == oldSelf.spec.bootstrap",
+        "cannot be changed once the cluster exists; put it back",
+        field="spec.bootstrap",
+    ),
+    *(_growth(kind) for kind in ("journal", "ledger", "index")),
+    Rule(
+        "spec",
+        f"self.version.matches('{VERSION_PATTERN}')",
+        "must be a version such as 1.2.3: letters, digits, dots, dashes and underscores",
+        field="version",
+    ),
+    Rule(
+        "spec",
+        "self.replicas >= self.durability.ensembleSize",
+        "fewer bookies than durability.ensembleSize: no ledger could be written; raise replicas or lower ensembleSize",
+        expression="'must be at least durability.ensembleSize (' + string(self.durability.ensembleSize) + '), else no "
+        "ledger could be written; raise replicas or lower ensembleSize'",
+        field="replicas",
+    ),
+    _disruptions("update.maxUnavailable"),
+    _disruptions("disruption.maxUnavailable"),
+    Rule(
+        "spec",
+        "self.placement.zones.all(z, !has(z.replicas)) || "
+        "(self.placement.zones.all(z, has(z.replicas)) && "
+        "self.placement.zones.map(z, z.replicas).sum() == self.replicas)",
+        "give replicas for every zone, adding up to spec.replicas, or for none (they are spread evenly then)",
+        field="placement.zones",
+    ),
+    Rule(
+        "spec",
+        "self.placement.minZonesPerWriteQuorum <= self.durability.writeQuorum",
+        "must not exceed durability.writeQuorum: an entry has no more copies than that",
+        field="placement.minZonesPerWriteQuorum",
+    ),
+    Rule(
+        "spec.placement",
+        "self.minZonesPerWriteQuorum == 1 || self.minZonesPerWriteQuorum <= size(self.zones)",
+        "more zones than placement.zones lists; list more zones or lower it",
+        field="minZonesPerWriteQuorum",
+    ),
+    Rule(
+        "spec.placement",
+        "(size(self.zones) >= 2) == (size(oldSelf.zones) >= 2)",
+        "a cluster with fewer than two zones cannot get zones, nor lose them: bookies are named after their zone; put "
+        "them back, or make a new cluster",
+        field="zones",
+    ),
+    Rule(
+        "spec.placement",
+        "size(oldSelf.zones) < 2 || oldSelf.zones.all(o, (has(o.replicas) && o.replicas == 0) || "
+        "self.zones.exists(n, n.name == o.name))",
+        "a zone with bookies cannot be removed: put it back with replicas: 0, and remove it when its bookies are gone",
+        field="zones",
+    ),
+    Rule(
+        "spec.placement.zones[]",
+        f"self.name.matches('{ZONE_PATTERN}')",
+        "must hold lower-case letters, digits and dashes only, because StatefulSets are named after it; label the "
+        "nodes so, and name the label in placement.zoneTopologyKey",
+        field="name",
+    ),
+    Rule(
+        "spec.metadataService",
+        f"self.type != 'External' || self.uri.matches('{URI_PATTERN}')",
+        "an external metadata service needs a URI such as zk+hierarchical://zk-0:2181;zk-1:2181, without a path (that "
+        "is rootPath); for a development cluster set type: Embedded",
+        field="uri",
+    ),
+    Rule(
+        "spec.metadataService",
+        "self.type != 'Embedded' || size(self.uri) == 0",
+        "an embedded metadata service has no URI of yours: remove it, or set type: External",
+        field="uri",
+    ),
+    Rule(
+        "spec.metadataService",
+        "isQuantity(self.size) && quantity(self.size).isGreaterThan(quantity('0'))",
+        "must be an amount of bytes as Kubernetes writes it, above 0: for example 2Gi",
+        field="size",
+    ),
+    Rule(
+        "spec.durability",
+        "self.ackQuorum <= self.writeQuorum",
+        "must not exceed writeQuorum: an entry has no more copies to be acknowledged",
+        field="ackQuorum",
+    ),
+    Rule(
+        "spec.durability",
+        "self.writeQuorum <= self.ensembleSize",
+        "must not exceed ensembleSize: each copy is on a bookie of its own",
+        field="writeQuorum",
+    ),
+    Rule(
+        "spec.storage",
+        "has(self.index) == has(oldSelf.index)",
+        "index volumes can neither be added nor removed: put it back as it was, or make a new cluster",
+    ),
+    *(rule for kind in ("journal", "ledger", "index") for rule in _volume(kind)),
+    Rule(
+        "spec.config",
+        f"!self.exists(k, k in {_KEYS})",
+        "the operator sets some of these keys: remove them; docs/bookiecluster.md tells what to use instead",
+        expression="'the operator sets these keys, remove them: ' + "
+        f"self.filter(k, k in {_KEYS}).join(', ') + '; docs/bookiecluster.md tells what to use instead'",
+    ),
+    Rule(
+        "spec.tls",
+        "!self.enabled || (has(self.issuerRef) != has(self.secretName))",
+        "TLS needs a certificate: give either secretName or issuerRef, not both",
+    ),
+    Rule(
+        "spec.monitoring.podMonitor",
+        f"self.interval.matches('{INTERVAL_PATTERN}')",
+        "must be a whole number and ms, s, m or h: for example 30s",
+        field="interval",
+    ),
+)
+
+TASK_RULES: Final[tuple[Rule, ...]] = (
+    Rule("spec", "self == oldSelf", "a task cannot be changed: create another one"),
+    Rule(
+        "spec",
+        "!(self.type in ['Replace', 'Decommission']) || size(self.bookies) > 0",
+        "name the bookies by their pods, such as demo-bookie-2",
+        field="bookies",
+    ),
+    Rule(
+        "spec",
+        "!(self.type in ['Audit', 'AcceptLoss']) || size(self.bookies) == 0",
+        "Audit and AcceptLoss are about the whole cluster: name no bookies",
+        field="bookies",
+    ),
+    Rule(
+        "spec",
+        "(self.type == 'AcceptLoss') == (size(self.ledgers) > 0)",
+        "AcceptLoss needs the ids of the ledgers that are given up; no other type takes ledgers",
+        field="ledgers",
+    ),
+)
