@@ -28,8 +28,10 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 _MAX_BODY: Final = 8 * 1024 * 1024
 _MAX_WORDS: Final = 500
-_SLOW_S: Final = 30.0
-"""Time-out of what lists all ledgers, and of what waits for a record to be stored: that of the pod itself."""
+_SLOW_S: Final = 40.0
+"""Time-out of what waits for a record to be stored, in seconds: somewhat more than the pod's own."""
+_LISTING_S: Final = 300.0
+"""Time-out of what lists all ledgers."""
 
 
 class AdminError(Exception):
@@ -86,13 +88,15 @@ class Admin:
     # --- facts --------------------------------------------------------------------------------------------------------
 
     async def bookie_facts(self, at: Endpoint) -> BookieFacts | None:
-        """Mode and space of one bookie."""
+        """Mode, space and configuration of one bookie."""
 
         async def ask() -> BookieFacts:
-            mode, space = await asyncio.gather(
-                self._get(at, "/api/v1/bookie/state/readonly"), self._get(at, "/api/v1/bookie/info")
+            mode, space, config = await asyncio.gather(
+                self._get(at, "/api/v1/bookie/state/readonly"),
+                self._get(at, "/api/v1/bookie/info"),
+                self._get(at, "/api/v1/config/server_config"),
             )
-            return answers.bookie_facts(mode, space)
+            return answers.bookie_facts(mode, space, config)
 
         return await self._fact(at, "bookie", ask)
 
@@ -101,14 +105,14 @@ class Admin:
 
         Raises AdminError.
         """
-        return _read(answers.cluster_facts, await self._get(at, "/api/v1/cluster/state"))
+        return _read(answers.cluster_facts, await self._get(at, "/api/v1/cluster/state", timeout_s=_SLOW_S))
 
     async def proof(self, at: Endpoint, bookie_id: str) -> Proof | None:
         """A full listing, now."""
 
         async def ask() -> Proof:
             path = "/api/v1/autorecovery/decommission/proof"
-            return answers.proof(await self._get(at, path, {"bookie_id": bookie_id}, _SLOW_S), bookie_id)
+            return answers.proof(await self._get(at, path, {"bookie_id": bookie_id}, _LISTING_S), bookie_id)
 
         return await self._fact(at, "proof", ask)
 
@@ -129,7 +133,7 @@ class Admin:
 
         async def ask() -> SafetyFacts:
             query = {"bookies": ",".join(sorted(bookies))}
-            body = await self._get(at, "/api/v1/autorecovery/safety_check", query, _SLOW_S)
+            body = await self._get(at, "/api/v1/autorecovery/safety_check", query, _LISTING_S)
             return answers.safety_facts(body, bookies)
 
         return await self._fact(at, "safety", ask)
@@ -162,7 +166,7 @@ class Admin:
 
     async def delete_cookie(self, at: Endpoint, bookie_id: str) -> None:
         """The pod proves once more that no ledger needs the bookie. AdminAbsent: it has none."""
-        await self._call("DELETE", at, "/api/v1/bookie/cookie", {"bookie_id": bookie_id}, None, _SLOW_S)
+        await self._call("DELETE", at, "/api/v1/bookie/cookie", {"bookie_id": bookie_id}, None, _LISTING_S)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 

@@ -82,8 +82,9 @@ def _seconds(milliseconds: Any) -> float:
     return whole(milliseconds) / 1000
 
 
-def bookie_facts(mode: Any, space: Any) -> BookieFacts:
-    """`mode`: of `/bookie/state/readonly`; `space`: of `/bookie/info`, which counts each file system once."""
+def bookie_facts(mode: Any, space: Any, config: Any = None) -> BookieFacts:
+    """`mode`: of `/bookie/state/readonly`; `space`: of `/bookie/info`, which counts each file system once; `config`: of
+    `/config/server_config`, None: it did not tell."""
     total = _member(members(space), "totalSpace", whole)
     free = _member(members(space), "freeSpace", whole)
     if total <= 0 or not 0 <= free <= total:
@@ -95,6 +96,7 @@ def bookie_facts(mode: Any, space: Any) -> BookieFacts:
         used_bytes=used,
         total_bytes=total,
         used_percent=number(fullest) if fullest is not None else 100.0 * used / total,
+        config=None if config is None else {key: text(value) for key, value in members(config).items()},
     )
 
 

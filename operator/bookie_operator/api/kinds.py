@@ -23,6 +23,11 @@ class Resource:
     namespaced: bool = True
 
     @property
+    def group(self) -> str:
+        """Empty: Kubernetes' core."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
     def root(self) -> str:
         """`/api/v1`, `/apis/apps/v1`..."""
         return f"/{'apis' if '/' in self.api_version else 'api'}/{self.api_version}"
@@ -58,6 +63,7 @@ ROLE: Final = Resource("rbac.authorization.k8s.io/v1", "Role", "roles")
 ROLE_BINDING: Final = Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 STORAGE_CLASS: Final = Resource("storage.k8s.io/v1", "StorageClass", "storageclasses", namespaced=False)
 LEASE: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
+POD_EVENT: Final = Resource("v1", "Event", "events")
 EVENT: Final = Resource("events.k8s.io/v1", "Event", "events")
 POD_MONITOR: Final = Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 SERVICE_MONITOR: Final = Resource("monitoring.coreos.com/v1", "ServiceMonitor", "servicemonitors")

@@ -51,21 +51,19 @@ class Kubernetes:
         namespace: str = "",
         labels: Mapping[str, str] | None = None,
         *,
+        fields: str = "",
         metadata_only: bool = False,
     ) -> list[KubernetesObject]:
-        """All of them, with these labels; without `namespace` those of all namespaces."""
+        """All of them with these labels and this field selector; without `namespace` those of all namespaces."""
         try:
-            return await self._pages(resource, namespace, labels, metadata_only)
+            return await self._pages(resource, namespace, labels, fields, metadata_only)
         except Expired:
-            return await self._pages(resource, namespace, labels, metadata_only)
+            return await self._pages(resource, namespace, labels, fields, metadata_only)
 
-    async def serves(self, resource: Resource) -> bool:
-        """Whether the server knows this kind."""
-        try:
-            listed = await self._object(Request("GET", resource.root, {}))
-        except Absent:
-            return False
-        return any(found.get("name") == resource.plural for found in listed.get("resources", ()))
+    async def groups(self) -> frozenset[str]:
+        """API groups that the server has, such as `monitoring.coreos.com`."""
+        listed = await self._object(Request("GET", "/apis", {}))
+        return frozenset(group["name"] for group in listed.get("groups") or ())
 
     # --- writes -------------------------------------------------------------------------------------------------------
 
@@ -149,11 +147,13 @@ class Kubernetes:
         await asyncio.to_thread(self._transport.close)
 
     async def _pages(
-        self, resource: Resource, namespace: str, labels: Mapping[str, str] | None, metadata_only: bool
+        self, resource: Resource, namespace: str, labels: Mapping[str, str] | None, fields: str, metadata_only: bool
     ) -> Objects:
         query = {"limit": str(_PAGE)}
         if labels:
             query["labelSelector"] = ",".join(f"{name}={value}" for name, value in labels.items())
+        if fields:
+            query["fieldSelector"] = fields
         accept = _METADATA_ONLY if metadata_only else "application/json"
         found: Objects = []
         while True:

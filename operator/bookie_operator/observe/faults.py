@@ -1,0 +1,97 @@
+"""Why a pod does not become ready, read from its status.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from bookie_operator.observe.times import condition, seconds
+from bookie_operator.world.model import PodFault
+
+_COOKIE_EXIT: Final = 2
+"""Exit code of a bookie whose cookie and directories disagree."""
+_IMAGE: Final = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+    }
+)
+_CONFIG: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_MOUNT_EVENTS: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
+_VOLUME_WORDS: Final = (
+    "volume node affinity conflict",
+    'persistentvolumeclaim "',
+    "bound to non-existent persistentvolume",
+    "didn't find available persistent volumes",
+)
+_MISSING_WORDS: Final = ('secret "', 'configmap "', "references non-existent", 'object "')
+
+
+def fault_of(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> tuple[PodFault, str]:
+    """The fault, and what Kubernetes says of it. `events` are those about the pod, where they were read."""
+    for status in _container_statuses(pod):
+        fault, message = _of_container(status)
+        if fault is not PodFault.NONE:
+            return fault, message
+    scheduled = condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return _of_scheduler(str(scheduled.get("message", "")))
+    return _of_events(events)
+
+
+def starts_slowly(pod: Mapping[str, Any], now: float, patience_s: float = 20.0) -> bool:
+    """Whether its events may tell more: it is on a node, and none of its containers has begun for a while."""
+    if (pod.get("status") or {}).get("phase") != "Pending" or not pod["spec"].get("nodeName"):
+        return False
+    since = seconds(condition(pod, "PodScheduled").get("lastTransitionTime"))
+    return since is not None and now - since > patience_s
+
+
+def _container_statuses(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _of_container(status: Mapping[str, Any]) -> tuple[PodFault, str]:
+    state = status.get("state") or {}
+    waiting = state.get("waiting") or {}
+    reason, message = str(waiting.get("reason", "")), str(waiting.get("message", ""))
+    if reason in _IMAGE:
+        return PodFault.IMAGE, _words(status, reason, message or f"image {status.get('image', '')}")
+    if reason in _CONFIG:
+        return PodFault.CONFIG, _words(status, reason, message)
+    ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
+    code = ended.get("exitCode")
+    if state.get("running") or not ended or code == 0:
+        return PodFault.NONE, ""
+    said = str(ended.get("message") or "").strip() or f"exit code {code}"
+    if code == _COOKIE_EXIT:
+        return PodFault.COOKIE, _words(status, "", said)
+    return PodFault.CRASHING, _words(status, reason or str(ended.get("reason", "")), said)
+
+
+def _words(status: Mapping[str, Any], reason: str, message: str) -> str:
+    return f"container {status.get('name', '')}: {': '.join(part for part in (reason, message) if part)}"[:500]
+
+
+def _of_scheduler(message: str) -> tuple[PodFault, str]:
+    lowered = message.lower()
+    fault = PodFault.VOLUME if any(words in lowered for words in _VOLUME_WORDS) else PodFault.UNSCHEDULABLE
+    return fault, message[:500]
+
+
+def _of_events(events: Iterable[Mapping[str, Any]]) -> tuple[PodFault, str]:
+    for event in events:
+        if event.get("reason") in _MOUNT_EVENTS:
+            message = str(event.get("message") or event.get("note") or "")
+            lowered = message.lower()
+            missing = any(words in lowered for words in _MISSING_WORDS) and "not found" in lowered
+            return (PodFault.CONFIG if missing else PodFault.VOLUME), message[:500]
+    return PodFault.NONE, ""

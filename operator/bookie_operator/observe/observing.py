@@ -1,0 +1,247 @@
+"""One snapshot: all that Kubernetes and the cluster's pods say now.
+
+Invariants
+- Every read goes to the API server's store; nothing is kept from pass to pass.
+- What the operator may not read is None in the snapshot, what is not there is empty. Whatever else cannot be read ends
+  the pass with an error of `api.errors`: half a snapshot is none.
+
+Threads: one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from bookie_operator.api.admin import Admin, Endpoint
+from bookie_operator.api.errors import Absent, Forbidden
+from bookie_operator.api.kinds import (
+    BUDGET,
+    CERTIFICATE,
+    CLAIM,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    JOB,
+    NETWORK_POLICY,
+    NODE,
+    POD,
+    POD_EVENT,
+    POD_MONITOR,
+    SECRET,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    STATEFUL_SET,
+    STORAGE_CLASS,
+    TASK,
+    KubernetesObject,
+    Resource,
+)
+from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.crds import names
+from bookie_operator.observe import others, pods_facts, volumes, workloads
+from bookie_operator.observe.faults import starts_slowly
+from bookie_operator.planner.decision import Needs
+from bookie_operator.planner.desired import Desired
+from bookie_operator.world.model import ClusterView, PodView, World
+
+_T = TypeVar("_T")
+_METADATA_ONLY: Final = (CONFIG_MAP, SERVICE, SERVICE_ACCOUNT, NETWORK_POLICY, BUDGET)
+_OPTIONAL: Final = (POD_MONITOR, CERTIFICATE)
+_EXPLAINED: Final = 3
+"""Pods whose events are read in one pass."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Who is asked."""
+
+    kubernetes: Kubernetes
+    admin: Admin
+    """With the token of this cluster."""
+    api_groups: frozenset[str] = frozenset()
+    admin_port: int = 8000
+    tls_suffix: str = ""
+    """What follows a pod's name in the certificate of its admin API; empty: it has no TLS."""
+    nodes: bool = True
+    """Whether nodes and storage classes are asked for at all; a namespaced operator may not."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The snapshot, and where its pods are."""
+
+    world: World
+    endpoints: Mapping[str, Endpoint]
+    """By pod name."""
+    tellers: tuple[Endpoint, ...]
+    """Who speaks for the cluster; who told the facts of the snapshot comes first."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    stateful_sets: list[KubernetesObject]
+    pods: list[KubernetesObject]
+    claims: list[KubernetesObject]
+    deployments: list[KubernetesObject]
+    jobs: list[KubernetesObject]
+    tasks: list[KubernetesObject]
+    others: list[KubernetesObject]
+    """Whose kind, name and metadata matter; each with its kind."""
+    nodes: list[KubernetesObject] | None
+    classes: list[KubernetesObject] | None
+    identity: KubernetesObject | None
+
+
+async def observe(
+    sources: Sources,
+    cluster: ClusterView,
+    desired: Desired,
+    needs: Needs,
+    *,
+    identity: str,
+    cleanup_job: str = "",
+    now: float,
+    spec_errors: tuple[str, ...] = (),
+) -> Observed:
+    """`identity`: name of the Secret that keeps who the cluster is; `cleanup_job`: `Job/name` of what removes its
+    metadata.
+
+    Raises the errors of `api.errors`.
+    """
+    read = await _read(sources, cluster, desired, identity)
+    bookies = [pod for pod in read.pods if workloads.is_bookie(pod)]
+    reachable = pods_facts.endpoints(read.pods, sources.admin_port, sources.tls_suffix)
+    candidates = pods_facts.tellers(read.pods, reachable)
+    by_bookie = {pod["metadata"]["name"]: reachable.get(pod["metadata"]["name"]) for pod in bookies}
+    (facts, teller, problem), bookie_facts, views = await asyncio.gather(
+        pods_facts.cluster_facts(sources.admin, candidates),
+        pods_facts.bookie_facts(sources.admin, by_bookie),
+        _pod_views(sources.kubernetes, cluster.namespace, bookies, now),
+    )
+    told = await pods_facts.needed(sources.admin, teller, needs)
+    owned = [*read.others, *read.stateful_sets, *read.deployments, *read.jobs]
+    autorecovery = _named(read.deployments, desired.autorecovery)
+    ready, wanted = workloads.ready_replicas(autorecovery)
+    job = workloads.job_view(_named(read.jobs, desired.metadata_job), read.pods)
+    cleanup = workloads.job_view(_named(read.jobs, cleanup_job), read.pods)
+    world = World(
+        now=now,
+        cluster=cluster,
+        stateful_sets=tuple(
+            workloads.stateful_set_view(each) for each in read.stateful_sets if workloads.is_bookie(each)
+        ),
+        pods=tuple(sorted(views, key=lambda pod: (pod.stateful_set, pod.ordinal))),
+        claims=tuple(view for each in read.claims if (view := volumes.claim_view(each)) is not None),
+        object_hashes={_key(each): _annotation(each, names.OBJECT_HASH) for each in owned},
+        object_uids={_key(each): each["metadata"]["uid"] for each in owned},
+        metadata_job=job.state,
+        metadata_job_message=job.message,
+        metadata_job_finished_at=job.finished_at,
+        metadata_instance_id=job.told if job.state == "Complete" else "",
+        cleanup_job=cleanup.state,
+        identity=others.secret_texts(read.identity),
+        expandable=volumes.growing_classes(read.classes) if read.classes is not None else None,
+        nodes=None if read.nodes is None else {node["metadata"]["name"]: others.node_view(node) for node in read.nodes},
+        facts=facts,
+        facts_error=problem,
+        bookies=bookie_facts,
+        proofs=told.proofs,
+        drains=told.drains,
+        safety=told.safety,
+        tasks=others.task_views(read.tasks, cluster.name),
+        spec_errors=spec_errors,
+        autorecovery_ready=ready,
+        autorecovery_replicas=wanted,
+        autorecovery_pods=sum(workloads.component_of(pod) == pods_facts.AUTORECOVERY for pod in read.pods),
+    )
+    ordered = [teller, *(each for each in candidates if each != teller)] if teller else candidates
+    return Observed(world, reachable, tuple(ordered))
+
+
+async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identity: str) -> _Read:
+    kubernetes, namespace = sources.kubernetes, cluster.namespace
+    ours = {names.NAME: "podkeeper", names.INSTANCE: cluster.name}
+    managed = {names.INSTANCE: cluster.name, names.MANAGED_BY: "podkeeper-operator"}
+    optional = [each for each in _OPTIONAL if each.group in sources.api_groups]
+
+    async def headers(resource: Resource) -> list[KubernetesObject]:
+        found = await kubernetes.list(resource, namespace, managed, metadata_only=True)
+        return [{**each, "kind": resource.kind} for each in found]
+
+    async def full(resource: Resource, labels: Mapping[str, str] | None) -> list[KubernetesObject]:
+        return [{**each, "kind": resource.kind} for each in await kubernetes.list(resource, namespace, labels)]
+
+    async def unless_forbidden(resource: Resource) -> list[KubernetesObject] | None:
+        return await _allowed(kubernetes.list(resource)) if sources.nodes else None
+
+    secrets = [key.partition("/")[2] for key in desired.support if key.startswith(f"{SECRET.kind}/")]
+    workload, around, listed, named = await asyncio.gather(
+        asyncio.gather(
+            full(STATEFUL_SET, managed),
+            full(POD, ours),
+            full(CLAIM, ours),
+            full(DEPLOYMENT, managed),
+            full(JOB, managed),
+        ),
+        asyncio.gather(
+            _there(full(TASK, None)),
+            unless_forbidden(NODE),
+            unless_forbidden(STORAGE_CLASS),
+            kubernetes.find(SECRET, namespace, identity),
+        ),
+        asyncio.gather(*(headers(each) for each in (*_METADATA_ONLY, *optional))),
+        asyncio.gather(*(kubernetes.find(SECRET, namespace, name) for name in secrets if name != identity)),
+    )
+    tasks, nodes, classes, found_identity = around
+    kept = [*named, found_identity]
+    other = [each for group in listed for each in group]
+    other += [{**each, "kind": SECRET.kind} for each in kept if each is not None]
+    return _Read(*workload, tasks or [], other, nodes, classes, found_identity)
+
+
+async def _pod_views(
+    kubernetes: Kubernetes, namespace: str, pods: Iterable[KubernetesObject], now: float
+) -> list[PodView]:
+    """With the events of the first few that do not begin: a volume that cannot be mounted shows nowhere else."""
+    views = []
+    explained = 0
+    for pod in pods:
+        events: list[KubernetesObject] = []
+        if explained < _EXPLAINED and starts_slowly(pod, now):
+            explained += 1
+            fields = f"involvedObject.uid={pod['metadata']['uid']}"
+            events = await _allowed(kubernetes.list(POD_EVENT, namespace, fields=fields)) or []
+        view = workloads.pod_view(pod, events)
+        if view is not None:
+            views.append(view)
+    return views
+
+
+async def _allowed(reading: Awaitable[_T]) -> _T | None:
+    """None: the operator may not read it."""
+    try:
+        return await reading
+    except Forbidden:
+        return None
+
+
+async def _there(reading: Awaitable[_T]) -> _T | None:
+    """None: there is no such kind."""
+    try:
+        return await reading
+    except Absent:
+        return None
+
+
+def _named(found: Iterable[KubernetesObject], key: str) -> KubernetesObject | None:
+    return next((each for each in found if _key(each) == key), None)
+
+
+def _key(obj: Mapping[str, Any]) -> str:
+    return f"{obj['kind']}/{obj['metadata']['name']}"
+
+
+def _annotation(obj: Mapping[str, Any], name: str) -> str:
+    return str((obj["metadata"].get("annotations") or {}).get(name, ""))

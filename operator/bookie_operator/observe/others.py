@@ -1,0 +1,93 @@
+"""The cluster's own resource, nodes, tasks and Secrets as the planner sees them.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from bookie_operator.crds import names
+from bookie_operator.crds.cluster_spec import BookieClusterSpec
+from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.crds.task_spec import BookieTaskSpec, BookieTaskStatus
+from bookie_operator.observe.times import condition, created_at
+from bookie_operator.world.model import ClusterView, NodeView, TaskType, TaskView
+
+_OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+
+
+def cluster_view(obj: Mapping[str, Any]) -> ClusterView:
+    """Raises ValidationError for a spec or a status that is none of this version's."""
+    metadata = obj["metadata"]
+    return ClusterView(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 0),
+        spec=BookieClusterSpec.model_validate(obj.get("spec") or {}),
+        status=BookieClusterStatus.model_validate(obj.get("status") or {}),
+        annotations=metadata.get("annotations") or {},
+        deleting="deletionTimestamp" in metadata,
+        has_finalizer=names.FINALIZER in (metadata.get("finalizers") or ()),
+    )
+
+
+def errors_of(error: ValidationError) -> tuple[str, ...]:
+    """Field and what is wrong, without the value: it may be a secret."""
+    return tuple(
+        f"{'.'.join(map(str, each['loc'])) or 'spec'}: {each['msg']}" for each in error.errors(include_input=False)[:20]
+    )
+
+
+def node_view(obj: Mapping[str, Any]) -> NodeView:
+    taints = (obj.get("spec") or {}).get("taints") or ()
+    return NodeView(
+        name=obj["metadata"]["name"],
+        ready=condition(obj, "Ready").get("status") == "True",
+        out_of_service=any(taint.get("key") == _OUT_OF_SERVICE for taint in taints),
+    )
+
+
+def task_views(tasks: Iterable[Mapping[str, Any]], cluster: str) -> tuple[TaskView, ...]:
+    """Of this cluster, not finished, the oldest first; what no version of ours can read is left alone."""
+    found = []
+    for task in tasks:
+        try:
+            spec = BookieTaskSpec.model_validate(task.get("spec") or {})
+            status = BookieTaskStatus.model_validate(task.get("status") or {})
+        except ValidationError:
+            continue
+        metadata = task["metadata"]
+        if spec.cluster != cluster or status.finished or "deletionTimestamp" in metadata:
+            continue
+        found.append(
+            TaskView(
+                name=metadata["name"],
+                uid=metadata["uid"],
+                type=TaskType(spec.type.value),
+                bookies=tuple(spec.bookies),
+                phase=status.phase.value,
+                created_at=created_at(task),
+                ledgers=tuple(spec.ledgers),
+            )
+        )
+    return tuple(sorted(found, key=lambda task: (task.created_at, task.name)))
+
+
+def secret_texts(secret: Mapping[str, Any] | None) -> dict[str, str] | None:
+    """Content of a Secret whose values are text; None: there is none."""
+    if secret is None:
+        return None
+    texts = {}
+    for key, encoded in (secret.get("data") or {}).items():
+        try:
+            texts[key] = base64.b64decode(encoded, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            continue
+    return texts

@@ -1,0 +1,115 @@
+"""What the cluster's pods tell over their admin API, asked at once and with a bound.
+
+Invariants
+- Facts about the cluster come from one pod: what a pass decides by is one view.
+- Nobody is asked twice for the same in a pass.
+
+Threads: one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from bookie_operator.api.admin import Admin, AdminError, Endpoint
+from bookie_operator.observe.times import condition
+from bookie_operator.observe.workloads import component_of, is_bookie
+from bookie_operator.planner.decision import Needs
+from bookie_operator.world.model import BookieFacts, ClusterFacts, DrainFacts, Proof, SafetyFacts
+
+_T = TypeVar("_T")
+_AT_ONCE: Final = 32
+_ONE_BY_ONE: Final = 2
+"""Pods that are asked for the cluster's facts one after the other, before all others are asked at once."""
+_ASKED: Final = 12
+AUTORECOVERY: Final = "autorecovery"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What was asked for the planner's needs."""
+
+    proofs: Mapping[str, Proof | None]
+    drains: Mapping[str, DrainFacts | None]
+    safety: Mapping[frozenset[str], SafetyFacts | None]
+
+
+def endpoints(pods: Sequence[Mapping[str, Any]], port: int, tls_suffix: str = "") -> dict[str, Endpoint]:
+    """By pod name, of the pods that may answer: they have an address, and are not over. `tls_suffix`: what follows the
+    pod's name in its certificate; empty: no TLS."""
+    found = {}
+    for pod in pods:
+        status = pod.get("status") or {}
+        if not status.get("podIP") or status.get("phase") in ("Succeeded", "Failed"):
+            continue
+        if is_bookie(pod) or component_of(pod) == AUTORECOVERY:
+            name = pod["metadata"]["name"]
+            found[name] = Endpoint(name, status["podIP"], port, f"{name}{tls_suffix}" if tls_suffix else "")
+    return found
+
+
+def tellers(pods: Sequence[Mapping[str, Any]], reachable: Mapping[str, Endpoint]) -> list[Endpoint]:
+    """Who may speak for the cluster: bookies before auto-recovery, those that are ready before the others."""
+
+    def rank(pod: Mapping[str, Any]) -> tuple[bool, bool, str]:
+        not_ready = condition(pod, "Ready").get("status") != "True" or "deletionTimestamp" in pod["metadata"]
+        return not_ready, not is_bookie(pod), pod["metadata"]["name"]
+
+    ordered = sorted(pods, key=rank)
+    return [reachable[pod["metadata"]["name"]] for pod in ordered if pod["metadata"]["name"] in reachable]
+
+
+async def cluster_facts(
+    admin: Admin, candidates: Sequence[Endpoint]
+) -> tuple[ClusterFacts | None, Endpoint | None, str]:
+    """The facts, and who told them; or why nobody did."""
+    if not candidates:
+        return None, None, "no bookie and no auto-recovery pod has an address"
+    first, others = candidates[:_ONE_BY_ONE], candidates[_ONE_BY_ONE:_ASKED]
+    problem = ""
+    for at in first:
+        try:
+            return await admin.cluster_facts(at), at, ""
+        except AdminError as exc:
+            problem = problem or f"{at.pod}: {exc}"
+    answers = await asyncio.gather(*(admin.cluster_facts(at) for at in others), return_exceptions=True)
+    for at, answer in zip(others, answers, strict=True):
+        if isinstance(answer, ClusterFacts):
+            return answer, at, ""
+        if not isinstance(answer, AdminError):
+            raise answer
+    return None, None, problem[:500]
+
+
+async def bookie_facts(admin: Admin, bookies: Mapping[str, Endpoint | None]) -> dict[str, BookieFacts | None]:
+    """Of every bookie; None for one without an address."""
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(at: Endpoint | None) -> BookieFacts | None:
+        if at is None:
+            return None
+        async with gate:
+            return await admin.bookie_facts(at)
+
+    found = await asyncio.gather(*(ask(at) for at in bookies.values()))
+    return dict(zip(bookies, found, strict=True))
+
+
+async def needed(admin: Admin, teller: Endpoint | None, needs: Needs) -> Told:
+    """One listing after the other: each one reads every ledger's metadata."""
+
+    async def each(keys: frozenset[_T], ask: Callable[[Endpoint, _T], Awaitable[Any]]) -> dict[_T, Any]:
+        return {key: await ask(teller, key) if teller is not None else None for key in sorted(keys, key=_order)}
+
+    return Told(
+        proofs=await each(needs.proofs, admin.proof),
+        drains=await each(needs.drains, admin.drain),
+        safety=await each(needs.safety, admin.safety),
+    )
+
+
+def _order(key: object) -> str:
+    return ",".join(sorted(key)) if isinstance(key, frozenset) else str(key)

@@ -1,0 +1,71 @@
+"""Claims and storage classes as the planner sees them.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from bookie_operator.crds import names
+from bookie_operator.observe.times import condition, seconds
+from bookie_operator.world.model import ClaimView, ResizeState
+
+_NAME: Final = re.compile(r"(?P<volume>journal|ledger|index)-\d+-(?P<bookie>.+-(?P<ordinal>\d+))")
+
+
+def claim_view(obj: Mapping[str, Any]) -> ClaimView | None:
+    """None for a claim whose name is not that of a bookie's volume."""
+    metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    named = _NAME.fullmatch(metadata["name"])
+    if not named:
+        return None
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    phase = status.get("phase", "")
+    resize, since, message = _resize(obj)
+    return ClaimView(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        bookie=named["bookie"],
+        ordinal=int(named["ordinal"]),
+        volume=named["volume"],
+        requested=spec["resources"]["requests"]["storage"],
+        actual=(status.get("capacity") or {}).get("storage", "") if phase != "Pending" else "",
+        bound=phase == "Bound",
+        lost=phase == "Lost",
+        deleting="deletionTimestamp" in metadata,
+        instance_id=labels.get(names.INSTANCE_ID, ""),
+        retired=names.RETIRED in labels,
+        retired_proof=annotations.get(names.RETIRED, ""),
+        storage_class=spec.get("storageClassName") or "",
+        resize=resize,
+        resize_since=since,
+        message=message,
+        zone=labels.get(names.ZONE, ""),
+    )
+
+
+def _resize(obj: Mapping[str, Any]) -> tuple[ResizeState, float | None, str]:
+    allocated = str(((obj.get("status") or {}).get("allocatedResourceStatuses") or {}).get("storage", ""))
+    for kind in ("ControllerResizeError", "NodeResizeError"):
+        failed = condition(obj, kind)
+        if failed.get("status") == "True":
+            return ResizeState.FAILED, seconds(failed.get("lastTransitionTime")), str(failed.get("message", ""))
+    if allocated.endswith(("Infeasible", "Failed")):
+        return ResizeState.FAILED, None, allocated
+    waiting = condition(obj, "FileSystemResizePending")
+    if waiting.get("status") == "True":
+        since = seconds(waiting.get("lastTransitionTime"))
+        return ResizeState.FILE_SYSTEM_PENDING, since, str(waiting.get("message", ""))
+    resizing = condition(obj, "Resizing")
+    if resizing.get("status") == "True" or allocated:
+        since = seconds(resizing.get("lastTransitionTime"))
+        return ResizeState.RESIZING, since, str(resizing.get("message", "")) or allocated
+    return ResizeState.NONE, None, ""
+
+
+def growing_classes(classes: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
+    """Storage class to whether its volumes grow."""
+    return {each["metadata"]["name"]: each.get("allowVolumeExpansion") is True for each in classes}

@@ -1,0 +1,158 @@
+"""StatefulSets, pods, Deployments and Jobs as the planner sees them.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bookie_operator.crds import names
+from bookie_operator.observe.faults import fault_of
+from bookie_operator.observe.times import condition, created_at, seconds
+from bookie_operator.world.model import PodFault, PodView, StatefulSetView
+
+_BOOKIE: Final = "bookie"
+_ORDINAL: Final = re.compile(r"(?P<set>.+)-(?P<ordinal>\d+)")
+_TEMPLATE: Final = re.compile(r"(?P<kind>journal|ledger|index)-\d+")
+
+
+def component_of(obj: Mapping[str, Any]) -> str:
+    return str((obj["metadata"].get("labels") or {}).get(names.COMPONENT, ""))
+
+
+def is_bookie(obj: Mapping[str, Any]) -> bool:
+    return component_of(obj) == _BOOKIE
+
+
+def stateful_set_view(obj: Mapping[str, Any]) -> StatefulSetView:
+    metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    return StatefulSetView(
+        name=metadata["name"],
+        zone=(metadata.get("labels") or {}).get(names.ZONE, ""),
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        replicas=spec.get("replicas", 1),
+        generation=metadata.get("generation", 0),
+        observed_generation=status.get("observedGeneration", 0),
+        template_hash=(metadata.get("annotations") or {}).get(names.TEMPLATE_HASH, ""),
+        volume_sizes=_template_sizes(spec.get("volumeClaimTemplates") or ()),
+        deleting="deletionTimestamp" in metadata,
+        config_maps=config_maps(spec["template"].get("spec") or {}),
+    )
+
+
+def config_maps(pod_spec: Mapping[str, Any]) -> frozenset[str]:
+    """Names of the ConfigMaps that a pod of this spec uses: as volumes, and as sources of its environment."""
+    found = set()
+    for volume in pod_spec.get("volumes") or ():
+        found.add((volume.get("configMap") or {}).get("name"))
+        for source in (volume.get("projected") or {}).get("sources") or ():
+            found.add((source.get("configMap") or {}).get("name"))
+    for container in [*(pod_spec.get("initContainers") or ()), *(pod_spec.get("containers") or ())]:
+        for source in container.get("envFrom") or ():
+            found.add((source.get("configMapRef") or {}).get("name"))
+        for variable in container.get("env") or ():
+            found.add(((variable.get("valueFrom") or {}).get("configMapKeyRef") or {}).get("name"))
+    return frozenset(name for name in found if name)
+
+
+def _template_sizes(templates: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    sizes: dict[str, str] = {}
+    for template in templates:
+        found = _TEMPLATE.fullmatch(template["metadata"]["name"])
+        if found:
+            sizes[found["kind"]] = template["spec"]["resources"]["requests"]["storage"]
+    return sizes
+
+
+def pod_view(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> PodView | None:
+    """None for a pod that is none of a StatefulSet: its name has no ordinal."""
+    metadata, status = obj["metadata"], obj.get("status") or {}
+    numbered = _ORDINAL.fullmatch(metadata["name"])
+    if not numbered:
+        return None
+    owner = _owner(metadata)
+    ready = condition(obj, "Ready")
+    is_ready = ready.get("status") == "True"
+    fault, message = fault_of(obj, events)
+    return PodView(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        stateful_set=numbered["set"],
+        ordinal=int(numbered["ordinal"]),
+        zone=(metadata.get("labels") or {}).get(names.ZONE, ""),
+        node=(obj.get("spec") or {}).get("nodeName", ""),
+        ready=is_ready,
+        running=status.get("phase") == "Running" and "deletionTimestamp" not in metadata,
+        deleting="deletionTimestamp" in metadata,
+        template_hash=(metadata.get("annotations") or {}).get(names.TEMPLATE_HASH, ""),
+        fault=fault,
+        fault_message=message,
+        created_at=created_at(obj),
+        ready_since=seconds(ready.get("lastTransitionTime")) if is_ready else None,
+        owner_uid=owner.get("uid", ""),
+        restarts=sum(each.get("restartCount", 0) for each in status.get("containerStatuses") or ()),
+        config_maps=config_maps(obj.get("spec") or {}),
+    )
+
+
+def _owner(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller") and owner.get("kind") == "StatefulSet":
+            return dict(owner)
+    return {}
+
+
+@dataclass(frozen=True)
+class JobView:
+    state: str = ""
+    """Empty (there is none), `Running`, `Complete` or `Failed`."""
+    message: str = ""
+    finished_at: float | None = None
+    """Seconds since 1970."""
+    told: str = ""
+    """Termination message of a pod of it that succeeded, the last line."""
+
+
+def job_view(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> JobView:
+    """`pods`: those among which its own are."""
+    if job is None:
+        return JobView()
+    told, problem = _ends(job["metadata"]["uid"], pods)
+    for kind in ("Complete", "Failed"):
+        found = condition(job, kind)
+        if found.get("status") == "True":
+            words = problem if kind == "Failed" else ""
+            finished = seconds((job.get("status") or {}).get("completionTime") or found.get("lastTransitionTime"))
+            return JobView(kind, words or str(found.get("message", "")), finished, told)
+    return JobView("Running", problem, None, told)
+
+
+def _ends(job_uid: str, pods: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+    """What the pod that succeeded told in the end, and what the last failure of any was."""
+    told, problem = "", ""
+    for pod in pods:
+        if not any(owner.get("uid") == job_uid for owner in pod["metadata"].get("ownerReferences") or ()):
+            continue
+        for status in (pod.get("status") or {}).get("containerStatuses") or ():
+            ended = (status.get("state") or {}).get("terminated") or (status.get("lastState") or {}).get("terminated")
+            if ended and ended.get("exitCode") == 0:
+                told = str(ended.get("message") or "").strip().rpartition("\n")[2]
+        fault, message = fault_of(pod)
+        problem = message if fault is not PodFault.NONE else problem
+    return told, problem
+
+
+def ready_replicas(deployment: Mapping[str, Any] | None) -> tuple[int, int]:
+    """Ready and wanted pods of a Deployment that has seen its own spec; 0 and 0 without one."""
+    if deployment is None:
+        return 0, 0
+    status = deployment.get("status") or {}
+    wanted = (deployment.get("spec") or {}).get("replicas", 1)
+    if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 0):
+        return 0, wanted
+    return min(status.get("readyReplicas") or 0, status.get("updatedReplicas") or 0), wanted
