@@ -1,0 +1,75 @@
+"""What an action is carried out with, and how it may end without being done.
+
+Threads: values; `ask_speakers` on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bookie_operator.api.admin import Admin, AdminUnreachable, Endpoint
+from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.builders.desired_objects import DesiredObjects
+from bookie_operator.planner.decision import Plan
+from bookie_operator.planner.desired import Desired
+from bookie_operator.world.model import ClusterView, World
+
+_SPEAKERS: Final = 3
+
+
+class Outdated(Exception):
+    """What the action relied on is no longer so: no error, the next pass looks again."""
+
+
+class RefusedNow(Exception):
+    """Not now, such as an eviction that the PodDisruptionBudget forbids: it is tried again."""
+
+
+class Prohibited(Exception):
+    """The action breaks an invariant: it is not carried out, whoever planned it."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    kubernetes: Kubernetes
+    admin: Admin
+    world: World
+    endpoints: Mapping[str, Endpoint]
+    """By pod name."""
+    tellers: Sequence[Endpoint]
+    """Pods that speak for the cluster, the one that did so in this pass first."""
+    objects: DesiredObjects
+    desired: Desired
+    plan: Plan
+
+    @property
+    def cluster(self) -> ClusterView:
+        return self.world.cluster
+
+    @property
+    def namespace(self) -> str:
+        return self.world.cluster.namespace
+
+    def endpoint(self, pod: str) -> Endpoint:
+        """Raises Outdated: it has no address."""
+        found = self.endpoints.get(pod)
+        if found is None:
+            raise Outdated(f"pod {pod} has no address")
+        return found
+
+    async def ask_speakers(
+        self, call: Callable[[Endpoint], Awaitable[None]], speakers: Iterable[Endpoint] | None = None
+    ) -> None:
+        """Ask a pod that speaks for the cluster; the next one if it does not answer. What is asked may be repeated.
+
+        Raises AdminRefused as the first one that answers does, AdminUnreachable if none does.
+        """
+        problem = AdminUnreachable("no bookie and no auto-recovery pod can be asked")
+        for at in list(self.tellers if speakers is None else speakers)[:_SPEAKERS]:
+            try:
+                return await call(at)
+            except AdminUnreachable as exc:
+                problem = exc
+        raise problem

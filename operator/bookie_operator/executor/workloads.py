@@ -1,0 +1,93 @@
+"""Objects, StatefulSets and pods. Each function may be repeated; see `executor.carrying_out` for how they may end.
+
+Threads: one event loop.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_operator.api.errors import TooManyRequests
+from bookie_operator.api.kinds import CLAIM, CLUSTER, POD, STATEFUL_SET, KubernetesObject, resource_of_kind
+from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
+from bookie_operator.planner.decision import (
+    ApplyObjects,
+    ApplyTemplate,
+    CreateStatefulSet,
+    DeleteObject,
+    DeletePod,
+    DestroyMetadata,
+    EvictPod,
+    OrphanStatefulSet,
+    ScaleStatefulSet,
+)
+
+_NEVER_DELETED: Final = frozenset({CLAIM.kind, POD.kind, CLUSTER.kind})
+
+
+async def apply_objects(execution: Execution, action: ApplyObjects) -> None:
+    for key in action.keys:
+        await execution.kubernetes.apply(manifest_of(execution, key))
+
+
+def manifest_of(execution: Execution, key: str) -> KubernetesObject:
+    """The desired object; the budget as the plan wants it.
+
+    Raises Outdated: it is not desired (any more).
+    """
+    if key == execution.desired.budget:
+        budgets = execution.objects.budgets
+        return budgets.get(execution.plan.max_unavailable) or budgets[min(budgets)]
+    found = execution.objects.objects.get(key)
+    if found is None:
+        raise Outdated(f"{key} is not desired")
+    return found
+
+
+async def delete_object(execution: Execution, action: DeleteObject) -> None:
+    kind, _, name = action.key.partition("/")
+    if kind in _NEVER_DELETED:
+        raise Prohibited(f"{action.key} is no support object")
+    await execution.kubernetes.delete(resource_of_kind(kind), execution.namespace, name, uid=action.uid)
+
+
+async def create_stateful_set(execution: Execution, action: CreateStatefulSet) -> None:
+    if await execution.kubernetes.find(STATEFUL_SET, execution.namespace, action.name) is not None:
+        raise Outdated(f"StatefulSet {action.name} is there")
+    await execution.kubernetes.apply(execution.objects.stateful_set(action.name, action.replicas))
+
+
+async def scale_stateful_set(execution: Execution, action: ScaleStatefulSet) -> None:
+    await execution.kubernetes.scale(execution.namespace, action.name, action.after, action.resource_version)
+
+
+async def apply_template(execution: Execution, action: ApplyTemplate) -> None:
+    """Replicas and claim templates stay as they are: the ones are scaled, the others cannot be changed."""
+    live = await execution.kubernetes.get(STATEFUL_SET, execution.namespace, action.name)
+    if live["metadata"]["resourceVersion"] != action.resource_version:
+        raise Outdated(f"StatefulSet {action.name} was changed meanwhile")
+    manifest = execution.objects.stateful_set(action.name, live["spec"]["replicas"], live)
+    metadata = {**manifest["metadata"], "resourceVersion": action.resource_version}
+    await execution.kubernetes.apply({**manifest, "metadata": metadata})
+
+
+async def orphan_stateful_set(execution: Execution, action: OrphanStatefulSet) -> None:
+    await execution.kubernetes.delete(
+        STATEFUL_SET, execution.namespace, action.name, uid=action.uid, propagation="Orphan"
+    )
+
+
+async def evict_pod(execution: Execution, action: EvictPod) -> None:
+    try:
+        await execution.kubernetes.evict(execution.namespace, action.name, action.uid)
+    except TooManyRequests as exc:
+        raise RefusedNow(f"eviction of {action.name}: {exc.message}") from exc
+
+
+async def delete_pod(execution: Execution, action: DeletePod) -> None:
+    """With the grace of its spec: it is never forced."""
+    await execution.kubernetes.delete(POD, execution.namespace, action.name, uid=action.uid)
+
+
+async def destroy_metadata(execution: Execution, action: DestroyMetadata) -> None:
+    await execution.kubernetes.apply(execution.objects.destroy_job)
