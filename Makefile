@@ -9,21 +9,27 @@ BIN    := $(VENV)/bin
 FILE   ?=
 # Workers take whole files, the same ones in the same order whatever the hashes of a run.
 WORKERS  ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
+# requirements.lock has everything; of it -runtime what the image runs, -build what builds the wheels in it.
+COMPILE  = $(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11
 PARALLEL = PYTHONHASHSEED=0 $(BIN)/pytest -n $(WORKERS) --dist=loadfile
 
-.PHONY: run test test-long interop lint docs lock bench clean java
+.PHONY: run test test-long interop e2e lint docs lock bench clean java
 
 run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
 
 test: $(VENV)/.installed java lint
-	$(PARALLEL) tests -m "not interop and not slow" $(PYTEST_ARGS)
+	$(PARALLEL) tests -m "not interop and not slow and not e2e" $(PYTEST_ARGS)
 
 test-long: $(VENV)/.installed java
-	$(PARALLEL) tests -m "slow and not interop" $(PYTEST_ARGS)
+	$(PARALLEL) tests -m "slow and not interop and not e2e" $(PYTEST_ARGS)
 
 interop: $(VENV)/.installed java
 	$(BIN)/pytest tests/interop -m interop --timeout=900 $(PYTEST_ARGS)
+
+# Needs KUBECONFIG, kubectl and helm, and images; `.ci/e2e` brings all of them. tests/e2e/support/environment.py has the rest.
+e2e: $(VENV)/.installed java
+	$(BIN)/pytest tests/e2e -m e2e $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff format --check -q .
@@ -35,7 +41,9 @@ docs: $(VENV)/.installed
 	$(BIN)/bookie config docs > docs/configuration.md
 
 lock: $(VENV)/.installed
-	$(BIN)/uv pip compile -q --generate-hashes --no-header --extra dev --extra operator --python-version 3.11 pyproject.toml -o requirements.lock
+	$(COMPILE) --extra dev --extra operator pyproject.toml -o requirements.lock
+	$(COMPILE) --extra operator --constraints requirements.lock pyproject.toml -o requirements-runtime.lock
+	echo 'setuptools>=77' | $(COMPILE) --constraints requirements.lock - -o requirements-build.lock
 
 bench: $(VENV)/.installed java
 	$(BIN)/python -m benchmarks.compare $(BENCH_ARGS)

@@ -22,6 +22,7 @@ from bookie_pod.cli.disk.commands import disk
 from bookie_pod.cli.exit_codes import CommandExit, exit_code_of
 from bookie_pod.cli.gc import gc
 from bookie_pod.cli.ledger.commands import ledger
+from bookie_pod.cli.metadata_service import metadata_service
 from bookie_pod.cli.scrub import scrub
 from bookie_pod.cli.serve import serve
 from bookie_pod.cli.standalone import standalone
@@ -52,6 +53,7 @@ cli.add_command(serve)
 cli.add_command(autorecovery)
 cli.add_command(config)
 cli.add_command(standalone)
+cli.add_command(metadata_service)
 cli.add_command(cluster)
 cli.add_command(ledger)
 cli.add_command(disk)

@@ -21,14 +21,11 @@ Source: reference auto-recovery, section 1.
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import socket
 from contextlib import AsyncExitStack, suppress
 from typing import Final
 
 import structlog
-import uvloop
 
 from bookie_pod.autorecovery.start import RunningAutoRecovery, start
 from bookie_pod.config.model import BookieConfig
@@ -39,6 +36,7 @@ from bookie_pod.node.admin.process_ports import ProcessAdministration
 from bookie_pod.node.bookie_id import derive_host
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
+from bookie_pod.node.until_signal import run_until_signal
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
@@ -164,27 +162,4 @@ def name_of_process(config: BookieConfig) -> str:
 
 def serve_auto_recovery(config: BookieConfig) -> int:
     """Run until SIGTERM or SIGINT; a second one ends the process at once. Raises `StartupError`."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config))
-
-
-async def _serve(config: BookieConfig) -> int:
-    loop = asyncio.get_running_loop()
-    working = loop.create_task(AutoRecoveryProcess(config).run(), name="auto-recovery")
-    told: list[int] = []
-
-    def on_signal(number: int) -> None:
-        if told:
-            _log.warning("second signal: ending at once", signal=signal.Signals(number).name)
-            os._exit(ExitCode.BOOKIE_EXCEPTION)
-        told.append(number)
-        _log.info("stopping", signal=signal.Signals(number).name)
-        working.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number)
-    await asyncio.wait({working})
-    if working.cancelled() and told:
-        return ExitCode.OK
-    working.result()
-    return ExitCode.OK
+    return run_until_signal(lambda: AutoRecoveryProcess(config).run())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -19,9 +19,12 @@ from bookie_protocol.errors import (
 )
 
 if TYPE_CHECKING:
+    from bookie_pod.config.sections.security import MetadataConfig
     from bookie_protocol.metadata_service.interface import MetadataService
 
 T = TypeVar("T")
+RETRY_S: Final = 1.0
+"""Seconds between two tries of a metadata service that does not answer."""
 
 _uri = click.argument("uri")
 _config = config_option("Take zkTimeout and ZooKeeper's login from this properties file.")
@@ -32,20 +35,42 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 
 @cluster.command()
 @_uri
+@click.option("--if-absent", is_flag=True, help="A cluster that exists already is fine: exit code 0.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0,
+    metavar="SECONDS",
+    help="How long a metadata service that does not answer is tried again. [default: not at all]",
+)
 @_config
 @_timeout
 @_json
-def init(uri: str, file: str | None, timeout: float | None, as_json: bool) -> int:
+def init(uri: str, if_absent: bool, wait: float, file: str | None, timeout: float | None, as_json: bool) -> int:
     """Make a new cluster at URI, such as zk+hierarchical://zk1:2181;zk2:2181/ledgers.
 
-    Writes the layout and a fresh instance id. A cluster that exists already is left as it is, with exit code 1.
+    Writes the layout and a fresh instance id. A cluster that exists already is left as it is, with exit code 1, or 0
+    with --if-absent: so may it be repeated, by a Job of Kubernetes for example.
     """
     try:
-        instance_id = _run(uri, file, timeout, lambda service: service.cluster.initialize())
+        instance_id = _run(uri, file, timeout, lambda service: service.cluster.initialize(), wait=wait)
     except MetadataExists:
+        if if_absent:
+            return _tell_of_existing(uri, file, timeout, as_json)
         click.echo(f"bookie: {uri} holds a cluster already; nothing was changed", err=True)
         return ExitCode.INVALID_CONFIGURATION
     _tell(as_json, f"new cluster {instance_id} at {uri}", uri=uri, instance_id=instance_id)
+    return ExitCode.OK
+
+
+def _tell_of_existing(uri: str, file: str | None, timeout: float | None, as_json: bool) -> int:
+    instance_id = _run(uri, file, timeout, lambda service: service.cluster.instance_id())
+    if instance_id is None:
+        raise ServerStartFailed(
+            f"{uri} holds a cluster without an instance id, so bookies cannot tell it from others: was its creation"
+            " interrupted? If it is new, remove it with `bookie cluster nuke` and repeat"
+        )
+    _tell(as_json, f"cluster {instance_id} exists at {uri}", uri=uri, instance_id=instance_id)
     return ExitCode.OK
 
 
@@ -111,9 +136,14 @@ def nuke(
 
 
 def _run(
-    uri: str, file: str | None, timeout: float | None, work: Callable[[MetadataService], Coroutine[Any, Any, T]]
+    uri: str,
+    file: str | None,
+    timeout: float | None,
+    work: Callable[[MetadataService], Coroutine[Any, Any, T]],
+    *,
+    wait: float = 0,
 ) -> T:
-    """Connect, do the work, disconnect."""
+    """Connect, do the work, disconnect. `wait`: seconds for which a connection is tried again."""
     import asyncio
     from dataclasses import replace
 
@@ -128,9 +158,7 @@ def _run(
         config = replace(config, zk_timeout_ms=round(timeout * 1000))
 
     async def connected() -> T:
-        from bookie_pod.node.metadata import open_metadata
-
-        service = await open_metadata(config, uri)
+        service = await _connect(config, uri, wait)
         try:
             return await work(service)
         finally:
@@ -140,6 +168,22 @@ def _run(
         return asyncio.run(connected())
     except MetadataUnavailable as error:
         raise ServerStartFailed(f"the metadata service does not answer: {error}") from error
+
+
+async def _connect(config: MetadataConfig, uri: str, wait: float) -> MetadataService:
+    import asyncio
+
+    from bookie_pod.node.metadata import open_metadata
+
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait
+    while True:
+        try:
+            return await open_metadata(config, uri)
+        except MetadataUnavailable:
+            if loop.time() >= deadline:
+                raise
+        await asyncio.sleep(min(RETRY_S, max(0.0, deadline - loop.time())))
 
 
 def _tell(as_json: bool, line: str, **values: str) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from bookie_pod.cli.cluster import metadata
 from bookie_pod.cli.main import run
 from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
@@ -67,6 +69,18 @@ def test_init(uri: str, capsys: Capture) -> None:
     assert with_service(uri, lambda service: service.cluster.instance_id()) == instance
 
 
+def test_init_may_be_repeated(uri: str, capsys: Capture) -> None:
+    arguments = ["cluster", "init", uri, "--if-absent", "--json"]
+    printed = []
+    for _ in range(3):
+        assert run(arguments) == 0
+        printed.append(json.loads(capsys.readouterr().out))
+    assert printed[0]["uri"] == uri
+    assert printed[0] == printed[1] == printed[2]
+    assert run(arguments[:-1]) == 0
+    assert capsys.readouterr().out == f"cluster {printed[0]['instance_id']} exists at {uri}\n"
+
+
 def test_format(uri: str, capsys: Capture) -> None:
     before = init(uri, capsys)
     with_service(uri, create_ledger)
@@ -104,6 +118,24 @@ def test_nobody_answers(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("BOOKIE_CONF", raising=False)
     assert run(["cluster", "init", "embedded://127.0.0.1:9/ledgers", "--timeout", "0.3"]) == 2
     assert "the metadata service does not answer" in refusal(capsys)
+
+
+def test_a_wait_ends(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BOOKIE_CONF", raising=False)
+    monkeypatch.setattr(metadata, "RETRY_S", 0.01)
+    tries: list[str] = []
+
+    async def open_metadata(config: object, uri: str) -> MetadataService:
+        tries.append(uri)
+        raise MetadataUnavailable("connection refused")
+
+    monkeypatch.setattr("bookie_pod.node.metadata.open_metadata", open_metadata)
+    assert run(["cluster", "init", "zk://nowhere/l", "--if-absent", "--wait", "0.1"]) == 2
+    assert refusal(capsys) == "bookie: the metadata service does not answer: connection refused"
+    assert len(tries) > 1
+    tries.clear()
+    assert run(["cluster", "init", "zk://nowhere/l"]) == 2
+    assert len(tries) == 1
 
 
 @pytest.fixture

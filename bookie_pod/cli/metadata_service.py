@@ -1,0 +1,47 @@
+"""`bookie metadata-service`: the embedded metadata store as a process of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import click
+
+from bookie_pod.cli.quiet import quiet_grpc
+
+PORT: Final = 2281
+_PORT: Final = click.IntRange(0, 65535)
+
+
+@click.command("metadata-service")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Directory of the store. One process owns it.",
+)
+@click.option("--host", default="0.0.0.0", show_default=True, help="Address to listen on.")
+@click.option("--port", default=PORT, show_default=True, type=_PORT, help="0: any free one.")
+@click.option("--http-host", default="0.0.0.0", show_default=True, help="Address of probes and metrics.")
+@click.option("--http-port", default=8000, show_default=True, type=_PORT, help="Port of probes and metrics.")
+@click.option("--no-http", is_flag=True, help="Serve neither probes nor metrics.")
+@click.option("--log-format", default="json", show_default=True, type=click.Choice(["json", "console"]))
+@click.option(
+    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+)
+def metadata_service(
+    data: Path, host: str, port: int, http_host: str, http_port: int, no_http: bool, log_format: str, log_level: str
+) -> int:
+    """Run the embedded metadata service, for development and single clusters without ZooKeeper.
+
+    Bookies and clients find it at embedded://HOST:PORT/ledgers; `bookie cluster init` with that URI makes the cluster.
+    Like a ZooKeeper without authentication it serves everybody who reaches its port. /healthz, /readyz and /metrics
+    are on the HTTP port. SIGTERM and SIGINT stop it; the exit code is 0 then, and 2 if a port or the directory cannot
+    be had.
+    """
+    quiet_grpc()
+    from bookie_pod import logs
+    from bookie_pod.node.metadata_process import MetadataProcessOptions, serve_metadata
+
+    logs.configure(log_format, log_level)
+    return serve_metadata(MetadataProcessOptions(data, host, port, http_host, None if no_http else http_port))

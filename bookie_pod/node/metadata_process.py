@@ -1,0 +1,126 @@
+"""`bookie metadata-service`: the embedded metadata store as a process of its own, from start to exit code.
+
+    1. HTTP probes: alive, not ready
+    2. the store is opened; one process owns a directory
+    3. it is served: ready
+    4. SIGTERM or SIGINT: no more requests, the store is closed
+
+Invariants
+- Sessions outlive this process: each gets its full time-out once more after the next start.
+- It makes no cluster: whoever wants one creates it (`bookie cluster init`).
+
+Threads: the main thread runs the event loop; the store has a thread of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from bookie_pod.config.sections.service import HttpConfig
+from bookie_pod.metrics.process import ProcessCollector
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.node.until_signal import run_until_signal
+from bookie_pod.server.http.start import start_http
+from bookie_pod.server.status import NodeState
+from bookie_protocol.errors import MetadataUnavailable, ServerStartFailed
+from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
+from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
+
+ROLLOVER_S: Final = 60
+LOCK_FILE: Final = "LOCK"
+"""RocksDB's; an error that names it tells of another owner."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataProcessOptions:
+    """`http_port` None: no probes. A port that is 0 is any free one."""
+
+    data: Path
+    host: str
+    port: int
+    http_host: str
+    http_port: int | None
+
+
+class MetadataProcess:
+    """`NodeStatus` of the process, and its order of starting and stopping."""
+
+    def __init__(self, options: MetadataProcessOptions) -> None:
+        self._options = options
+        self._registry = Registry(ROLLOVER_S)
+        self._registry.add_collector(ProcessCollector())
+        self._phase = "starting"
+        self._serves = False
+
+    async def run(self) -> None:
+        """Until cancelled. Raises `StartupError`."""
+        async with AsyncExitStack() as undo:
+            try:
+                await self._start(undo)
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._serves, self._phase = False, "stopping"
+        _log.info("metadata service stopped")
+
+    async def _start(self, undo: AsyncExitStack) -> None:
+        options = self._options
+        config = HttpConfig(
+            server_enabled=False,
+            stats_enable=options.http_port is not None,
+            stats_address=options.http_host,
+            stats_port=options.http_port or 0,
+        )
+        http = await start_http(config, self, self._registry, has_bookie=False)
+        if http is not None:
+            undo.push_async_callback(http.stop)
+        self._phase = "opening the store"
+        owner = await _open(options.data)
+        undo.push_async_callback(owner.close)
+        server = EmbeddedMetadataServer(owner, options.host, options.port)
+        await server.start()
+        undo.push_async_callback(server.stop)
+        self._serves, self._phase = True, "serving"
+        _log.info(
+            "metadata service serves",
+            uri=server.uri(),
+            http_port=http.port if http is not None else None,
+            data=str(options.data),
+        )
+
+    # --- NodeStatus -------------------------------------------------------------------------------------------
+
+    def state(self) -> NodeState:
+        return NodeState(self._serves, False, self._phase == "stopping", False)
+
+    def unhealthy_reason(self) -> str | None:
+        return None
+
+    def complaint(self) -> str | None:
+        return None
+
+    def unready_reason(self) -> str | None:
+        return None if self._serves else self._phase
+
+
+async def _open(data: Path) -> EmbeddedOwner:
+    try:
+        return await EmbeddedOwner.open(str(data))
+    except MetadataUnavailable as error:
+        if LOCK_FILE in str(error):
+            raise ServerStartFailed(
+                f"another process owns the metadata store in {data}: stop that one, or use another directory"
+            ) from error
+        raise ServerStartFailed(str(error)) from error
+
+
+def serve_metadata(options: MetadataProcessOptions) -> int:
+    """Run until SIGTERM or SIGINT; a second one ends the process at once. Raises `StartupError`."""
+    return run_until_signal(lambda: MetadataProcess(options).run())

@@ -1,0 +1,143 @@
+"""`bookie metadata-service` as its own process: what it serves, what it survives, what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.support.bookie_process import free_port
+from tests.support.serve_process import PROGRAM
+from tests.support.until import until_true
+
+_END_S = 40.0
+
+
+class Served:
+    """The process; its port and directory are the same at every start."""
+
+    def __init__(self, work: Path) -> None:
+        self.data = work / "data"
+        self.port, self.http_port = free_port(), free_port()
+        self.uri = f"embedded://127.0.0.1:{self.port}/bk/ledgers"
+        self.errors = work / "stderr"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def arguments(self, port: int, http_port: int) -> list[str]:
+        ports = ["--port", str(port), "--http-port", str(http_port)]
+        return [PROGRAM, "metadata-service", "--data", str(self.data), "--host", "127.0.0.1", *ports]
+
+    def launch(self) -> None:
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                self.arguments(self.port, self.http_port),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    def start(self) -> None:
+        self.launch()
+        until_true(lambda: self.probe("readyz") == 200, _END_S)
+
+    def probe(self, path: str) -> int | None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/{path}", timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        except OSError:
+            return None
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = self.process.wait(_END_S)
+        self.process = None
+        return code
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    made = Served(tmp_path)
+    yield made
+    if made.process is not None:
+        made.end(signal.SIGKILL)
+
+
+def init(uri: str) -> subprocess.CompletedProcess[str]:
+    arguments = [PROGRAM, "cluster", "init", uri, "--if-absent", "--wait", str(_END_S), "--timeout", "2", "--json"]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=2 * _END_S, check=False)
+
+
+async def cookie_of(uri: str, bookie_id: str, written: bytes | None = None) -> bytes:
+    service: MetadataService = await open_metadata_service(uri)
+    try:
+        if written is not None:
+            await service.cookies.create(bookie_id, written)
+        return (await service.cookies.read(bookie_id)).value
+    finally:
+        await service.close()
+
+
+def test_a_cluster_lives_in_it_over_stops_and_crashes(served: Served) -> None:
+    served.start()
+    first = init(served.uri)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert asyncio.run(cookie_of(served.uri, "b:1", b"cookie")) == b"cookie"
+    assert [served.probe(path) for path in ("healthz", "readyz", "metrics")] == [200, 200, 200]
+    assert served.probe("api/v1/cluster/state") == 404  # probes and metrics only
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        assert served.end(number) == (0 if number == signal.SIGTERM else -signal.SIGKILL)
+        assert served.probe("healthz") is None
+        served.start()
+        assert asyncio.run(cookie_of(served.uri, "b:1")) == b"cookie"
+        assert json.loads(init(served.uri).stdout) == json.loads(first.stdout)
+
+
+def test_who_comes_first_waits(served: Served) -> None:
+    """The Job that makes the cluster may start before the service."""
+    arguments = [PROGRAM, "cluster", "init", served.uri, "--if-absent", "--wait", str(_END_S), "--timeout", "1"]
+    waiting = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with waiting:
+        served.start()
+        out, err = waiting.communicate(timeout=2 * _END_S)
+    assert (waiting.returncode, err) == (0, "")
+    assert out.startswith("new cluster ")
+
+
+def test_a_directory_has_one_owner(served: Served) -> None:
+    served.start()
+    other = served.arguments(0, 0)
+    found = subprocess.run(other, capture_output=True, text=True, timeout=_END_S, check=False)
+    assert found.returncode == 2
+    assert found.stderr.splitlines()[-1] == (
+        f"bookie: another process owns the metadata store in {served.data}: stop that one, or use another directory"
+    )
+    assert served.probe("readyz") == 200
+
+
+def test_ports_that_are_taken_are_named(served: Served) -> None:
+    served.start()
+    for port, http_port, named in ((served.port, 0, served.port), (0, served.http_port, served.http_port)):
+        found = subprocess.run(
+            [*served.arguments(port, http_port)[:3], str(served.data.with_name("other")), "--host", "127.0.0.1"]
+            + ["--port", str(port), "--http-port", str(http_port)],
+            capture_output=True,
+            text=True,
+            timeout=_END_S,
+            check=False,
+        )
+        assert found.returncode == 2
+        assert str(named) in found.stderr.splitlines()[-1]
