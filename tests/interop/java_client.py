@@ -48,10 +48,11 @@ def payloads(ledger_id: int, count: int) -> list[bytes]:
 class JavaClient:
     """Clients of both protocols for one cluster; V3 unless a call says otherwise."""
 
-    def __init__(self, class_path: str, metadata_uri: str, log: Path) -> None:
+    def __init__(self, class_path: str, metadata_uri: str, log: Path, *, launcher: Sequence[str] = ()) -> None:
+        """`launcher`: as in `command`."""
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                command(class_path, "dev.podkeeper.interop.ClientAgent", metadata_uri),
+                command(class_path, "dev.podkeeper.interop.ClientAgent", metadata_uri, launcher=launcher),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -23,10 +23,17 @@ def junit_classes() -> list[str]:
     return sorted(path.stem for path in sources if path.stem != "ClientTest")
 
 
-def command(class_path: str, main: str, metadata_uri: str, *arguments: str, bookies: int = 1) -> list[str]:
-    """The command line of a class with a main method."""
+def command(
+    class_path: str,
+    main: str,
+    metadata_uri: str,
+    *arguments: str,
+    bookies: int = 1,
+    launcher: Sequence[str] = (),
+) -> list[str]:
+    """The command line of a class with a main method. `launcher`: what runs Java, if it is not this machine's."""
     return [
-        find_java(),
+        *(launcher or [find_java()]),
         "-Xmx384m",
         "-XX:MaxDirectMemorySize=384m",
         "-XX:TieredStopAtLevel=1",  # short runs: the optimising compiler costs more than it gives

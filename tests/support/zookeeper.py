@@ -32,19 +32,20 @@ TICK_MS = 500
 class ZooKeeperServer:
     """`start` returns when the server answers. Session time-outs down to two ticks (1 s) are granted.
 
-    With `sasl_users` (name and password) only who logs in by SASL is served.
+    With `sasl_users` (name and password) only who logs in by SASL is served. `host`: an address of this machine.
     """
 
-    def __init__(self, directory: str, sasl_users: Mapping[str, str] | None = None) -> None:
+    def __init__(self, directory: str, sasl_users: Mapping[str, str] | None = None, *, host: str = "127.0.0.1") -> None:
         self._directory = directory
+        self._host = host
         self._sasl_users = sasl_users
         self._process: subprocess.Popen[bytes] | None = None
         self._started_before = False
-        self.port = _free_port()
+        self.port = _free_port(self._host)
 
     @property
     def hosts(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self._host}:{self.port}"
 
     def uri(self, root: str = "/ledgers", layout: str = "null") -> str:
         return f"zk+{layout}://{self.hosts}{root}"
@@ -61,7 +62,7 @@ class ZooKeeperServer:
             self.stop()
             if self._started_before or attempts_left == 1:
                 break
-            self.port = _free_port()  # somebody else took it meanwhile
+            self.port = _free_port(self._host)  # somebody else took it meanwhile
         with open(f"{self._directory}/out.log", encoding="utf-8", errors="replace") as log:
             raise RuntimeError(f"ZooKeeper did not start within {_START_SECONDS:g} s:\n{log.read()[-2000:]}")
 
@@ -71,7 +72,8 @@ class ZooKeeperServer:
         with open(config, "w", encoding="utf-8") as out:
             out.write(
                 f"tickTime={TICK_MS}\ndataDir={self._directory}/data\nclientPort={self.port}\n"
-                "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+                f"clientPortAddress={self._host}\n"
+                "admin.enableServer=false\nmaxClientCnxns=0\n"
                 "4lw.commands.whitelist=srvr\nextendedTypesEnabled=true\n"
             )
             if self._sasl_users:
@@ -136,7 +138,7 @@ class ZooKeeperServer:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline and self._running().poll() is None:
             try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                with socket.create_connection((self._host, self.port), timeout=1) as connection:
                     connection.sendall(b"srvr")
                     if connection.recv(len(_SERVES)) == _SERVES:
                         return self._serves(deadline)
@@ -170,7 +172,7 @@ def _class_path() -> str:
     return os.pathsep.join(sorted(jars))
 
 
-def _free_port() -> int:
+def _free_port(host: str) -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((host, 0))
         return int(probe.getsockname()[1])

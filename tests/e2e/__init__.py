@@ -1,0 +1,1 @@
+"""The operator on a real Kubernetes, named by KUBECONFIG: installed with Helm, with a writer and a reader under way."""

@@ -1,0 +1,50 @@
+"""What the ring takes from its environment.
+
+    KUBECONFIG                  the Kubernetes to test on; required
+    PODKEEPER_E2E_IMAGE         image of bookies and operator, present on every node (podkeeper:e2e)
+    PODKEEPER_E2E_NEXT_IMAGE    another tag of it, to upgrade to (podkeeper:e2e-next)
+    PODKEEPER_E2E_JAVA_IMAGE    image with Java and the classes of the interop ring (podkeeper-java:e2e)
+    PODKEEPER_E2E_HOST          address of this machine that pods reach (198.18.0.1): a ZooKeeper listens there
+    PODKEEPER_CLUSTER           folder with the commands `node` and `disk`, which break nodes and disks of the cluster
+    PODKEEPER_E2E_ARTIFACTS     where the state of failed tests is written (a temporary folder)
+    PODKEEPER_E2E_KEEP          anything: leave the namespace as the last test left it
+
+Threads: values, for any thread.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Environment:
+    kubeconfig: str
+    image: str
+    next_image: str
+    java_image: str
+    host: str
+    faults: str
+    """Folder of the scripts; empty: there are none."""
+    artifacts: str
+    keep: bool
+
+
+def environment() -> Environment:
+    """Fails the test that asks for it, with one line, when there is no cluster."""
+    kubeconfig = os.environ.get("KUBECONFIG", "")
+    if not kubeconfig or not os.path.exists(kubeconfig):
+        pytest.fail(f"the e2e ring needs a Kubernetes: set KUBECONFIG (now: {kubeconfig or 'unset'})", pytrace=False)
+    return Environment(
+        kubeconfig=kubeconfig,
+        image=os.environ.get("PODKEEPER_E2E_IMAGE", "podkeeper:e2e"),
+        next_image=os.environ.get("PODKEEPER_E2E_NEXT_IMAGE", "podkeeper:e2e-next"),
+        java_image=os.environ.get("PODKEEPER_E2E_JAVA_IMAGE", "podkeeper-java:e2e"),
+        host=os.environ.get("PODKEEPER_E2E_HOST", "198.18.0.1"),
+        faults=os.environ.get("PODKEEPER_CLUSTER", ""),
+        artifacts=os.environ.get("PODKEEPER_E2E_ARTIFACTS", ""),
+        keep=bool(os.environ.get("PODKEEPER_E2E_KEEP")),
+    )

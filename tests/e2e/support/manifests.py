@@ -1,0 +1,85 @@
+"""Objects that the tests make themselves; every pod passes the restricted Pod Security standard.
+
+Threads: values, for any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Object = dict[str, Any]
+
+POD_SECURITY: Object = {
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "runAsGroup": 10001,
+    "fsGroup": 10001,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Object = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+def namespace(name: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "pod-security.kubernetes.io/enforce": "restricted",
+                "pod-security.kubernetes.io/enforce-version": "latest",
+            },
+        },
+    }
+
+
+def config_map(name: str, files: Mapping[str, str]) -> Object:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": dict(files)}
+
+
+def pod(
+    name: str,
+    image: str,
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    files: str = "",
+    node: str = "",
+) -> Object:
+    """`files`: a ConfigMap, mounted at /files. `node`: where it has to run."""
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}]
+    volumes: list[Object] = [{"name": "tmp", "emptyDir": {}}]
+    if files:
+        mounts.append({"name": "files", "mountPath": "/files"})
+        volumes.append({"name": "files", "configMap": {"name": files}})
+    container = {
+        "name": "main",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": list(command),
+        "env": [{"name": key, "value": value} for key, value in (env or {}).items()],
+        "securityContext": CONTAINER_SECURITY,
+        "volumeMounts": mounts,
+    }
+    spec: Object = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": POD_SECURITY,
+        "containers": [container],
+        "volumes": volumes,
+    }
+    if node:
+        spec["nodeSelector"] = {"kubernetes.io/hostname": node}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": name}},
+        "spec": spec,
+    }

@@ -1,0 +1,100 @@
+"""From nothing to the first ledger, as the documentation tells people to do it."""
+
+from __future__ import annotations
+
+import time
+
+from tests.e2e.support.bookie_cluster import CONFIRM_DELETE, BookieCluster
+from tests.e2e.support.kube import condition_of
+
+FIRST_LEDGER_SECONDS = 120.0
+
+
+def values(settings, uri: str, root: str) -> dict:
+    tag = settings.image.rpartition(":")[2]
+    return {
+        "spec": {
+            "version": tag,
+            "image": settings.image,
+            "replicas": 3,
+            "metadataService": {"type": "External", "uri": uri, "rootPath": root},
+            "storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "2Gi"}},
+            "autorecovery": {"replicas": 1},
+        },
+        "test": {"entries": 200},
+        "annotations": {CONFIRM_DELETE: root.strip("/")},
+    }
+
+
+def test_first_ledger_within_two_minutes(helm, kube, settings, operator, zookeeper_service, nodes):
+    """Both charts, then `helm test`, which writes a ledger and reads it back."""
+    uri = zookeeper_service.uri("", "hierarchical")
+    helm.uninstall("podkeeper")
+    began = time.monotonic()
+    operator.install()
+    helm.install("first", "podkeeper-cluster", values(settings, uri, "/first"))
+    cluster = BookieCluster(kube, "first")
+    try:
+        cluster.wait_condition("Available", "True", FIRST_LEDGER_SECONDS)
+        helm.test("first")
+        took = time.monotonic() - began
+        print(f"first ledger after {took:.0f} s")
+        cluster.wait_ready(180)
+        assert took < FIRST_LEDGER_SECONDS
+    finally:
+        helm.uninstall("first")
+        for claim in cluster.claims():
+            kube.delete("PersistentVolumeClaim", claim)
+
+
+def test_what_a_new_cluster_is(make_cluster, kube, nodes):
+    """Objects, status and placement; nothing is written while nothing happens."""
+    cluster = make_cluster()
+    status = cluster.wait_ready(240)
+    pods = cluster.wait_pods(3)
+    assert len({pod["spec"]["nodeName"] for pod in pods.values()}) == 3
+    assert all(not pod["spec"].get("automountServiceAccountToken", True) for pod in pods.values())
+    assert status["writableReplicas"] == 3
+    assert status["instanceId"]
+    assert {each["state"] for each in status["bookies"]} == {"Writable"}
+    (sts,) = kube.list("StatefulSet", cluster.selector)
+    assert sts["spec"]["updateStrategy"]["type"] == "OnDelete"
+    assert sts["spec"]["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    assert len(cluster.claims()) == 6
+    assert all(not claim["metadata"].get("ownerReferences") for claim in cluster.claims().values())
+
+    version = cluster.get()["metadata"]["resourceVersion"]
+    restarts = cluster.uids()
+    try:
+        kube.wait_for(
+            "BookieCluster",
+            lambda clusters: clusters[cluster.name]["metadata"]["resourceVersion"] != version,
+            60,
+            "a change of a cluster at rest",
+            name=cluster.name,
+        )
+    except AssertionError:
+        pass
+    else:
+        raise AssertionError(f"a cluster at rest was written: {cluster.get()['metadata']['managedFields']}")
+    assert cluster.uids() == restarts
+
+
+def test_embedded_metadata(make_cluster, kube, settings):
+    """For development: the operator runs the metadata service too."""
+    cluster = make_cluster(metadataService={"type": "Embedded", "size": "1Gi"})
+    cluster.wait_ready(240)
+    assert cluster.status()["metadataServiceUri"]
+    assert condition_of(cluster.get(), "Available")["status"] == "True"
+
+
+def test_two_zones(make_cluster, kube, nodes):
+    """A StatefulSet for each zone, on nodes of that zone."""
+    by_name = {node["metadata"]["name"]: node for node in kube.list("Node")}
+    zones = sorted({by_name[name]["metadata"]["labels"].get("topology.kubernetes.io/zone", "") for name in nodes})
+    assert len(zones) >= 2, f"the ring needs nodes of two zones: {zones}"
+    cluster = make_cluster(placement={"zones": [{"name": zone} for zone in zones[:3]]})
+    cluster.wait_ready(240)
+    for pod in cluster.wait_pods(3).values():
+        zone = by_name[pod["spec"]["nodeName"]]["metadata"]["labels"]["topology.kubernetes.io/zone"]
+        assert pod["metadata"]["name"].startswith(f"{cluster.name}-bookie-{zone}-")
