@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from bookie_operator.crds.cluster_spec import BootstrapMode
 from bookie_operator.planner.desired import Desired
-from bookie_operator.world.model import ClaimView, ClusterFacts, PodView, StatefulSetView, World
+from bookie_operator.world.model import ClaimView, ClusterFacts, PodView, StatefulSetView, TaskType, World
 
 VOLUMES = frozenset({"journal", "ledger", "index"})
 
@@ -112,3 +112,9 @@ def adopts(world: World) -> bool:
 def deletable_uid(world: World, key: str) -> str | None:
     """UID of an object of the operator's own making; None: it is not there."""
     return world.object_uids.get(key)
+
+
+def accepted_losses(world: World) -> tuple[int, ...]:
+    """Ledgers whose loss somebody accepted by a `BookieTask` that is not finished, sorted."""
+    asked = (one for one in world.tasks if one.type is TaskType.ACCEPT_LOSS)
+    return tuple(sorted({ledger for one in asked for ledger in one.ledgers}))

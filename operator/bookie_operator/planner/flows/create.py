@@ -1,0 +1,140 @@
+"""A cluster comes to be: metadata, then StatefulSets; and a StatefulSet that vanished is made again.
+
+Invariants
+- Claims of another cluster, or of an unknown one, are never taken over silently: `bootstrap.mode: Adopt` asks for it.
+- The metadata are made by an idempotent Job, once; nothing here formats what is there.
+- A StatefulSet that is missing while pods or claims of it live gets as many replicas as they are, never those of a new
+  cluster.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_operator.planner import operations, view
+from bookie_operator.planner.decision import (
+    Act,
+    ApplyObjects,
+    CreateStatefulSet,
+    Decision,
+    DeleteObject,
+    Event,
+    EventType,
+    RecordState,
+    Wait,
+)
+from bookie_operator.planner.desired import Desired, DesiredStatefulSet
+from bookie_operator.world.model import World
+
+JOB_RETRY_SECONDS: Final = 300.0
+
+
+def foreign_claims(world: World) -> Wait | None:
+    """Volumes of this name are there before the cluster was made: nothing is touched."""
+    if view.adopts(world) or not view.is_new(world):
+        return None
+    own = world.cluster.status.instance_id
+    foreign = [one for one in view.claims(world) if not one.instance_id or one.instance_id != own]
+    if not foreign:
+        return None
+    ids = sorted({one.instance_id or "unknown" for one in foreign})
+    return Wait(
+        "AdoptRequired",
+        f"{len(foreign)} claims such as {foreign[0].name} hold data of another cluster (instance id "
+        f"{', '.join(ids[:3])}): delete this resource and apply it with bootstrap.mode Adopt to take them over, or "
+        "delete the claims if nobody needs their data",
+        seconds=30.0,
+        stalled=True,
+    )
+
+
+def metadata(world: World, desired: Desired) -> Decision | None:
+    """The cluster in the metadata service: made once, and its instance id recorded before any claim is labelled."""
+    if world.cluster.status.instance_id:
+        return None
+    found = view.instance_id(world)
+    if found:
+        return Act(RecordState(instance_id=found), f"the cluster's instance id is {found}")
+    if not view.is_new(world) or world.metadata_job == "Complete":
+        return None
+    if world.metadata_job == "":
+        return Act(ApplyObjects((desired.metadata_job,)), "the cluster is not in the metadata service yet")
+    if world.metadata_job == "Failed":
+        return _failed_job(world, desired)
+    return Wait(
+        "Creating", f"waits for {desired.metadata_job} to make the cluster in the metadata service", seconds=2.0
+    )
+
+
+def _failed_job(world: World, desired: Desired) -> Decision:
+    finished = world.metadata_job_finished_at
+    uid = world.object_uids.get(desired.metadata_job)
+    told = world.metadata_job_message or "its pod's log says why"
+    if finished is not None and uid is not None and world.now - finished >= JOB_RETRY_SECONDS:
+        return Act(
+            DeleteObject(desired.metadata_job, uid),
+            f"{desired.metadata_job} failed ({told}): it is tried again",
+            event=Event("MetadataInitRetried", f"{desired.metadata_job} failed: {told}", EventType.WARNING),
+        )
+    return Wait(
+        "MetadataInitFailed",
+        f"{desired.metadata_job} failed: {told}. Is spec.metadataService.uri right, and does it answer? The Job is "
+        f"made again after {JOB_RETRY_SECONDS:.0f} s, or at once when you delete it",
+        seconds=30.0,
+        stalled=True,
+    )
+
+
+def stateful_sets(world: World, desired: Desired) -> Decision | None:
+    """The first that is missing."""
+    for wanted in desired.stateful_sets:
+        if view.stateful_set(world, wanted.name) is None:
+            return _missing(world, desired, wanted)
+    return None
+
+
+def _missing(world: World, desired: Desired, wanted: DesiredStatefulSet) -> Act:
+    alive = live_replicas(world, wanted.name)
+    if alive == 0:
+        number = _first_replicas(world, desired, wanted)
+        return Act(
+            CreateStatefulSet(wanted.name, number),
+            f"StatefulSet {wanted.name} is made with {number} bookies",
+            event=Event("StatefulSetCreated", f"StatefulSet {wanted.name} with {number} bookies"),
+        )
+    return Act(
+        CreateStatefulSet(wanted.name, alive),
+        f"StatefulSet {wanted.name} is missing although bookies of it live: it is made again with {alive}",
+        event=Event(
+            "StatefulSetRecreated",
+            f"StatefulSet {wanted.name} was missing; it takes its {alive} bookies over again",
+            EventType.WARNING,
+        ),
+    )
+
+
+def live_replicas(world: World, name: str) -> int:
+    """Replicas that a StatefulSet needs to keep everything that lives of it: the highest ordinal and one; 0: nothing.
+
+    What the operator recorded counts too: a bookie that lost both pod and volumes is still one. Claims count only
+    where nothing is recorded: those of a bookie that was just taken out are still there.
+    """
+    pods = [one.ordinal for one in world.pods if one.stateful_set == name and not one.deleting]
+    recorded = operations.least_replicas(world.cluster.status, name)
+    if not recorded:
+        pods += [
+            view.ordinal_of(one.bookie)
+            for one in view.claims(world)
+            if view.set_of(one.bookie) == name and not one.retired and not one.deleting
+        ]
+    return max([recorded, *(ordinal + 1 for ordinal in pods)])
+
+
+def _first_replicas(world: World, desired: Desired, wanted: DesiredStatefulSet) -> int:
+    """All of them, unless something of an earlier bookie has to be cleared away first: that is scaling up."""
+    ids = {desired.bookie_id(view.pod_name(wanted.name, ordinal)) for ordinal in range(wanted.replicas)}
+    cookies = world.facts.cookies if world.facts is not None else frozenset()
+    leftover = any(view.set_of(one.bookie) == wanted.name for one in view.claims(world))
+    return 0 if leftover or ids & cookies else wanted.replicas

@@ -1,0 +1,46 @@
+"""The PodDisruptionBudget follows the state of the data: nobody may evict a bookie while a copy is missing.
+
+Invariants
+- Not knowing counts as a missing copy.
+- While an operation takes a bookie out or rebuilds one, no other may be evicted.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_operator.crds.cluster_status import OperationType
+from bookie_operator.planner import view
+from bookie_operator.planner.decision import Act, ApplyObjects
+from bookie_operator.planner.desired import Desired
+from bookie_operator.world.model import World
+
+_EXCLUSIVE: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE})
+
+
+def allowed(world: World, desired: Desired) -> int:
+    """Bookies that may be evicted now.
+
+    During a rollout the bookie that is restarted does not close the budget: the budget counts it by itself, and a
+    closed one would refuse the rollout's own evictions.
+    """
+    if view.fully_replicated(world) is not True:
+        return 0
+    operation = world.cluster.status.operation
+    if operation is not None and operation.type in _EXCLUSIVE:
+        return 0
+    rolls = operation is not None and operation.type is OperationType.ROLLOUT
+    if not rolls and view.away(world, desired):
+        return 0
+    return world.cluster.spec.disruption.max_unavailable
+
+
+def begin(world: World, desired: Desired) -> Act | None:
+    if not desired.budget:
+        return None
+    number = allowed(world, desired)
+    if world.object_hashes.get(desired.budget) == desired.budget_hashes.get(number):
+        return None
+    return Act(ApplyObjects((desired.budget,)), f"the disruption budget allows {number} evictions from now on")

@@ -1,0 +1,188 @@
+"""More bookies: what is left of earlier ones of the same names is cleared away first, with proof.
+
+Invariants
+- A volume or a cookie of an earlier bookie is deleted only with a proof of this pass, after an audit that the operation
+  asked for; whatever else is left stops it, and somebody has to decide.
+- One patch makes all new bookies of a StatefulSet; those that were there are not touched.
+
+Steps: `Audit` and `Clean` only if something is left, then `Grow`, then `Settle`.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_operator.crds.cluster_status import Operation, OperationType
+from bookie_operator.planner import operations, view
+from bookie_operator.planner.decision import (
+    Act,
+    Decision,
+    Event,
+    EventType,
+    Finish,
+    Needs,
+    Record,
+    ScaleStatefulSet,
+    TriggerAudit,
+    UndoDrain,
+    Wait,
+)
+from bookie_operator.planner.desired import Desired, DesiredStatefulSet
+from bookie_operator.planner.flows import leftovers
+from bookie_operator.world.model import DrainPhase, StatefulSetView, World
+
+AUDIT: Final = "Audit"
+CLEAN: Final = "Clean"
+GROW: Final = "Grow"
+SETTLE: Final = "Settle"
+
+_SET: Final = "set"
+_FROM: Final = "from"
+_TO: Final = "to"
+_ASKED: Final = "auditAskedAt"
+_UP: Final = "writable"
+
+
+def begin(world: World, desired: Desired) -> Decision | None:
+    blocked: Wait | None = None
+    for wanted in desired.stateful_sets:
+        have = view.stateful_set(world, wanted.name)
+        if have is None or have.deleting or wanted.replicas <= have.replicas:
+            continue
+        refused = leftovers.refused(world, desired, _pods(wanted.name, have.replicas, wanted.replicas))
+        if refused is None:
+            return _record(world, desired, wanted, have)
+        blocked = blocked or refused
+    return blocked
+
+
+def _pods(name: str, first: int, end: int) -> list[str]:
+    return [view.pod_name(name, ordinal) for ordinal in range(first, end)]
+
+
+def _record(world: World, desired: Desired, wanted: DesiredStatefulSet, have: StatefulSetView) -> Record:
+    pods = _pods(wanted.name, have.replicas, wanted.replicas)
+    step = AUDIT if leftovers.dirty(world, desired, pods) else GROW
+    saved = {_SET: wanted.name, _FROM: str(have.replicas), _TO: str(wanted.replicas)}
+    message = f"{wanted.name} grows from {have.replicas} to {wanted.replicas} bookies"
+    return Record(
+        operations.new(world, OperationType.SCALE_UP, step, saved=saved), message, event=Event("ScalingUp", message)
+    )
+
+
+def needs(operation: Operation, desired: Desired) -> Needs:
+    ids = frozenset(desired.bookie_id(pod) for pod in _new_pods(operation))
+    if operation.step == CLEAN:
+        return Needs(proofs=ids)
+    return Needs(drains=ids) if operation.step == SETTLE else Needs()
+
+
+def needs_to_begin(world: World, desired: Desired) -> Needs:
+    """Proofs for what earlier bookies of the new names left."""
+    found: set[str] = set()
+    for wanted in desired.stateful_sets:
+        have = view.stateful_set(world, wanted.name)
+        if have is not None and wanted.replicas > have.replicas:
+            left = leftovers.dirty(world, desired, _pods(wanted.name, have.replicas, wanted.replicas))
+            found.update(desired.bookie_id(pod) for pod in left)
+    return Needs(proofs=frozenset(found))
+
+
+def _new_pods(operation: Operation) -> list[str]:
+    return _pods(operation.saved[_SET], int(operation.saved[_FROM]), int(operation.saved[_TO]))
+
+
+def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
+    have = view.stateful_set(world, operation.saved[_SET])
+    wanted = next((one for one in desired.stateful_sets if one.name == operation.saved[_SET]), None)
+    if have is None or wanted is None:
+        return Finish(operation, "Cancelled", f"StatefulSet {operation.saved[_SET]} is not asked for any more")
+    if operation.step == SETTLE:
+        return _settle(world, desired, operation, wanted, have)
+    if have.replicas >= int(operation.saved[_TO]):
+        return Record(operations.stepped(world, operation, SETTLE), f"{have.name} has {have.replicas} replicas")
+    if wanted.replicas < int(operation.saved[_TO]):
+        return Finish(operation, "Cancelled", f"{have.name} is to have {wanted.replicas} bookies now")
+    match operation.step:
+        case "Audit":
+            saved = {_ASKED: operations.written(world.now)}
+            return Act(
+                TriggerAudit(),
+                "an audit has to be newer than this before anything of an earlier bookie is deleted",
+                operation=operations.stepped(world, operation, CLEAN, saved=saved),
+            )
+        case "Clean":
+            return _clean(world, desired, operation)
+        case _:
+            return _grow(world, desired, operation, have)
+
+
+def _clean(world: World, desired: Desired, operation: Operation) -> Decision:
+    left = leftovers.dirty(world, desired, _new_pods(operation))
+    if not left:
+        return Record(operations.stepped(world, operation, GROW), "nothing of earlier bookies is left")
+    refused = leftovers.refused(world, desired, left)
+    if refused is not None and refused.stalled:
+        return Finish(operation, "Cancelled", refused.message)
+    since = operations.read_time(operation.saved[_ASKED])
+    cleared = refused or leftovers.clear(world, desired, left[0], since)
+    if isinstance(cleared, Act):
+        return cleared
+    late = operations.overdue(world, operation, world.cluster.spec.decommission.stall_seconds)
+    return operations.wait(operation, cleared.reason, cleared.message, seconds=cleared.seconds, stalled=late)
+
+
+def _grow(world: World, desired: Desired, operation: Operation, have: StatefulSetView) -> Decision:
+    if leftovers.dirty(world, desired, _pods(have.name, have.replicas, int(operation.saved[_TO]))):
+        return Record(operations.stepped(world, operation, AUDIT), "something of an earlier bookie appeared")
+    if world.facts is None:
+        return operations.wait(operation, "MetadataUnreachable", world.facts_error or "nobody reaches the metadata")
+    target = int(operation.saved[_TO])
+    return Act(
+        ScaleStatefulSet(have.name, have.resource_version, have.replicas, target),
+        f"{have.name} gets {target - have.replicas} more bookies",
+        operation=operations.stepped(world, operation, SETTLE),
+    )
+
+
+def _settle(
+    world: World, desired: Desired, operation: Operation, wanted: DesiredStatefulSet, have: StatefulSetView
+) -> Decision:
+    pods = [pod for pod in _new_pods(operation) if view.ordinal_of(pod) < have.replicas]
+    up = [pod for pod in pods if _writable(world, desired, pod)]
+    if len(up) == len(pods):
+        message = f"{have.name} has {have.replicas} bookies; those that are new take writes"
+        return Finish(operation, "Done", message, event=Event("ScaledUp", message))
+    undone = _undo_drain(world, desired, pods)
+    if undone is not None:
+        return undone
+    waiting = ", ".join(pod for pod in pods if pod not in up)
+    if wanted.template_hash != have.template_hash or wanted.replicas < int(operation.saved[_TO]):
+        return Finish(operation, "Cancelled", f"spec changed before {waiting} took writes")
+    message = f"waits for {waiting} to take writes"
+    if str(len(up)) != operation.saved.get(_UP, "0"):
+        nearer = operations.progressed(world, operation, message, saved={_UP: str(len(up))})
+        return Wait("Scaling", message, operation=nearer)
+    if operations.overdue(world, operation, world.cluster.spec.update.progress_deadline_seconds):
+        message = f"{waiting} did not take writes in time: `kubectl describe pod` and its log say why"
+        return Finish(operation, "Failed", message, event=Event("ScaleUpFailed", message, EventType.WARNING))
+    return operations.wait(operation, "Scaling", message)
+
+
+def _writable(world: World, desired: Desired, name: str) -> bool:
+    found = view.pod(world, name)
+    ready = found is not None and found.ready and not found.deleting
+    return ready and world.facts is not None and desired.bookie_id(name) in world.facts.writable
+
+
+def _undo_drain(world: World, desired: Desired, pods: list[str]) -> Act | None:
+    """A new bookie of a name that was drained once may start read-only: its record goes."""
+    for pod in pods:
+        bookie_id = desired.bookie_id(pod)
+        drain = world.drains.get(bookie_id)
+        read_only = world.facts is not None and bookie_id in world.facts.read_only
+        if read_only and drain is not None and drain.phase not in (DrainPhase.ABSENT, DrainPhase.REFUSED):
+            return Act(UndoDrain(bookie_id), f"{pod} is new, and a record of an earlier drain holds it read-only")
+    return None

@@ -1,0 +1,55 @@
+"""Objects without which nothing works, or that only look on: applied when they are not as desired, one pass for all.
+
+Invariants
+- What is applied has the content whose hash it bears: an object is never applied twice without a change.
+- Auto-recovery begins when clients can write, so that it does not copy while bookies come up for the first time.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bookie_operator.planner.decision import Act, ApplyObjects
+from bookie_operator.planner.desired import Desired
+from bookie_operator.world.model import World
+
+
+def begin(world: World, desired: Desired) -> Act | None:
+    """Services, accounts, configuration, policies, certificates, the identity: also while an operation runs."""
+    return _apply(world, desired.support, "what bookies need is not as desired")
+
+
+def autorecovery(world: World, desired: Desired) -> Act | None:
+    """Once enough bookies take writes for an ensemble; a new version comes when the bookies have it."""
+    if not desired.autorecovery:
+        return None
+    if desired.autorecovery not in world.object_hashes and not _was_writable(world):
+        return None
+    return _apply(world, {desired.autorecovery: desired.autorecovery_hash}, "auto-recovery is not as desired")
+
+
+def missing_autorecovery(world: World, desired: Desired) -> Act | None:
+    """While an operation runs it is only made again when it is gone: proofs want an auditor."""
+    if desired.autorecovery in world.object_hashes:
+        return None
+    return autorecovery(world, desired)
+
+
+def monitoring(world: World, desired: Desired) -> Act | None:
+    return _apply(world, desired.monitoring, "monitoring is not as desired")
+
+
+def _was_writable(world: World) -> bool:
+    if world.cluster.status.ledgers.auditor:
+        return True
+    return world.facts is not None and len(world.facts.writable) >= world.cluster.spec.durability.ensemble_size
+
+
+def _apply(world: World, wanted: Mapping[str, str], why: str) -> Act | None:
+    differing = tuple(key for key, digest in wanted.items() if world.object_hashes.get(key) != digest)
+    if not differing:
+        return None
+    shown = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
+    return Act(ApplyObjects(differing), f"{why}: {shown}")
