@@ -1,0 +1,38 @@
+"""Amounts of bytes as Kubernetes writes them: `100Gi`, `1.5G`, `1e9`.
+
+Threads: pure functions, any thread.
+
+Source: Kubernetes API conventions, serialisation of quantities.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Decimal
+from typing import Final
+
+_FACTORS: Final = {
+    "": Decimal(1),
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("n", "u", "m"), start=-3)},
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
+}
+_QUANTITY: Final = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i)?)")
+
+
+def bytes_of(text: str) -> int:
+    """Whole bytes, rounded up as Kubernetes does. Raises ValueError: it is no quantity."""
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no quantity such as 100Gi")
+    number, exponent, suffix = found.groups()
+    factor = Decimal(f"1{exponent}") if exponent else _FACTORS[suffix or ""]
+    return int((Decimal(number) * factor).to_integral_value(ROUND_CEILING))
+
+
+def known_bytes(text: str) -> int | None:
+    """As `bytes_of`; None: it is none."""
+    try:
+        return bytes_of(text)
+    except ValueError:
+        return None

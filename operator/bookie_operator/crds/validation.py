@@ -1,0 +1,213 @@
+"""What is wrong with a `BookieCluster`, as far as its spec and status tell: the validation of every pass.
+
+The API server refuses most of it already (`rules`); here it is judged again, for a resource that was stored before a
+rule was, and more that the rules cannot tell: keys of the configuration, downgrades, parts of pods.
+
+Invariants
+- Each message is one line: field, what is wrong, what to do.
+- No message holds a value of `spec.config` or of an environment variable: some are secrets.
+- Order and wording depend on the resource alone: the same resource gives the same messages.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from bookie_operator.crds.cluster_spec import BookieClusterSpec, MetadataServiceKind
+from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.crds.quantity import known_bytes
+from bookie_operator.crds.validation_pod import config_faults, pod_faults
+
+MESSAGES: Final = 20
+"""More are counted, not told."""
+_VERSION: Final = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})(?:[.+-].*)?")
+_INTERVAL: Final = re.compile(r"[0-9]{1,9}(ms|s|m|h)")
+_URI: Final = re.compile(r"zk(\+[a-z]+)?://[^/\s]+")
+
+
+def parse_spec(spec: Mapping[str, Any]) -> tuple[BookieClusterSpec | None, tuple[str, ...]]:
+    """The typed spec; or None, and why it cannot be read."""
+    try:
+        return BookieClusterSpec.model_validate(spec), ()
+    except ValidationError as error:
+        messages = [_unreadable(fault["loc"], fault["type"], fault["msg"]) for fault in error.errors()]
+        return None, _bounded(messages)
+
+
+def parse_status(status: Mapping[str, Any]) -> BookieClusterStatus:
+    """The typed status; an empty one stands for one that does not exist. Raises ValueError with one line for one that
+    this operator cannot read: it must not be taken for an empty one, because an operation may stand in it."""
+    try:
+        return BookieClusterStatus.model_validate(status)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        path = _path("status", fault["loc"])
+        raise ValueError(
+            f"{path}: {fault['msg']}; a newer operator may have written it: use that version, or mend the field"
+        ) from None
+
+
+def validate(spec: BookieClusterSpec, status: BookieClusterStatus) -> tuple[str, ...]:
+    """Everything that is wrong; empty: nothing is. At most `MESSAGES`."""
+    return _bounded(
+        [
+            *_metadata(spec),
+            *_durability(spec),
+            *_zones(spec),
+            *_sizes(spec),
+            *_security(spec),
+            *_version(spec, status),
+            *config_faults(spec.config),
+            *pod_faults(spec.pod),
+        ]
+    )
+
+
+def _bounded(messages: list[str]) -> tuple[str, ...]:
+    if len(messages) <= MESSAGES:
+        return tuple(messages)
+    return (*messages[: MESSAGES - 1], f"and {len(messages) - MESSAGES + 1} more; mend these first")
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def _unreadable(location: tuple[int | str, ...], kind: str, message: str) -> str:
+    path = _path("spec", location)
+    match kind:
+        case "missing":
+            return f"{path}: is required; give it"
+        case "extra_forbidden":
+            near = difflib.get_close_matches(str(location[-1]), _fields_beside(location), n=1, cutoff=0.6)
+            remedy = f"did you mean {near[0]}?" if near else "remove it, or upgrade the operator that should know it"
+            return f"{path}: there is no such field; {remedy}"
+    return f"{path}: {message[:1].lower()}{message[1:]}; see docs/bookiecluster.md"
+
+
+def _path(root: str, location: tuple[int | str, ...]) -> str:
+    return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+
+
+def _fields_beside(location: tuple[int | str, ...]) -> list[str]:
+    """Names of the fields that there are where `location` ends."""
+    model: Any = BookieClusterSpec
+    for part in location[:-1]:
+        if isinstance(part, int):
+            continue
+        fields = {field.alias: field.annotation for field in model.model_fields.values()}
+        model = _model_in(fields.get(part))
+        if model is None:
+            return []
+    return [field.alias for field in model.model_fields.values()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model of an annotation such as `Volume | None` or `list[Zone]`."""
+    for each in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(each, type) and issubclass(each, BaseModel):
+            return each
+    return None
+
+
+# --- rules between fields ---------------------------------------------------------------------------------------------
+
+
+def _metadata(spec: BookieClusterSpec) -> Iterator[str]:
+    service = spec.metadata_service
+    if service.type is MetadataServiceKind.EXTERNAL:
+        if not _URI.fullmatch(service.uri):
+            yield (
+                "spec.metadataService.uri: an external metadata service needs a URI such as "
+                "zk+hierarchical://zk-0:2181;zk-1:2181, without a path (that is rootPath)"
+            )
+    elif service.uri:
+        yield "spec.metadataService.uri: an embedded metadata service has none; remove it, or set type: External"
+    if "//" in service.root_path:
+        yield "spec.metadataService.rootPath: holds an empty part; write it with single slashes"
+
+
+def _durability(spec: BookieClusterSpec) -> Iterator[str]:
+    durability = spec.durability
+    if durability.ack_quorum > durability.write_quorum:
+        yield "spec.durability.ackQuorum: must not exceed writeQuorum; lower it"
+    if durability.write_quorum > durability.ensemble_size:
+        yield "spec.durability.writeQuorum: must not exceed ensembleSize; lower it"
+    if spec.replicas < durability.ensemble_size:
+        yield (
+            f"spec.replicas: {spec.replicas} bookies are fewer than durability.ensembleSize "
+            f"({durability.ensemble_size}): no ledger could be written; raise replicas or lower ensembleSize"
+        )
+    for name, number in (("update", spec.update.max_unavailable), ("disruption", spec.disruption.max_unavailable)):
+        if number != 1 and number >= durability.ack_quorum:
+            yield (
+                f"spec.{name}.maxUnavailable: must be 1, or less than durability.ackQuorum "
+                f"({durability.ack_quorum}): an acknowledged entry may be on that many bookies only; lower it"
+            )
+
+
+def _zones(spec: BookieClusterSpec) -> Iterator[str]:
+    zones, least = spec.placement.zones, spec.placement.min_zones_per_write_quorum
+    given = [zone.replicas for zone in zones if zone.replicas is not None]
+    names = [zone.name for zone in zones]
+    if len(names) != len(set(names)):
+        yield "spec.placement.zones: a zone is listed twice; list each zone once"
+    if given and len(given) != len(zones):
+        yield "spec.placement.zones: give replicas for every zone or for none"
+    elif given and sum(given) != spec.replicas:
+        yield (
+            f"spec.placement.zones: their replicas add up to {sum(given)}, and spec.replicas is {spec.replicas}; "
+            "change one of them"
+        )
+    if not given and len(zones) > 1 and spec.replicas < len(zones):
+        yield (
+            f"spec.replicas: {spec.replicas} bookies leave one of {len(zones)} zones without; raise replicas or list "
+            "fewer zones"
+        )
+    with_bookies = sum(number > 0 for number in given) if given else len(zones)
+    if least > 1 and with_bookies < least:
+        yield (
+            f"spec.placement.minZonesPerWriteQuorum: {least}, and {with_bookies} zones have bookies; give bookies to "
+            "more zones or lower it"
+        )
+    if least > spec.durability.write_quorum:
+        yield "spec.placement.minZonesPerWriteQuorum: must not exceed durability.writeQuorum; lower it"
+
+
+def _sizes(spec: BookieClusterSpec) -> Iterator[str]:
+    storage = spec.storage
+    sizes = [("storage.journal", storage.journal.size), ("storage.ledger", storage.ledger.size)]
+    if storage.index is not None:
+        sizes.append(("storage.index", storage.index.size))
+    if spec.metadata_service.type is MetadataServiceKind.EMBEDDED:
+        sizes.append(("metadataService", spec.metadata_service.size))
+    for path, size in sizes:
+        if (known_bytes(size) or 0) <= 0:
+            yield f"spec.{path}.size: must be an amount of bytes above 0, as 100Gi"
+
+
+def _security(spec: BookieClusterSpec) -> Iterator[str]:
+    tls = spec.tls
+    if tls.enabled and (tls.secret_name is None) == (tls.issuer_ref is None):
+        yield "spec.tls: needs a certificate: give either secretName or issuerRef, not both"
+    if tls.issuer_ref is not None and not isinstance(tls.issuer_ref.get("name"), str):
+        yield "spec.tls.issuerRef: has no name; give the issuer as {name, kind, group}"
+    if not _INTERVAL.fullmatch(spec.monitoring.pod_monitor.interval):
+        yield "spec.monitoring.podMonitor.interval: must be a whole number and ms, s, m or h, as 30s"
+
+
+def _version(spec: BookieClusterSpec, status: BookieClusterStatus) -> Iterator[str]:
+    wanted, running = _VERSION.fullmatch(spec.version), _VERSION.fullmatch(status.version.current)
+    if wanted is None or running is None:
+        return
+    if tuple(map(int, wanted.groups())) < tuple(map(int, running.groups())):
+        yield (
+            f"spec.version: {spec.version} is older than {status.version.current}, which the bookies run and whose "
+            "files an older version may not read; set it back"
+        )

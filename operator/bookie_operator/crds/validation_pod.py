@@ -1,0 +1,79 @@
+"""What is wrong with the configuration of the bookies, and with the parts of their pods: see `validation`.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from bookie_operator.crds import names
+from bookie_operator.crds.config_keys import RESERVED, is_ignored, known_keys, nearest
+from bookie_operator.crds.pod_spec import Pod
+
+_ENVIRONMENT: Final = "BK_"
+_RESOURCES: Final = frozenset({"requests", "limits", "claims"})
+_OWN_LABELS: Final = (names.NAME, names.INSTANCE, names.COMPONENT, names.PART_OF, names.MANAGED_BY)
+_BOOKIE: Final = "bookie"
+_VOLUMES: Final = ("journal-", "ledger-", "index-")
+
+
+def config_faults(config: Mapping[str, str]) -> Iterator[str]:
+    """Keys that there are not, that the operator sets, or whose value is of the wrong kind."""
+    known = known_keys()
+    first: dict[str, str] = {}
+    for name, text in sorted(config.items()):
+        path = f"spec.config.{name}"
+        if name in RESERVED:
+            yield f"{path}: the operator sets it; remove it: {RESERVED[name]}"
+        elif name not in known:
+            if not is_ignored(name):
+                near = nearest(name)
+                remedy = f"did you mean {near}?" if near else "docs/configuration.md lists the known ones"
+                yield f"{path}: there is no such key; {remedy}"
+        elif (other := first.setdefault(known[name].name, name)) != name:
+            yield f"{path}: it is another name of {other}, which is set too; remove one of them"
+        elif fault := known[name].fault(text):
+            yield f"{path}: {fault}; change the value"
+
+
+def pod_faults(pod: Pod) -> Iterator[str]:
+    """What the operator's own parts of the pods forbid, and what Kubernetes would refuse with less clear words."""
+    for key in sorted(set(pod.resources) - _RESOURCES):
+        yield f"spec.pod.resources.{key}: there is no such part; write it below requests or limits"
+    for where, given in (("labels", pod.labels), ("annotations", pod.annotations)):
+        for key in sorted(given):
+            if key in _OWN_LABELS or key.partition("/")[0] == names.GROUP:
+                yield f"spec.pod.{where}.{key}: the operator sets it; remove it"
+    yield from _environment(pod.env)
+    for position, container in enumerate(pod.sidecars):
+        if _name(container) in ("", _BOOKIE):
+            yield f"spec.pod.sidecars[{position}].name: must be given, and not be {_BOOKIE}; give another"
+    for position, volume in enumerate(pod.extra_volumes):
+        if not _name(volume) or _name(volume).startswith(_VOLUMES):
+            yield (
+                f"spec.pod.extraVolumes[{position}].name: must be given, and not begin with journal-, ledger- or "
+                "index-; give another"
+            )
+    volumes = {_name(volume) for volume in pod.extra_volumes}
+    for position, mount in enumerate(pod.extra_volume_mounts):
+        if _name(mount) not in volumes:
+            yield f"spec.pod.extraVolumeMounts[{position}].name: no such volume in spec.pod.extraVolumes; add it there"
+
+
+def _environment(env: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for position, variable in enumerate(env):
+        path, name = f"spec.pod.env[{position}].name", _name(variable)
+        key = name.removeprefix(_ENVIRONMENT)
+        if not name:
+            yield f"{path}: is required; give it"
+        elif key != name and key in RESERVED:
+            yield f"{path}: the operator sets the key {key}; remove it: {RESERVED[key]}"
+        elif key != name and "valueFrom" not in variable and (key in known_keys() or is_ignored(key)):
+            yield f"{path}: {key} is a key of the bookies; set it in spec.config, or take it from a Secret (valueFrom)"
+
+
+def _name(part: Mapping[str, Any]) -> str:
+    name = part.get("name", "")
+    return name if isinstance(name, str) else ""

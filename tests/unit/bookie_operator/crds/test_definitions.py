@@ -1,0 +1,65 @@
+"""The definitions in `crds/` and the reference page are what is generated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bookie_operator.crds import generate, names
+from bookie_operator.crds.definitions import CLUSTER, KINDS, TASK, Kind, definition
+from bookie_operator.crds.task_spec import BookieTaskType
+from bookie_operator.world.model import TaskType
+from tests.support.structural_schemas import nodes
+
+_LIMIT = 256 * 1024
+
+
+def test_the_files_are_as_they_are_generated() -> None:
+    assert generate.main(["--check"]) == 0
+
+
+def test_a_stale_file_is_found_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    assert generate.main([]) == 0
+    assert generate.main(["--check"]) == 0
+    (tmp_path / "docs" / "bookiecluster.md").write_text("edited by hand")
+    assert generate.main(["--check"]) == 1
+    assert "docs/bookiecluster.md" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+def test_a_definition_fits_the_annotation_of_client_side_apply(kind: Kind) -> None:
+    text = (generate.ROOT / f"crds/{kind.crd_name}.yaml").read_text()
+    assert yaml.safe_load(text) == definition(kind)
+    assert "&id" not in text, "anchors"
+    assert len(text) < _LIMIT / 2
+
+
+def test_names_scale_and_status() -> None:
+    cluster = definition(CLUSTER)
+    assert cluster["metadata"]["name"] == "bookieclusters.podkeeper.dev"
+    assert cluster["spec"]["names"]["shortNames"] == ["bkc"]
+    assert definition(TASK)["spec"]["names"]["shortNames"] == ["bkt"]
+    (version,) = cluster["spec"]["versions"]
+    assert version["name"] == names.VERSION
+    assert "status" in version["subresources"]
+    scale = version["subresources"]["scale"]
+    known = {f".{path}" for path, _ in nodes(version["schema"]["openAPIV3Schema"])}
+    assert set(scale.values()) <= known
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.kind)
+def test_columns_show_fields_that_there_are(kind: Kind) -> None:
+    schema = definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    known = {f".{path}" for path, _ in nodes(schema)}
+    for column in kind.columns:
+        path = column["jsonPath"].replace('[?(@.type=="Ready")]', "[]")
+        assert path in known or path == ".metadata.creationTimestamp", column["name"]
+
+
+def test_the_planner_knows_every_type_of_task() -> None:
+    assert [each.value for each in BookieTaskType] == [each.value for each in TaskType]

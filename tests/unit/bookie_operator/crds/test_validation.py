@@ -1,0 +1,196 @@
+"""Each thing that is wrong gives one line: the field, what is wrong, the remedy; and no value that may be a secret."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.crds.validation import MESSAGES, parse_spec, parse_status, validate
+from tests.unit.bookie_operator.crds.examples import PARTIAL, minimal, parsed
+
+NOTHING = BookieClusterStatus()
+
+
+def _zones(*zones: Any, least: int = 1) -> dict[str, Any]:
+    return {
+        "zones": [{"name": name} | ({} if number is None else {"replicas": number}) for name, number in zones],
+        "minZonesPerWriteQuorum": least,
+    }
+
+
+FAULTS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"metadataService": {"uri": "zookeeper:2181"}},
+        "spec.metadataService.uri: an external metadata service needs a URI such as zk+hierarchical://",
+    ),
+    ({"metadataService": {"uri": "zk://zk-0:2181/ledgers"}}, "spec.metadataService.uri: an external"),
+    (
+        {"metadataService": {"type": "Embedded", "uri": "zk://zk-0:2181"}},
+        "spec.metadataService.uri: an embedded metadata service has none; remove it",
+    ),
+    (
+        {"metadataService": {"uri": "zk://a", "rootPath": "/a//b"}},
+        "spec.metadataService.rootPath: holds an empty part",
+    ),
+    ({"durability": {"ackQuorum": 3, "writeQuorum": 2}}, "spec.durability.ackQuorum: must not exceed writeQuorum"),
+    ({"durability": {"writeQuorum": 4}}, "spec.durability.writeQuorum: must not exceed ensembleSize"),
+    (
+        {"replicas": 2},
+        "spec.replicas: 2 bookies are fewer than durability.ensembleSize (3): no ledger could be written; raise",
+    ),
+    ({"update": {"maxUnavailable": 2}}, "spec.update.maxUnavailable: must be 1, or less than durability.ackQuorum (2)"),
+    ({"disruption": {"maxUnavailable": 5}}, "spec.disruption.maxUnavailable: must be 1, or less"),
+    (
+        {"placement": _zones(("a", 1), ("b", None))},
+        "spec.placement.zones: give replicas for every zone or for none",
+    ),
+    (
+        {"replicas": 4, "placement": _zones(("a", 1), ("b", 2))},
+        "spec.placement.zones: their replicas add up to 3, and spec.replicas is 4; change one of them",
+    ),
+    ({"placement": _zones(("a", None), ("a", None))}, "spec.placement.zones: a zone is listed twice"),
+    (
+        {"placement": _zones(("a", None), ("b", None), ("c", None), ("d", None))},
+        "spec.replicas: 3 bookies leave one of 4 zones without; raise replicas or list fewer zones",
+    ),
+    (
+        {"placement": _zones(("a", 3), ("b", 0), least=2)},
+        "spec.placement.minZonesPerWriteQuorum: 2, and 1 zones have bookies",
+    ),
+    ({"placement": _zones(least=4)}, "spec.placement.minZonesPerWriteQuorum: must not exceed durability.writeQuorum"),
+    (
+        {"storage": {"journal": {"size": "ten"}, "ledger": {"size": "1Gi"}}},
+        "spec.storage.journal.size: must be an amount of bytes above 0, as 100Gi",
+    ),
+    ({"storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "0"}}}, "spec.storage.ledger.size: must be"),
+    (
+        {"storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "1Gi"}, "index": {"size": "-1Gi"}}},
+        "spec.storage.index.size: must be",
+    ),
+    ({"metadataService": {"type": "Embedded", "size": "big"}}, "spec.metadataService.size: must be"),
+    ({"tls": {"enabled": True}}, "spec.tls: needs a certificate: give either secretName or issuerRef"),
+    ({"tls": {"enabled": True, "secretName": "a", "issuerRef": {"name": "b"}}}, "spec.tls: needs a certificate"),
+    ({"tls": {"enabled": True, "issuerRef": {"kind": "Issuer"}}}, "spec.tls.issuerRef: has no name"),
+    ({"monitoring": {"podMonitor": {"interval": "often"}}}, "spec.monitoring.podMonitor.interval: must be a whole"),
+    ({"config": {"gcWaitTimes": "1"}}, "spec.config.gcWaitTimes: there is no such key; did you mean gcWaitTime?"),
+    ({"config": {"zzzz": "1"}}, "spec.config.zzzz: there is no such key; docs/configuration.md lists"),
+    ({"config": {"gcWaitTime": "soon"}}, "spec.config.gcWaitTime: must be a whole number; change the value"),
+    ({"config": {"diskUsageThreshold": "1.5"}}, "spec.config.diskUsageThreshold: must be less than 1"),
+    ({"config": {"journalSyncData": "perhaps"}}, "spec.config.journalSyncData: must be true or false"),
+    (
+        {"config": {"ledgerDirectories": "/x"}},
+        "spec.config.ledgerDirectories: the operator sets it; remove it: use spec.storage.ledger",
+    ),
+    (
+        {"config": {"compactionRate": "5", "compactionRateByEntries": "5"}},
+        "spec.config.compactionRateByEntries: it is another name of compactionRate, which is set too",
+    ),
+    ({"pod": {"resources": {"memory": "1Gi"}}}, "spec.pod.resources.memory: there is no such part; write it below"),
+    ({"pod": {"labels": {"app.kubernetes.io/name": "x"}}}, "spec.pod.labels.app.kubernetes.io/name: the operator sets"),
+    ({"pod": {"annotations": {"podkeeper.dev/zone": "x"}}}, "spec.pod.annotations.podkeeper.dev/zone: the operator"),
+    ({"pod": {"env": [{"value": "x"}]}}, "spec.pod.env[0].name: is required"),
+    ({"pod": {"env": [{"name": "BK_bookieId", "value": "x"}]}}, "spec.pod.env[0].name: the operator sets the key"),
+    ({"pod": {"env": [{"name": "BK_gcWaitTime", "value": "1"}]}}, "spec.pod.env[0].name: gcWaitTime is a key of the"),
+    ({"pod": {"sidecars": [{"name": "bookie"}]}}, "spec.pod.sidecars[0].name: must be given, and not be bookie"),
+    ({"pod": {"extraVolumes": [{"name": "journal-0"}]}}, "spec.pod.extraVolumes[0].name: must be given, and not begin"),
+    ({"pod": {"extraVolumeMounts": [{"name": "ca"}]}}, "spec.pod.extraVolumeMounts[0].name: no such volume"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), FAULTS, ids=[message.split(":")[0] for _, message in FAULTS])
+def test_a_fault_gives_its_message(changes: dict[str, Any], message: str) -> None:
+    (told,) = [told for told in validate(parsed(**changes), NOTHING) if told.startswith(message)]
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize("spec", PARTIAL)
+def test_good_specs_have_no_faults(spec: dict[str, Any]) -> None:
+    typed, faults = parse_spec(spec)
+    assert faults == ()
+    assert typed is not None
+    assert validate(typed, NOTHING) == ()
+
+
+def test_a_key_may_be_taken_from_a_secret() -> None:
+    variable = {"name": "BK_httpServerKeyStorePassword", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    assert validate(parsed(pod={"env": [variable]}), NOTHING) == ()
+
+
+def test_keys_that_apache_knows_and_nobody_needs_are_accepted() -> None:
+    assert validate(parsed(config={"addEntryTimeoutSec": "5", "dlog.bk": "x"}), NOTHING) == ()
+
+
+@pytest.mark.parametrize(
+    ("running", "wanted", "refused"),
+    [
+        ("1.3.0", "1.2.9", True),
+        ("2.0.0", "1.9.0", True),
+        ("1.2.5", "1.2.0", False),
+        ("1.2.0", "1.3.0", False),
+        ("1.10.0", "1.9.0", True),
+        ("1.9.0", "1.10.0", False),
+        ("v1.3.0", "1.2.0-rc1", True),
+        ("", "1.2.0", False),
+        ("nightly", "1.2.0", False),
+        ("1.3.0", "nightly", False),
+    ],
+)
+def test_a_downgrade_over_a_minor_version_is_refused(running: str, wanted: str, refused: bool) -> None:
+    status = BookieClusterStatus.model_validate({"version": {"current": running}})
+    faults = validate(parsed(version=wanted), status)
+    assert bool(faults) == refused
+    for fault in faults:
+        assert fault.startswith(f"spec.version: {wanted} is older than {running}")
+        assert fault.endswith("set it back")
+
+
+def test_values_of_keys_and_variables_are_not_told() -> None:
+    secret = "hunter2"
+    spec = parsed(
+        config={"httpServerKeyStorePassword": "${" + secret + "}", "gcWaitTime": secret, "nokey": secret},
+        pod={"env": [{"name": "BK_bookieId", "value": secret}, {"value": secret}]},
+    )
+    faults = validate(spec, NOTHING)
+    assert len(faults) == 5
+    assert secret not in "".join(faults)
+
+
+def test_messages_are_bounded() -> None:
+    spec = parsed(config={f"unknownKey{number}": "x" for number in range(50)})
+    faults = validate(spec, NOTHING)
+    assert len(faults) == MESSAGES
+    assert faults[-1] == "and 31 more; mend these first"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (minimal(storage={"journal": {"size": "1Gi"}}), "spec.storage.ledger: is required; give it"),
+        (minimal(replica=3), "spec.replica: there is no such field; did you mean replicas?"),
+        (
+            minimal(storage={"journal": {"size": "1Gi", "volume": 2}, "ledger": {"size": "1Gi"}}),
+            "spec.storage.journal.volume: there is no such field; did you mean volumes?",
+        ),
+        (
+            minimal(placement={"zones": [{"name": "a", "replicass": 1}]}),
+            "spec.placement.zones[0].replicass: there is no such field; did you mean replicas?",
+        ),
+        (minimal(zzzz=1), "spec.zzzz: there is no such field; remove it, or upgrade the operator"),
+        (minimal(replicas="many"), "spec.replicas: input should be a valid integer"),
+        (minimal(metadataService={"type": "Magic"}), "spec.metadataService.type: input should be 'External' or"),
+    ],
+)
+def test_what_cannot_be_read(spec: dict[str, Any], message: str) -> None:
+    typed, (told,) = parse_spec(spec)
+    assert typed is None
+    assert told.startswith(message)
+    assert "many" not in told
+    assert "Magic" not in told
+
+
+def test_a_status_that_cannot_be_read_is_not_taken_for_an_empty_one() -> None:
+    with pytest.raises(ValueError, match=r"status.operation.type: .*newer operator"):
+        parse_status({"operation": {"id": "Magic-1", "type": "Magic", "step": "x"}})
+    assert parse_status({}) == NOTHING
