@@ -2,7 +2,7 @@
 
 - What nothing here imports goes: tests of libraries, the second (asyncio) half of the Kubernetes client, sources of
   extension modules, stubs.
-- The Kubernetes client, a thousand modules of which most are documentation, becomes a zip archive with byte code.
+- The Kubernetes client (a thousand modules, most of it documentation) and pygments become zip archives with byte code.
 - Extension modules lose their debugging symbols, where `strip` is at hand.
 - Everything left is compiled, because a read-only root file system keeps no byte code.
 """
@@ -21,7 +21,7 @@ from typing import Final
 UNUSED: Final = ("kubernetes/aio", "numpy/_core/include", "numpy/_core/lib", "numpy/f2py")
 WITH_TESTS: Final = ("numpy", "google", "kazoo", "aiohttp")
 SOURCES: Final = (".pyx", ".pxd", ".pxi", ".c", ".h", ".cpp", ".hpp", ".a", ".pyi")
-ZIPPED: Final = "kubernetes"
+ZIPPED: Final = ("kubernetes", "pygments")
 
 
 def trim(packages: Path) -> None:
@@ -64,7 +64,8 @@ def main() -> int:
     (packages,) = Path(sys.argv[1]).glob("lib/python3*/site-packages")
     trim(packages)
     strip(packages)
-    zip_package(packages, ZIPPED)
+    for name in ZIPPED:
+        zip_package(packages, name)
     return 0 if compileall.compile_dir(packages, quiet=1, workers=1) else 1
 
 

@@ -128,16 +128,12 @@ def test_a_directory_has_one_owner(served: Served) -> None:
     assert served.probe("readyz") == 200
 
 
-def test_ports_that_are_taken_are_named(served: Served) -> None:
+def test_ports_that_are_taken_are_named(served: Served, tmp_path: Path) -> None:
     served.start()
     for port, http_port, named in ((served.port, 0, served.port), (0, served.http_port, served.http_port)):
+        other = Served(tmp_path / "other")
         found = subprocess.run(
-            [*served.arguments(port, http_port)[:3], str(served.data.with_name("other")), "--host", "127.0.0.1"]
-            + ["--port", str(port), "--http-port", str(http_port)],
-            capture_output=True,
-            text=True,
-            timeout=_END_S,
-            check=False,
+            other.arguments(port, http_port), capture_output=True, text=True, timeout=_END_S, check=False
         )
         assert found.returncode == 2
         assert str(named) in found.stderr.splitlines()[-1]
