@@ -147,7 +147,7 @@ def _default(name: str, schema: Schema, required: Any) -> str:
     if "default" not in schema:
         return "unset"
     default = schema["default"]
-    if default == {} and "properties" in schema:
+    if "properties" in schema:
         return "see below"
     return f"`{json.dumps(default)}`" if not isinstance(default, str) else (f"`{default}`" if default else "empty")
 

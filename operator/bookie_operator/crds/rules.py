@@ -123,9 +123,7 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "spec",
         "self.replicas >= self.durability.ensembleSize",
-        "fewer bookies than durability.ensembleSize: no ledger could be written; raise replicas or lower ensembleSize",
-        expression="'must be at least durability.ensembleSize (' + string(self.durability.ensembleSize) + '), else no "
-        "ledger could be written; raise replicas or lower ensembleSize'",
+        "must be at least durability.ensembleSize, else no ledger could be written: raise it or lower ensembleSize",
         field="replicas",
     ),
     _disruptions("update.maxUnavailable"),
@@ -210,10 +208,10 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     *(rule for kind in ("journal", "ledger", "index") for rule in _volume(kind)),
     Rule(
         "spec.config",
-        f"!self.exists(k, k in {_KEYS})",
-        "the operator sets some of these keys: remove them; docs/bookiecluster.md tells what to use instead",
-        expression="'the operator sets these keys, remove them: ' + "
-        f"self.filter(k, k in {_KEYS}).join(', ') + '; docs/bookiecluster.md tells what to use instead'",
+        f"!{_KEYS}.exists(k, k in self)",
+        "the operator sets some of these keys itself: remove them; docs/bookiecluster.md tells what to use instead",
+        expression=f"'the operator sets ' + {_KEYS}.filter(k, k in self)[0] + ' itself: remove it; "
+        "docs/bookiecluster.md tells what to use instead'",
     ),
     Rule(
         "spec.tls",

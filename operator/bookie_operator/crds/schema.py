@@ -3,8 +3,8 @@
 Invariants
 - The outcome is structural: no references, no `anyOf`, one type for each node; unknown fields are pruned but where
   `x-kubernetes-preserve-unknown-fields` keeps them.
-- Every default of the typed source is a default of the schema. That of an object is `{}` and what differs from the
-  defaults of its fields, so that each default stands once.
+- Every default of the typed source is a default of the schema. That of an object is complete: the API server judges a
+  default by the rules of its node, before the defaults of its fields are filled in.
 - A field that may be None has no default: absent means None, and the API server drops a null.
 
 Source: Kubernetes documentation, CustomResourceDefinition, "Specifying a structural schema" and "Defaulting".
@@ -76,7 +76,7 @@ def _resolve_object(schema: Schema, node: Mapping[str, Any], definitions: Mappin
     if "properties" in node:
         schema["properties"] = {name: _resolved(child, definitions) for name, child in node["properties"].items()}
         if "default" in schema:
-            schema["default"] = _differing(schema["default"], schema["properties"])
+            schema["default"] = _present(schema["default"])
     elif isinstance(values := node.get("additionalProperties"), Mapping) and _PRESERVED not in schema:
         schema["additionalProperties"] = _resolved(values, definitions)
 
@@ -100,23 +100,11 @@ def _single(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[
     return {**_inlined(choices[0], definitions), **beside}
 
 
-def _differing(default: Mapping[str, Any], properties: Mapping[str, Schema]) -> dict[str, Any]:
-    """What of an object's default its fields do not say themselves."""
-    return {
-        name: value
-        for name, value in default.items()
-        if value is not None and value != _complete(properties[name].get("default"), properties[name])
-    }
-
-
-def _complete(default: Any, schema: Schema) -> Any:
-    """The default of a node after the API server has filled in those of its fields."""
-    if not isinstance(default, Mapping) or "properties" not in schema:
-        return default
-    filled = {
-        name: _complete(child["default"], child) for name, child in schema["properties"].items() if "default" in child
-    }
-    return {**filled, **default}
+def _present(value: Any) -> Any:
+    """Without fields that are None: absent means None."""
+    if isinstance(value, Mapping):
+        return {name: _present(child) for name, child in value.items() if child is not None}
+    return value
 
 
 def _without_defaults(schema: Schema) -> Schema:

@@ -59,6 +59,7 @@ def test_what_needs_a_restart_and_what_does_not() -> None:
     assert static_part(config) == {"journalMaxSizeMB": "64", "unknown": "x"}
 
 
+_DECLARED = all_keys()
 _TEXTS = [
     "",
     " ",
@@ -88,7 +89,7 @@ def test_a_value_is_judged_as_by_the_bookie(name: str) -> None:
 
 
 def _refused_by_the_bookie(name: str, text: str) -> bool:
-    _, _, annotation, declared = all_keys()[name]
+    _, _, annotation, declared = _DECLARED[name]
     if not text.strip():
         return False
     try:

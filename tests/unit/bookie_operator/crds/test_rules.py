@@ -14,12 +14,13 @@ from tests.support.structural_schemas import nodes
 
 _ALL = [(kind, rule) for kind in KINDS for rule in kind.rules]
 _IDS = [f"{kind.kind}:{rule.path}:{number}" for number, (kind, rule) in enumerate(_ALL)]
+_SCHEMAS = {kind.kind: resource_schema(kind) for kind in KINDS}
 _WORDS = re.compile(r"\b(?:self|oldSelf)((?:\.[a-zA-Z]+)+)(\()?")
 
 
 @pytest.mark.parametrize(("kind", "rule"), _ALL, ids=_IDS)
 def test_what_a_rule_names_is_there(kind, rule: Rule) -> None:
-    node = node_at(resource_schema(kind), rule.path)
+    node = node_at(_SCHEMAS[kind.kind], rule.path)
     known = {path for path, _ in nodes(node)}
     for words, call in _WORDS.findall(rule.rule + " " + rule.expression):
         parts = words[1:].split(".")
@@ -41,13 +42,13 @@ def test_a_message_says_what_is_wrong_in_one_line(kind, rule: Rule) -> None:
 
 @pytest.mark.parametrize(("kind", "rule"), _ALL, ids=_IDS)
 def test_every_rule_is_in_the_schema(kind, rule: Rule) -> None:
-    assert rule.rendered() in node_at(resource_schema(kind), rule.path)["x-kubernetes-validations"]
+    assert rule.rendered() in node_at(_SCHEMAS[kind.kind], rule.path)["x-kubernetes-validations"]
 
 
 def test_optional_fields_are_asked_for_before_they_are_read() -> None:
     """A missing one would make the rule itself fail, with words that help nobody."""
     for kind, rule in _ALL:
-        schema = node_at(resource_schema(kind), rule.path)
+        schema = node_at(_SCHEMAS[kind.kind], rule.path)
         for words, _ in re.findall(r"\bself((?:\.[a-zA-Z]+)+)(\()?", rule.rule):
             parts, node, path = words[1:].split("."), schema, "self"
             for part in parts:

@@ -74,9 +74,10 @@ def test_every_default_is_valid_by_its_own_schema_and_complete(kind: Kind) -> No
     defaults = 0
     for path, node in nodes(resource_schema(kind)):
         if "default" in node:
-            full = defaulted(node["default"], node)
-            jsonschema.validate(full, _judged(node))
-            assert pruned(full, node) == full, path
+            default = node["default"]
+            jsonschema.validate(default, _judged(node))
+            assert pruned(default, node) == default, path
+            assert defaulted(default, node) == default, f"{path}: rules are judged before fields are filled in"
             defaults += 1
     assert defaults > 0
 

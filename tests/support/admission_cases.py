@@ -1,0 +1,260 @@
+"""What the API server refuses, with the words that a user sees: one case at least for each rule of the definitions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """`changes` of the smallest resource are refused. With `before`, as a change of one that is stored with these."""
+
+    name: str
+    changes: Object
+    message: str
+    """Part of what is said: field and words."""
+    before: Object | None = None
+    status: Object = field(default_factory=dict)
+    kind: str = "BookieCluster"
+
+
+def resource(kind: str, name: str, changes: Mapping[str, Any]) -> Object:
+    """The smallest resource that is valid, changed: maps are merged, None removes a field."""
+    if kind == "BookieTask":
+        smallest: Object = {"spec": {"cluster": "demo", "type": "Audit"}}
+    else:
+        smallest = {
+            "spec": {
+                "version": "1.2.0",
+                "metadataService": {"uri": "zk+hierarchical://zk-0:2181"},
+                "storage": {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}},
+            }
+        }
+    whole = {"apiVersion": "podkeeper.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, **smallest}
+    return _merged(whole, changes)
+
+
+def _merged(value: Any, changes: Any) -> Any:
+    if not isinstance(value, Mapping) or not isinstance(changes, Mapping):
+        return copy.deepcopy(changes)
+    merged = {**value, **{name: _merged(value.get(name), change) for name, change in changes.items()}}
+    return {name: child for name, child in merged.items() if child is not None}
+
+
+def _zones(*zones: tuple[str, int | None]) -> Object:
+    return {"zones": [{"name": name} | ({} if number is None else {"replicas": number}) for name, number in zones]}
+
+
+def _spec(**changes: Any) -> Object:
+    return {"spec": changes}
+
+
+def _storage(**changes: Any) -> Object:
+    return _spec(storage=changes)
+
+
+_NAMED = "metadata.name: at most 40 characters"
+_CREATED: Object = {"instanceId": "8e6a0a0c-7f0c-4f5e-9c57-0d1c1f0a2b11"}
+
+CREATED = (
+    Case("long-name", {"metadata": {"name": "a" * 41}}, _NAMED),
+    Case("dotted-name", {"metadata": {"name": "a.b"}}, "metadata.name: must begin with a letter"),
+    Case("name-of-digits", {"metadata": {"name": "1a"}}, "metadata.name: must begin with a letter"),
+    Case(
+        "name-and-zone",
+        {"metadata": {"name": "a" * 30}} | _spec(placement=_zones(("europe-west4-a", None), ("b", None))),
+        "name of the cluster and name of a zone together have at most 44 characters",
+    ),
+    Case("version", _spec(version="latest version"), "spec.version: Invalid value"),
+    Case("version-words", _spec(version="a:b"), "must be a version such as 1.2.3"),
+    Case(
+        "few-replicas",
+        _spec(replicas=2),
+        "must be at least durability.ensembleSize, else no ledger could be written: raise it or lower ensembleSize",
+    ),
+    Case("no-replicas", _spec(replicas=0), "spec.replicas"),
+    Case("update-many", _spec(update={"maxUnavailable": 2}), "must be 1, or less than durability.ackQuorum"),
+    Case("evict-many", _spec(disruption={"maxUnavailable": 2}), "must be 1, or less than durability.ackQuorum"),
+    Case(
+        "zones-sum",
+        _spec(placement=_zones(("a", 1), ("b", 1))),
+        "give replicas for every zone, adding up to spec.replicas, or for none",
+    ),
+    Case("zones-some", _spec(placement=_zones(("a", 3), ("b", None))), "give replicas for every zone"),
+    Case("zones-twice", _spec(placement=_zones(("a", None), ("a", None))), "Duplicate value"),
+    Case(
+        "zones-per-quorum",
+        _spec(placement={**_zones(*((name, None) for name in "abcd")), "minZonesPerWriteQuorum": 4}, replicas=4),
+        "must not exceed durability.writeQuorum: an entry has no more copies",
+    ),
+    Case(
+        "zones-too-few",
+        _spec(placement={"minZonesPerWriteQuorum": 2}),
+        "more zones than placement.zones lists",
+    ),
+    Case("zone-name", _spec(placement=_zones(("DC_1", None))), "StatefulSets are named after it"),
+    Case("no-uri", _spec(metadataService={"uri": None}), "an external metadata service needs a URI such as zk+"),
+    Case("uri-with-path", _spec(metadataService={"uri": "zk://a:1/ledgers"}), "without a path (that is rootPath)"),
+    Case(
+        "embedded-uri", _spec(metadataService={"type": "Embedded"}), "an embedded metadata service has no URI of yours"
+    ),
+    Case("metadata-size", _spec(metadataService={"size": "big"}), "above 0: for example 2Gi"),
+    Case("acks", _spec(durability={"writeQuorum": 1}), "must not exceed writeQuorum: an entry has no more copies"),
+    Case("writes", _spec(durability={"writeQuorum": 4}), "must not exceed ensembleSize: each copy is on a bookie of"),
+    Case("size", _storage(journal={"size": "ten"}), "spec.storage.journal.size: Invalid value"),
+    Case(
+        "size-words", _storage(journal={"size": "ten"}), "must be an amount of bytes as Kubernetes writes it, above 0"
+    ),
+    Case("size-zero", _storage(ledger={"size": "0"}), "must be an amount of bytes as Kubernetes writes it, above 0"),
+    Case("index-size", _storage(index={"size": "-1Gi"}), "spec.storage.index.size: Invalid value"),
+    Case(
+        "reserved-keys",
+        _spec(config={"bookieId": "a", "ledgerDirectories": "/b", "gcWaitTime": "1000"}),
+        "the operator sets ledgerDirectories itself: remove it; docs/bookiecluster.md",
+    ),
+    Case(
+        "reserved-old-name",
+        _spec(config={"journalDirectory": "/a"}),
+        "the operator sets journalDirectory itself: remove it",
+    ),
+    Case("tls-without", _spec(tls={"enabled": True}), "give either secretName or issuerRef, not both"),
+    Case(
+        "tls-both",
+        _spec(tls={"enabled": True, "secretName": "a", "issuerRef": {"name": "b"}}),
+        "give either secretName or issuerRef, not both",
+    ),
+    Case("interval", _spec(monitoring={"podMonitor": {"interval": "often"}}), "a whole number and ms, s, m or h"),
+    Case("number-as-value", _spec(config={"gcWaitTime": 1000}), "spec.config.gcWaitTime: Invalid value"),
+    Case("task-bookies", _spec(type="Replace"), "name the bookies by their pods", kind="BookieTask"),
+    Case("task-audit", _spec(bookies=["a"]), "Audit and AcceptLoss are about the whole cluster", kind="BookieTask"),
+    Case("task-loss", _spec(type="AcceptLoss"), "AcceptLoss needs the ids of the ledgers", kind="BookieTask"),
+    Case("task-ledgers", _spec(ledgers=[1]), "no other type takes ledgers", kind="BookieTask"),
+    Case("task-type", _spec(type="Dance"), "Unsupported value", kind="BookieTask"),
+)
+"""Refused when they are created."""
+
+CHANGED = (
+    Case(
+        "metadata-service",
+        _spec(metadataService={"uri": "zk://other:2181"}),
+        "cannot be changed once the cluster exists: its ledgers are listed there",
+        before={},
+        status=_CREATED,
+    ),
+    Case(
+        "bootstrap",
+        _spec(bootstrap={"mode": "Adopt"}),
+        "cannot be changed once the cluster exists; put it back",
+        before={},
+        status=_CREATED,
+    ),
+    Case(
+        "index-added",
+        _storage(index={"size": "1Gi"}),
+        "index volumes can neither be added nor removed",
+        before={},
+    ),
+    Case(
+        "index-removed",
+        _storage(index=None),
+        "index volumes can neither be added nor removed",
+        before=_storage(index={"size": "1Gi"}),
+    ),
+    *(
+        case
+        for kind in ("journal", "ledger", "index")
+        for case in (
+            Case(
+                f"{kind}-class",
+                _storage(**{kind: {"size": "10Gi", "storageClassName": "slow"}}),
+                "the storage class of volumes that exist cannot be changed: put the old one back",
+                before=_storage(**{kind: {"size": "10Gi", "storageClassName": "fast"}}),
+            ),
+            Case(
+                f"{kind}-class-added",
+                _storage(**{kind: {"size": "10Gi", "storageClassName": "slow"}}),
+                "the storage class of volumes that exist cannot be changed",
+                before=_storage(**{kind: {"size": "10Gi"}}),
+            ),
+            Case(
+                f"{kind}-volumes",
+                _storage(**{kind: {"size": "10Gi", "volumes": 2}}),
+                "the number of volumes of a bookie cannot be changed: put the old one back",
+                before=_storage(**{kind: {"size": "10Gi"}}),
+            ),
+            Case(
+                f"{kind}-shrunk",
+                _storage(**{kind: {"size": "9Gi"}}),
+                f"spec.storage.{kind}.size: Invalid value",
+                before=_storage(**{kind: {"size": "10Gi"}}),
+            ),
+            Case(
+                f"{kind}-shrunk-below-what-is",
+                _storage(**{kind: {"size": "10Gi"}}),
+                "volumes cannot shrink: put a size back that is at least as large as the volumes are now",
+                before=_storage(**{kind: {"size": "30Gi"}}),
+                status={"storage": {kind: {"requested": "30Gi", "smallestActual": "20Gi"}}},
+            ),
+        )
+    ),
+    Case(
+        "zones-introduced",
+        _spec(placement=_zones(("a", None), ("b", None))),
+        "a cluster with fewer than two zones cannot get zones, nor lose them",
+        before={},
+    ),
+    Case(
+        "zones-given-up",
+        _spec(placement=_zones(("a", None))),
+        "a cluster with fewer than two zones cannot get zones, nor lose them",
+        before=_spec(placement=_zones(("a", None), ("b", None))),
+    ),
+    Case(
+        "zone-removed",
+        _spec(placement=_zones(("a", None), ("c", None))),
+        "a zone with bookies cannot be removed: put it back with replicas: 0",
+        before=_spec(placement=_zones(("a", None), ("b", None), ("c", None))),
+    ),
+    Case(
+        "task",
+        _spec(type="AcceptLoss", ledgers=[1]),
+        "a task cannot be changed: create another one",
+        before={},
+        kind="BookieTask",
+    ),
+)
+"""Refused as changes of what is stored."""
+
+ALLOWED = (
+    Case("metadata-service-before-it-exists", _spec(metadataService={"uri": "zk://other:2181"}), "", before={}),
+    Case("bootstrap-before-it-exists", _spec(bootstrap={"mode": "Adopt"}), "", before={}),
+    Case("more-replicas", _spec(replicas=5), "", before={}, status=_CREATED),
+    Case("larger", _storage(ledger={"size": "200Gi"}), "", before={}),
+    Case("the-same-size-in-other-words", _storage(ledger={"size": "102400Mi"}), "", before={}),
+    Case(
+        "smaller-again-after-an-expansion-failed",
+        _storage(ledger={"size": "120Gi"}),
+        "",
+        before=_storage(ledger={"size": "500Gi"}),
+        status={"storage": {"ledger": {"requested": "500Gi", "smallestActual": "100Gi"}}},
+    ),
+    Case(
+        "zone-added",
+        _spec(placement=_zones(("a", None), ("b", None), ("c", None))),
+        "",
+        before=_spec(placement=_zones(("a", None), ("b", None))),
+    ),
+    Case(
+        "empty-zone-removed",
+        _spec(placement=_zones(("a", 2), ("b", 1))),
+        "",
+        before=_spec(placement=_zones(("a", 2), ("b", 1), ("c", 0))),
+    ),
+    Case("older-version", _spec(version="1.1.0"), "", before={}, status={"version": {"current": "1.2.0"}}),
+)
+"""Taken, although they come near to a rule."""
