@@ -40,7 +40,7 @@ class Desired:
     monitoring: Mapping[str, str] = field(default_factory=dict)
     """As `support`; applied last."""
     dynamic_config: Mapping[str, str] = field(default_factory=dict)
-    """Keys that a running bookie takes without a restart; they do not count in `template_hash`. Those that `spec.config`
+    """Keys that a running bookie takes without a restart; not counted in `template_hash`. Those that `spec.config`
     does not name have their defaults here, so that a key that was taken out is put back."""
     settings: str = ""
     """`ConfigMap/name` of what a bookie takes at its next start without being restarted for it, `dynamic_config` among

@@ -1,0 +1,72 @@
+"""From a cluster's `spec` to everything that it consists of.
+
+Pure: the same cluster and context make the same objects. What the metadata service must have told first (the instance
+id) is taken from `status`: until it stands there, claims are not labelled with it and the identity Secret is left out.
+
+Threads: any thread.
+"""
+
+from __future__ import annotations
+
+from bookie_operator.builders import naming
+from bookie_operator.builders.autorecovery import autorecovery
+from bookie_operator.builders.config import config_map
+from bookie_operator.builders.context import BuildContext
+from bookie_operator.builders.desired_objects import BookieSet, DesiredObjects
+from bookie_operator.builders.disruption import budgets
+from bookie_operator.builders.hashing import Manifest, key_of
+from bookie_operator.builders.identity import identity_secret
+from bookie_operator.builders.metadata import destruction_job, embedded_service, initialisation_job
+from bookie_operator.builders.monitoring import pod_monitor
+from bookie_operator.builders.network_policy import network_policies
+from bookie_operator.builders.service_account import service_account
+from bookie_operator.builders.services import client_service, headless_service
+from bookie_operator.builders.settings import dynamic_config, settings_map
+from bookie_operator.builders.statefulset import bookie_sets
+from bookie_operator.builders.tls import certificate
+from bookie_operator.world.model import ClusterView
+
+
+def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
+    """Everything of a valid `spec`."""
+    file, settings = config_map(cluster), settings_map(cluster)
+    config_name = str(file["metadata"]["name"])
+    sets = bookie_sets(cluster, context, config_name)
+    support = (
+        service_account(cluster),
+        identity_secret(cluster, sets),
+        file,
+        settings,
+        headless_service(cluster),
+        client_service(cluster),
+        *network_policies(cluster, context),
+        certificate(cluster, context),
+        *embedded_service(cluster, context),
+    )
+    suffix = naming.bookie_id_suffix(cluster.name, cluster.namespace)
+    return DesiredObjects(
+        sets=sets,
+        support=_present(*support),
+        metadata_job=initialisation_job(cluster, context, config_name),
+        destroy_job=destruction_job(cluster, context, config_name),
+        budgets=budgets(cluster),
+        autorecovery=autorecovery(cluster, context, config_name),
+        monitoring=_present(pod_monitor(cluster, context)),
+        dynamic_config=dynamic_config(cluster),
+        settings=key_of(settings),
+        config_hash=config_name.rpartition("-")[2],
+        bookie_ids={pod: f"{pod}{suffix}" for pod in _pods(cluster, sets)},
+        bookie_id_suffix=suffix,
+    )
+
+
+def _present(*manifests: Manifest | None) -> tuple[Manifest, ...]:
+    return tuple(manifest for manifest in manifests if manifest is not None)
+
+
+def _pods(cluster: ClusterView, sets: tuple[BookieSet, ...]) -> list[str]:
+    """Those that should be, and those that the operator has made."""
+    counts = {each.name: each.replicas for each in sets}
+    for name, replicas in cluster.status.recorded_replicas.items():
+        counts[name] = max(replicas, counts.get(name, 0))
+    return [naming.pod(name, ordinal) for name, replicas in counts.items() for ordinal in range(replicas)]

@@ -1,0 +1,67 @@
+"""The volumes of each bookie, as claim templates of its StatefulSet.
+
+Claims outlive everything else: they have no owner, and only the operator deletes them, with a proof. Their labels
+tell whose data they hold, and hold no version: a template cannot be changed.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bookie_operator.builders import naming
+from bookie_operator.builders.common import labels
+from bookie_operator.builders.zones import ZoneShare
+from bookie_operator.crds import names
+from bookie_operator.crds.cluster_spec import Storage, Volume
+from bookie_operator.world.model import ClusterView
+
+
+def volume_kinds(storage: Storage) -> dict[str, Volume]:
+    """By kind: `journal`, `ledger` and, if it has volumes of its own, `index`."""
+    kinds = {naming.JOURNAL: storage.journal, naming.LEDGER: storage.ledger}
+    return kinds if storage.index is None else {**kinds, naming.INDEX: storage.index}
+
+
+def volume_sizes(storage: Storage) -> dict[str, str]:
+    return {kind: volume.size for kind, volume in volume_kinds(storage).items()}
+
+
+def claim_templates(cluster: ClusterView, share: ZoneShare) -> list[dict[str, Any]]:
+    """In the order journal, ledger, index. They bear the instance id once `status` has it, which is before any
+    StatefulSet is made."""
+    common = labels(cluster, naming.BOOKIE)
+    if cluster.status.instance_id:
+        common[names.INSTANCE_ID] = cluster.status.instance_id
+    if share.label:
+        common[names.ZONE] = share.label
+    return [
+        _template(kind, index, volume, {**volume.labels, **common, names.VOLUME: kind})
+        for kind, volume in volume_kinds(cluster.spec.storage).items()
+        for index in range(volume.volumes)
+    ]
+
+
+def _template(kind: str, index: int, volume: Volume, with_labels: Mapping[str, str]) -> dict[str, Any]:
+    return claim(
+        naming.claim_template(kind, index), volume.size, volume.storage_class_name, with_labels, volume.annotations
+    )
+
+
+def claim(
+    name: str,
+    size: str,
+    storage_class: str | None,
+    with_labels: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """One claim template."""
+    metadata: dict[str, Any] = {"name": name, "labels": dict(with_labels)}
+    if annotations:
+        metadata["annotations"] = dict(annotations)
+    spec: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    if storage_class is not None:
+        spec["storageClassName"] = storage_class
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}

@@ -1,0 +1,42 @@
+"""Commands of the image that the pods run, and where they are asked how they are.
+
+The image's entry point is `bookie`. A test holds these against the command line of this release.
+
+Threads: constants and pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_operator.builders import naming
+from bookie_operator.builders.metadata_uri import metadata_service_uri
+from bookie_operator.world.model import ClusterView
+
+SERVE: Final = ("serve",)
+AUTORECOVERY: Final = ("autorecovery",)
+METADATA_DIRECTORY: Final = "/data/metadata"
+METADATA_SERVICE: Final = ("metadata-service", "--data", METADATA_DIRECTORY, "--port", str(naming.METADATA_PORT))
+
+ALIVE: Final = "/healthz"
+READY: Final = "/readyz"
+
+TERMINATION_LOG: Final = "/dev/termination-log"
+_WAIT_SECONDS: Final = 120
+_INITIALISE: Final = f"""\
+bookie cluster init --if-absent --wait {_WAIT_SECONDS} --json "$0" >/tmp/cluster.json
+cat /tmp/cluster.json
+sed -n 's/.*"instance_id": *"\\([^"]*\\)".*/\\1/p' /tmp/cluster.json >{TERMINATION_LOG}
+"""
+
+
+def initialise(cluster: ClusterView) -> list[str]:
+    """Makes the cluster unless it is there; its termination message is the instance id. With the program."""
+    return ["/bin/sh", "-ec", _INITIALISE, metadata_service_uri(cluster)]
+
+
+def destroy(cluster: ClusterView) -> list[str]:
+    """Removes the cluster's metadata, ledgers too, if its instance id is the one that `status` has."""
+    root = cluster.spec.metadata_service.root_path
+    known = ["--instance-id", cluster.status.instance_id] if cluster.status.instance_id else []
+    return ["cluster", "nuke", "--root", root, *known, "--force", "--confirm", metadata_service_uri(cluster)]

@@ -1,0 +1,122 @@
+"""What all objects of a cluster have: labels, owner, hash; and the security of every pod.
+
+Invariants
+- Selectors are a subset of the labels of what they select, and hold neither version nor hash.
+- Pods satisfy the restricted Pod Security Standard.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bookie_operator.builders.hashing import Manifest, stamped
+from bookie_operator.crds import names
+from bookie_operator.world.model import ClusterView
+
+APP: Final = "podkeeper"
+MANAGER: Final = "podkeeper-operator"
+KIND: Final = "BookieCluster"
+USER: Final = 10001
+"""User and group of the image."""
+
+TEMPORARY: Final = "tmp"
+CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+}
+READ_ONLY_CONTAINER: Final[Mapping[str, Any]] = {**CONTAINER_SECURITY, "readOnlyRootFilesystem": True}
+
+
+def selector(cluster: ClusterView, component: str) -> dict[str, str]:
+    """Labels that the pods of one component have, and nothing else."""
+    return {names.NAME: APP, names.INSTANCE: cluster.name, names.COMPONENT: component}
+
+
+def labels(cluster: ClusterView, component: str) -> dict[str, str]:
+    return {**selector(cluster, component), names.PART_OF: cluster.name, names.MANAGED_BY: MANAGER}
+
+
+def owner_reference(cluster: ClusterView) -> dict[str, Any]:
+    return {
+        "apiVersion": f"{names.GROUP}/{names.VERSION}",
+        "kind": KIND,
+        "name": cluster.name,
+        "uid": cluster.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def manifest(
+    cluster: ClusterView,
+    api_version: str,
+    kind: str,
+    name: str,
+    component: str,
+    content: Mapping[str, Any],
+    *,
+    more_labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+    owned: bool = True,
+) -> Manifest:
+    """An object with labels, owner and hash. `content`: everything beside kind and metadata."""
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": cluster.namespace,
+        "labels": {**(more_labels or {}), **labels(cluster, component)},
+        "annotations": dict(annotations or {}),
+    }
+    if owned:
+        metadata["ownerReferences"] = [owner_reference(cluster)]
+    return stamped({"apiVersion": api_version, "kind": kind, "metadata": metadata, **content})
+
+
+def pod_security() -> dict[str, Any]:
+    """Of every pod. Groups of volumes are changed only where they differ, so a large one does not hold up a start."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def common_pod_spec(cluster: ClusterView, account: str) -> dict[str, Any]:
+    """What the pods of all components share."""
+    spec = cluster.spec
+    shared: dict[str, Any] = {
+        "serviceAccountName": account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_security(),
+    }
+    if spec.image_pull_secrets:
+        shared["imagePullSecrets"] = list(spec.image_pull_secrets)
+    if spec.pod.priority_class_name:
+        shared["priorityClassName"] = spec.pod.priority_class_name
+    if spec.pod.tolerations:
+        shared["tolerations"] = list(spec.pod.tolerations)
+    return shared
+
+
+def temporary_volume() -> dict[str, Any]:
+    """The root file system is read-only; libraries want a place for temporary files all the same."""
+    return {"name": TEMPORARY, "emptyDir": {"sizeLimit": "256Mi"}}
+
+
+def temporary_mount() -> dict[str, Any]:
+    return {"name": TEMPORARY, "mountPath": "/tmp"}
+
+
+def environment(name: str, value: str) -> dict[str, Any]:
+    return {"name": name, "value": value}
+
+
+def from_field(name: str, path: str) -> dict[str, Any]:
+    """A variable that holds a field of the pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}

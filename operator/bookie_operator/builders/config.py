@@ -1,0 +1,145 @@
+"""The configuration file of a cluster's bookies: what `spec.config` says, and what the operator sets.
+
+Three kinds of keys
+- static: they stand in the file. The file is in an immutable ConfigMap whose name bears the hash of its content, so
+  another content is another name, another pod template, and a rolling restart; a pod that is restarted meanwhile finds
+  the file that it began with.
+- for the next start: see `settings`. They are in a ConfigMap of constant name that pods take as environment variables,
+  which win over the file.
+- of one pod: address, bookie id and zone. They are environment variables of its template.
+
+Invariants
+- A key that the operator sets is never taken from `spec.config`; its defaults are, where a user has no say.
+- A key stands in one of the three places only, older names counted.
+
+Format: a Java properties file, as Apache BookKeeper's `bk_server.conf`.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from bookie_operator.builders import naming, sizes
+from bookie_operator.builders.common import manifest
+from bookie_operator.builders.hashing import Manifest, content_hash
+from bookie_operator.builders.metadata_uri import metadata_service_uri
+from bookie_operator.builders.zones import spreads_over_zones
+from bookie_operator.crds.cluster_spec import Storage
+from bookie_operator.crds.config_keys import RESERVED, static_part
+from bookie_operator.world.model import ClusterView
+
+FILE: Final = "bookie.conf"
+DIRECTORY: Final = "/etc/podkeeper/config"
+PATH: Final = f"{DIRECTORY}/{FILE}"
+TOKEN_DIRECTORY: Final = "/etc/podkeeper/admin"
+TOKEN_KEY: Final = "token"
+TLS_DIRECTORY: Final = "/etc/podkeeper/tls"
+DATA: Final = "/data"
+
+_ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
+_KEY_SPECIAL: Final = re.compile(r"[\\=: \t\f\n\r#!]")
+
+
+def mount_path(kind: str, index: int) -> str:
+    """Where a volume is mounted. The bookie's cookie names it: it never changes."""
+    return f"{DATA}/{naming.claim_template(kind, index)}"
+
+
+def directories(storage: Storage) -> dict[str, str]:
+    """Directories by key. DbLedgerStorage wants an index directory for each ledger directory, so several of them share
+    a volume if there are fewer index volumes."""
+    keys = {
+        "journalDirectories": ",".join(mount_path(naming.JOURNAL, i) for i in range(storage.journal.volumes)),
+        "ledgerDirectories": ",".join(mount_path(naming.LEDGER, i) for i in range(storage.ledger.volumes)),
+    }
+    if storage.index is not None:
+        volumes = storage.index.volumes
+        paths = [f"{mount_path(naming.INDEX, i % volumes)}/ledger-{i}" for i in range(storage.ledger.volumes)]
+        keys["indexDirectories"] = ",".join(paths)
+    return keys
+
+
+def operator_keys(cluster: ClusterView) -> dict[str, str]:
+    """Keys that follow from other parts of `spec`: `spec.config` cannot set them."""
+    spec = cluster.spec
+    keys = {
+        **directories(spec.storage),
+        "metadataServiceUri": metadata_service_uri(cluster),
+        "bookiePort": str(naming.BOOKIE_PORT),
+        "grpcServerPort": str(naming.GRPC_PORT),
+        "httpServerEnabled": "true",
+        "httpServerPort": str(naming.HTTP_PORT),
+        "httpServerHost": "0.0.0.0",
+        "httpServerAuthTokenFile": f"{TOKEN_DIRECTORY}/{TOKEN_KEY}",
+        "autoRecoveryDaemonEnabled": "false",
+        "persistBookieStatusEnabled": "true",
+    }
+    if spreads_over_zones(spec):
+        least = spec.placement.min_zones_per_write_quorum
+        keys["minNumZonesPerWriteQuorum"] = str(least)
+    if spec.tls.enabled:
+        keys |= {
+            "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+            "tlsKeyStoreType": "PEM",
+            "tlsKeyStore": f"{TLS_DIRECTORY}/tls.key",
+            "tlsCertificatePath": f"{TLS_DIRECTORY}/tls.crt",
+            "tlsTrustStoreType": "PEM",
+            "tlsTrustStore": f"{TLS_DIRECTORY}/ca.crt",
+        }
+    return keys
+
+
+def default_keys(cluster: ClusterView) -> dict[str, str]:
+    """Keys that the operator sets unless `spec.config` does."""
+    spec, given = cluster.spec, cluster.spec.config
+    keys: dict[str, str] = {}
+    if (budget := sizes.memory_budget_mb(spec.pod.resources)) is not None:
+        keys["memoryBudgetMb"] = str(budget)
+    if "diskUsageThreshold" not in given:
+        keys["diskUsageLwmThreshold"] = "0.92"  # else a disk that is nearly full makes the mode change to and fro
+    if spreads_over_zones(spec):
+        least = spec.placement.min_zones_per_write_quorum
+        keys |= {
+            "ensemblePlacementPolicy": "org.apache.bookkeeper.client.RackawareEnsemblePlacementPolicy",
+            "minNumRacksPerWriteQuorum": str(max(2, least)),
+            "enforceMinNumRacksPerWriteQuorum": str(least > 1).lower(),
+        }
+    if spec.tls.enabled:
+        keys |= {
+            "tlsHostnameVerificationEnabled": "true",
+            "tlsCertFilesRefreshDurationSeconds": "300",
+            "grpcServerTlsEnable": "true",
+        }
+    return keys
+
+
+def static_keys(cluster: ClusterView) -> dict[str, str]:
+    """Everything that stands in the file."""
+    given = {key: text for key, text in static_part(cluster.spec.config).items() if key not in RESERVED}
+    return {**default_keys(cluster), **given, **operator_keys(cluster)}
+
+
+def properties(keys: Mapping[str, str]) -> str:
+    """A Java properties file, sorted by key."""
+    lines = [f"{_escaped_key(key)}={_escaped_value(text)}" for key, text in sorted(keys.items())]
+    return "\n".join(("# Written by the operator: change spec.config of the BookieCluster instead.", *lines, ""))
+
+
+def _escaped_key(key: str) -> str:
+    return _KEY_SPECIAL.sub(lambda match: _ESCAPES.get(match[0], f"\\{match[0]}"), key)
+
+
+def _escaped_value(text: str) -> str:
+    escaped = "".join(_ESCAPES.get(character, character) for character in text)
+    return f"\\{escaped}" if escaped.startswith(" ") else escaped
+
+
+def config_map(cluster: ClusterView) -> Manifest:
+    """The file, under a name that bears its hash; its content never changes."""
+    content = {FILE: properties(static_keys(cluster))}
+    name = naming.config(cluster.name, content_hash(content))
+    return manifest(cluster, "v1", "ConfigMap", name, naming.BOOKIE, {"immutable": True, "data": content})

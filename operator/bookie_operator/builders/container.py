@@ -1,0 +1,107 @@
+"""The container of every process that reads the bookies' configuration: bookie, auto-recovery, metadata Jobs.
+
+Invariant: what the configuration refers to (token, certificates, volumes that the user adds) is there for all of them.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from bookie_operator.builders import config, naming
+from bookie_operator.builders.common import (
+    READ_ONLY_CONTAINER,
+    environment,
+    from_field,
+    temporary_mount,
+    temporary_volume,
+)
+from bookie_operator.builders.context import BuildContext
+from bookie_operator.builders.settings import PREFIX
+from bookie_operator.crds.pod_spec import Probe
+from bookie_operator.world.model import ClusterView
+
+NAME: Final = "bookie"
+HTTP: Final = "http"
+_SHARED_KINDS: Final = frozenset({"name", "configMap", "secret", "projected", "downwardAPI", "emptyDir", "csi"})
+"""Volumes that several pods may have at the same time."""
+
+
+def image(cluster: ClusterView, context: BuildContext) -> str:
+    return cluster.spec.image or f"{context.image_repository}:{cluster.spec.version}"
+
+
+def container(
+    cluster: ClusterView,
+    context: BuildContext,
+    arguments: Sequence[str],
+    env: Sequence[Mapping[str, Any]],
+    resources: Mapping[str, Any],
+) -> dict[str, Any]:
+    """One that runs `bookie ARGUMENTS`. Variables of `spec.pod.env` come last, but take none of the operator's away."""
+    spec = cluster.spec
+    own = [from_field("POD_NAME", "metadata.name"), environment("BOOKIE_CONF", config.PATH), *map(dict, env)]
+    taken = {each["name"] for each in own}
+    more = [each for each in spec.pod.env if each.get("name") not in taken]
+    made: dict[str, Any] = {
+        "name": NAME,
+        "image": image(cluster, context),
+        "imagePullPolicy": spec.image_pull_policy,
+        "args": list(arguments),
+        "env": [*own, *more],
+        "envFrom": [{"prefix": PREFIX, "configMapRef": {"name": naming.settings(cluster.name)}}],
+        "securityContext": dict(READ_ONLY_CONTAINER),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(cluster),
+    }
+    if resources:
+        made["resources"] = dict(resources)
+    return made
+
+
+def _mounts(cluster: ClusterView) -> list[dict[str, Any]]:
+    mounts = [
+        temporary_mount(),
+        {"name": "config", "mountPath": config.DIRECTORY, "readOnly": True},
+        {"name": "admin-token", "mountPath": config.TOKEN_DIRECTORY, "readOnly": True},
+    ]
+    if cluster.spec.tls.enabled:
+        mounts.append({"name": "tls", "mountPath": config.TLS_DIRECTORY, "readOnly": True})
+    return mounts
+
+
+def volumes(cluster: ClusterView, config_name: str) -> list[dict[str, Any]]:
+    """What every such container mounts."""
+    found = [
+        temporary_volume(),
+        {"name": "config", "configMap": {"name": config_name}},
+        # Owner and group may read: the group is that of the pod's volumes.
+        {"name": "admin-token", "secret": {"secretName": naming.admin_token(cluster.name), "defaultMode": 0o440}},
+    ]
+    if cluster.spec.tls.enabled:
+        found.append({"name": "tls", "secret": {"secretName": tls_secret(cluster), "defaultMode": 0o440}})
+    return found
+
+
+def tls_secret(cluster: ClusterView) -> str:
+    """The user's Secret, or the one that cert-manager fills."""
+    return cluster.spec.tls.secret_name or naming.certificate(cluster.name)
+
+
+def shared_extras(cluster: ClusterView) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Volumes and mounts of `spec.pod` that other pods than the bookies can have too, such as a Secret with the login
+    to the metadata service."""
+    found = [volume for volume in cluster.spec.pod.extra_volumes if volume.keys() <= _SHARED_KINDS]
+    known = {volume.get("name") for volume in found}
+    return found, [mount for mount in cluster.spec.pod.extra_volume_mounts if mount.get("name") in known]
+
+
+def http_probe(path: str, times: Probe) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": HTTP},
+        "periodSeconds": times.period_seconds,
+        "timeoutSeconds": times.timeout_seconds,
+        "failureThreshold": times.failure_threshold,
+    }

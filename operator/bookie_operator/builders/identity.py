@@ -1,0 +1,61 @@
+"""The identity of a cluster: what it takes to adopt its volumes after the resource itself was deleted.
+
+A Secret without owner, so that it outlives the resource. It is written only once `status` knows the instance id: until
+then it may be that of an earlier cluster of this name, which would be lost.
+
+    instanceId            the metadata service's id of the cluster
+    metadataServiceUri    where that is
+    replicas              number of bookies that the operator has made, of all zones
+    bookies               JSON: {pod: {"bookieId", "claims": [name, ...]}}
+    spec                  JSON: the spec without what are defaults anyway, so that a new default changes nothing here
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+
+from bookie_operator.builders import naming
+from bookie_operator.builders.claims import volume_kinds
+from bookie_operator.builders.common import manifest
+from bookie_operator.builders.desired_objects import BookieSet
+from bookie_operator.builders.hashing import Manifest, canonical
+from bookie_operator.builders.metadata_uri import metadata_service_uri
+from bookie_operator.world.model import ClusterView
+
+
+def identity(cluster: ClusterView, sets: Iterable[BookieSet]) -> dict[str, str]:
+    """The content, not encoded."""
+    made = {each.name: each.replicas for each in sets} | cluster.status.recorded_replicas
+    pods = [naming.pod(name, ordinal) for name, replicas in made.items() for ordinal in range(replicas)]
+    bookies = {pod: {"bookieId": _bookie_id(cluster, pod), "claims": _claims(cluster, pod)} for pod in pods}
+    return {
+        "instanceId": cluster.status.instance_id,
+        "metadataServiceUri": metadata_service_uri(cluster),
+        "replicas": str(len(pods)),
+        "bookies": canonical(bookies).decode(),
+        "spec": canonical(cluster.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)).decode(),
+    }
+
+
+def identity_secret(cluster: ClusterView, sets: Iterable[BookieSet]) -> Manifest | None:
+    """None: the instance id is not known yet."""
+    if not cluster.status.instance_id:
+        return None
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in identity(cluster, sets).items()}
+    content = {"type": "Opaque", "data": data}
+    return manifest(cluster, "v1", "Secret", naming.identity(cluster.name), naming.BOOKIE, content, owned=False)
+
+
+def _bookie_id(cluster: ClusterView, pod: str) -> str:
+    return f"{pod}{naming.bookie_id_suffix(cluster.name, cluster.namespace)}"
+
+
+def _claims(cluster: ClusterView, pod: str) -> list[str]:
+    return [
+        naming.claim(kind, index, pod)
+        for kind, volume in volume_kinds(cluster.spec.storage).items()
+        for index in range(volume.volumes)
+    ]

@@ -1,0 +1,130 @@
+"""The metadata service: the embedded one, and the Jobs that make and remove a cluster's metadata.
+
+Invariants
+- The Job that makes a cluster changes nothing where there is one: it may run again at any time.
+- The embedded service has one replica and one volume: for development only.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from bookie_operator.builders import commands, naming
+from bookie_operator.builders.claims import claim
+from bookie_operator.builders.common import (
+    READ_ONLY_CONTAINER,
+    common_pod_spec,
+    labels,
+    manifest,
+    selector,
+    temporary_mount,
+    temporary_volume,
+)
+from bookie_operator.builders.container import HTTP, NAME, container, http_probe, image, shared_extras, volumes
+from bookie_operator.builders.context import BuildContext
+from bookie_operator.builders.hashing import Manifest
+from bookie_operator.builders.service_account import account_name
+from bookie_operator.crds import names
+from bookie_operator.crds.cluster_spec import MetadataServiceKind
+from bookie_operator.crds.pod_spec import LivenessProbe, Probe
+from bookie_operator.world.model import ClusterView
+
+DATA: Final = "data"
+_PORT: Final = "metadata"
+_STARTUP: Final = Probe(period_seconds=2, failure_threshold=150)
+_ATTEMPTS: Final = 20
+"""Of a Job, ten seconds to six minutes apart: for more than an hour without a metadata service."""
+
+
+def embedded_service(cluster: ClusterView, context: BuildContext) -> list[Manifest]:
+    """Service and StatefulSet; empty: the metadata service is external."""
+    if cluster.spec.metadata_service.type is not MetadataServiceKind.EMBEDDED:
+        return []
+    name, chosen = naming.metadata(cluster.name), selector(cluster, naming.METADATA)
+    port = {"name": _PORT, "port": naming.METADATA_PORT, "targetPort": _PORT, "protocol": "TCP"}
+    service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": chosen, "ports": [port]}
+    stateful_set = {
+        "replicas": 1,
+        "serviceName": name,
+        "selector": {"matchLabels": chosen},
+        "updateStrategy": {"type": "RollingUpdate"},
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+        "revisionHistoryLimit": 3,
+        "template": {"metadata": {"labels": labels(cluster, naming.METADATA)}, "spec": _server(cluster, context)},
+        "volumeClaimTemplates": [_claim(cluster)],
+    }
+    return [
+        manifest(cluster, "v1", "Service", name, naming.METADATA, {"spec": service}),
+        manifest(cluster, "apps/v1", "StatefulSet", name, naming.METADATA, {"spec": stateful_set}),
+    ]
+
+
+def _claim(cluster: ClusterView) -> dict[str, Any]:
+    service = cluster.spec.metadata_service
+    with_labels = {**labels(cluster, naming.METADATA), names.VOLUME: "metadata"}
+    return claim(DATA, service.size, service.storage_class_name, with_labels)
+
+
+def _server(cluster: ClusterView, context: BuildContext) -> dict[str, Any]:
+    server = {
+        "name": NAME,
+        "image": image(cluster, context),
+        "imagePullPolicy": cluster.spec.image_pull_policy,
+        "args": list(commands.METADATA_SERVICE),
+        "ports": [
+            {"name": _PORT, "containerPort": naming.METADATA_PORT},
+            {"name": HTTP, "containerPort": naming.HTTP_PORT},
+        ],
+        "startupProbe": http_probe(commands.ALIVE, _STARTUP),
+        "livenessProbe": http_probe(commands.ALIVE, LivenessProbe()),
+        "readinessProbe": http_probe(commands.READY, Probe(period_seconds=5)),
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+        "securityContext": dict(READ_ONLY_CONTAINER),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [temporary_mount(), {"name": DATA, "mountPath": "/data"}],
+    }
+    return {
+        **common_pod_spec(cluster, account_name(cluster)),
+        "terminationGracePeriodSeconds": 30,
+        "containers": [server],
+        "volumes": [temporary_volume()],
+    }
+
+
+def initialisation_job(cluster: ClusterView, context: BuildContext, config_name: str) -> Manifest:
+    name = naming.metadata_init(cluster.name)
+    made = _job_container(cluster, context, []) | {"command": commands.initialise(cluster)}
+    del made["args"]
+    return _job(cluster, config_name, name, naming.METADATA_INIT, made)
+
+
+def destruction_job(cluster: ClusterView, context: BuildContext, config_name: str) -> Manifest:
+    name = naming.metadata_destroy(cluster.name)
+    made = _job_container(cluster, context, commands.destroy(cluster))
+    return _job(cluster, config_name, name, naming.METADATA_DESTROY, made)
+
+
+def _job_container(cluster: ClusterView, context: BuildContext, arguments: Sequence[str]) -> dict[str, Any]:
+    made = container(cluster, context, arguments, [], {"requests": {"cpu": "50m", "memory": "64Mi"}})
+    made["terminationMessagePath"] = commands.TERMINATION_LOG
+    made["volumeMounts"] += shared_extras(cluster)[1]
+    return made
+
+
+def _job(
+    cluster: ClusterView, config_name: str, name: str, component: str, job_container: Mapping[str, Any]
+) -> Manifest:
+    pod = {
+        **common_pod_spec(cluster, account_name(cluster)),
+        "restartPolicy": "Never",
+        "containers": [job_container],
+        "volumes": [*volumes(cluster, config_name), *shared_extras(cluster)[0]],
+    }
+    spec = {
+        "backoffLimit": _ATTEMPTS,
+        "template": {"metadata": {"labels": labels(cluster, component)}, "spec": pod},
+    }
+    return manifest(cluster, "batch/v1", "Job", name, component, {"spec": spec})

@@ -1,0 +1,126 @@
+"""The pod of a bookie.
+
+Invariants
+- Nothing of the operator's version is in it, and no hash but its own: the same `spec` makes the same pod.
+- Not two bookies of a cluster run on one node, whatever `spec.pod.affinity` adds.
+- Liveness and start-up ask whether the process is sound: neither a long replay, nor a full disk, nor an absent metadata
+  service makes them fail. Readiness asks whether it serves, writable or read-only.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bookie_operator.builders import commands, config, naming
+from bookie_operator.builders.claims import volume_kinds
+from bookie_operator.builders.common import (
+    CONTAINER_SECURITY,
+    common_pod_spec,
+    environment,
+    labels,
+    selector,
+)
+from bookie_operator.builders.container import HTTP, NAME, container, http_probe, volumes
+from bookie_operator.builders.context import BuildContext
+from bookie_operator.builders.hashing import content_hash
+from bookie_operator.builders.service_account import account_name
+from bookie_operator.builders.zones import ZoneShare
+from bookie_operator.crds import names
+from bookie_operator.crds.cluster_spec import Storage
+from bookie_operator.world.model import ClusterView
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+
+
+def pod_labels(cluster: ClusterView, share: ZoneShare) -> dict[str, str]:
+    zone = {names.ZONE: share.label} if share.label else {}
+    return {**cluster.spec.pod.labels, **labels(cluster, naming.BOOKIE), **zone}
+
+
+def pod_template(cluster: ClusterView, context: BuildContext, share: ZoneShare, config_name: str) -> dict[str, Any]:
+    """The template with its hash, which stands in the annotation `podkeeper.dev/template-hash`."""
+    annotations = {**cluster.spec.pod.annotations, "kubectl.kubernetes.io/default-container": NAME}
+    if restart := cluster.annotations.get(names.RESTART):
+        annotations[names.RESTART] = restart
+    annotations.pop(names.TEMPLATE_HASH, None)
+    bare = {
+        "metadata": {"labels": pod_labels(cluster, share), "annotations": annotations},
+        "spec": _pod_spec(cluster, context, share, config_name),
+    }
+    stamped = {**annotations, names.TEMPLATE_HASH: content_hash(bare)}
+    return {**bare, "metadata": {"labels": pod_labels(cluster, share), "annotations": stamped}}
+
+
+def template_hash(template: Mapping[str, Any]) -> str:
+    return str(template["metadata"]["annotations"][names.TEMPLATE_HASH])
+
+
+def _pod_spec(cluster: ClusterView, context: BuildContext, share: ZoneShare, config_name: str) -> dict[str, Any]:
+    spec = cluster.spec
+    zone = {spec.placement.zone_topology_key: share.zone} if share.zone else {}
+    made = {
+        **common_pod_spec(cluster, account_name(cluster)),
+        "terminationGracePeriodSeconds": spec.pod.termination_grace_period_seconds,
+        "affinity": _affinity(cluster),
+        "containers": [_bookie(cluster, context, share), *map(_sidecar, spec.pod.sidecars)],
+        "volumes": [*volumes(cluster, config_name), *spec.pod.extra_volumes],
+    }
+    if spec.pod.node_selector or zone:
+        made["nodeSelector"] = {**spec.pod.node_selector, **zone}
+    if not share.zone:
+        made["topologySpreadConstraints"] = [_spread(cluster)]
+    return made
+
+
+def _bookie(cluster: ClusterView, context: BuildContext, share: ZoneShare) -> dict[str, Any]:
+    pod = cluster.spec.pod
+    host = f"$(POD_NAME){naming.bookie_host_suffix(cluster.name, cluster.namespace)}"
+    env = [environment("BK_advertisedAddress", host)]
+    if share.zone:
+        env.append(environment("BK_networkLocation", f"/{share.zone}"))
+    made = container(cluster, context, commands.SERVE, env, pod.resources)
+    made["ports"] = [
+        {"name": "bookie", "containerPort": naming.BOOKIE_PORT},
+        {"name": "grpc", "containerPort": naming.GRPC_PORT},
+        {"name": HTTP, "containerPort": naming.HTTP_PORT},
+    ]
+    made["startupProbe"] = http_probe(commands.ALIVE, pod.startup_probe)
+    made["livenessProbe"] = http_probe(commands.ALIVE, pod.liveness_probe)
+    made["readinessProbe"] = http_probe(commands.READY, pod.readiness_probe)
+    made["volumeMounts"] += [*_data_mounts(cluster.spec.storage), *pod.extra_volume_mounts]
+    return made
+
+
+def _data_mounts(storage: Storage) -> list[dict[str, Any]]:
+    return [
+        {"name": naming.claim_template(kind, index), "mountPath": config.mount_path(kind, index)}
+        for kind, volume in volume_kinds(storage).items()
+        for index in range(volume.volumes)
+    ]
+
+
+def _affinity(cluster: ClusterView) -> dict[str, Any]:
+    """What the user asks for, and that no two bookies share a node."""
+    given = cluster.spec.pod.affinity
+    apart = given.get("podAntiAffinity") or {}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": selector(cluster, naming.BOOKIE)}}
+    return {**given, "podAntiAffinity": {**apart, required: [term, *(apart.get(required) or [])]}}
+
+
+def _spread(cluster: ClusterView) -> dict[str, Any]:
+    """Without zones in `spec`: over those that there are, as far as that goes."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": cluster.spec.placement.zone_topology_key,
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": selector(cluster, naming.BOOKIE)},
+    }
+
+
+def _sidecar(given: Mapping[str, Any]) -> dict[str, Any]:
+    """As it is given; without a security context it gets one that restricted namespaces admit."""
+    return {"securityContext": dict(CONTAINER_SECURITY), **given}

@@ -1,0 +1,57 @@
+"""The StatefulSets of the bookies: one, or one for each zone.
+
+Invariants
+- Pods change when they are deleted, not before (`OnDelete`), and all start at once (`Parallel`): the order of a roll is
+  the planner's.
+- No claim is deleted by Kubernetes, whatever becomes of the StatefulSet.
+- The template's hash stands on the StatefulSet and on its pods.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from bookie_operator.builders import naming
+from bookie_operator.builders.claims import claim_templates, volume_sizes
+from bookie_operator.builders.common import manifest, selector
+from bookie_operator.builders.context import BuildContext
+from bookie_operator.builders.desired_objects import BookieSet
+from bookie_operator.builders.pod import pod_template, template_hash
+from bookie_operator.builders.zones import ZoneShare, shares
+from bookie_operator.crds import names
+from bookie_operator.world.model import ClusterView
+
+_HISTORY = 3
+"""Revisions that are kept: the roll goes by hashes, not by them."""
+
+
+def bookie_sets(cluster: ClusterView, context: BuildContext, config_name: str) -> tuple[BookieSet, ...]:
+    return tuple(_bookie_set(cluster, context, share, config_name) for share in shares(cluster.spec))
+
+
+def _bookie_set(cluster: ClusterView, context: BuildContext, share: ZoneShare, config_name: str) -> BookieSet:
+    template = pod_template(cluster, context, share, config_name)
+    zone = {names.ZONE: share.label} if share.label else {}
+    spec = {
+        "replicas": share.replicas,
+        "serviceName": naming.bookies(cluster.name),
+        "selector": {"matchLabels": {**selector(cluster, naming.BOOKIE), **zone}},
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete"},
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+        "revisionHistoryLimit": _HISTORY,
+        "template": template,
+        "volumeClaimTemplates": claim_templates(cluster, share),
+    }
+    made = manifest(
+        cluster,
+        "apps/v1",
+        "StatefulSet",
+        naming.stateful_set(cluster.name, share.label),
+        naming.BOOKIE,
+        {"spec": spec},
+        more_labels=zone,
+        annotations={names.TEMPLATE_HASH: template_hash(template)},
+    )
+    sizes = volume_sizes(cluster.spec.storage)
+    return BookieSet(made, share.label, share.replicas, template_hash(template), sizes)

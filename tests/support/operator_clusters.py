@@ -1,0 +1,188 @@
+"""Clusters for tests of the operator's builders, and the golden files that are made of them.
+
+    python -m tests.support.operator_clusters          writes the golden files
+
+A golden file holds every object that a cluster consists of. Read what changed in them before you commit it: another
+template hash is a rolling restart of everybody's bookies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from bookie_operator.builders.build import build
+from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, BuildContext
+from bookie_operator.builders.desired_objects import DesiredObjects
+from bookie_operator.crds.cluster_spec import BookieClusterSpec
+from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.world.model import ClusterView
+
+GOLDEN: Final = Path(__file__).parents[1] / "unit" / "bookie_operator" / "builders" / "golden"
+INSTANCE_ID: Final = "6f0b1c2d-1111-4222-8333-944445555666"
+LONGEST_NAME: Final = "a-cluster-with-a-name-of-forty-characte0"
+FULL: Final = BuildContext("registry.example/podkeeper", frozenset({CERT_MANAGER, PROMETHEUS_OPERATOR}), "operators")
+
+Spec = Mapping[str, Any]
+
+MINIMAL: Final[Spec] = {
+    "version": "0.1.0",
+    "metadataService": {"uri": "zk+hierarchical://zk-0.zk:2181;zk-1.zk:2181"},
+    "storage": {"journal": {"size": "20Gi"}, "ledger": {"size": "500Gi"}},
+}
+_ZONES: Final[Spec] = {
+    **MINIMAL,
+    "replicas": 7,
+    "placement": {"zones": [{"name": "eu-1a"}, {"name": "eu-1b"}, {"name": "eu-1c"}], "minZonesPerWriteQuorum": 2},
+    "pod": {"nodeSelector": {"disk": "nvme"}, "resources": {"limits": {"cpu": "2", "memory": "6Gi"}}},
+}
+_INDEX_TLS: Final[Spec] = {
+    **MINIMAL,
+    "storage": {
+        "journal": {"size": "10Gi", "volumes": 2, "storageClassName": "fast"},
+        "ledger": {"size": "100Gi", "volumes": 3, "storageClassName": "large"},
+        "index": {"size": "5Gi", "volumes": 2, "storageClassName": "fast"},
+    },
+    "tls": {"enabled": True, "issuerRef": {"name": "ca", "kind": "ClusterIssuer"}},
+}
+_EMBEDDED: Final[Spec] = {
+    "version": "0.1.0",
+    "metadataService": {"type": "Embedded", "size": "1Gi", "storageClassName": "standard"},
+    "storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "2Gi"}},
+}
+_BARE: Final[Spec] = {
+    **MINIMAL,
+    "autorecovery": {"enabled": False},
+    "disruption": {"enabled": False},
+    "networkPolicy": {"enabled": False},
+    "placement": {"zones": [{"name": "eu-1a"}]},
+    "tls": {"enabled": True, "secretName": "our-own"},
+}
+_EVERYTHING: Final[Spec] = {
+    "version": "0.2.0",
+    "image": "registry.example/bookies@sha256:" + "ab" * 32,
+    "imagePullPolicy": "Always",
+    "imagePullSecrets": [{"name": "registry"}],
+    "replicas": 4,
+    "metadataService": {"uri": "zk+hierarchical://zk:2181/", "rootPath": "/pulsar/ledgers"},
+    "durability": {"ensembleSize": 3, "writeQuorum": 3, "ackQuorum": 2},
+    "storage": {
+        "journal": {"size": "8Gi", "labels": {"tier": "fast"}, "annotations": {"backup": "never"}},
+        "ledger": {"size": "12G", "labels": {"tier": "slow"}},
+        "retention": {"whenDeleted": "Delete", "whenScaled": "Retain"},
+    },
+    "placement": {
+        "zoneTopologyKey": "rack.example/name",
+        "zones": [{"name": "Rack_1.upper", "replicas": 1}, {"name": "rack-2", "replicas": 3}],
+    },
+    "pod": {
+        "resources": {"requests": {"cpu": "500m", "memory": "2Gi"}},
+        "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
+        "affinity": {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "noisy"}}}
+                ]
+            }
+        },
+        "priorityClassName": "storage",
+        "labels": {"team": "data", "app.kubernetes.io/name": "not-ours"},
+        "annotations": {"sidecar.istio.io/inject": "false"},
+        "env": [{"name": "BK_logLevel", "value": "debug"}, {"name": "POD_NAME", "value": "not-ours"}],
+        "extraVolumes": [
+            {"name": "zookeeper-login", "secret": {"secretName": "zookeeper-login"}},
+            {"name": "scratch", "persistentVolumeClaim": {"claimName": "scratch"}},
+        ],
+        "extraVolumeMounts": [
+            {"name": "zookeeper-login", "mountPath": "/etc/zookeeper", "readOnly": True},
+            {"name": "scratch", "mountPath": "/scratch"},
+        ],
+        "sidecars": [{"name": "logs", "image": "logs:1"}],
+        "serviceAccountName": "bookies",
+        "terminationGracePeriodSeconds": 300,
+        "startupProbe": {"failureThreshold": 360},
+    },
+    "config": {
+        "zkAuthCredentialsPath": "/etc/zookeeper/login",
+        "compactionRate": "500",
+        "gcWaitTime": "300000",
+        "journalMaxSizeMB": "512",
+        "diskUsageThreshold": "0.97",
+        "logFormat": "console",
+        "enforceMinNumRacksPerWriteQuorum": "true",
+    },
+    "autorecovery": {"replicas": 3, "resources": {"limits": {"memory": "1Gi"}}, "lostBookieRecoveryDelaySeconds": 900},
+    "disruption": {"maxUnavailable": 2},
+    "tls": {"enabled": True, "issuerRef": {"name": "ours", "kind": "Issuer", "group": "cert-manager.io"}},
+    "networkPolicy": {
+        "clients": [{"podSelector": {"matchLabels": {"app": "broker"}}}],
+        "metricsFrom": [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}],
+    },
+    "monitoring": {"podMonitor": {"enabled": True, "labels": {"prometheus": "main"}, "interval": "15s"}},
+}
+
+
+def cluster(
+    spec: Spec = MINIMAL,
+    *,
+    name: str = "demo",
+    instance_id: str = INSTANCE_ID,
+    annotations: Mapping[str, str] | None = None,
+    recorded: Mapping[str, int] | None = None,
+    uid: str = "0b7c1f0e-2222-4333-8444-955556666777",
+) -> ClusterView:
+    status = BookieClusterStatus(instance_id=instance_id, recorded_replicas=dict(recorded or {}))
+    parsed = BookieClusterSpec.model_validate(dict(spec))
+    return ClusterView(name, "storage", uid, 1, parsed, status, dict(annotations or {}))
+
+
+CASES: Final[Mapping[str, tuple[ClusterView, BuildContext]]] = {
+    "minimal": (cluster(MINIMAL), BuildContext()),
+    "zones": (cluster(_ZONES, name="prod"), BuildContext()),
+    "index-tls": (cluster(_INDEX_TLS, annotations={"podkeeper.dev/restart": "2026-01-02T03:04:05Z"}), FULL),
+    "embedded": (cluster(_EMBEDDED, name="dev"), BuildContext()),
+    "bare": (cluster(_BARE, instance_id=""), BuildContext()),
+    "everything": (cluster(_EVERYTHING, name=LONGEST_NAME), FULL),
+}
+
+
+def built(case: str) -> DesiredObjects:
+    return build(*CASES[case])
+
+
+class _Dumper(yaml.SafeDumper):
+    """Texts of several lines as they are read."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def rendered(case: str) -> str:
+    """The golden file's content."""
+    objects = built(case)
+    manifests = [
+        *objects.objects.values(),
+        objects.destroy_job,
+        *(objects.budgets[key] for key in objects.budgets if not key),
+    ]
+    return yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=120)
+
+
+def main() -> None:
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    for case in CASES:
+        (GOLDEN / f"{case}.yaml").write_text(rendered(case), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

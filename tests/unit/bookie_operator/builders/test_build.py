@@ -1,0 +1,185 @@
+"""All objects of a cluster together: owners, labels, hashes, and what the planner is told of them."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from bookie_operator.builders.build import build
+from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, BuildContext
+from bookie_operator.builders.hashing import content_hash, object_hash, stamped
+from tests.support.operator_clusters import CASES, INSTANCE_ID, MINIMAL, built, cluster
+
+THREE_ZONES = {"zones": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}
+
+
+def every_selector(value: Any) -> list[dict[str, str]]:
+    """Each `matchLabels`, and each Service's selector."""
+    found: list[dict[str, str]] = []
+    if isinstance(value, dict):
+        if value.get("kind") == "Service":
+            found.append(value["spec"]["selector"])
+        for key, inner in value.items():
+            found += [inner] if key == "matchLabels" else every_selector(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            found += every_selector(inner)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_all_but_claims_and_the_identity_go_with_the_cluster(case: str) -> None:
+    view, _ = CASES[case]
+    objects = built(case)
+    for key, manifest in {**objects.objects, "Job/destroy": objects.destroy_job}.items():
+        owners = [owner["uid"] for owner in manifest["metadata"].get("ownerReferences", ())]
+        assert owners == ([] if key == f"Secret/{view.name}-identity" else [view.uid])
+        for claim in manifest.get("spec", {}).get("volumeClaimTemplates", ()):
+            assert "ownerReferences" not in claim["metadata"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_selectors_hold_names_and_nothing_that_changes(case: str) -> None:
+    view, _ = CASES[case]
+    allowed = {
+        "app.kubernetes.io/name": {"podkeeper"},
+        "app.kubernetes.io/instance": {view.name},
+        "app.kubernetes.io/component": {"bookie", "autorecovery", "metadata"},
+        "kubernetes.io/metadata.name": {"operators"},
+        "podkeeper.dev/zone": {zone.name for zone in view.spec.placement.zones},
+    }
+    given = json.dumps(view.spec.model_dump(mode="json", by_alias=True))
+    own = [each for each in every_selector(list(built(case).objects.values())) if json.dumps(each) not in given]
+    assert own
+    for selector in own:
+        assert {key for key, text in selector.items() if text not in allowed.get(key, ())} == set()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_workload_selects_its_own_pods_and_no_others(case: str) -> None:
+    workloads = [each for each in built(case).objects.values() if each["kind"] in ("StatefulSet", "Deployment")]
+    for one in workloads:
+        chosen = one["spec"]["selector"]["matchLabels"].items()
+        hits = [
+            other["metadata"]["name"]
+            for other in workloads
+            if chosen <= other["spec"]["template"]["metadata"]["labels"].items()
+        ]
+        assert hits == [one["metadata"]["name"]]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_planner_is_told_of_every_object_with_its_hash(case: str) -> None:
+    objects, desired = built(case), built(case).desired()
+    told = {*desired.support, *desired.monitoring, desired.metadata_job, desired.budget, desired.autorecovery} - {""}
+    assert told | {f"StatefulSet/{each.name}" for each in desired.stateful_sets} == set(objects.objects)
+    for key, digest in {**desired.support, **desired.monitoring}.items():
+        manifest = objects.objects[key]
+        assert object_hash(manifest) == digest == object_hash(stamped(manifest))
+
+
+def test_the_hash_is_that_of_the_content() -> None:
+    service = built("minimal").objects["Service/demo-client"]
+    changed = copy.deepcopy(service)
+    changed["spec"]["ports"][0]["port"] = 1
+    assert object_hash(stamped(changed)) != object_hash(service)
+    assert content_hash({"a": 1, "b": [2]}) == content_hash({"b": [2], "a": 1}) != content_hash({"a": 1, "b": [3]})
+    with pytest.raises(ValueError, match="JSON"):
+        content_hash(float("nan"))
+
+
+def test_the_same_cluster_makes_the_same_objects() -> None:
+    view, context = CASES["everything"]
+    assert build(view, context) == build(view, context)
+
+
+@pytest.mark.parametrize(
+    ("zones", "replicas", "expected"),
+    [
+        ([], 3, [("", 3)]),
+        ([{"name": "a"}], 3, [("", 3)]),
+        ([{"name": "a"}, {"name": "b"}, {"name": "c"}], 7, [("a", 3), ("b", 2), ("c", 2)]),
+        ([{"name": "a"}, {"name": "b"}, {"name": "c"}], 1, [("a", 1), ("b", 0), ("c", 0)]),
+        ([{"name": "a", "replicas": 1}, {"name": "b", "replicas": 4}], 5, [("a", 1), ("b", 4)]),
+        ([{"name": "a", "replicas": 1}, {"name": "b"}, {"name": "c"}], 4, [("a", 1), ("b", 2), ("c", 1)]),
+    ],
+)
+def test_bookies_are_spread_over_zones(zones: list[Any], replicas: int, expected: list[Any]) -> None:
+    desired = build(cluster({**MINIMAL, "placement": {"zones": zones}, "replicas": replicas}), BuildContext()).desired()
+    assert [(each.zone, each.replicas) for each in desired.stateful_sets] == expected
+    assert len(desired.bookie_ids) == replicas
+    assert len({each.template_hash for each in desired.stateful_sets}) == len(expected)
+
+
+def test_the_budget_is_there_for_each_number_of_evictions() -> None:
+    objects = build(cluster({**MINIMAL, "disruption": {"maxUnavailable": 2}}), BuildContext())
+    desired = objects.desired()
+    assert {count: each["spec"]["maxUnavailable"] for count, each in objects.budgets.items()} == {0: 0, 2: 2}
+    assert len(set(desired.budget_hashes.values())) == 2
+    assert objects.objects[desired.budget]["spec"]["maxUnavailable"] == 2
+
+
+def test_kinds_that_this_kubernetes_does_not_know_are_left_out() -> None:
+    view, _ = CASES["everything"]
+    with_all = build(view, BuildContext(api_groups=frozenset({CERT_MANAGER, PROMETHEUS_OPERATOR}))).objects
+    without = build(view, BuildContext()).objects
+    assert {key.partition("/")[0] for key in with_all.keys() - without.keys()} == {"Certificate", "PodMonitor"}
+
+
+def test_the_identity_is_written_when_the_cluster_has_one() -> None:
+    before = build(cluster(instance_id=""), BuildContext())
+    assert "Secret/demo-identity" not in before.desired().support
+    secret = build(cluster(recorded={"demo-bookie": 5}), BuildContext()).objects["Secret/demo-identity"]
+    content = {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}
+    assert (content["instanceId"], content["replicas"]) == (INSTANCE_ID, "5")
+    assert content["metadataServiceUri"] == "zk+hierarchical://zk-0.zk:2181;zk-1.zk:2181/ledgers"
+    bookies = json.loads(content["bookies"])
+    assert len(bookies) == 5
+    assert bookies["demo-bookie-4"] == {
+        "bookieId": "demo-bookie-4.demo-bookie.storage.svc:3181",
+        "claims": ["journal-0-demo-bookie-4", "ledger-0-demo-bookie-4"],
+    }
+    spec = json.loads(content["spec"])
+    assert spec == {**MINIMAL}
+
+
+def test_claims_say_whose_data_they_hold_once_that_is_known() -> None:
+    def labels(instance_id: str) -> list[dict[str, str]]:
+        (only,) = build(cluster(instance_id=instance_id), BuildContext()).sets
+        return [claim["metadata"]["labels"] for claim in only.manifest["spec"]["volumeClaimTemplates"]]
+
+    assert [each["podkeeper.dev/volume"] for each in labels(INSTANCE_ID)] == ["journal", "ledger"]
+    assert {each["podkeeper.dev/instance-id"] for each in labels(INSTANCE_ID)} == {INSTANCE_ID}
+    assert [each for each in labels("") if "podkeeper.dev/instance-id" in each] == []
+
+
+def test_an_update_keeps_the_claim_templates_that_there_are() -> None:
+    objects = build(cluster({**MINIMAL, "placement": THREE_ZONES}), BuildContext())
+    live = {
+        "spec": {"volumeClaimTemplates": [{"metadata": {"name": "journal-0"}, "spec": {"volumeMode": "Filesystem"}}]}
+    }
+    made, updated = objects.stateful_set("demo-bookie-b", 4), objects.stateful_set("demo-bookie-b", 4, live)
+    assert made["spec"]["replicas"] == updated["spec"]["replicas"] == 4
+    assert updated["spec"]["volumeClaimTemplates"] == live["spec"]["volumeClaimTemplates"]
+    assert made["spec"]["template"] == updated["spec"]["template"]
+    assert [claim["metadata"]["name"] for claim in made["spec"]["volumeClaimTemplates"]] == ["journal-0", "ledger-0"]
+    with pytest.raises(KeyError):
+        objects.stateful_set("demo-bookie", 4)
+
+
+def test_no_claim_goes_with_its_stateful_set() -> None:
+    for case in CASES:
+        for manifest in built(case).objects.values():
+            if manifest["kind"] == "StatefulSet":
+                policy = manifest["spec"]["persistentVolumeClaimRetentionPolicy"]
+                assert policy == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+
+
+def test_pods_change_when_somebody_deletes_them_and_start_at_once() -> None:
+    for each in built("zones").sets:
+        spec = each.manifest["spec"]
+        assert (spec["updateStrategy"], spec["podManagementPolicy"]) == ({"type": "OnDelete"}, "Parallel")

@@ -1,0 +1,87 @@
+"""What the pods run is what the image's command line knows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from bookie_operator.builders import commands
+from bookie_pod.cli.main import cli
+from bookie_pod.server.http.routes import PROBES
+from tests.support.operator_clusters import CASES, INSTANCE_ID, built, cluster
+
+
+def parsed(arguments: Sequence[str]) -> dict[str, Any]:
+    """Options of the command that these arguments name; raises click.UsageError."""
+    command: click.Command = cli
+    rest = list(arguments)
+    while isinstance(command, click.Group):
+        _, found, rest = command.resolve_command(click.Context(command), rest)
+        assert found is not None
+        command = found
+    return command.make_context(None, rest).params
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_container_runs_a_command_that_there_is(case: str) -> None:
+    objects = built(case)
+    found = [each for each in (*objects.objects.values(), objects.destroy_job) if "template" in each.get("spec", {})]
+    arguments = [each["spec"]["template"]["spec"]["containers"][0].get("args") for each in found]
+    known = [each for each in arguments if each is not None]
+    assert ["serve"] in known
+    for each in known:
+        parsed(each)
+
+
+def test_the_check_sees_what_there_is_not() -> None:
+    with pytest.raises(click.UsageError):
+        parsed(["cluster", "init", "--no-such-option", "zk://x/y"])
+
+
+def test_only_the_metadata_of_this_very_cluster_are_removed() -> None:
+    options = parsed(commands.destroy(cluster()))
+    assert (options["root"], options["instance_id"], options["force"]) == ("/ledgers", INSTANCE_ID, True)
+    assert options["uri"].endswith("/ledgers")
+
+
+def test_probes_ask_what_is_served() -> None:
+    served = {resource.path for resource in PROBES}
+    assert {commands.ALIVE, commands.READY} <= served
+
+
+def run_initialisation(tmp_path: Path, program: str) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """The Job's script, with `program` (shell) in the place of `bookie`."""
+    (tmp_path / "bookie").write_text(f"#!/bin/sh\n{program}\n")
+    (tmp_path / "bookie").chmod(0o755)
+    shell, options, script, uri = commands.initialise(cluster())
+    log = tmp_path / "termination-log"
+    script = script.replace("/tmp/cluster.json", f"{tmp_path}/cluster.json").replace(commands.TERMINATION_LOG, str(log))
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    return (
+        subprocess.run([shell, options, script, uri], env=environment, capture_output=True, text=True, timeout=30),
+        log,
+    )
+
+
+def test_the_job_tells_the_instance_id_and_nothing_else(tmp_path: Path) -> None:
+    arguments = tmp_path / "arguments"
+    answer = '{"uri": "x", "instance_id": "1-2-3"}'
+    ended, log = run_initialisation(tmp_path, f"printf '%s\\n' \"$@\" >{arguments}; echo '{answer}'")
+    assert (ended.returncode, ended.stdout.strip(), ended.stderr) == (0, answer, "")
+    assert log.read_text() == "1-2-3\n"
+    options = parsed(arguments.read_text().split("\n")[:-1])
+    assert options["if_absent"] is True
+    assert options["as_json"] is True
+    assert options["uri"] == "zk+hierarchical://zk-0.zk:2181;zk-1.zk:2181/ledgers"
+
+
+def test_a_job_that_fails_keeps_its_exit_code_and_tells_no_id(tmp_path: Path) -> None:
+    ended, log = run_initialisation(tmp_path, "echo 'bookie: no answer' >&2; exit 4")
+    assert (ended.returncode, ended.stderr.strip()) == (4, "bookie: no answer")
+    assert not log.exists()

@@ -1,0 +1,113 @@
+"""Services, policies and certificates: who finds and reaches whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bookie_operator.builders.build import build
+from bookie_operator.builders.context import BuildContext
+from tests.support.operator_clusters import FULL, MINIMAL, built, cluster
+
+BROKERS = {"podSelector": {"matchLabels": {"app": "broker"}}}
+
+
+def peers(policy: Mapping[str, Any], port: int) -> list[Any] | None:
+    """Who may use a port; None: nobody, an empty list: everybody."""
+    for rule in policy["spec"]["ingress"]:
+        if port in [each["port"] for each in rule["ports"]]:
+            return list(rule.get("from", []))
+    return None
+
+
+def policy(name: str = "demo-bookie", context: BuildContext | None = None, **given: Any) -> dict[str, Any]:
+    spec = {**MINIMAL, "networkPolicy": given}
+    return build(cluster(spec), context or BuildContext()).objects[f"NetworkPolicy/{name}"]
+
+
+def test_by_default_pods_of_the_namespace_reach_the_data_and_everybody_the_metrics() -> None:
+    found = policy()
+    assert peers(found, 3181) == peers(found, 3182) == [{"podSelector": {}}]
+    assert peers(found, 8000) == []
+    assert found["spec"]["policyTypes"] == ["Ingress"]
+
+
+def test_the_clusters_own_pods_reach_the_data_whoever_else_may() -> None:
+    own = {"app.kubernetes.io/name": "podkeeper", "app.kubernetes.io/instance": "demo"}
+    assert peers(policy(clients=[BROKERS]), 3181) == [BROKERS, {"podSelector": {"matchLabels": own}}]
+
+
+@pytest.mark.parametrize("context", [BuildContext(), BuildContext(operator_namespace="operators")])
+def test_the_operator_reaches_the_admin_api_whoever_else_may(context: BuildContext) -> None:
+    operator = (
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "operators"}}}
+        if context.operator_namespace
+        else {
+            "namespaceSelector": {},
+            "podSelector": {"matchLabels": {"app.kubernetes.io/name": "podkeeper-operator"}},
+        }
+    )
+    for name in ("demo-bookie", "demo-autorecovery"):
+        found = peers(policy(name, context, metricsFrom=[BROKERS]), 8000)
+        assert found is not None
+        assert BROKERS in found
+        assert operator in found
+
+
+def test_nobody_reaches_the_data_ports_of_auto_recovery() -> None:
+    assert peers(policy("demo-autorecovery"), 3181) is None
+
+
+def test_clients_reach_the_embedded_metadata_service() -> None:
+    found = built("embedded").objects["NetworkPolicy/dev-metadata"]
+    assert peers(found, 2281) == [{"podSelector": {}}]
+    assert peers(found, 3181) is None
+
+
+def test_bookies_are_found_before_they_are_ready() -> None:
+    objects = built("minimal").objects
+    headless, client = (objects[f"Service/demo-{name}"]["spec"] for name in ("bookie", "client"))
+    assert (headless["clusterIP"], headless["publishNotReadyAddresses"]) == ("None", True)
+    assert headless["selector"] == client["selector"]
+    assert [port["port"] for port in client["ports"]] == [3182, 8000]
+    (only,) = built("minimal").sets
+    assert only.manifest["spec"]["serviceName"] == "demo-bookie"
+    names = {port["name"] for port in only.manifest["spec"]["template"]["spec"]["containers"][0]["ports"]}
+    assert {port["targetPort"] for port in headless["ports"]} == names
+
+
+def test_the_embedded_metadata_service_is_where_the_uri_says() -> None:
+    objects = built("embedded").objects
+    service = objects["Service/dev-metadata"]
+    config = next(each for key, each in objects.items() if key.startswith("ConfigMap/dev-config-"))
+    assert f"embedded://{service['metadata']['name']}.storage.svc:2281/ledgers" in config["data"]["bookie.conf"]
+    assert objects["StatefulSet/dev-metadata"]["spec"]["replicas"] == 1
+
+
+def test_the_certificate_names_every_bookie() -> None:
+    certificate = built("index-tls").objects["Certificate/demo-tls"]["spec"]
+    assert "*.demo-bookie.storage.svc" in certificate["dnsNames"]
+    (only,) = built("index-tls").sets
+    secrets = [
+        volume["secret"]["secretName"]
+        for volume in only.manifest["spec"]["template"]["spec"]["volumes"]
+        if volume["name"] == "tls"
+    ]
+    assert secrets == [certificate["secretName"]]
+
+
+def test_a_certificate_of_the_user_is_used_as_it_is() -> None:
+    objects = build(cluster({**MINIMAL, "tls": {"enabled": True, "secretName": "mine"}}), FULL)
+    assert [key for key in objects.objects if key.startswith("Certificate/")] == []
+    volumes = objects.sets[0].manifest["spec"]["template"]["spec"]["volumes"]
+    assert [each["secret"]["secretName"] for each in volumes if each["name"] == "tls"] == ["mine"]
+
+
+def test_metrics_of_bookies_and_auto_recovery_are_read() -> None:
+    monitor = next(each for key, each in built("everything").objects.items() if key.startswith("PodMonitor/"))
+    assert monitor["metadata"]["labels"]["prometheus"] == "main"
+    (expression,) = monitor["spec"]["selector"]["matchExpressions"]
+    assert expression["values"] == ["bookie", "autorecovery"]
+    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics", "interval": "15s"}]

@@ -1,0 +1,141 @@
+"""Every pod of a cluster: security, probes, what it mounts and where it runs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from bookie_operator.builders.build import build
+from bookie_operator.builders.context import BuildContext
+from tests.support.operator_clusters import CASES, MINIMAL, Spec, built, cluster
+from tests.support.pod_security import violations
+
+WITH_ZONES: Spec = {**MINIMAL, "placement": {"zones": [{"name": "a"}, {"name": "b"}]}}
+
+
+def templates(case: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    objects = built(case)
+    for key, manifest in {**objects.objects, "Job/destroy": objects.destroy_job}.items():
+        if "template" in manifest.get("spec", {}):
+            yield key, manifest["spec"]["template"]
+
+
+def bookie_pod(spec: Spec, **others: Any) -> dict[str, Any]:
+    found: dict[str, Any] = build(cluster(spec, **others), BuildContext()).sets[0].manifest["spec"]["template"]["spec"]
+    return found
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_pod_is_admitted_where_only_restricted_ones_are(case: str) -> None:
+    found = {key: violations(template["spec"]) for key, template in templates(case)}
+    assert len(found) >= 3
+    assert {key: problems for key, problems in found.items() if problems} == {}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["securityContext", "runAsNonRoot"], False),
+        (["securityContext", "seccompProfile"], None),
+        (["containers", 0, "securityContext", "allowPrivilegeEscalation"], True),
+        (["containers", 0, "securityContext", "capabilities"], {"drop": ["NET_RAW"]}),
+        (["containers", 0, "securityContext"], None),
+        (["hostNetwork"], True),
+        (["volumes", 0], {"name": "host", "hostPath": {"path": "/"}}),
+    ],
+)
+def test_the_check_of_pod_security_sees_what_is_not_restricted(path: list[Any], value: Any) -> None:
+    spec = copy.deepcopy(bookie_pod(MINIMAL))
+    place: Any = spec
+    for part in path[:-1]:
+        place = place[part]
+    place[path[-1]] = value
+    assert violations(spec) != []
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_no_pod_has_a_token_of_kubernetes_or_a_writable_root(case: str) -> None:
+    for _, template in templates(case):
+        spec = template["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        own = [each for each in spec["containers"] if each["name"] == "bookie"]
+        assert [each["securityContext"]["readOnlyRootFilesystem"] for each in own] == [True]
+        assert spec["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_whatever_is_mounted_is_there(case: str) -> None:
+    objects = built(case)
+    for manifest in objects.objects.values():
+        if "template" not in manifest.get("spec", {}):
+            continue
+        claims = {each["metadata"]["name"] for each in manifest["spec"].get("volumeClaimTemplates", ())}
+        spec = manifest["spec"]["template"]["spec"]
+        volumes = [each["name"] for each in spec["volumes"]]
+        assert len(set(volumes) | claims) == len(volumes) + len(claims)
+        for container in spec["containers"]:
+            mounts = container.get("volumeMounts", [])
+            assert {each["name"] for each in mounts} <= set(volumes) | claims
+            assert len({each["mountPath"] for each in mounts}) == len(mounts)
+
+
+def test_liveness_and_startup_do_not_ask_whether_clients_are_served() -> None:
+    container = bookie_pod({**MINIMAL, "pod": {"startupProbe": {"periodSeconds": 7}}})["containers"][0]
+    assert container["startupProbe"]["httpGet"] == container["livenessProbe"]["httpGet"]
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"] == 7 * 180
+
+
+def test_bookies_avoid_the_same_node_whatever_the_user_adds() -> None:
+    rule = "requiredDuringSchedulingIgnoredDuringExecution"
+    more = {"topologyKey": "rack", "labelSelector": {}}
+    affinity = {"podAntiAffinity": {rule: [more]}, "nodeAffinity": {"preferred": []}}
+    found = bookie_pod({**MINIMAL, "pod": {"affinity": affinity}})["affinity"]
+    assert [term["topologyKey"] for term in found["podAntiAffinity"][rule]] == ["kubernetes.io/hostname", "rack"]
+    assert found["nodeAffinity"] == {"preferred": []}
+
+
+def test_a_zone_is_where_its_pods_run_and_what_the_bookie_publishes() -> None:
+    for each in build(cluster(WITH_ZONES), BuildContext()).sets:
+        spec = each.manifest["spec"]["template"]["spec"]
+        env = {variable["name"]: variable.get("value") for variable in spec["containers"][0]["env"]}
+        assert spec["nodeSelector"] == {"topology.kubernetes.io/zone": each.zone}
+        assert env["BK_networkLocation"] == f"/{each.zone}"
+        assert "topologySpreadConstraints" not in spec
+
+
+def test_without_zones_pods_are_spread_as_far_as_it_goes() -> None:
+    (constraint,) = bookie_pod(MINIMAL)["topologySpreadConstraints"]
+    assert (constraint["topologyKey"], constraint["whenUnsatisfiable"]) == (
+        "topology.kubernetes.io/zone",
+        "ScheduleAnyway",
+    )
+
+
+def test_variables_of_the_user_take_none_of_the_operators_away() -> None:
+    env = bookie_pod({**MINIMAL, "pod": {"env": [{"name": "BK_advertisedAddress", "value": "x"}, {"name": "A"}]}})[
+        "containers"
+    ][0]["env"]
+    assert [each["value"] for each in env if each["name"] == "BK_advertisedAddress"] == [
+        "$(POD_NAME).demo-bookie.storage.svc"
+    ]
+    assert {"name": "A"} in env
+
+
+def test_labels_of_the_user_take_none_of_the_operators_away() -> None:
+    spec = {**MINIMAL, "pod": {"labels": {"app.kubernetes.io/component": "mine", "team": "x"}}}
+    manifest = build(cluster(spec), BuildContext()).sets[0].manifest
+    labels = manifest["spec"]["template"]["metadata"]["labels"]
+    assert labels["team"] == "x"
+    assert manifest["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_a_volume_that_only_one_pod_can_have_is_the_bookies_alone() -> None:
+    spec = built("everything").objects["Deployment/a-cluster-with-a-name-of-forty-characte0-autorecovery"]["spec"]
+    names = {volume["name"] for volume in spec["template"]["spec"]["volumes"]}
+    assert "zookeeper-login" in names
+    assert "scratch" not in names
