@@ -149,6 +149,8 @@ class DeleteCookie:
     bookie_id: str
     proof: Proof | None
     """None only where the cluster itself is deleted with its data."""
+    accepted_losses: tuple[int, ...] = ()
+    """Ledgers that may go on naming the bookie: people gave up what is lost of them."""
 
 
 @dataclass(frozen=True)
@@ -302,3 +304,5 @@ class Needs:
     """Bookie ids."""
     drains: frozenset[str] = frozenset()
     safety: frozenset[frozenset[str]] = field(default_factory=frozenset)
+    accepted_losses: tuple[int, ...] = ()
+    """Ledgers that do not count in these proofs: people gave up what is lost of them."""

@@ -1,0 +1,223 @@
+"""What no plan may do, whatever its flows think: checked before anything is carried out.
+
+    I1   a claim or a cookie goes only with a proof of this very pass
+    I2   who cannot tell does not stop a bookie
+    I3   one operation, recorded before its first side effect
+    I4   what is deleted or scaled is what was seen
+    I5   no StatefulSet shrinks by more than one
+    I7   what a StatefulSet stops is the bookie that was drained
+    I8   a pod that serves is evicted, never deleted
+    I10  a StatefulSet is left alone until its controller has caught up
+    I11  what somebody scaled away is put back before anything else
+
+I6 (no sleeping), and that no pod is deleted by force, follow from the actions that there are; I9 (claims are retained
+by StatefulSets) is the builders'. A paused cluster and one with another instance id are not changed at all.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from bookie_operator.crds.cluster_status import OperationType
+from bookie_operator.planner import operations, view
+from bookie_operator.planner.decision import (
+    Act,
+    Action,
+    ApplyObjects,
+    ApplyTemplate,
+    BeginDrain,
+    CreateStatefulSet,
+    DeleteClaim,
+    DeleteCookie,
+    DeleteObject,
+    DeletePod,
+    EvictPod,
+    ExpandClaim,
+    Finish,
+    OrphanStatefulSet,
+    Plan,
+    Record,
+    RecordState,
+    RetireClaim,
+    ScaleStatefulSet,
+    SetReadOnly,
+    UpdateTask,
+    Wait,
+)
+from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.flows import delete_data
+from bookie_operator.world.model import Proof, World
+
+_OF_OPERATIONS: Final = (ApplyTemplate, EvictPod, BeginDrain, DeleteCookie, ExpandClaim, SetReadOnly)
+_ON_SETS: Final = (ScaleStatefulSet, ApplyTemplate, OrphanStatefulSet)
+_HARMLESS: Final = (ApplyObjects, CreateStatefulSet, RecordState, DeleteObject, UpdateTask)
+
+
+def check(world: World, desired: Desired, plan: Plan) -> list[str]:
+    """Which of them the plan violates, one line each; empty: none."""
+    decision = plan.decision
+    broken = [*_operation(world, plan)]
+    if isinstance(decision, Act | Record | Finish):
+        broken += _untouchable(world)
+    if isinstance(decision, Act):
+        for rule in _RULES:
+            broken += rule(world, desired, decision.action)
+    return broken
+
+
+def _untouchable(world: World) -> Iterator[str]:
+    if world.cluster.paused:
+        yield "paused: nothing may be changed"
+    recorded, facts = world.cluster.status.instance_id, world.facts
+    if facts is not None and recorded and facts.instance_id not in ("", recorded) and not world.cluster.deleting:
+        yield f"instance id: the metadata are of {facts.instance_id}, the cluster is {recorded}"
+
+
+def _operation(world: World, plan: Plan) -> Iterator[str]:
+    running, decision = world.cluster.status.operation, plan.decision
+    match decision:
+        case Record(operation=operation):
+            if running is not None and running.id != operation.id:
+                yield f"I3: {operation.id} would begin while {running.id} runs"
+            if running is None and operations.number(operation) != world.cluster.status.operations_begun + 1:
+                yield f"I3: {operation.id} is not the next operation"
+        case Act(operation=operation) | Wait(operation=operation) if operation is not None:
+            if running is None or running.id != operation.id:
+                yield f"I3: {operation.id} was never recorded"
+        case Finish(operation=operation):
+            if running is None or running.id != operation.id:
+                yield f"I3: {operation.id} does not run"
+        case _:
+            return
+
+
+def _recorded(world: World, desired: Desired, action: Action) -> Iterator[str]:
+    """I3."""
+    shrinks = isinstance(action, ScaleStatefulSet) and action.after < action.before
+    if (isinstance(action, _OF_OPERATIONS) or shrinks) and world.cluster.status.operation is None:
+        yield f"I3: {action} without an operation"
+
+
+def _proven(world: World, desired: Desired, action: Action) -> Iterator[str]:
+    """I1."""
+    if isinstance(action, DeleteClaim | RetireClaim):
+        claim = next((one for one in world.claims if one.name == action.name), None)
+        if claim is None:
+            yield f"I1: nobody saw claim {action.name}"
+            return
+        bookie_id = desired.bookie_id(claim.bookie)
+    elif isinstance(action, DeleteCookie):
+        bookie_id = action.bookie_id
+    else:
+        return
+    if action.proof is None:
+        if not _deleted_with_data(world):
+            yield f"I1: {action} without a proof"
+        return
+    yield from (f"I1: {action}: {why}" for why in _doubts(world, bookie_id, action.proof))
+
+
+def _deleted_with_data(world: World) -> bool:
+    operation = world.cluster.status.operation
+    if operation is None or operation.type is not OperationType.DELETE or not world.cluster.deleting:
+        return False
+    return delete_data.confirmed(world) and not any(one.running for one in world.pods)
+
+
+def _doubts(world: World, bookie_id: str, proof: Proof) -> Iterator[str]:
+    operation = world.cluster.status.operation
+    since = operations.read_time(operation.started_at) if operation is not None else 0.0
+    if proof.bookie_id != bookie_id:
+        yield f"the proof is about {proof.bookie_id}"
+    if world.proofs.get(bookie_id) != proof:
+        yield "the proof is not of this pass"
+    if not proof.holds(instance_id=view.instance_id(world), drained_since=since):
+        yield f"the proof does not hold: {proof}"
+
+
+def _known(world: World, desired: Desired, action: Action) -> Iterator[str]:
+    """I2."""
+    shrinks = isinstance(action, ScaleStatefulSet) and action.after < action.before
+    if world.facts is None and not world.cluster.deleting and (shrinks or isinstance(action, EvictPod)):
+        yield f"I2: {action} while nobody can tell the state of the cluster"
+
+
+def _seen(world: World, desired: Desired, action: Action) -> Iterator[str]:
+    """I4."""
+    match action:
+        case DeleteClaim() | RetireClaim() | ExpandClaim():
+            seen = {(one.name, one.uid) for one in world.claims}
+        case DeletePod() | EvictPod():
+            seen = {(one.name, one.uid) for one in world.pods}
+        case OrphanStatefulSet():
+            seen = {(one.name, one.uid) for one in world.stateful_sets}
+        case DeleteObject(key=key, uid=uid):
+            if not uid or world.object_uids.get(key) != uid:
+                yield f"I4: {action} is not what was seen"
+            return
+        case ScaleStatefulSet(name=name, resource_version=version, before=before):
+            found = view.stateful_set(world, name)
+            if found is None or (found.resource_version, found.replicas) != (version, before):
+                yield f"I4: {action} is not what was seen"
+            return
+        case _:
+            return
+    if not action.uid or (action.name, action.uid) not in seen:
+        yield f"I4: {action} is not what was seen"
+
+
+def _one_down(world: World, desired: Desired, action: Action) -> Iterator[str]:
+    """I5 and I7."""
+    if not isinstance(action, ScaleStatefulSet) or action.after >= action.before:
+        return
+    if action.after < action.before - 1:
+        yield f"I5: {action} takes more than one"
+    operation = world.cluster.status.operation
+    stopped = view.pod_name(action.name, action.after)
+    if operation is None or operation.type is OperationType.DELETE:
+        return
+    if operation.bookie != stopped:
+        yield f"I7: {action} stops {stopped}, and {operation.id} is about {operation.bookie}"
+
+
+def _serving(world: World, desired: Desired, action: Action) -> Iterator[str]:
+    """I8."""
+    if isinstance(action, DeletePod):
+        found = view.pod(world, action.name)
+        writable = world.facts is not None and desired.bookie_id(action.name) in world.facts.writable
+        if found is not None and found.ready and writable:
+            yield f"I8: {action.name} serves, and would be deleted"
+
+
+def _caught_up(world: World, desired: Desired, action: Action) -> Iterator[str]:
+    """I10."""
+    if isinstance(action, _ON_SETS):
+        found = view.stateful_set(world, action.name)
+        if found is not None and not found.settled:
+            yield f"I10: {action} before its controller has caught up"
+
+
+def _put_back(world: World, desired: Desired, action: Action) -> Iterator[str]:
+    """I11."""
+    grows = isinstance(action, ScaleStatefulSet) and action.after > action.before
+    if world.cluster.deleting or grows or isinstance(action, _HARMLESS):
+        return
+    for one in world.stateful_sets:
+        least = operations.least_replicas(world.cluster.status, one.name)
+        if one.replicas < least and not one.deleting:
+            yield f"I11: {action} while {one.name} has {one.replicas} of {least} bookies"
+
+
+_RULES: Final[tuple[Callable[[World, Desired, Action], Iterator[str]], ...]] = (
+    _recorded,
+    _proven,
+    _known,
+    _seen,
+    _one_down,
+    _serving,
+    _caught_up,
+    _put_back,
+)

@@ -1,0 +1,155 @@
+"""What next: the policy of the operator, from the most to the least urgent.
+
+`plan` reads top-down: what stops everything; what has to be there before anything else; the operation that runs; then
+the first change that is wanted and allowed. What is wanted and not allowed is noted, and the pass goes on.
+
+Invariants
+- A plan is a function of its snapshot: the same world gives the same plan, and the plan of a world at rest is `Rest`.
+- At most one operation runs; what is done beside it changes neither bookies nor data.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from bookie_operator.crds.cluster_status import Operation
+from bookie_operator.planner import steadiness, view
+from bookie_operator.planner.decision import (
+    Act,
+    ApplyTemplate,
+    Decision,
+    OrphanStatefulSet,
+    Plan,
+    Rest,
+    ScaleStatefulSet,
+    Wait,
+)
+from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.flows import (
+    adopt,
+    create,
+    delete,
+    disruption,
+    garbage,
+    registry,
+    replicas,
+    scale_up,
+    settings,
+    support,
+)
+from bookie_operator.world.model import World
+
+Rule = Callable[[World, Desired], Decision | None]
+
+FIRST: Final[tuple[Rule, ...]] = (
+    adopt.begin,
+    support.begin,
+    create.metadata,
+    create.stateful_sets,
+    lambda world, _: replicas.begin(world),
+    disruption.begin,
+)
+"""Before anything else, also while an operation runs; whichever answers ends the pass, also with `Wait`."""
+
+CHANGES: Final[tuple[Rule, ...]] = (
+    scale_up.begin,
+    settings.begin,
+    garbage.begin,
+    support.autorecovery,
+    support.monitoring,
+)
+"""While no operation runs. Space and bookies come before all that needs them; one that is broken before those that
+work; a rollout goes between two bookies of a decommission."""
+
+BESIDE: Final[tuple[Rule, ...]] = (
+    support.missing_autorecovery,
+    support.monitoring,
+)
+"""While an operation waits."""
+
+
+def plan(world: World, desired: Desired) -> Plan:
+    decision, notes = _decide(world, desired)
+    return Plan(_settled(world, decision), notes, disruption.allowed(world, desired))
+
+
+def _decide(world: World, desired: Desired) -> tuple[Decision, tuple[Wait, ...]]:
+    if world.cluster.deleting:
+        return delete.begin(world, desired), ()
+    if world.cluster.paused:
+        return Wait("Paused", "nothing is changed while the annotation podkeeper.dev/paused is there", 60.0), ()
+    stopped = _another_instance(world) or create.foreign_claims(world)
+    if stopped is not None:
+        return stopped, ()
+    if world.spec_errors:
+        return _only_safety(world, desired), ()
+    urgent = _first(world, desired, FIRST)
+    if urgent is not None:
+        return urgent, ()
+    operation = world.cluster.status.operation
+    if operation is not None:
+        return _go_on(world, desired, operation)
+    return _change(world, desired)
+
+
+def _another_instance(world: World) -> Wait | None:
+    """The metadata are not those of this cluster's volumes: nothing is right any more."""
+    recorded = world.cluster.status.instance_id
+    told = {world.facts.instance_id if world.facts is not None else "", world.metadata_instance_id} - {"", recorded}
+    if not recorded or not told:
+        return None
+    return Wait(
+        "InstanceMismatch",
+        f"the metadata service has a cluster with instance id {sorted(told)[0]}, and this one's is {recorded}: nothing "
+        "is changed. Was the metadata service replaced or formatted? Bring the right one back",
+        seconds=30.0,
+        stalled=True,
+    )
+
+
+def _only_safety(world: World, desired: Desired) -> Decision:
+    """A wrong `spec` changes nothing, and what protects data goes on."""
+    protect = _first(world, desired, (lambda world, _: replicas.begin(world), disruption.begin))
+    if protect is not None and not view.is_new(world):
+        return protect
+    return Wait("InvalidSpec", "; ".join(world.spec_errors), seconds=60.0, stalled=True)
+
+
+def _first(world: World, desired: Desired, rules: Iterable[Rule]) -> Decision | None:
+    return next((found for rule in rules if (found := rule(world, desired)) is not None), None)
+
+
+def _go_on(world: World, desired: Desired, operation: Operation) -> tuple[Decision, tuple[Wait, ...]]:
+    decision = registry.FLOWS[operation.type].proceed(world, desired, operation)
+    if not isinstance(decision, Wait) or decision.operation is not None:
+        return decision, ()
+    beside = _first(world, desired, BESIDE)
+    return (beside, (decision,)) if beside is not None else (decision, ())
+
+
+def _change(world: World, desired: Desired) -> tuple[Decision, tuple[Wait, ...]]:
+    blocked: list[Wait] = []
+    for rule in (*CHANGES, steadiness.unsteady):
+        found = rule(world, desired)
+        if isinstance(found, Wait):
+            blocked.append(found)
+        elif found is not None:
+            return found, tuple(blocked)
+    if not blocked:
+        return Rest(), ()
+    most = next((one for one in blocked if one.stalled), blocked[0])
+    return most, tuple(one for one in blocked if one is not most)
+
+
+def _settled(world: World, decision: Decision) -> Decision:
+    """No StatefulSet is changed before its controller has seen what it was told last (I10)."""
+    if not isinstance(decision, Act):
+        return decision
+    if isinstance(decision.action, ScaleStatefulSet | ApplyTemplate | OrphanStatefulSet):
+        found = view.stateful_set(world, decision.action.name)
+        if found is None or not found.settled:
+            return Wait("StatefulSetBusy", f"waits for the controller of StatefulSet {decision.action.name}", 1.0)
+    return decision

@@ -1,0 +1,247 @@
+"""The simulated BookKeeper: registrations, cookies, ledgers with real copies, audits, repairs and drains.
+
+Data are told apart from names: a ledger names bookie ids, and a copy of it is on the disk with some data id. So a
+bookie that comes back with empty disks under its old id is seen for what it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from bookie_operator.world.model import ClusterFacts, DrainFacts, DrainPhase, Proof, SafetyFacts
+
+AUDIT_SECONDS: Final = 3.0
+ENSEMBLE: Final = 3
+ACK_QUORUM: Final = 2
+
+
+class Refused(Exception):
+    """The service says no; the operator sees an error and asks again."""
+
+
+@dataclass
+class SimLedger:
+    ensemble: list[str]
+    copies: set[str]
+    """Data ids of disks that have it."""
+
+
+@dataclass
+class SimDrain:
+    stopped: bool
+    phase: DrainPhase = DrainPhase.RUNNING
+    accepted: frozenset[int] = frozenset()
+
+
+@dataclass
+class SimBookKeeper:
+    now: float = 0.0
+    up: bool = True
+    """Whether the metadata service answers."""
+    instance_id: str = ""
+    cookies: dict[str, str] = field(default_factory=dict)
+    """Bookie id to data id."""
+    running: dict[str, str] = field(default_factory=dict)
+    """Bookies that are up: bookie id to data id of their disks."""
+    read_only: set[str] = field(default_factory=set)
+    absent_since: dict[str, float] = field(default_factory=dict)
+    ledgers: dict[int, SimLedger] = field(default_factory=dict)
+    marks: set[int] = field(default_factory=set)
+    drains: dict[str, SimDrain] = field(default_factory=dict)
+    disks: set[str] = field(default_factory=set)
+    """Data ids that can still be read."""
+    recovery_delay: int = 60
+    auditor_up: bool = False
+    last_audit: float | None = None
+    audit_ends: float | None = None
+    audit_lost_now: bool = False
+    writes: bool = True
+    drain_seconds: float = 1.0
+    """Per ledger."""
+    next_ledger: int = 0
+    last_write: float = 0.0
+    lost: set[int] = field(default_factory=set)
+    """Ledgers without any copy."""
+
+    # --- bookies ------------------------------------------------------------------------------------------------------
+
+    def start(self, bookie_id: str, data_id: str | None, fresh: str) -> str | None:
+        """Data id that it serves; None: cookie and disks disagree. `fresh`: what an empty disk would get."""
+        cookie = self.cookies.get(bookie_id)
+        if data_id is None and cookie is None:
+            data_id = self.cookies[bookie_id] = fresh
+            self.disks.add(fresh)
+        elif cookie != data_id or data_id is None:
+            return None
+        self.running[bookie_id] = data_id
+        self.absent_since.pop(bookie_id, None)
+        if bookie_id in self.drains and self.drains[bookie_id].phase is not DrainPhase.DRAINED:
+            self.read_only.add(bookie_id)
+        else:
+            self.read_only.discard(bookie_id)
+        return data_id
+
+    def stop(self, bookie_id: str) -> None:
+        if self.running.pop(bookie_id, None) is not None:
+            self.absent_since[bookie_id] = self.now
+        self.read_only.discard(bookie_id)
+
+    @property
+    def writable(self) -> list[str]:
+        return sorted(set(self.running) - self.read_only)
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        if not self.up:
+            return
+        self._write()
+        self._audit()
+        if self.auditor_up:
+            for ledger_id in sorted(self.marks):
+                self._repair(ledger_id)
+        for bookie_id, drain in self.drains.items():
+            self._drain(bookie_id, drain)
+        self.lost = {key for key, ledger in self.ledgers.items() if not ledger.copies & self.disks}
+
+    def _write(self) -> None:
+        targets = self.writable
+        if not self.writes or len(targets) < ENSEMBLE or self.now - self.last_write < 7:
+            return
+        self.last_write, first = self.now, self.next_ledger % len(targets)
+        chosen = [targets[(first + step) % len(targets)] for step in range(ENSEMBLE)]
+        self.ledgers[self.next_ledger] = SimLedger(chosen, {self.running[one] for one in chosen})
+        self.next_ledger += 1
+
+    def _audit(self) -> None:
+        if not self.auditor_up:
+            self.audit_ends = None
+            return
+        late = [one for one, since in self.absent_since.items() if self.now - since >= self.recovery_delay]
+        if self.audit_ends is None and (self.last_audit is None or any(self._unmarked(one) for one in late)):
+            self.audit_ends = self.now + AUDIT_SECONDS
+        if self.audit_ends is None or self.now < self.audit_ends:
+            return
+        self.last_audit, self.audit_ends = self.audit_ends - AUDIT_SECONDS, None
+        lost = set(self.absent_since) if self.audit_lost_now else set(late)
+        self.audit_lost_now = False
+        for ledger_id, ledger in self.ledgers.items():
+            if lost & set(ledger.ensemble):
+                self.marks.add(ledger_id)
+
+    def _unmarked(self, bookie_id: str) -> bool:
+        return any(bookie_id in one.ensemble and key not in self.marks for key, one in self.ledgers.items())
+
+    def _repair(self, ledger_id: int) -> None:
+        ledger = self.ledgers[ledger_id]
+        for bookie_id in list(ledger.ensemble):
+            if bookie_id not in self.running:
+                self._move(ledger, bookie_id)
+        if all(self.running.get(one) in ledger.copies for one in ledger.ensemble):
+            self.marks.discard(ledger_id)
+
+    def _move(self, ledger: SimLedger, bookie_id: str) -> bool:
+        """Copy to another bookie, then name that one."""
+        spare = [one for one in self.writable if one not in ledger.ensemble and one not in self.drains]
+        readable = ledger.copies & set(self.running.values())
+        if not spare or not readable:
+            return False
+        ledger.copies.add(self.running[spare[0]])
+        ledger.ensemble[ledger.ensemble.index(bookie_id)] = spare[0]
+        return True
+
+    def _drain(self, bookie_id: str, drain: SimDrain) -> None:
+        if drain.phase not in (DrainPhase.RUNNING, DrainPhase.BLOCKED):
+            return
+        if bookie_id in self.running:
+            self.read_only.add(bookie_id)
+        left = [key for key, one in sorted(self.ledgers.items()) if bookie_id in one.ensemble]
+        left = [key for key in left if key not in drain.accepted]
+        if not left:
+            drain.phase = DrainPhase.DRAINED
+            return
+        budget = max(1, int(1 / self.drain_seconds))
+        moved = sum(self._move(self.ledgers[key], bookie_id) for key in left[:budget])
+        drain.phase = DrainPhase.RUNNING if moved else DrainPhase.BLOCKED
+
+    # --- what the operator does ---------------------------------------------------------------------------------------
+
+    def trigger_audit(self) -> None:
+        if not self.auditor_up:
+            raise Refused("no auditor is elected")
+        self.audit_lost_now = True
+        if self.audit_ends is None or self.audit_ends - AUDIT_SECONDS < self.now:
+            self.audit_ends = self.now + AUDIT_SECONDS
+
+    def begin_drain(self, bookie_id: str, stopped: bool, accepted: tuple[int, ...]) -> None:
+        if stopped and bookie_id in self.running:
+            raise Refused(f"{bookie_id} is registered")
+        self.drains[bookie_id] = SimDrain(stopped, accepted=frozenset(accepted))
+
+    def undo_drain(self, bookie_id: str) -> None:
+        self.drains.pop(bookie_id, None)
+        self.read_only.discard(bookie_id)
+
+    def interrupt_drains(self) -> None:
+        """Whoever carried them out is gone."""
+        for drain in self.drains.values():
+            if drain.phase in (DrainPhase.RUNNING, DrainPhase.BLOCKED):
+                drain.phase = DrainPhase.INTERRUPTED
+
+    def naming(self, bookie_id: str) -> list[int]:
+        return [key for key, one in sorted(self.ledgers.items()) if bookie_id in one.ensemble]
+
+    # --- what it says -------------------------------------------------------------------------------------------------
+
+    def facts(self) -> ClusterFacts | None:
+        """None: nobody is there who could be asked."""
+        if not self.up or not (self.running or self.auditor_up):
+            return None
+        return ClusterFacts(
+            instance_id=self.instance_id,
+            writable=frozenset(self.writable),
+            read_only=frozenset(self.read_only & set(self.running)),
+            cookies=frozenset(self.cookies),
+            under_replicated=len(self.marks),
+            auditor="autorecovery-0" if self.auditor_up else None,
+            last_audit=self.last_audit,
+            autorecovery_enabled=True,
+            lost_bookie_recovery_delay=self.recovery_delay,
+        )
+
+    def proof(self, bookie_id: str, accepted: tuple[int, ...] = ()) -> Proof | None:
+        if self.facts() is None:
+            return None
+        named = [key for key in self.naming(bookie_id) if key not in accepted]
+        return Proof(
+            bookie_id=bookie_id,
+            ledgers=len(named),
+            marks=len(self.marks & set(named)),
+            registered=bookie_id in self.running,
+            auditor="autorecovery-0" if self.auditor_up else None,
+            last_audit=self.last_audit,
+            instance_id=self.instance_id,
+        )
+
+    def drain_facts(self, bookie_id: str) -> DrainFacts | None:
+        if self.facts() is None:
+            return None
+        drain = self.drains.get(bookie_id)
+        if drain is None:
+            return DrainFacts(bookie_id, DrainPhase.ABSENT)
+        left = self.naming(bookie_id)
+        blockers = tuple(f"ledger {key}: no spare" for key in left[:20]) if drain.phase is DrainPhase.BLOCKED else ()
+        return DrainFacts(bookie_id, drain.phase, len(left), 1000 * len(left), len(left), blockers)
+
+    def safety(self, bookies: frozenset[str]) -> SafetyFacts | None:
+        if self.facts() is None:
+            return None
+        below, without = [], []
+        for key, ledger in sorted(self.ledgers.items()):
+            others = sum(self.running.get(one) in ledger.copies for one in ledger.ensemble if one not in bookies)
+            if others == 0:
+                without.append(key)
+            elif others < ACK_QUORUM:
+                below.append(key)
+        return SafetyFacts(bookies, len(below) + len(without), len(without), 0)

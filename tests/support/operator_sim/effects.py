@@ -1,0 +1,208 @@
+"""What each action does to the simulation, and whether truth allowed it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from bookie_operator.planner import decision as d
+from bookie_operator.planner.desired import Desired
+from tests.support.operator_sim.bookkeeper import Refused
+from tests.support.operator_sim.kubernetes import Conflict, SimSet
+
+if TYPE_CHECKING:
+    from tests.support.operator_sim.simulation import Simulation
+
+
+def carry_out(sim: Simulation, desired: Desired, plan: d.Plan, action: d.Action) -> None:
+    """Raises `Conflict` or `Refused` as the services would; the operator looks again then."""
+    needs_metadata = (
+        d.BeginDrain, d.UndoDrain, d.TriggerAudit, d.SetRecoveryDelay, d.DeleteCookie, d.SetReadOnly, d.SetDynamicConfig
+    )  # fmt: skip
+    if isinstance(action, needs_metadata) and sim.bookkeeper.facts() is None:
+        raise Refused("the metadata service does not answer")
+    _EFFECTS[type(action)](sim, desired, plan, action)
+
+
+def _apply(sim: Simulation, desired: Desired, plan: d.Plan, action: d.ApplyObjects) -> None:
+    hashes = {**desired.support, **desired.monitoring, desired.metadata_job: "job"}
+    if desired.budget:
+        hashes[desired.budget] = desired.budget_hashes[plan.max_unavailable]
+    if desired.autorecovery:
+        hashes[desired.autorecovery] = desired.autorecovery_hash
+    for key in action.keys:
+        uid = sim.kubernetes.objects[key][1] if key in sim.kubernetes.objects else sim.kubernetes.uid()
+        sim.kubernetes.objects[key] = (hashes[key], uid)
+        if key == desired.metadata_job:
+            sim.job_ends_at = sim.now + 3
+        if key == desired.autorecovery:
+            sim.autorecovery_since = sim.autorecovery_since or sim.now
+
+
+def _delete_object(sim: Simulation, desired: Desired, plan: d.Plan, action: d.DeleteObject) -> None:
+    if sim.kubernetes.objects.get(action.key, ("", ""))[1] != action.uid:
+        raise Conflict(action.key)
+    del sim.kubernetes.objects[action.key]
+    if action.key.startswith("Deployment/"):
+        sim.autorecovery_since = None
+    if action.key.startswith("ConfigMap/"):
+        name = action.key.partition("/")[2]
+        if any(name in pod.config_maps for pod in sim.kubernetes.pods.values()):
+            sim.accidents.append(f"{action.key} was deleted while a pod uses it")
+
+
+def _create_set(sim: Simulation, desired: Desired, plan: d.Plan, action: d.CreateStatefulSet) -> None:
+    if action.name in sim.kubernetes.sets:
+        raise Conflict(action.name)
+    (wanted,) = [one for one in desired.stateful_sets if one.name == action.name]
+    sim.kubernetes.sets[action.name] = SimSet(
+        action.name,
+        wanted.zone,
+        sim.kubernetes.uid(),
+        action.replicas,
+        wanted.template_hash,
+        sim.spec.image,
+        config_maps_of(desired),
+        dict(wanted.volume_sizes),
+        changed_at=sim.now,
+    )
+
+
+def config_maps_of(desired: Desired) -> frozenset[str]:
+    return frozenset(key.partition("/")[2] for key in desired.support if key.startswith("ConfigMap/"))
+
+
+def _scale(sim: Simulation, desired: Desired, plan: d.Plan, action: d.ScaleStatefulSet) -> None:
+    found = sim.kubernetes.the_set(action.name, action.resource_version)
+    if found.replicas != action.before:
+        raise Conflict(action.name)
+    for ordinal in range(action.after, action.before):
+        if not sim.deleting:
+            sim.judge(f"{action.name}-{ordinal}", "was scaled away")
+    found.replicas = action.after
+    found.touch(sim.now)
+
+
+def _template(sim: Simulation, desired: Desired, plan: d.Plan, action: d.ApplyTemplate) -> None:
+    found = sim.kubernetes.the_set(action.name, action.resource_version)
+    (wanted,) = [one for one in desired.stateful_sets if one.name == action.name]
+    found.template_hash, found.image = wanted.template_hash, sim.spec.image
+    found.config_maps = config_maps_of(desired)
+    found.touch(sim.now)
+
+
+def _orphan(sim: Simulation, desired: Desired, plan: d.Plan, action: d.OrphanStatefulSet) -> None:
+    found = sim.kubernetes.sets.get(action.name)
+    if found is None or found.uid != action.uid:
+        raise Conflict(action.name)
+    del sim.kubernetes.sets[action.name]
+    for pod in sim.kubernetes.pods.values():
+        if pod.stateful_set == action.name:
+            pod.owner_uid = ""
+
+
+def _expand(sim: Simulation, desired: Desired, plan: d.Plan, action: d.ExpandClaim) -> None:
+    sim.kubernetes.the_claim(action.name, action.uid).requested = action.size
+
+
+def _delete_claim(sim: Simulation, desired: Desired, plan: d.Plan, action: d.DeleteClaim) -> None:
+    claim = sim.kubernetes.the_claim(action.name, action.uid)
+    if not sim.deleting:
+        sim.judge(claim.bookie, f"lost claim {claim.name}")
+    claim.deleting = True
+
+
+def _retire(sim: Simulation, desired: Desired, plan: d.Plan, action: d.RetireClaim) -> None:
+    sim.kubernetes.the_claim(action.name, action.uid).retired_proof = f"{action.proof.ledgers} ledgers"
+
+
+def _evict(sim: Simulation, desired: Desired, plan: d.Plan, action: d.EvictPod) -> None:
+    pod = sim.kubernetes.the_pod(action.name, action.uid)
+    if not sim.evictable(pod.ready_since is not None):
+        raise Refused("the disruption budget does not allow it")
+    sim.kubernetes.stop_pod(pod)
+
+
+def _delete_pod(sim: Simulation, desired: Desired, plan: d.Plan, action: d.DeletePod) -> None:
+    sim.kubernetes.stop_pod(sim.kubernetes.the_pod(action.name, action.uid))
+
+
+def _read_only(sim: Simulation, desired: Desired, plan: d.Plan, action: d.SetReadOnly) -> None:
+    bookie_id = desired.bookie_id(action.pod)
+    if bookie_id not in sim.bookkeeper.running:
+        raise Refused(f"{action.pod} does not answer")
+    if action.read_only:
+        sim.bookkeeper.read_only.add(bookie_id)
+    else:
+        sim.bookkeeper.read_only.discard(bookie_id)
+
+
+def _begin_drain(sim: Simulation, desired: Desired, plan: d.Plan, action: d.BeginDrain) -> None:
+    sim.bookkeeper.begin_drain(action.bookie_id, action.stopped, action.accepted_losses)
+
+
+def _undo_drain(sim: Simulation, desired: Desired, plan: d.Plan, action: d.UndoDrain) -> None:
+    sim.bookkeeper.undo_drain(action.bookie_id)
+
+
+def _audit(sim: Simulation, desired: Desired, plan: d.Plan, action: d.TriggerAudit) -> None:
+    sim.bookkeeper.trigger_audit()
+
+
+def _delay(sim: Simulation, desired: Desired, plan: d.Plan, action: d.SetRecoveryDelay) -> None:
+    sim.bookkeeper.recovery_delay = action.seconds
+
+
+def _delete_cookie(sim: Simulation, desired: Desired, plan: d.Plan, action: d.DeleteCookie) -> None:
+    if sim.bookkeeper.proof(action.bookie_id) is None:
+        raise Refused("the metadata service does not answer")
+    named = set(sim.bookkeeper.naming(action.bookie_id)) - set(action.accepted_losses)
+    if named or action.bookie_id in sim.bookkeeper.running:
+        sim.accidents.append(f"the cookie of {action.bookie_id} went while {sorted(named)} named it")
+    sim.bookkeeper.cookies.pop(action.bookie_id, None)
+
+
+def _configure(sim: Simulation, desired: Desired, plan: d.Plan, action: d.SetDynamicConfig) -> None:
+    sim.kubernetes.pods[action.pod].config.update(action.values)
+
+
+def _destroy(sim: Simulation, desired: Desired, plan: d.Plan, action: d.DestroyMetadata) -> None:
+    sim.cleanup_ends_at = sim.now + 3
+
+
+def _release(sim: Simulation, desired: Desired, plan: d.Plan, action: d.ReleaseFinalizer) -> None:
+    sim.finalizer = False
+
+
+def _task(sim: Simulation, desired: Desired, plan: d.Plan, action: d.UpdateTask) -> None:
+    sim.update_task(action)
+
+
+def _nothing(sim: Simulation, desired: Desired, plan: d.Plan, action: d.RecordState) -> None:
+    return
+
+
+_EFFECTS: dict[type, Callable[[Any, Desired, d.Plan, Any], None]] = {
+    d.ApplyObjects: _apply,
+    d.DeleteObject: _delete_object,
+    d.CreateStatefulSet: _create_set,
+    d.ScaleStatefulSet: _scale,
+    d.ApplyTemplate: _template,
+    d.OrphanStatefulSet: _orphan,
+    d.ExpandClaim: _expand,
+    d.DeleteClaim: _delete_claim,
+    d.RetireClaim: _retire,
+    d.EvictPod: _evict,
+    d.DeletePod: _delete_pod,
+    d.SetReadOnly: _read_only,
+    d.BeginDrain: _begin_drain,
+    d.UndoDrain: _undo_drain,
+    d.TriggerAudit: _audit,
+    d.SetRecoveryDelay: _delay,
+    d.DeleteCookie: _delete_cookie,
+    d.SetDynamicConfig: _configure,
+    d.DestroyMetadata: _destroy,
+    d.ReleaseFinalizer: _release,
+    d.UpdateTask: _task,
+    d.RecordState: _nothing,
+}

@@ -1,0 +1,235 @@
+"""The simulated Kubernetes: StatefulSets whose controller lags, pods that take their time, claims, nodes.
+
+Deletions and scalings are refused with `Conflict` unless UID and resource version are those that are there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from bookie_operator.world.model import PodFault, ResizeState
+
+CONTROLLER_LAG: Final = 1.0
+START_SECONDS: Final = 3.0
+STOP_SECONDS: Final = 2.0
+RESIZE_SECONDS: Final = 4.0
+BAD_IMAGE: Final = "broken"
+"""Pods with an image of this name never start."""
+
+
+class Conflict(Exception):
+    """What the operator saw is not there any more."""
+
+
+@dataclass
+class SimSet:
+    name: str
+    zone: str
+    uid: str
+    replicas: int
+    template_hash: str
+    image: str
+    config_maps: frozenset[str]
+    volume_sizes: dict[str, str]
+    resource_version: int = 1
+    generation: int = 1
+    observed_generation: int = 0
+    changed_at: float = 0.0
+
+    def touch(self, now: float) -> None:
+        self.resource_version += 1
+        self.generation += 1
+        self.changed_at = now
+
+
+@dataclass
+class SimPod:
+    name: str
+    uid: str
+    stateful_set: str
+    ordinal: int
+    template_hash: str
+    image: str
+    config_maps: frozenset[str]
+    node: str
+    owner_uid: str
+    created_at: float
+    starts_at: float
+    running: bool = False
+    ready_since: float | None = None
+    fault: PodFault = PodFault.NONE
+    gone_at: float | None = None
+    """It is being stopped."""
+    restarts: int = 0
+    config: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class SimClaim:
+    name: str
+    uid: str
+    bookie: str
+    volume: str
+    requested: str
+    actual: str
+    instance_id: str
+    data_id: str | None = None
+    """What is on it; None: it is empty."""
+    lost: bool = False
+    deleting: bool = False
+    retired_proof: str = ""
+    resized_at: float | None = None
+    resize: ResizeState = ResizeState.NONE
+
+
+@dataclass
+class SimKubernetes:
+    now: float = 0.0
+    instance_id: str = ""
+    """With which new claims are labelled."""
+    objects: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """`Kind/name` to hash and UID."""
+    sets: dict[str, SimSet] = field(default_factory=dict)
+    pods: dict[str, SimPod] = field(default_factory=dict)
+    claims: dict[str, SimClaim] = field(default_factory=dict)
+    lost_nodes: set[str] = field(default_factory=set)
+    out_of_service: set[str] = field(default_factory=set)
+    cordoned: set[str] = field(default_factory=set)
+    made: int = 0
+
+    def uid(self) -> str:
+        self.made += 1
+        return f"uid-{self.made}"
+
+    # --- controllers --------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        for one in list(self.sets.values()):
+            self._control(one)
+        self._stop_pods()
+        for pod in self.pods.values():
+            if pod.gone_at is None and not pod.running and pod.fault is not PodFault.COOKIE:
+                pod.fault = self._why_not_starting(pod)
+        for claim in list(self.claims.values()):
+            self._resize(claim)
+            if claim.deleting and claim.bookie not in self.pods:
+                del self.claims[claim.name]
+
+    def _control(self, one: SimSet) -> None:
+        if one.observed_generation < one.generation:
+            if self.now - one.changed_at < CONTROLLER_LAG:
+                return
+            one.observed_generation = one.generation
+        for pod in self.pods.values():
+            if pod.stateful_set == one.name:
+                pod.owner_uid = one.uid
+                if pod.ordinal >= one.replicas:
+                    self.stop_pod(pod)
+        for ordinal in range(one.replicas):
+            if f"{one.name}-{ordinal}" not in self.pods:
+                self._create_pod(one, ordinal)
+
+    def _create_pod(self, one: SimSet, ordinal: int) -> None:
+        name = f"{one.name}-{ordinal}"
+        if any(claim.deleting for claim in self.claims.values() if claim.bookie == name):
+            return
+        for volume, size in one.volume_sizes.items():
+            claim_name = f"{volume}-0-{name}"
+            if claim_name not in self.claims:
+                self.claims[claim_name] = SimClaim(claim_name, self.uid(), name, volume, size, size, self.instance_id)
+        self.pods[name] = SimPod(
+            name=name,
+            uid=self.uid(),
+            stateful_set=one.name,
+            ordinal=ordinal,
+            template_hash=one.template_hash,
+            image=one.image,
+            config_maps=one.config_maps,
+            node=f"node-{one.zone}{ordinal}",
+            owner_uid=one.uid,
+            created_at=self.now,
+            starts_at=self.now + START_SECONDS,
+        )
+
+    def _why_not_starting(self, pod: SimPod) -> PodFault:
+        if any(claim.lost for claim in self.claims_of(pod.name)):
+            return PodFault.VOLUME
+        if pod.node in self.cordoned or pod.node in self.lost_nodes:
+            return PodFault.UNSCHEDULABLE
+        return PodFault.IMAGE if pod.image == BAD_IMAGE else PodFault.NONE
+
+    def _stop_pods(self) -> None:
+        for pod in list(self.pods.values()):
+            stuck = pod.node in self.lost_nodes and pod.node not in self.out_of_service
+            if pod.gone_at is not None and self.now >= pod.gone_at and not stuck:
+                del self.pods[pod.name]
+
+    def _resize(self, claim: SimClaim) -> None:
+        if claim.requested == claim.actual or claim.lost:
+            return
+        if claim.resized_at is None:
+            claim.resized_at, claim.resize = self.now + RESIZE_SECONDS, ResizeState.RESIZING
+        if self.now >= claim.resized_at:
+            claim.actual, claim.resized_at, claim.resize = claim.requested, None, ResizeState.NONE
+
+    def stop_pod(self, pod: SimPod) -> None:
+        if pod.gone_at is None:
+            pod.gone_at = self.now + STOP_SECONDS
+            pod.ready_since = None
+
+    # --- what the operator and people do ------------------------------------------------------------------------------
+
+    def the_set(self, name: str, resource_version: str) -> SimSet:
+        found = self.sets.get(name)
+        if found is None or str(found.resource_version) != resource_version:
+            raise Conflict(f"StatefulSet {name}")
+        return found
+
+    def the_pod(self, name: str, uid: str) -> SimPod:
+        found = self.pods.get(name)
+        if found is None or found.uid != uid:
+            raise Conflict(f"pod {name}")
+        return found
+
+    def the_claim(self, name: str, uid: str) -> SimClaim:
+        found = self.claims.get(name)
+        if found is None or found.uid != uid:
+            raise Conflict(f"claim {name}")
+        return found
+
+    def claims_of(self, bookie: str) -> list[SimClaim]:
+        return [one for one in self.claims.values() if one.bookie == bookie]
+
+    def scale(self, name: str, replicas: int) -> None:
+        """As `kubectl scale` does."""
+        self.sets[name].replicas = replicas
+        self.sets[name].touch(self.now)
+
+    def kill_pod(self, name: str) -> None:
+        """Its container dies and starts again."""
+        pod = self.pods[name]
+        pod.running, pod.ready_since, pod.starts_at = False, None, self.now + START_SECONDS
+        pod.restarts += 1
+
+    def lose_volume(self, bookie: str, volume: str = "ledger") -> None:
+        """The disk is gone, and the pod with it."""
+        for claim in self.claims_of(bookie):
+            if claim.volume == volume:
+                claim.lost, claim.data_id = True, None
+        if bookie in self.pods:
+            self.stop_pod(self.pods[bookie])
+
+    def delete_claims(self, bookie: str) -> None:
+        """As `kubectl delete pvc,pod` does."""
+        for claim in self.claims_of(bookie):
+            claim.deleting, claim.data_id = True, None
+        if bookie in self.pods:
+            self.stop_pod(self.pods[bookie])
+
+    def lose_node(self, node: str) -> None:
+        self.lost_nodes.add(node)
+        for pod in self.pods.values():
+            if pod.node == node:
+                pod.running = False
+                self.stop_pod(pod)

@@ -1,0 +1,249 @@
+"""The whole: time, the operator's passes, its death between any two effects, and what may never happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from bookie_operator.crds.cluster_spec import BookieClusterSpec, DecommissionMode
+from bookie_operator.crds.cluster_status import BookieClusterStatus, LedgersStatus
+from bookie_operator.planner import invariants, operations
+from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, UpdateTask, Wait
+from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.needs import needs
+from bookie_operator.planner.plan import plan
+from bookie_operator.world.model import ClusterView, PodFault, TaskType, TaskView, World
+from tests.support.operator_sim.bookkeeper import Refused, SimBookKeeper
+from tests.support.operator_sim.effects import carry_out
+from tests.support.operator_sim.kubernetes import Conflict, SimKubernetes
+from tests.support.operator_sim.snapshot import world_of
+from tests.support.operator_sim.specs import NAME, NAMESPACE, desired_of, merged
+
+AUTORECOVERY_SECONDS: Final = 3.0
+EPOCH: Final = 1_700_000_000.0
+
+
+class NeverAtRest(AssertionError):
+    """The passes did not end in the state that was asked for."""
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass was about."""
+
+    world: World
+    plan: Plan
+    error: str = ""
+
+
+@dataclass
+class Simulation:
+    spec: BookieClusterSpec
+    status: BookieClusterStatus = field(default_factory=BookieClusterStatus)
+    kubernetes: SimKubernetes = field(default_factory=SimKubernetes)
+    bookkeeper: SimBookKeeper = field(default_factory=SimBookKeeper)
+    now: float = EPOCH
+    annotations: dict[str, str] = field(default_factory=dict)
+    generation: int = 1
+    deleting: bool = False
+    finalizer: bool = True
+    spec_errors: tuple[str, ...] = ()
+    tasks: list[TaskView] = field(default_factory=list)
+    task_messages: dict[str, str] = field(default_factory=dict)
+    job_ends_at: float | None = None
+    cleanup_ends_at: float | None = None
+    autorecovery_since: float | None = None
+    kept_instance_id: str = ""
+    kept_replicas: int = 0
+    accidents: list[str] = field(default_factory=list)
+    passes: list[Pass] = field(default_factory=list)
+    forgiven: bool = False
+    """Disks were destroyed from outside: ledgers without a copy are nobody's fault."""
+
+    def __post_init__(self) -> None:
+        self._share_time()
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def autorecovery_up(self) -> bool:
+        return self.autorecovery_since is not None and self.now - self.autorecovery_since >= AUTORECOVERY_SECONDS
+
+    def advance(self, seconds: float) -> None:
+        """In steps of a second, so that everything happens in order."""
+        for _ in range(max(1, round(seconds))):
+            self.now += 1.0
+            self._share_time()
+            if self.job_ends_at is not None and self.now >= self.job_ends_at and self.bookkeeper.up:
+                self.bookkeeper.instance_id = self.bookkeeper.instance_id or "instance-1"
+            if self.cleanup_ends_at is not None and self.now >= self.cleanup_ends_at:
+                self.bookkeeper.cookies.clear()
+            self.kubernetes.tick()
+            self._run_bookies()
+            self.bookkeeper.tick()
+            if self.bookkeeper.lost and not self.forgiven and not self.deleting:
+                self.accidents.append(f"no copy is left of ledgers {sorted(self.bookkeeper.lost)}")
+                self.forgiven = True
+
+    def _share_time(self) -> None:
+        self.kubernetes.now = self.bookkeeper.now = self.now
+        self.kubernetes.instance_id = self.status.instance_id
+        self.bookkeeper.auditor_up = self.autorecovery_up and self.bookkeeper.up
+
+    def _run_bookies(self) -> None:
+        keeper, desired = self.bookkeeper, self.desired()
+        for pod in self.kubernetes.pods.values():
+            up = pod.gone_at is None and pod.fault is PodFault.NONE and self.now >= pod.starts_at
+            bookie_id = desired.bookie_id(pod.name)
+            if up and not pod.running and keeper.up:
+                self._start(pod.name, bookie_id, desired)
+            elif not up:
+                pod.running, pod.ready_since = False, None
+                keeper.stop(bookie_id)
+        for bookie_id in list(keeper.running):
+            if bookie_id.partition(".")[0] not in self.kubernetes.pods:
+                keeper.stop(bookie_id)
+        keeper.disks = {
+            one.data_id for one in self.kubernetes.claims.values() if one.data_id and one.volume == "ledger"
+        }
+
+    def _start(self, name: str, bookie_id: str, desired: Desired) -> None:
+        pod, claims = self.kubernetes.pods[name], self.kubernetes.claims_of(name)
+        held = {one.data_id for one in claims}
+        data_id = held.pop() if len(held) == 1 else "mixed"
+        served = self.bookkeeper.start(bookie_id, data_id, self.kubernetes.uid())
+        if served is None:
+            pod.fault = PodFault.COOKIE
+            return
+        for one in claims:
+            one.data_id = served
+        pod.running, pod.ready_since, pod.config = True, self.now, dict(desired.dynamic_config)
+
+    # --- what is seen -------------------------------------------------------------------------------------------------
+
+    def view(self) -> ClusterView:
+        return ClusterView(
+            NAME,
+            NAMESPACE,
+            "cluster-uid",
+            self.generation,
+            self.spec,
+            self.status,
+            dict(self.annotations),
+            self.deleting,
+            self.finalizer,
+        )
+
+    def desired(self) -> Desired:
+        return desired_of(self.view())
+
+    def world(self, wanted: Needs | None = None) -> World:
+        return world_of(self, self.desired(), wanted or Needs())
+
+    def zone_of(self, stateful_set: str) -> str:
+        found = self.kubernetes.sets.get(stateful_set)
+        return found.zone if found is not None else ""
+
+    def evictable(self, ready: bool) -> bool:
+        budget = self.kubernetes.objects.get(f"PodDisruptionBudget/{NAME}-bookie")
+        down = sum(one.ready_since is None for one in self.kubernetes.pods.values())
+        return not ready or budget is None or down < int(budget[0].rpartition("-")[2])
+
+    def judge(self, bookie: str, what: str) -> None:
+        """Nothing may be taken from a bookie that ledgers name, unless their loss was accepted."""
+        accepted = {ledger for task in self.tasks if task.type is TaskType.ACCEPT_LOSS for ledger in task.ledgers}
+        named = set(self.bookkeeper.naming(self.desired().bookie_id(bookie))) - accepted
+        stops_first = self.spec.decommission.mode is DecommissionMode.STOP_FIRST and "scaled" in what
+        if named and not stops_first:
+            self.accidents.append(f"{bookie} {what} while ledgers {sorted(named)} name it")
+
+    # --- passes -------------------------------------------------------------------------------------------------------
+
+    def run_pass(self, *, crash: str = "") -> Pass:
+        """One pass. `crash`: `before` (nothing is done), `between` (the effect, not the status), `after`."""
+        desired = self.desired()
+        world = self.world(needs(self.world(), desired))
+        planned = plan(world, desired)
+        broken = invariants.check(world, desired, planned)
+        if broken:
+            raise AssertionError(f"{broken} by {planned.decision}")
+        error = ""
+        if crash != "before":
+            error = self._carry_out(desired, planned, lost_status=crash == "between")
+        done = Pass(world, planned, error)
+        self.passes.append(done)
+        return done
+
+    def _carry_out(self, desired: Desired, planned: Plan, *, lost_status: bool) -> str:
+        decision = planned.decision
+        if isinstance(decision, Act):
+            try:
+                carry_out(self, desired, planned, decision.action)
+            except (Conflict, Refused) as error:
+                return f"{type(error).__name__}: {error}"
+        if not lost_status:
+            self.status = self._after(decision)
+        return ""
+
+    def _after(self, decision: Decision) -> BookieClusterStatus:
+        status = operations.after(self.status, decision, self.now)
+        if status.instance_id and self.finalizer:
+            self.kept_instance_id = status.instance_id
+            self.kept_replicas = sum(one.replicas for one in self.kubernetes.sets.values()) or self.kept_replicas
+        facts = self.bookkeeper.facts()
+        auditor = facts.auditor if facts is not None else None
+        return status.model_copy(update={"ledgers": LedgersStatus(auditor=auditor)}) if auditor else status
+
+    def run(
+        self,
+        until: Callable[[Simulation, Decision], bool],
+        *,
+        most: int = 600,
+        crash_at: int = -1,
+        crash: str = "between",
+        each: Callable[[Simulation], None] | None = None,
+    ) -> int:
+        """Passes until `until` answers yes, and how many; `each` is called before each of them."""
+        for number in range(most):
+            if each is not None:
+                each(self)
+            done = self.run_pass(crash=crash if number == crash_at else "")
+            if until(self, done.plan.decision) and number > crash_at:
+                return number + 1
+            decision = done.plan.decision
+            self.advance(min(decision.seconds, 10.0) if isinstance(decision, Wait) else 1.0)
+        recent = [one.plan.decision for one in self.passes[-3:]]
+        raise NeverAtRest(f"after {most} passes: {recent}, {self.status.operation}")
+
+    def run_until_rest(self, *, most: int = 600, crash_at: int = -1, crash: str = "between") -> int:
+        return self.run(lambda _, decision: isinstance(decision, Rest), most=most, crash_at=crash_at, crash=crash)
+
+    def run_until_stalled(self, reason: str, *, most: int = 600) -> int:
+        def stalled(sim: Simulation, decision: Decision) -> bool:
+            told = (decision, *sim.passes[-1].plan.notes)
+            return any(isinstance(one, Wait) and one.stalled and one.reason == reason for one in told)
+
+        return self.run(stalled, most=most)
+
+    # --- what people do -----------------------------------------------------------------------------------------------
+
+    def change(self, **changes: Any) -> None:
+        """Of `spec`, by names in the resource; nested ones are merged."""
+        self.spec = BookieClusterSpec.model_validate(merged(self.spec.model_dump(by_alias=True), changes))
+        self.generation += 1
+
+    def ask(self, kind: TaskType, *bookies: str, ledgers: tuple[int, ...] = ()) -> str:
+        name = f"task-{len(self.tasks) + 1}"
+        self.tasks.append(TaskView(name, f"uid-{name}", kind, bookies, "", self.now, ledgers))
+        return name
+
+    def update_task(self, action: UpdateTask) -> None:
+        self.tasks = [replace(one, phase=action.phase) if one.uid == action.uid else one for one in self.tasks]
+        self.task_messages[action.name] = action.message
+
+    def phase(self, task: str) -> str:
+        return next(one.phase for one in self.tasks if one.name == task)
+
+    def delete(self) -> None:
+        self.deleting = True

@@ -1,0 +1,129 @@
+"""What the operator would observe of the simulation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bookie_operator.planner.decision import Needs
+from bookie_operator.planner.desired import Desired
+from bookie_operator.world.model import (
+    BookieFacts,
+    ClaimView,
+    NodeView,
+    PodFault,
+    PodView,
+    StatefulSetView,
+    World,
+)
+
+if TYPE_CHECKING:
+    from tests.support.operator_sim.kubernetes import SimClaim, SimPod, SimSet
+    from tests.support.operator_sim.simulation import Simulation
+
+DISK: int = 10_000_000
+
+
+def world_of(sim: Simulation, desired: Desired, needs: Needs) -> World:
+    kube, keeper = sim.kubernetes, sim.bookkeeper
+    identity = "Secret/c-identity" in kube.objects
+    job = "" if sim.job_ends_at is None else "Running" if sim.now < sim.job_ends_at else "Complete"
+    if job == "Complete" and not keeper.instance_id:
+        job = "Running"
+    cleanup = "" if sim.cleanup_ends_at is None else "Running" if sim.now < sim.cleanup_ends_at else "Complete"
+    facts = keeper.facts()
+    return World(
+        now=sim.now,
+        cluster=sim.view(),
+        stateful_sets=tuple(_set(one) for _, one in sorted(kube.sets.items())),
+        pods=tuple(_pod(sim, one) for _, one in sorted(kube.pods.items())),
+        claims=tuple(_claim(one) for _, one in sorted(kube.claims.items())),
+        object_hashes={key: digest for key, (digest, _) in kube.objects.items()},
+        object_uids={key: uid for key, (_, uid) in kube.objects.items()},
+        metadata_job=job,
+        metadata_instance_id=keeper.instance_id if job == "Complete" else "",
+        cleanup_job=cleanup,
+        identity={"instanceId": sim.kept_instance_id, "replicas": str(sim.kept_replicas)} if identity else None,
+        expandable={"": True},
+        nodes={pod.node: _node(sim, pod.node) for pod in kube.pods.values()},
+        facts=facts,
+        facts_error="" if facts is not None else "nobody answers",
+        bookies={name: _facts(sim, desired, pod) for name, pod in kube.pods.items()},
+        proofs={one: keeper.proof(one, needs.accepted_losses) for one in needs.proofs},
+        drains={one: keeper.drain_facts(one) for one in needs.drains},
+        safety={one: keeper.safety(one) for one in needs.safety},
+        tasks=tuple(one for one in sim.tasks if one.phase in ("", "Running")),
+        spec_errors=sim.spec_errors,
+        autorecovery_ready=sim.spec.autorecovery.replicas if sim.autorecovery_up else 0,
+        autorecovery_replicas=sim.spec.autorecovery.replicas if sim.autorecovery_since is not None else 0,
+        autorecovery_pods=sim.spec.autorecovery.replicas if sim.autorecovery_since is not None else 0,
+    )
+
+
+def _node(sim: Simulation, name: str) -> NodeView:
+    return NodeView(name, name not in sim.kubernetes.lost_nodes, name in sim.kubernetes.out_of_service)
+
+
+def _set(one: SimSet) -> StatefulSetView:
+    return StatefulSetView(
+        name=one.name,
+        zone=one.zone,
+        uid=one.uid,
+        resource_version=str(one.resource_version),
+        replicas=one.replicas,
+        generation=one.generation,
+        observed_generation=one.observed_generation,
+        template_hash=one.template_hash,
+        volume_sizes=dict(one.volume_sizes),
+        config_maps=one.config_maps,
+    )
+
+
+def _pod(sim: Simulation, pod: SimPod) -> PodView:
+    return PodView(
+        name=pod.name,
+        uid=pod.uid,
+        stateful_set=pod.stateful_set,
+        ordinal=pod.ordinal,
+        zone=sim.zone_of(pod.stateful_set),
+        node="" if pod.fault is PodFault.UNSCHEDULABLE and pod.gone_at is None else pod.node,
+        ready=pod.running and pod.ready_since is not None and pod.gone_at is None,
+        running=pod.running,
+        deleting=pod.gone_at is not None,
+        template_hash=pod.template_hash,
+        fault=pod.fault,
+        fault_message=pod.fault.value,
+        created_at=pod.created_at,
+        ready_since=pod.ready_since,
+        owner_uid=pod.owner_uid,
+        restarts=pod.restarts,
+        config_maps=pod.config_maps,
+    )
+
+
+def _claim(one: SimClaim) -> ClaimView:
+    return ClaimView(
+        name=one.name,
+        uid=one.uid,
+        bookie=one.bookie,
+        ordinal=int(one.bookie.rpartition("-")[2]),
+        volume=one.volume,
+        requested=one.requested,
+        actual=one.actual,
+        lost=one.lost,
+        bound=not one.lost,
+        deleting=one.deleting,
+        instance_id=one.instance_id,
+        retired=bool(one.retired_proof),
+        retired_proof=one.retired_proof,
+        resize=one.resize,
+        resize_since=one.resized_at,
+    )
+
+
+def _facts(sim: Simulation, desired: Desired, pod: SimPod) -> BookieFacts | None:
+    bookie_id = desired.bookie_id(pod.name)
+    if bookie_id not in sim.bookkeeper.running:
+        return None
+    used = 1000 * len(sim.bookkeeper.naming(bookie_id))
+    config = pod.config
+    return BookieFacts(bookie_id in sim.bookkeeper.read_only, used, DISK, 100 * used / DISK, config)

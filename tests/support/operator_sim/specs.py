@@ -1,0 +1,100 @@
+"""A `spec`, and what the builders would make of it, as far as plans depend on it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bookie_operator.crds import names
+from bookie_operator.crds.cluster_spec import BookieClusterSpec
+from bookie_operator.planner.desired import Desired, DesiredStatefulSet
+from bookie_operator.world.model import ClusterView
+
+NAME: Final = "c"
+NAMESPACE: Final = "ns"
+SUFFIX: Final = f".{NAME}-bookie.{NAMESPACE}.svc:3181"
+DYNAMIC: Final = {"gcWaitTime": "600000", "minorCompactionThreshold": "0.2"}
+"""Keys without a restart, with their defaults."""
+
+
+def spec(**changes: Any) -> BookieClusterSpec:
+    """Fields by their names in the resource; nested ones as dicts, merged into the defaults of these tests."""
+    base: dict[str, Any] = {
+        "version": "1.0",
+        "replicas": 4,
+        "metadataService": {"uri": "zk+hierarchical://zk:2181"},
+        "storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "10Gi"}},
+        "update": {"soakSeconds": 5, "progressDeadlineSeconds": 300},
+        "decommission": {"stallSeconds": 600},
+    }
+    return BookieClusterSpec.model_validate(merged(base, changes))
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in changes.items():
+        old = result.get(key)
+        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
+
+
+def volume_sizes(of: BookieClusterSpec) -> dict[str, str]:
+    sizes = {"journal": of.storage.journal.size, "ledger": of.storage.ledger.size}
+    return sizes if of.storage.index is None else {**sizes, "index": of.storage.index.size}
+
+
+def desired_of(cluster: ClusterView) -> Desired:
+    of = cluster.spec
+    static = {key: value for key, value in of.config.items() if key not in DYNAMIC}
+    dynamic = {**DYNAMIC, **{key: value for key, value in of.config.items() if key in DYNAMIC}}
+    config = digest("config", sorted(static.items()))
+    template = digest(of.version, of.image, config, cluster.annotations.get(names.RESTART, ""), of.pod.labels)
+    settings = f"ConfigMap/{NAME}-bookie-settings"
+    support = {
+        f"ServiceAccount/{NAME}-bookie": "account",
+        f"ConfigMap/{NAME}-config-{config}": config,
+        settings: digest("settings", sorted(dynamic.items())),
+        f"Service/{NAME}-bookie": "service",
+        f"Service/{NAME}-client": "client",
+    }
+    if of.network_policy.enabled:
+        support[f"NetworkPolicy/{NAME}-bookie"] = "policy"
+    if cluster.status.instance_id:
+        support[f"Secret/{NAME}-identity"] = digest(cluster.status.instance_id, of.replicas)
+    largest = of.disruption.max_unavailable
+    enabled = of.autorecovery.enabled
+    sets = tuple(
+        DesiredStatefulSet(name, zone, number, template, volume_sizes(of), config) for name, zone, number in _zones(of)
+    )
+    return Desired(
+        stateful_sets=sets,
+        support=support,
+        metadata_job=f"Job/{NAME}-metadata-init",
+        budget=f"PodDisruptionBudget/{NAME}-bookie" if of.disruption.enabled else "",
+        budget_hashes={0: "budget-0", largest: f"budget-{largest}"} if of.disruption.enabled else {},
+        autorecovery=f"Deployment/{NAME}-autorecovery" if enabled else "",
+        autorecovery_hash=digest("autorecovery", of.version, of.autorecovery.replicas) if enabled else "",
+        dynamic_config=dynamic,
+        settings=settings,
+        bookie_id_suffix=SUFFIX,
+    )
+
+
+def _zones(of: BookieClusterSpec) -> list[tuple[str, str, int]]:
+    zones = of.placement.zones
+    if len(zones) < 2:
+        return [(f"{NAME}-bookie", "", of.replicas)]
+    share, more = divmod(of.replicas, len(zones))
+    return [
+        (
+            f"{NAME}-bookie-{zone.name}",
+            zone.name,
+            zone.replicas if zone.replicas is not None else share + (1 if place < more else 0),
+        )
+        for place, zone in enumerate(zones)
+    ]
