@@ -13,16 +13,19 @@ WORKERS  ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
 COMPILE  = $(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11
 PARALLEL = PYTHONHASHSEED=0 $(BIN)/pytest -n $(WORKERS) --dist=loadfile
 
-.PHONY: run test test-long interop e2e lint docs lock bench clean java
+.PHONY: run test test-long simulate interop e2e lint docs lock bench clean java
 
 run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
 
 test: $(VENV)/.installed java lint
-	$(PARALLEL) tests -m "not interop and not slow and not e2e" $(PYTEST_ARGS)
+	$(PARALLEL) tests -m "not interop and not slow and not seeds and not e2e" $(PYTEST_ARGS)
 
 test-long: $(VENV)/.installed java
 	$(PARALLEL) tests -m "slow and not interop and not e2e" $(PYTEST_ARGS)
+
+simulate: $(VENV)/.installed
+	PYTHONHASHSEED=0 $(BIN)/pytest tests/simulation -m seeds $(PYTEST_ARGS)
 
 interop: $(VENV)/.installed java
 	$(BIN)/pytest tests/interop -m interop --timeout=900 $(PYTEST_ARGS)

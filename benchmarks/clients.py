@@ -17,9 +17,9 @@ from typing import Any
 
 import click
 
-from benchmarks.compare import DEFAULT_OUT, machine
 from benchmarks.environment import DriverError, Environment, drive
-from benchmarks.samples import JAVA, OURS, Samples, as_json, markdown
+from benchmarks.samples import JAVA, OURS, Samples
+from benchmarks.session import DEFAULT_OUT, Session
 
 BOOKIES = 3
 _DRIVER_SECONDS = 300
@@ -145,15 +145,11 @@ class Comparison:
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True)
 def main(quick: bool, rounds: int, parent: Path | None, out: Path) -> None:
     """Compares the two clients on three bookies of ours."""
-    began, about, samples = time.monotonic(), machine(), Samples()
-
-    def log(line: str) -> None:
-        click.echo(f"{time.monotonic() - began:6.0f} s  {line}", err=True)
-
+    session, samples = Session("clients"), Samples()
     with Environment(parent) as environment:
         for _ in range(BOOKIES):
             environment.bookie(OURS).start()
-        comparison = Comparison(environment, samples, 3 if quick else 5, log)
+        comparison = Comparison(environment, samples, 3 if quick else 5, session.log)
         for _ in range(rounds):
             for load in QUICK if quick else FULL:
                 _attempt(samples, load.name, lambda load=load: comparison.appends(load))  # type: ignore[misc]
@@ -161,13 +157,7 @@ def main(quick: bool, rounds: int, parent: Path | None, out: Path) -> None:
                 _attempt(samples, "tail", lambda quorum=quorum: comparison.tails(quorum))  # type: ignore[misc]
             for size in (1024,) if quick else (1024, 128):
                 _attempt(samples, "reads", lambda size=size: comparison.reads(size, environment.directory))  # type: ignore[misc]
-    table = markdown(samples)
-    out.mkdir(parents=True, exist_ok=True)
-    name = time.strftime("clients-%Y%m%d-%H%M%S")
-    (out / f"{name}.md").write_text(table)
-    (out / f"{name}.json").write_text(json.dumps({"machine": about, "samples": as_json(samples)}, indent=1) + "\n")
-    click.echo(table)
-    sys.exit(1 if samples.failures else 0)
+    session.report(samples, out)
 
 
 def _attempt(samples: Samples, what: str, measure: Callable[[], None]) -> None:

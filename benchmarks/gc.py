@@ -7,25 +7,20 @@ meanwhile. Then one pass over very many ledgers. README.md in this directory say
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import uvloop
 
-from benchmarks.compare import DEFAULT_OUT, machine
 from benchmarks.environment import KINDS, Environment
 from benchmarks.gc_stages import GcPlan, GcStages, Log
-from benchmarks.samples import OURS, Samples, as_json, markdown
+from benchmarks.samples import OURS, Samples
+from benchmarks.session import DEFAULT_OUT, Session, sizes_of
 
 TARGET = 1.5
 """What p99 during a collection may be, as a multiple of p99 while the bookie has nothing else to do."""
 _SMOKE = {"megabytes": 40, "ledgers": 100, "log_megabytes": 4, "many_ledgers": 1000, "idle": 3.0}
-_IDLE_LOAD = 0.7
 
 
 async def measure(plan: GcPlan, kinds: Sequence[str], rounds: int, parent: Path | None, log: Log) -> Samples:
@@ -78,30 +73,11 @@ def main(
 ) -> None:
     """Measures garbage collection; both kinds get the same entries, configuration, load and requests."""
     if smoke:
-        given = {name for name in sizes if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT}
-        sizes |= {name: value for name, value in _SMOKE.items() if name not in given}
-    about, began = machine(), time.monotonic()
-    if about["load_before"] > _IDLE_LOAD:
-        click.echo(
-            f"load average is {about['load_before']:.1f}: something else runs here, figures will be noisy", err=True
-        )
-
-    def log(line: str) -> None:
-        click.echo(f"{time.monotonic() - began:6.0f} s  {line}", err=True)
-
+        sizes = sizes_of(context, sizes, _SMOKE)
+    session = Session("gc")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        samples = runner.run(measure(_plan(sizes), (only,) if only else KINDS, rounds, parent, log))
-    command = " ".join(["python -m benchmarks.gc", *sys.argv[1:]])
-    table = f"`{command}`, {os.cpu_count()} cores\n\n{markdown(samples)}\n{verdict(samples)}\n"
-    click.echo(table)
-    out.mkdir(parents=True, exist_ok=True)
-    stem = out / f"gc-{time.strftime('%Y%m%d-%H%M%S')}"
-    stem.with_suffix(".md").write_text(table)
-    everything = {"command": command, "machine": about, "metrics": as_json(samples), "failures": samples.failures}
-    stem.with_suffix(".json").write_text(json.dumps(everything, indent=1) + "\n")
-    click.echo(f"{stem}.md, {stem}.json: {time.monotonic() - began:.0f} s", err=True)
-    if samples.failures:
-        raise SystemExit(1)
+        samples = runner.run(measure(_plan(sizes), (only,) if only else KINDS, rounds, parent, session.log))
+    session.report(samples, out, verdict(samples))
 
 
 def _plan(sizes: dict[str, float]) -> GcPlan:

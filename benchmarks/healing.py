@@ -7,22 +7,18 @@ audit of very many ledgers. README.md in this directory says how to read it.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import click
 import uvloop
 
-from benchmarks.compare import DEFAULT_OUT, machine
 from benchmarks.environment import KINDS, Environment
 from benchmarks.healing_stages import HealingPlan, HealingStages, Log
-from benchmarks.samples import OURS, Samples, as_json, markdown
+from benchmarks.samples import OURS, Samples
+from benchmarks.session import DEFAULT_OUT, Session, sizes_of
 from bookie_client import Client
 
 TARGET: Final = 1.5
@@ -40,7 +36,6 @@ THROTTLES: Final[Sequence[tuple[str, Mapping[str, str]]]] = (
     ("16 MiB/s, under load", {"replicationRateByBytes": str(16 * 1024 * 1024)}),
 )
 _SMOKE: Final = {"megabytes": 30, "ledgers": 60, "idle": 4.0, "many_ledgers": 2000, "bookies": 3}
-_IDLE_LOAD: Final = 0.7
 
 
 async def measure(
@@ -112,38 +107,14 @@ def main(
 ) -> None:
     """Measures healing; both kinds get the same bookies, ledgers, losses, load and configuration."""
     if smoke:
-        given = {name for name in sizes if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT}
-        sizes |= {name: value for name, value in _SMOKE.items() if name not in given}
+        sizes = sizes_of(context, sizes, _SMOKE)
     if sizes["bookies"] <= sizes["copies"]:
         raise click.UsageError("--bookies: one more than --copies at least, because a lost copy needs a spare bookie")
-    about, began = machine(), time.monotonic()
-    if about["load_before"] > _IDLE_LOAD:
-        click.echo(
-            f"load average is {about['load_before']:.1f}: something else runs here, figures will be noisy", err=True
-        )
-
-    def log(line: str) -> None:
-        click.echo(f"{time.monotonic() - began:6.0f} s  {line}", err=True)
-
-    work = measure(_plan(sizes, bookie_kind), (only,) if only else KINDS, entry_sizes, rounds, parent, log)
+    session = Session("healing")
+    work = measure(_plan(sizes, bookie_kind), (only,) if only else KINDS, entry_sizes, rounds, parent, session.log)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         samples = runner.run(work)
-    _report(samples, about, out)
-    log("done")
-    if samples.failures:
-        raise SystemExit(1)
-
-
-def _report(samples: Samples, about: dict[str, Any], out: Path) -> None:
-    command = " ".join(["python -m benchmarks.healing", *sys.argv[1:]])
-    table = f"`{command}`, {os.cpu_count()} cores\n\n{markdown(samples)}\n{verdict(samples)}\n"
-    click.echo(table)
-    out.mkdir(parents=True, exist_ok=True)
-    stem = out / f"healing-{time.strftime('%Y%m%d-%H%M%S')}"
-    stem.with_suffix(".md").write_text(table)
-    everything = {"command": command, "machine": about, "metrics": as_json(samples), "failures": samples.failures}
-    stem.with_suffix(".json").write_text(json.dumps(everything, indent=1) + "\n")
-    click.echo(f"{stem}.md, {stem}.json", err=True)
+    session.report(samples, out, verdict(samples))
 
 
 def _plan(sizes: Mapping[str, float], bookie_kind: str) -> HealingPlan:

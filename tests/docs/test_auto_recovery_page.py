@@ -7,11 +7,9 @@ import shlex
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import click
 import pytest
 
 from bookie_pod.autorecovery.worker.progress import Phase
-from bookie_pod.cli.main import cli
 from bookie_pod.config.model import all_keys
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry
@@ -19,6 +17,7 @@ from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_pod.server.http.admin.autorecovery import RESOURCES
 from bookie_pod.server.http.admin.routes import CLUSTER
 from bookie_protocol.errors import BookieUnavailable
+from tests.support.command_lines import resolve
 
 PAGE = (Path(__file__).parents[2] / "docs" / "auto-recovery.md").read_text()
 LINES = [line.split("#")[0].strip() for line in PAGE.splitlines() if line.startswith("    ")]
@@ -44,13 +43,7 @@ def test_there_is_nothing_else_in_the_examples() -> None:
 
 @pytest.mark.parametrize("line", [*COMMANDS, *INLINE])
 def test_commands_exist(line: str) -> None:
-    words = shlex.split(line)[1:]
-    command: click.Command = cli
-    context = click.Context(cli)
-    while isinstance(command, click.Group):
-        name, found, words = command.resolve_command(context, words)
-        assert found is not None, name
-        command = found
+    command, words = resolve(line)
     options = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= options
 

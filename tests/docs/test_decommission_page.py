@@ -16,6 +16,7 @@ from bookie_pod.autorecovery.decommission import ledger_drain
 from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.cli.main import cli
 from bookie_pod.server.http.admin.decommission import RESOURCES
+from tests.support.command_lines import resolve
 
 PAGE = (Path(__file__).parents[2] / "docs" / "decommission.md").read_text()
 LINES = [line.strip() for line in PAGE.splitlines() if line.startswith("    ")]
@@ -31,14 +32,8 @@ def test_there_is_nothing_else_in_the_examples() -> None:
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_commands_parse(line: str) -> None:
-    words = shlex.split(line)[1:]
-    command: click.Command = cli
-    context = click.Context(cli)
-    while isinstance(command, click.Group):
-        name, found, words = command.resolve_command(context, words)
-        assert found is not None, name
-        command = found
-    made = command.make_context(command.name, words, parent=context)
+    command, words = resolve(line)
+    made = command.make_context(command.name, words, parent=click.Context(cli))
     assert "bookie-7" in str(made.params) or "4711" in str(made.params)
 
 

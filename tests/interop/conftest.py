@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.interop.cluster import KINDS, Cluster
 from tests.interop.java_client import JavaClient
 from tests.interop.java_programs import PROJECT
@@ -93,3 +95,18 @@ def java_client(quartet, class_path, tmp_path_factory) -> Iterator[JavaClient]:
     client = JavaClient(class_path, quartet.metadata_uri, tmp_path_factory.mktemp("java") / "client.log")
     yield client
     client.stop()
+
+
+@pytest.fixture
+def made(make_cluster) -> Iterator[Cluster]:
+    """A cluster of this test alone, without bookies yet."""
+    cluster = make_cluster()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+async def service(made: Cluster) -> AsyncIterator[MetadataService]:
+    opened = await open_metadata_service(made.metadata_uri)
+    yield opened
+    await opened.close()

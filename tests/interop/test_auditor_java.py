@@ -4,7 +4,6 @@ marks, and it takes over when ours goes."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,28 +15,13 @@ from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry
 from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.interop.cluster import Cluster
-from tests.interop.test_decommission_java import start_daemon, tool_configuration
+from tests.interop.java_autorecovery import start_daemon, tool_configuration
 from tests.support.auto_recovery import healed, read_every_replica
 from tests.support.java_bookie import java_shell
 
 LEDGERS = 6
 CONFIG = AutoRecoveryConfig(lost_bookie_recovery_delay_s=3600, auditor_check_interval_s=86_400, auditor_second_look_s=1)
-
-
-@pytest.fixture
-def made(make_cluster) -> Iterator[Cluster]:
-    cluster = make_cluster()
-    yield cluster
-    cluster.stop()
-
-
-@pytest.fixture
-async def service(made: Cluster) -> AsyncIterator[MetadataService]:
-    opened = await open_metadata_service(made.metadata_uri)
-    yield opened
-    await opened.close()
 
 
 async def write(client: Client) -> list[int]:

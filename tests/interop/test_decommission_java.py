@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
@@ -15,10 +14,9 @@ import pytest
 from bookie_client import Client
 from bookie_client.reading.maintenance import replicas
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
-from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.interop.cluster import Cluster
-from tests.support.bookie_process import BookieProcess, free_port
-from tests.support.java import BOOKKEEPER_OPTIONS, find_java
+from tests.interop.java_autorecovery import start_daemon, tool_configuration
+from tests.support.bookie_process import BookieProcess
 from tests.support.java_bookie import java_shell
 
 BOOKIE = str(Path(sys.executable).with_name("bookie"))
@@ -27,45 +25,10 @@ ENTRIES = 60
 LEDGERS = 10
 
 
-@pytest.fixture
-def made(make_cluster) -> Iterator[Cluster]:
-    cluster = make_cluster()
-    yield cluster
-    cluster.stop()
-
-
-@pytest.fixture
-async def service(made: Cluster) -> AsyncIterator[MetadataService]:
-    opened = await open_metadata_service(made.metadata_uri)
-    yield opened
-    await opened.close()
-
-
 async def start(cluster: Cluster, kinds: list[str]) -> list[BookieProcess]:
     started = [cluster.bookie(kind, {"gcWaitTime": "3600000"}) for kind in kinds]
     await asyncio.gather(*(asyncio.to_thread(bookie.start) for bookie in started))
     return started
-
-
-def tool_configuration(cluster: Cluster, folder: Path) -> Path:
-    file = folder / "tool.conf"
-    file.write_text(
-        f"metadataServiceUri={cluster.metadata_uri}\nbookiePort={free_port()}\nallowLoopback=true\n"
-        "advertisedAddress=127.0.0.1\nhttpServerEnabled=false\nzkTimeout=6000\n"
-        "openLedgerRereplicationGracePeriod=1000\nrwRereplicateBackoffMs=500\n"
-        f"journalDirectories={folder}/journal\nledgerDirectories={folder}/ledgers\n"
-    )
-    return file
-
-
-async def start_daemon(class_path: str, configuration: Path, folder: Path) -> asyncio.subprocess.Process:
-    """The reference's auto-recovery: auditor and worker."""
-    command = [find_java(), "-Xmx256m", *BOOKKEEPER_OPTIONS, "-cp", class_path]
-    command += ["org.apache.bookkeeper.replication.AutoRecoveryMain", "--conf", str(configuration)]
-    with (folder / "daemon.log").open("wb") as log:
-        return await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=asyncio.subprocess.STDOUT
-        )
 
 
 async def write(cluster: Cluster) -> None:

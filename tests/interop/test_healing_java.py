@@ -26,10 +26,9 @@ from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.interop.cluster import KINDS, Cluster
+from tests.interop.java_autorecovery import tool_configuration
 from tests.interop.java_programs import start_program
-from tests.interop.test_decommission_java import tool_configuration
 from tests.support.auto_recovery import healed, read_every_replica
 from tests.support.bookie_process import BookieProcess
 from tests.support.java_bookie import java_shell
@@ -56,13 +55,6 @@ def made(request, make_cluster) -> Iterator[Cluster]:
         cluster.bookie(request.param, {"httpServerEnabled": "false"})
     yield cluster
     cluster.stop()
-
-
-@pytest.fixture
-async def service(made: Cluster) -> AsyncIterator[MetadataService]:
-    opened = await open_metadata_service(made.metadata_uri)
-    yield opened
-    await opened.close()
 
 
 async def write(uri: str) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,27 +13,12 @@ from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_protocol.metadata_service.interface import MetadataService
-from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.interop.cluster import Cluster
-from tests.interop.test_decommission_java import start_daemon, tool_configuration
+from tests.interop.java_autorecovery import start_daemon, tool_configuration
 from tests.support.auto_recovery import healed, read_every_replica
 
 LEDGERS = 24
 CONFIG = AutoRecoveryConfig(open_ledger_grace_period_ms=500, failed_ledger_lock_release_ms=8000, worker_backoff_ms=200)
-
-
-@pytest.fixture
-def made(make_cluster) -> Iterator[Cluster]:
-    cluster = make_cluster()
-    yield cluster
-    cluster.stop()
-
-
-@pytest.fixture
-async def service(made: Cluster) -> AsyncIterator[MetadataService]:
-    opened = await open_metadata_service(made.metadata_uri)
-    yield opened
-    await opened.close()
 
 
 async def write(client: Client) -> list[int]:

@@ -4,7 +4,7 @@ nothing, or that is another cluster's; entry logs that are damaged. Nothing that
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,21 +32,6 @@ EMPTY = (
 )
 EARLY = "search for deleted ledgers ended early: nothing more is deleted"
 PATIENCE_S = 30.0
-
-
-@pytest.fixture
-def metadata(tmp_path: Path) -> Iterator[MetadataProcess]:
-    process = MetadataProcess(tmp_path / "metadata")
-    process.start()
-    yield process
-    process.stop()
-
-
-@pytest.fixture
-def bookie(tmp_path: Path, metadata: MetadataProcess) -> Iterator[CollectedBookie]:
-    with CollectedBookie(tmp_path / "b", metadata.uri()) as process:
-        process.start()
-        yield process
 
 
 def served(bookie: CollectedBookie, ledger_id: int, entry_id: int) -> int:

@@ -5,31 +5,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from bookie_client.blocking import BlockingClient
 from bookie_protocol.errors import NoSuchLedger
 from tests.support.collected_bookie import ENTRY, OVERHEAD, CollectedBookie, check, delete
-from tests.support.metadata_process import MetadataProcess
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def metadata(tmp_path: Path) -> Iterator[MetadataProcess]:
-    process = MetadataProcess(tmp_path / "metadata")
-    process.start()
-    yield process
-    process.stop()
-
-
-@pytest.fixture
-def bookie(tmp_path: Path, metadata: MetadataProcess) -> Iterator[CollectedBookie]:
-    with CollectedBookie(tmp_path / "b", metadata.uri()) as process:
-        process.start()
-        yield process
 
 
 @pytest.fixture

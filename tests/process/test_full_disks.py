@@ -36,14 +36,6 @@ SETTINGS = {
 
 
 @pytest.fixture
-def metadata(tmp_path: Path) -> Iterator[MetadataProcess]:
-    process = MetadataProcess(tmp_path / "metadata")
-    process.start()
-    yield process
-    process.stop()
-
-
-@pytest.fixture
 def disk(tmp_path: Path, megabytes: int) -> Iterator[SmallDisk]:
     try:
         made = SmallDisk(tmp_path / "disk", megabytes)

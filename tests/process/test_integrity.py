@@ -33,14 +33,6 @@ SCRUBBING = {
 
 
 @pytest.fixture
-def metadata(tmp_path: Path) -> Iterator[MetadataProcess]:
-    process = MetadataProcess(tmp_path / "metadata")
-    process.start()
-    yield process
-    process.stop()
-
-
-@pytest.fixture
 def cluster(tmp_path: Path, metadata: MetadataProcess) -> Iterator[ServeCluster]:
     made = ServeCluster(tmp_path, metadata.uri(), SCRUBBING)
     try:

@@ -1,13 +1,13 @@
 """Defects of the protocol, to be put into the client on purpose: the checkers must find each of them.
 
-Each is a mistake that implementations have made or that looks harmless; `rules` are those that may find it.
+Each is a mistake that implementations have made or that looks harmless.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,13 +27,8 @@ from bookie_client.writing.handle import WriteHandle
 from bookie_client.writing.spares import find_spares
 from bookie_protocol.errors import BookieUnavailable, LedgerStateUnknown, NoSuchEntry, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from tests.support.simulation.scenario import FaultPlan, Scenario, draw
-
-Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-def _as_drawn(scenario: Scenario) -> Scenario:
-    return scenario
+from tests.simulation.planted import Bug
+from tests.support.simulation.scenario import FaultPlan, Scenario
 
 
 def _deferred_sync_and_restarts(scenario: Scenario) -> Scenario:
@@ -65,20 +60,6 @@ def _bookies_fail_as_recovery_begins(scenario: Scenario) -> Scenario:
         for number in range(16)
     )
     return replace(scenario, bookies=scenario.quorums[0] + 3, ledgers=ledgers, faults=faults)
-
-
-@dataclass(frozen=True, slots=True)
-class Bug:
-    """`seeds`: so many from 0 on must be enough to find it, with the scenarios that `focus` makes of them."""
-
-    name: str
-    patch: Patch
-    rules: tuple[str, ...]
-    seeds: int
-    focus: Callable[[Scenario], Scenario] = _as_drawn
-
-    def scenario(self, seed: int) -> Scenario:
-        return self.focus(draw(seed))
 
 
 def _acknowledge_one_early(patch: pytest.MonkeyPatch) -> None:
@@ -213,15 +194,17 @@ BUGS = (
         "readers hear how far a recovery is",
         _readers_hear_how_far_recovery_is,
         ("S7", "S13"),
-        600,
+        500,
         _many_recoveries,
+        first=100,
     ),
     Bug(
         "change the ensemble of a ledger in recovery",
         _change_the_ensemble_of_a_ledger_in_recovery,
         ("S3", "S4", "S5", "S14", "S10", "S7"),
-        600,
+        200,
         _bookies_fail_as_recovery_begins,
+        first=420,
     ),
     Bug(
         "force in spite of a restart",

@@ -1,12 +1,12 @@
 """Defects of healing, to be put into auditors, workers and decommissions on purpose: the checkers must find each.
 
-Each is a mistake that implementations have made or that looks harmless; `rules` are those that may find it.
+Each is a mistake that implementations have made or that looks harmless.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,31 +24,17 @@ from bookie_protocol.errors import BookieUnavailable, MetadataExists, PodkeeperE
 from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
 from bookie_protocol.metadata_service.tree.under_replication.marks import Marks
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
-from tests.simulation.bugs import Patch
 from tests.simulation.healing_focus import (
-    as_drawn,
     healers_die_while_they_fill,
     many_drains,
     one_loss_after_another,
     silent_bookies,
     writers_leave_holes,
 )
+from tests.simulation.planted import Bug
 from tests.support.simulation.healing.draw import draw_healing
-from tests.support.simulation.scenario import Scenario
 
-
-@dataclass(frozen=True, slots=True)
-class HealingBug:
-    """`seeds`: so many from 0 on must be enough to find it, with the scenarios that `focus` makes of them."""
-
-    name: str
-    patch: Patch
-    rules: tuple[str, ...]
-    seeds: int
-    focus: Callable[[Scenario], Scenario] = as_drawn
-
-    def scenario(self, seed: int) -> Scenario:
-        return self.focus(draw_healing(seed))
+HealingBug = partial(Bug, draw=draw_healing)
 
 
 def _metadata_before_data(patch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,6 @@ from tests.support.simulation.healing.plan import HealingPlan
 from tests.support.simulation.scenario import FaultPlan, Scenario
 
 
-def as_drawn(scenario: Scenario) -> Scenario:
-    return scenario
-
-
 def _plan(scenario: Scenario, **changes: Any) -> HealingPlan:
     assert scenario.healing is not None
     return replace(scenario.healing, **changes)

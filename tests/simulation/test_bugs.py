@@ -5,21 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.__main__ import main
-from tests.simulation.bugs import BUGS, Bug
-from tests.support.simulation.run import run
+from tests.simulation.bugs import BUGS
+from tests.simulation.planted import Bug, assert_found
 from tests.support.simulation.runner import run_seed, run_seeds
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
 def test_the_bug_is_found(bug: Bug, monkeypatch):
-    bug.patch(monkeypatch)
-    for seed in range(bug.seeds):
-        result = run(bug.scenario(seed))
-        if result.failed:
-            rule = result.violations[0].split(" ")[0]
-            assert rule in bug.rules, result.violations[0]
-            return
-    pytest.fail(f"not found within {bug.seeds} seeds: {bug.name}")
+    assert_found(bug, monkeypatch)
 
 
 def test_a_failure_tells_what_broke_what_happened_last_and_how_to_see_all_of_it(monkeypatch):

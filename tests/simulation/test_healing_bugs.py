@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.healing_bugs import HEALING_BUGS, HealingBug
+from tests.simulation.healing_bugs import HEALING_BUGS
+from tests.simulation.planted import Bug, assert_found
 from tests.support.simulation.run import run
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("bug", HEALING_BUGS, ids=lambda bug: bug.name)
-def test_the_bug_is_found(bug: HealingBug, monkeypatch):
-    bug.patch(monkeypatch)
-    for seed in range(bug.seeds):
-        result = run(bug.scenario(seed))
-        if result.failed:
-            rule = result.violations[0].split(" ")[0]
-            assert rule in bug.rules, result.violations[0]
-            return
-    pytest.fail(f"not found within {bug.seeds} seeds: {bug.name}")
+def test_the_bug_is_found(bug: Bug, monkeypatch):
+    assert_found(bug, monkeypatch)
 
 
 @pytest.mark.timeout(200)

@@ -29,7 +29,7 @@ def test_everything_heals(first):
         assert counts[what], f"{what}: never"
 
 
-@pytest.mark.slow
+@pytest.mark.seeds
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(NORMAL, LONG, 980))
 def test_everything_heals_for_many_more(first):

@@ -22,7 +22,7 @@ def test_everything_holds(first):
     assert not failures, "\n\n".join(failures[:3])
 
 
-@pytest.mark.slow
+@pytest.mark.seeds
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("first", range(NORMAL, LONG, 970))
 def test_everything_holds_for_many_more(first):

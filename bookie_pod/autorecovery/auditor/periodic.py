@@ -199,9 +199,9 @@ class PeriodicCheck:
         parts = self._parts
         assert self.kind.node is not None
         await parts.service.under_replication.set_check_time(self.kind.node, finished.finished_ms)
+        parts.metrics.check_finished(self.kind, finished.counts)
         self.runs = Runs(parts.auditor_id, None, finished, None)
         await parts.records.write(self.kind, self.runs)
-        parts.metrics.check_finished(self.kind, finished.counts)
         seconds = round(finished.active_ms / 1000, 1)
         _log.info("a check is complete", check=self.kind.value, seconds=seconds, **finished.counts)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
-from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.support.metadata_access import with_service
 
 Capture = pytest.CaptureFixture[str]
 
@@ -25,17 +23,6 @@ Capture = pytest.CaptureFixture[str]
 def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.delenv("BOOKIE_CONF", raising=False)
     return str(tmp_path / "metadata")
-
-
-def with_service(uri: str, work: Callable[[MetadataService], Any]) -> Any:
-    async def connected() -> Any:
-        service = await open_metadata_service(uri)
-        try:
-            return await work(service)
-        finally:
-            await service.close()
-
-    return asyncio.run(connected())
 
 
 def init(uri: str, capsys: Capture) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +11,7 @@ from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, F
 from bookie_pod.cli.main import run
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
-from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.support.metadata_access import with_service
 
 Capture = pytest.CaptureFixture[str]
 
@@ -27,17 +24,6 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> str
     assert run(["cluster", "init", uri]) == 0
     capsys.readouterr()
     return uri
-
-
-def with_service(uri: str, work: Callable[[MetadataService], Any]) -> Any:
-    async def connected() -> Any:
-        service = await open_metadata_service(uri)
-        try:
-            return await work(service)
-        finally:
-            await service.close()
-
-    return asyncio.run(connected())
 
 
 def printed(capsys: Capture, *words: str, code: int = 0) -> str:
