@@ -21,9 +21,9 @@ def nodes(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:
 
 
 def defaulted(value: Any, schema: Schema) -> Any:
-    """The value with what the API server fills in, nulls dropped first where a field is not nullable."""
+    """The value with what the API server fills in."""
     if isinstance(value, dict) and "properties" in schema:
-        filled = {name: child for name, child in value.items() if child is not None}
+        filled = dict(value)
         for name, child in schema["properties"].items():
             if name not in filled and "default" in child:
                 filled[name] = copy.deepcopy(child["default"])

@@ -97,6 +97,7 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "",
+        "size(self.spec.placement.zones) < 2 || "
         f"self.spec.placement.zones.all(z, size(self.metadata.name) + size(z.name) <= {MAX_NAME_AND_ZONE})",
         f"spec.placement.zones: name of the cluster and name of a zone together have at most {MAX_NAME_AND_ZONE} "
         "characters; choose a shorter name for the cluster",

@@ -5,7 +5,7 @@ Invariants
   `x-kubernetes-preserve-unknown-fields` keeps them.
 - Every default of the typed source is a default of the schema. That of an object is complete: the API server judges a
   default by the rules of its node, before the defaults of its fields are filled in.
-- A field that may be None has no default: absent means None, and the API server drops a null.
+- A field that may be None has no default: absent means None. A null is refused by the API server.
 
 Source: Kubernetes documentation, CustomResourceDefinition, "Specifying a structural schema" and "Defaulting".
 

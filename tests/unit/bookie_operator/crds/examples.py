@@ -36,7 +36,7 @@ PARTIAL: list[dict[str, Any]] = [
     minimal(
         placement={"zones": [{"name": "a", "replicas": 1}, {"name": "b", "replicas": 2}], "minZonesPerWriteQuorum": 2}
     ),
-    minimal(metadataService={"type": "Embedded", "storageClassName": None}),
+    minimal(metadataService={"type": "Embedded", "storageClassName": "fast"}),
     minimal(
         config={"gcWaitTime": "1000"},
         tls={"enabled": True, "issuerRef": {"name": "ca", "kind": "ClusterIssuer"}},
