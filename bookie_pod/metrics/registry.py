@@ -214,6 +214,8 @@ def _render(lines: list[str], name: str, labels: str, instrument: Instrument) ->
 
 
 def _number(value: float) -> str:
+    if isinstance(value, bool):  # a gauge may ask for a flag; Prometheus refuses a whole page for one word
+        return str(int(value))
     if isinstance(value, float):
         if math.isnan(value):
             return "NaN"

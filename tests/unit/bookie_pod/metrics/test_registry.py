@@ -157,3 +157,13 @@ def test_without_proc_nothing_is_reported(tmp_path: object) -> None:
     registry = Registry()
     registry.add_collector(ProcessCollector(str(tmp_path)))
     assert registry.render() == ""
+
+
+def test_flag_is_a_number() -> None:
+    """Prometheus refuses a whole page for one value that is none."""
+    registry = Registry()
+    registry.scope("scrubber").gauge("RUNNING", lambda: True)
+    registry.scope("scrubber").gauge("DONE", lambda: False)
+    (done, running) = list(text_string_to_metric_families(registry.render()))
+    assert [sample.value for sample in (*done.samples, *running.samples)] == [0.0, 1.0]
+    assert "scrubber_RUNNING 1\n" in registry.render()
