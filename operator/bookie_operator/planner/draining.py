@@ -1,0 +1,100 @@
+"""The drain of one bookie, as a step of several flows: begun, watched, resumed where its coordinator went.
+
+Whether a drain that is done was done for this operation follows from `drainedSince`, which is saved when it is begun:
+the record of an earlier one of the same bookie says "done" too.
+
+Threads: pure functions, any thread.
+
+Source: reference operator, section 5.6 flow 3; decommission over the admin API.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_operator.crds.cluster_status import Operation
+from bookie_operator.planner import gates, operations, view
+from bookie_operator.planner.decision import BeginDrain, Decision, Event
+from bookie_operator.planner.quantity import readable
+from bookie_operator.planner.run import Run
+from bookie_operator.world.model import DrainFacts, DrainPhase
+
+SINCE: Final = "drainedSince"
+"""When the drain was begun; RFC 3339. Audits have to be newer."""
+ACCEPTED: Final = "acceptedLosses"
+"""Ids of the ledgers whose loss was accepted, with commas."""
+_LEDGERS: Final = "ledgersLeft"
+_BYTES: Final = "bytesLeft"
+_REFUSED: Final = "drainRefused"
+KEYS: Final = (SINCE, _LEDGERS, _BYTES, _REFUSED)
+RETRY_S: Final = 60.0
+UNDER_WAY: Final = frozenset({DrainPhase.RUNNING, DrainPhase.BLOCKED, DrainPhase.INTERRUPTED})
+
+
+def accepted_by(operation: Operation) -> tuple[int, ...]:
+    """Ledgers whose loss counts as accepted in this operation, sorted."""
+    return tuple(sorted(int(one) for one in operation.saved.get(ACCEPTED, "").split(",") if one))
+
+
+def drain(run: Run, *, stopped: bool, stall_s: float) -> Decision | None:
+    """None: it is drained. `stopped`: the bookie is down, and has to stay so."""
+    given_up = frozenset(accepted_by(run.operation)) | frozenset(view.accepted_losses(run.world))
+    if not run.saved(SINCE) or given_up != frozenset(accepted_by(run.operation)):
+        return _begin(run, given_up, stopped, "nobody drains it yet")
+    facts = run.world.drains.get(run.bookie_id)
+    if facts is None:
+        return run.wait_at_most(
+            stall_s, gates.METADATA_UNREACHABLE, f"nobody could tell how far the drain of {run.bookie} is"
+        )
+    match facts.phase:
+        case DrainPhase.DRAINED:
+            return None
+        case DrainPhase.ABSENT | DrainPhase.INTERRUPTED:
+            return _begin(run, given_up, stopped, "nobody works on its drain any more")
+        case DrainPhase.REFUSED:
+            return _refused(run, facts, given_up, stopped)
+        case _:
+            return _watch(run, facts, stall_s)
+
+
+def _begin(run: Run, given_up: frozenset[int], stopped: bool, why: str) -> Decision:
+    losses = tuple(sorted(given_up))
+    saved = {ACCEPTED: ",".join(map(str, losses))} if losses else {}
+    if not run.saved(SINCE):
+        saved[SINCE] = operations.written(run.world.now)
+    return run.forget(_REFUSED).act(
+        BeginDrain(run.bookie_id, stopped, losses),
+        f"{run.bookie} is drained: its ledgers get their copies elsewhere; {why}",
+        saved=saved,
+        event=Event("DrainBegun", f"copies of what {run.bookie} stores are made on other bookies"),
+    )
+
+
+def _refused(run: Run, facts: DrainFacts, given_up: frozenset[int], stopped: bool) -> Decision:
+    if run.saved(_REFUSED) and run.world.now - run.saved_time(_REFUSED) >= RETRY_S:
+        return _begin(run, given_up, stopped, "it was refused, and is tried again")
+    if not run.saved(_REFUSED):
+        run = run.keep(**{_REFUSED: operations.written(run.world.now)})
+    return run.wait("DecommissionBlocked", f"the drain of {run.bookie} was refused: {facts.message}", stalled=True)
+
+
+def _watch(run: Run, facts: DrainFacts, stall_s: float) -> Decision:
+    message = _told(run, facts)
+    left = {_LEDGERS: str(facts.ledgers_left or 0), _BYTES: str(facts.bytes_left or 0)}
+    if any(run.saved(key) and int(run.saved(key)) > int(value) for key, value in left.items()):
+        return run.progressed(message, **left).wait("Draining", message)
+    if any(run.saved(key) != value for key, value in left.items()):
+        run = run.keep(**left)
+    if not operations.overdue(run.world, run.operation, stall_s):
+        return run.wait("Draining", message)
+    return run.wait("DecommissionBlocked", f"no progress for more than {stall_s:.0f} s: {message}", stalled=True)
+
+
+def _told(run: Run, facts: DrainFacts) -> str:
+    if facts.ledgers_left is None:
+        return f"{run.bookie} is drained"
+    size = f", {readable(facts.bytes_left)}" if facts.bytes_left is not None else ""
+    message = f"{run.bookie} is drained: {facts.ledgers_left} ledgers left{size}"
+    if facts.blockers:
+        message += f"; these do not move: {'; '.join(facts.blockers[:20])}"
+    return message

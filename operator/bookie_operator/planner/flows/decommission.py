@@ -1,0 +1,147 @@
+"""Takes bookies out, one after the other, without ever having fewer copies of an entry than before.
+
+The next one is the highest ordinal of the most-filled zone that has too many. For each, as an operation of its own:
+
+ 1. Gates, before anything is recorded: enough bookies and zones are left, every other bookie is ready and writable, no
+    ledger is under-replicated, and what the bookie stores fits on the others with headroom. Otherwise the reason is
+    told, and the rest of the pass goes on.
+ 2. Record: the pod, its UID and the UIDs of its claims.
+ 3. `Audit`: an audit is asked for and waited for; it must find nothing under-replicated.
+ 4. `ReadOnly`: no new data goes to it; read back, and set again whenever it is found writable.
+ 5. `Drain`: its copies are made elsewhere while it serves reads. No progress for `decommission.stallSeconds`: stalled,
+    with the first ledgers that do not move.
+ 6. `Prove`, then `ProveAgain`: an uncached listing finds no ledger and no mark that names it, twice, with an audit in
+    between. Otherwise back to 4.
+ 7. `Scale`: proven once more in the same pass, the StatefulSet gives up one replica. This is the point of no return.
+ 8. `Leave`: the pod is gone, and so is its registration.
+ 9. `ProveGone`: proven again, for a client may have opened a ledger on it meanwhile. Otherwise `Return`: one replica
+    more, and back to 4.
+10. `Cookie`: deleted, with a proof of the same pass.
+11. `Claims`: deleted by UID, each with a proof of the same pass; with `retention.whenScaled: Retain` they are labelled
+    as retired instead.
+
+Who raises `replicas` before 7 gets the bookie back (`Undo`): the drain is taken back and it is writable again. After 7
+it is finished first, and a new bookie is made.
+
+With `decommission.mode: StopFirst` the order is 1, 2, 3, `Stop`, 8, 5, 9, 10, 11: for a bookie that does not serve any
+more. It is stopped only if no ledger needs it at that moment, and comes back if `replicas` is raised before 10.
+
+Threads: pure functions, any thread.
+
+Source: reference operator, section 5.6 flow 3; reference auto-recovery, section 13.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_operator.crds.cluster_status import Operation, OperationType
+from bookie_operator.planner import draining, gates, operations
+from bookie_operator.planner.decision import Decision, Event, Needs, Record, Wait
+from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.flows import decommission_gone as gone
+from bookie_operator.planner.flows import decommission_live as live
+from bookie_operator.planner.flows.decommission_state import MODE, ORDINAL, SET, WAS_READ_ONLY, patience, stops_first
+from bookie_operator.planner.proving import Claims
+from bookie_operator.planner.run import Run, refused, take
+from bookie_operator.world.model import World
+
+_BEFORE_SCALING: Final = frozenset({"Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale", "Stop"})
+_PROVING: Final = frozenset({"Prove", "ProveAgain", "Scale", "ProveGone", "Cookie", "Claims"})
+
+
+def begin(world: World, desired: Desired) -> Decision | None:
+    victim = gates.next_victim(world, desired)
+    return None if victim is None else _begin(world, desired, victim, "spec asks for fewer bookies")
+
+
+def take_out(world: World, desired: Desired, bookie: str, task: str) -> Decision:
+    """For a task. A StatefulSet gives up its highest ordinal only, and `spec` says how many bookies there are."""
+    victim = gates.next_victim(world, desired)
+    if victim is None:
+        message = f"spec asks for {bookie}: lower spec.replicas by one, then it can be taken out"
+        return Wait("DecommissionBlocked", message, stalled=True)
+    if victim.name != bookie:
+        message = f"{victim.name} goes before {bookie}: bookies leave from the highest number on"
+        return Wait("DecommissionBlocked", message, stalled=True)
+    return _begin(world, desired, victim, f"task {task} asks for it", {operations.TASK: task})
+
+
+def _begin(
+    world: World, desired: Desired, victim: gates.Victim, why: str, saved: dict[str, str] | None = None
+) -> Decision:
+    mode = world.cluster.spec.decommission.mode.value
+    obstacle = gates.first(
+        gates.told(world),
+        gates.enough_without(world, victim),
+        gates.others_serve(world, desired, {victim.name}),
+        gates.replicated(world),
+        # Of one that is down nobody knows what it stores: whoever drains it looks whether there is room.
+        None if stops_first(mode) and world.bookies.get(victim.name) is None else gates.room_for(world, victim.name),
+    )
+    if obstacle is not None:
+        return refused(obstacle)
+    read_only = world.facts is not None and desired.bookie_id(victim.name) in world.facts.read_only
+    operation = operations.new(
+        world,
+        OperationType.DECOMMISSION,
+        "Audit",
+        bookie=victim.name,
+        saved={
+            MODE: mode,
+            SET: victim.stateful_set.name,
+            ORDINAL: str(victim.ordinal),
+            WAS_READ_ONLY: str(read_only).lower(),
+            **Claims.of(world, victim.name).saved(),
+            **(saved or {}),
+        },
+    )
+    message = f"{victim.name} is taken out: {why}"
+    return Record(operation, message, Event("DecommissionBegun", message))
+
+
+def needs(operation: Operation, desired: Desired) -> Needs:
+    bookie = frozenset({desired.bookie_id(operation.bookie)})
+    step = operation.step
+    return Needs(
+        proofs=bookie if step in _PROVING else frozenset(),
+        drains=bookie if step in ("Drain", "Undo") else frozenset(),
+        safety=frozenset({bookie}) if step == "Stop" else frozenset(),
+        accepted_losses=draining.accepted_by(operation),
+    )
+
+
+def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
+    run = Run(world, desired, operation)
+    missing = gates.told(world)
+    if missing is not None:
+        return run.blocked(missing, patience(run))
+    if _wanted_again(run):
+        return run.go("Undo", f"spec asks for {run.bookie} again")
+    return take(_STEPS, run)
+
+
+def _wanted_again(run: Run) -> bool:
+    """Before the point of no return, which for a bookie that was stopped first is the deletion of its cookie."""
+    step = run.operation.step
+    returnable = _BEFORE_SCALING | ({"Leave", "ProveGone"} if stops_first(run.saved(MODE)) else set())
+    return step in returnable and any(
+        one.name == run.saved(SET) and one.replicas > int(run.saved(ORDINAL)) for one in run.desired.stateful_sets
+    )
+
+
+_STEPS: Final = {
+    "Audit": live.audit,
+    "ReadOnly": live.read_only,
+    "Drain": live.drain,
+    "Prove": live.prove,
+    "ProveAgain": live.prove_again,
+    "Scale": live.scale,
+    "Stop": live.stop,
+    "Leave": gone.leave,
+    "ProveGone": gone.prove_gone,
+    "Return": gone.return_,
+    "Cookie": gone.cookie,
+    "Claims": gone.claims,
+    "Undo": gone.undo,
+}

@@ -1,0 +1,136 @@
+"""A decommission while the bookie is up: from the first audit until its pod is taken away.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from bookie_operator.planner import auditing, draining, gates, operations, view
+from bookie_operator.planner.decision import Decision, ScaleStatefulSet, SetReadOnly
+from bookie_operator.planner.flows.decommission_state import (
+    MODE,
+    ORDINAL,
+    SET,
+    back,
+    no_proof,
+    patience,
+    stops_first,
+    until_settled,
+)
+from bookie_operator.planner.proving import disproof, unproven
+from bookie_operator.planner.run import Run
+
+
+def audit(run: Run) -> Decision:
+    first = auditing.audit(run, frozenset({run.bookie}), patience(run))
+    if first is not None:
+        return first
+    obstacle = gates.replicated(run.world)
+    if obstacle is not None:
+        return run.blocked(obstacle, patience(run))
+    following = "Stop" if stops_first(run.saved(MODE)) else "ReadOnly"
+    return run.forget(*auditing.KEYS).go(following, "no ledger is under-replicated")
+
+
+def read_only(run: Run) -> Decision:
+    if gates.is_writable(run.world, run.desired, run.bookie):
+        return run.act(SetReadOnly(run.bookie, True), f"no new data may go to {run.bookie}")
+    if not gates.is_registered(run.world, run.desired, run.bookie):
+        why = run.pod.fault_message if run.pod is not None else "it has no pod"
+        return run.wait_at_most(
+            patience(run),
+            "BookieUnavailable",
+            f"waits until {run.bookie} is registered, for it has to serve reads{f': {why}' if why else ''}; if it is"
+            " lost set spec.decommission.mode to StopFirst, raise spec.replicas, and lower it again",
+        )
+    return run.forget(*draining.KEYS).go("Drain", f"{run.bookie} is read-only")
+
+
+def drain(run: Run) -> Decision:
+    stopped = stops_first(run.saved(MODE))
+    if not stopped and gates.is_writable(run.world, run.desired, run.bookie):
+        return run.act(SetReadOnly(run.bookie, True), f"{run.bookie} became writable while it was drained")
+    following = draining.drain(run, stopped=stopped, stall_s=patience(run))
+    if following is not None:
+        return following
+    return run.go("ProveGone" if stopped else "Prove", f"{run.bookie} is drained")
+
+
+def prove(run: Run) -> Decision:
+    return _proven(run) or run.forget(*auditing.KEYS).go("ProveAgain", f"nothing names {run.bookie}, by a first proof")
+
+
+def prove_again(run: Run) -> Decision:
+    planned = operations.planned_replicas(run.saved(SET), int(run.saved(ORDINAL)))
+    return _proven(run) or run.forget(*auditing.KEYS).go(
+        "Scale", f"nothing names {run.bookie}, by a second proof after another audit", saved=planned
+    )
+
+
+def _proven(run: Run) -> Decision | None:
+    """None: an audit after the drain, and a listing of this pass, found nothing."""
+    if gates.is_writable(run.world, run.desired, run.bookie):
+        return back(run, f"{run.bookie} became writable after it was drained")
+    audited = auditing.audit(run, frozenset({run.bookie}), patience(run))
+    if audited is not None:
+        return audited
+    proof = run.world.proofs.get(run.bookie_id)
+    if proof is None:
+        return run.wait_at_most(patience(run), "WaitingForProof", f"nobody could tell yet who needs {run.bookie}")
+    if (named := disproof(proof)) is not None:
+        return back(run, f"{run.bookie} is drained again: {named}")
+    return None
+
+
+def scale(run: Run) -> Decision:
+    ordinal, found = int(run.saved(ORDINAL)), view.stateful_set(run.world, run.saved(SET))
+    if found is None or not found.settled:
+        return until_settled(run)
+    if found.replicas == ordinal:
+        return run.go("Leave", f"{found.name} has {ordinal} replicas")
+    if found.replicas != ordinal + 1:
+        return run.go("Undo", f"somebody scaled {found.name} to {found.replicas} replicas")
+    if gates.is_writable(run.world, run.desired, run.bookie):
+        return back(run, f"{run.bookie} became writable after it was drained")
+    proof = run.world.proofs.get(run.bookie_id)
+    if proof is None:
+        return no_proof(run)
+    if (named := disproof(proof)) is not None:
+        return back(run, f"{run.bookie} is drained again: {named}")
+    if (why := unproven(run, proof, registered=True)) is not None:
+        return run.wait_at_most(patience(run), "WaitingForProof", why)
+    obstacle = gates.first(
+        gates.enough_without(run.world, gates.Victim(found, ordinal)),
+        gates.others_serve(run.world, run.desired, {run.bookie}),
+        gates.replicated(run.world),
+    )
+    if obstacle is not None:
+        return run.blocked(obstacle, patience(run))
+    return run.act(
+        ScaleStatefulSet(found.name, found.resource_version, found.replicas, ordinal),
+        f"no ledger needs {run.bookie}: it is stopped",
+        then="Leave",
+    )
+
+
+def stop(run: Run) -> Decision:
+    """As `Scale`, of a bookie that is not drained yet: nothing may need it at this moment."""
+    ordinal, found = int(run.saved(ORDINAL)), view.stateful_set(run.world, run.saved(SET))
+    planned = operations.planned_replicas(run.saved(SET), ordinal)
+    if found is None or not found.settled:
+        return until_settled(run)
+    if found.replicas == ordinal:
+        return run.go("Leave", f"{found.name} has {ordinal} replicas")
+    if found.replicas != ordinal + 1:
+        return run.go("Undo", f"somebody scaled {found.name} to {found.replicas} replicas")
+    obstacle = gates.first(
+        gates.enough_without(run.world, gates.Victim(found, ordinal)),
+        gates.others_serve(run.world, run.desired, {run.bookie}),
+        gates.stoppable(run.world, frozenset({run.bookie_id})),
+    )
+    if obstacle is not None:
+        return run.forget(*planned).blocked(obstacle, patience(run))
+    if not planned.items() <= run.operation.saved.items():
+        return run.go("Stop", f"{run.bookie} may be stopped", saved=planned)
+    action = ScaleStatefulSet(found.name, found.resource_version, found.replicas, ordinal)
+    return run.act(action, f"{run.bookie} is stopped before it is drained", then="Leave")

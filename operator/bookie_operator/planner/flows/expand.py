@@ -1,0 +1,91 @@
+"""Grows volumes, whatever state the pods are in: a full disk may be why they are down.
+
+ 1. Gate: the storage class lets volumes grow. One that does not is told; nothing is touched, and other kinds go on.
+ 2. Record.
+ 3. `Request`: every claim that is too small asks for more, also where its pod is down. One that cannot be asked is
+    passed over, and tried again after the others.
+ 4. `Grow`: waits until each has its size. One whose file system grows with the next start only, for ten minutes: its
+    bookie is restarted through the gates of a rollout, unless it is down already. A claim that fails is told with its
+    name; the others go on. `spec` stays as it is.
+ 5. `Orphan`: the claim templates of a StatefulSet cannot be changed, so it is deleted without its pods, by UID; how
+    many replicas it has was recorded before. Only if it has the desired template: a rollout that waits stays held back.
+ 6. `Recreate`: made anew with the larger templates and as many replicas.
+ 7. `Adopt`: every pod belongs to the new StatefulSet, and none was restarted. Back to 5 for the next one.
+
+After a crash between 5 and 6 the StatefulSet is missing and its pods are there: it is made anew, never taken for new.
+
+Threads: pure functions, any thread.
+
+Source: reference operator, section 5.6 flow 6.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_operator.crds.cluster_status import Operation, OperationType
+from bookie_operator.planner import operations
+from bookie_operator.planner.decision import Decision, Event, Needs, Record, Wait
+from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.flows import expand_state as state
+from bookie_operator.planner.flows import expand_steps as steps
+from bookie_operator.planner.run import Run, take
+from bookie_operator.world.model import World
+
+RETRY_S: Final = 300.0
+
+
+def begin(world: World, desired: Desired) -> Decision | None:
+    resting = _resting(world)
+    if resting is not None:
+        return resting
+    small = state.too_small(world, desired)
+    fixed = [claim for claim in small if not state.expandable(world, claim)]
+    if len(fixed) < len(small):
+        kinds = sorted({claim.volume for claim in small if claim not in fixed})
+        sizes = ", ".join(f"{kind} to {state.wanted_size(desired, kind)}" for kind in kinds)
+        return _record(world, f"volumes grow: {sizes}", "Request")
+    if fixed:
+        return state.fixed_class(world, desired, fixed)
+    failed = state.failed(world, desired)
+    if failed:
+        return Wait("ExpandFailed", state.failure(failed), seconds=30.0, stalled=True)
+    if state.growing(world, desired):
+        return _record(world, "volumes are growing", "Grow")
+    if state.to_remake(world, desired):
+        return _record(world, "claims of new bookies are to have the size that spec asks for", "Orphan")
+    return None
+
+
+def _resting(world: World) -> Wait | None:
+    """One that failed is tried again after a while, so that others have their turn."""
+    last = next((one for one in world.cluster.status.history if one.type is OperationType.EXPAND), None)
+    if last is None or last.outcome != "Failed":
+        return None
+    if world.now - operations.read_time(last.finished_at) >= RETRY_S:
+        return None
+    return Wait("ExpandFailed", last.message, seconds=30.0, stalled=True)
+
+
+def _record(world: World, why: str, step: str) -> Record:
+    return Record(operations.new(world, OperationType.EXPAND, step), why, Event("ExpansionBegun", why))
+
+
+def needs(operation: Operation, desired: Desired) -> Needs:
+    bookie = operation.saved.get(state.RESTARTING, "")
+    if operation.step != "Grow" or not bookie:
+        return Needs()
+    return Needs(safety=frozenset({frozenset({desired.bookie_id(bookie)})}))
+
+
+def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
+    return take(_STEPS, Run(world, desired, operation))
+
+
+_STEPS: Final = {
+    "Request": steps.request,
+    "Grow": steps.grow,
+    "Orphan": steps.orphan,
+    "Recreate": steps.recreate,
+    "Adopt": steps.adopt,
+}

@@ -1,0 +1,115 @@
+"""Which bookies a rollout has to restart, in which order, and what its steps save.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from bookie_operator.crds import names
+from bookie_operator.planner import gates, view
+from bookie_operator.planner.desired import Desired, DesiredStatefulSet
+from bookie_operator.planner.run import Run
+from bookie_operator.world.model import PodFault, PodView, StatefulSetView, World
+
+RESTART: Final = "restart"
+"""Pods that a task wants to be restarted, with the UIDs that they had."""
+STOPPING: Final = "stopping"
+"""Pods that are restarted now, with the UIDs that they had."""
+RESTARTED: Final = "restarted"
+"""How many were restarted and worked."""
+AUDITED: Final = "audited"
+"""Set while nothing was restarted since the last audit."""
+READ_ONLY: Final = "readOnly"
+"""Pods among `stopping` that took no new data before."""
+DELAY: Final = "recoveryDelay"
+"""Seconds, as they were before the rollout."""
+RAISED: Final = "raisedDelay"
+
+_BROKEN: Final = frozenset(set(PodFault) - {PodFault.NONE})
+
+
+def written(uids: Mapping[str, str]) -> str:
+    return ",".join(f"{name}={uid}" for name, uid in uids.items())
+
+
+def read(text: str) -> dict[str, str]:
+    """In the order in which they were written."""
+    pairs = (pair.partition("=") for pair in text.split(",") if pair)
+    return {name: uid for name, _, uid in pairs}
+
+
+def wanted_set(desired: Desired, name: str) -> DesiredStatefulSet | None:
+    return next((one for one in desired.stateful_sets if one.name == name), None)
+
+
+def unstaged(world: World, desired: Desired) -> list[StatefulSetView]:
+    """StatefulSets that have another template than is desired."""
+    return [
+        one
+        for one in world.stateful_sets
+        if (wanted := wanted_set(desired, one.name)) is not None and one.template_hash != wanted.template_hash
+    ]
+
+
+def outdated(world: World, desired: Desired, restart: Mapping[str, str] | None = None) -> list[PodView]:
+    """Pods of another template than is desired, and those that are to be restarted; in the order of `ordered`."""
+    expected, asked = frozenset(view.expected_pods(world)), restart or {}
+    found = []
+    for pod in world.pods:
+        wanted = wanted_set(desired, pod.stateful_set)
+        if wanted is None or pod.name not in expected:
+            continue
+        if pod.template_hash != wanted.template_hash or asked.get(pod.name) == pod.uid:
+            found.append(pod)
+    return ordered(world, desired, found)
+
+
+def ordered(world: World, desired: Desired, pods: Iterable[PodView]) -> list[PodView]:
+    """Those that are down; then the highest ordinal, the canary, with the rest of its zone; then zone by zone."""
+    found = sorted(pods, key=lambda one: (-one.ordinal, one.zone, one.name))
+    if not found:
+        return []
+    first_zone = found[0].zone
+    return sorted(
+        found,
+        key=lambda one: (not down(world, desired, one), one.zone != first_zone, one.zone, -one.ordinal, one.name),
+    )
+
+
+def down(world: World, desired: Desired, pod: PodView) -> bool:
+    """It serves nobody, for sure: to delete it takes nothing away."""
+    if pod.ready:
+        return False
+    if world.facts is None:
+        return pod.fault in _BROKEN
+    return not gates.is_registered(world, desired, pod.name)
+
+
+def skips(world: World, operation_id: str) -> bool:
+    """A person vouches for this one operation that missing copies do not matter."""
+    return world.cluster.annotations.get(names.SKIP_REPLICATION_CHECK) == operation_id
+
+
+def checks_copies(world: World, operation_id: str) -> bool:
+    return world.cluster.spec.update.require_fully_replicated and not skips(world, operation_id)
+
+
+def how_to_skip(obstacle: gates.Obstacle, operation_id: str) -> gates.Obstacle:
+    """With the words that let it go on all the same."""
+    hint = f"; to go on all the same annotate the BookieCluster with {names.SKIP_REPLICATION_CHECK}={operation_id}"
+    return gates.Obstacle(obstacle.reason, f"{obstacle.message}{hint}", obstacle.needs_person)
+
+
+def stopping(run: Run) -> dict[str, str]:
+    return read(run.saved(STOPPING))
+
+
+def restarted(run: Run) -> int:
+    return int(run.saved(RESTARTED) or "0")
+
+
+def patience(run: Run) -> float:
+    return run.world.cluster.spec.update.progress_deadline_seconds

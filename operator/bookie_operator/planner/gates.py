@@ -1,0 +1,286 @@
+"""The questions that flows ask before a bookie is stopped, taken out or started anew.
+
+Invariants
+- A gate that cannot tell does not open: unknown, unreachable and never asked are obstacles with a reason of their own.
+- Every obstacle says in one line what stands in the way and what to do about it.
+- Ordinals are compared as integers.
+
+Threads: pure functions, any thread.
+
+Source: reference operator, section 5.6; reference auto-recovery, section 13.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from bookie_operator.planner import view
+from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.quantity import readable
+from bookie_operator.world.model import SafetyFacts, StatefulSetView, World
+
+METADATA_UNREACHABLE: Final = "MetadataUnreachable"
+_LISTED: Final = 5
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why not: a condition's reason, and one line for people."""
+
+    reason: str
+    message: str
+    needs_person: bool = False
+    """It does not go away by itself."""
+
+
+def first(*answers: Obstacle | None) -> Obstacle | None:
+    """The first thing that stands in the way; None: nothing does."""
+    return next((one for one in answers if one is not None), None)
+
+
+def told(world: World) -> Obstacle | None:
+    """Somebody told what the metadata service says."""
+    if world.facts is not None:
+        return None
+    why = f": {world.facts_error}" if world.facts_error else ""
+    return Obstacle(METADATA_UNREACHABLE, f"no bookie and no auto-recovery pod can tell the state of the cluster{why}")
+
+
+# --- bookies ----------------------------------------------------------------------------------------------------------
+
+
+def others_serve(world: World, desired: Desired, but: Collection[str], *, writable: bool = True) -> Obstacle | None:
+    """Every other bookie is ready and registered; `writable`: takes new data too. `but`: pod names."""
+    missing = told(world)
+    if missing is not None:
+        return missing
+    for name in view.expected_pods(world):
+        if name not in but and (why := _why_not_serving(world, desired, name, writable)):
+            return Obstacle("BookieUnavailable", f"waits until every other bookie serves: {name} {why}")
+    return None
+
+
+def _why_not_serving(world: World, desired: Desired, name: str, writable: bool) -> str:
+    pod, facts = view.pod(world, name), world.facts
+    if pod is None:
+        return "has no pod"
+    if pod.deleting:
+        return "is being stopped"
+    if not pod.ready:
+        return f"is not ready: {pod.fault_message}" if pod.fault_message else "is not ready"
+    bookie_id = desired.bookie_id(name)
+    if facts is None or bookie_id not in facts.registered:
+        return "is not registered in the metadata service"
+    if writable and bookie_id not in facts.writable:
+        bookie = world.bookies.get(name)
+        return f"is read-only{f' ({bookie.used_percent:.0f}% of a disk is used)' if bookie is not None else ''}"
+    return ""
+
+
+def is_writable(world: World, desired: Desired, name: str) -> bool:
+    return world.facts is not None and desired.bookie_id(name) in world.facts.writable
+
+
+def is_registered(world: World, desired: Desired, name: str) -> bool:
+    """False if nobody could tell: ask `told` first."""
+    return world.facts is not None and desired.bookie_id(name) in world.facts.registered
+
+
+def writable_without(world: World, desired: Desired, but: Collection[str]) -> int:
+    """Writable bookies beside these."""
+    if world.facts is None:
+        return 0
+    return len(world.facts.writable - {desired.bookie_id(name) for name in but})
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+def copies_can_be_made(world: World) -> Obstacle | None:
+    """Auto-recovery is enabled and has an auditor: nothing is proven without."""
+    facts = world.facts
+    if facts is None:
+        return told(world)
+    if not facts.autorecovery_enabled:
+        return Obstacle(
+            "AutoRecoveryDisabled",
+            "auto-recovery is disabled in the metadata service: enable it with `bookie cluster autorecovery enable`",
+            needs_person=True,
+        )
+    if facts.auditor is None:
+        remedy = (
+            "see why no pod of the auto-recovery runs"
+            if world.cluster.spec.autorecovery.enabled
+            else "set spec.autorecovery.enabled, or run `bookie autorecovery`"
+        )
+        return Obstacle("NoAuditor", f"no auditor is elected, so nobody looks for missing copies: {remedy}", True)
+    return None
+
+
+def replicated(world: World) -> Obstacle | None:
+    """No ledger is known to lack a copy, and there is somebody who would know."""
+    obstacle = copies_can_be_made(world)
+    if obstacle is not None:
+        return obstacle
+    assert world.facts is not None
+    count = world.facts.under_replicated
+    if count:
+        noun = "ledger is" if count == 1 else "ledgers are"
+        return Obstacle(
+            "WaitingForReplication",
+            f"{count} {noun} under-replicated: auto-recovery makes the copies;"
+            " `bookie cluster list-under-replicated` shows which",
+        )
+    return None
+
+
+def audited_after(world: World, moment: float) -> bool:
+    """A complete audit of the bookies began after this (seconds since 1970)."""
+    return world.facts is not None and view.audited(world.facts, moment)
+
+
+# --- what stopping would do -------------------------------------------------------------------------------------------
+
+
+def stoppable(world: World, bookie_ids: frozenset[str]) -> Obstacle | None:
+    """For a while: no ledger falls below its ack quorum.
+
+    Where `spec.durability` has an ack quorum as large as the write quorum every stop is below it: then it is enough
+    that a copy stays, and with a write quorum of one nothing can be asked for.
+    """
+    safety = world.safety.get(bookie_ids)
+    who = ", ".join(sorted(bookie_ids))
+    if safety is None:
+        return Obstacle("SafetyUnknown", f"nobody could tell yet which ledgers need {who} at this moment")
+    durability = world.cluster.spec.durability
+    spare_copies = durability.write_quorum > durability.ack_quorum
+    if safety.unknown:
+        return Obstacle("SafetyUnknown", f"of {safety.unknown} ledgers nobody can tell what they need{_shown(safety)}")
+    if safety.without_copy and durability.write_quorum > 1:
+        return Obstacle(
+            "LastCopy", f"{safety.without_copy} ledgers could not be read without {who}{_shown(safety)}", True
+        )
+    if safety.below_ack_quorum and spare_copies:
+        return Obstacle(
+            "BelowAckQuorum",
+            f"{safety.below_ack_quorum} ledgers would have fewer copies than their ack quorum without {who}"
+            f"{_shown(safety)}",
+            needs_person=True,
+        )
+    return None
+
+
+def _shown(safety: SafetyFacts) -> str:
+    if not safety.examples:
+        return ""
+    more = "; ..." if len(safety.examples) > _LISTED else ""
+    return f" ({'; '.join(safety.examples[:_LISTED])}{more})"
+
+
+# --- taking out -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Victim:
+    """The bookie that goes next."""
+
+    stateful_set: StatefulSetView
+    ordinal: int
+
+    @property
+    def name(self) -> str:
+        return view.pod_name(self.stateful_set.name, self.ordinal)
+
+    @property
+    def zone(self) -> str:
+        return self.stateful_set.zone
+
+
+def surplus(world: World, desired: Desired) -> dict[str, int]:
+    """By StatefulSet, how many bookies it has too many; one that is not wanted any more has all of them too many."""
+    if not desired.stateful_sets:
+        return {}
+    wanted = {one.name: one.replicas for one in desired.stateful_sets}
+    return {
+        one.name: one.replicas - wanted.get(one.name, 0)
+        for one in world.stateful_sets
+        if one.replicas > wanted.get(one.name, 0)
+    }
+
+
+def next_victim(world: World, desired: Desired) -> Victim | None:
+    """The highest ordinal of the most-filled zone that has bookies to spare; None: there is no surplus."""
+    spare = surplus(world, desired)
+    candidates = [one for one in world.stateful_sets if one.name in spare and not one.deleting]
+    if not candidates:
+        return None
+    fullest = min(candidates, key=lambda one: (-one.replicas, one.name))
+    return Victim(fullest, fullest.replicas - 1)
+
+
+def enough_without(world: World, victim: Victim) -> Obstacle | None:
+    """Ensembles can be made, and copies spread over zones, without one bookie of this zone."""
+    spec = world.cluster.spec
+    left = sum(one.replicas for one in world.stateful_sets) - 1
+    if left < spec.durability.ensemble_size:
+        return Obstacle(
+            "DecommissionBlocked",
+            f"without {victim.name} there would be {left} bookies, and durability.ensembleSize is"
+            f" {spec.durability.ensemble_size}: raise spec.replicas again",
+            needs_person=True,
+        )
+    zones = Counter({one.zone: one.replicas for one in world.stateful_sets if one.zone})
+    if not zones:
+        return None
+    zones[victim.zone] -= 1
+    filled = sum(count > 0 for count in zones.values())
+    if filled < spec.placement.min_zones_per_write_quorum:
+        return Obstacle(
+            "DecommissionBlocked",
+            f"without {victim.name} bookies would be left in {filled} zones, and"
+            f" placement.minZonesPerWriteQuorum is {spec.placement.min_zones_per_write_quorum}",
+            needs_person=True,
+        )
+    return None
+
+
+def room_for(world: World, victim: str) -> Obstacle | None:
+    """What it stores fits on the others, with headroom."""
+    stored = world.bookies.get(victim)
+    if stored is None:
+        return Obstacle("DecommissionBlocked", f"{victim} does not tell how much it stores: is its admin API up?", True)
+    headroom = world.cluster.spec.decommission.headroom_percent
+    free = 0
+    for name in view.expected_pods(world):
+        other = world.bookies.get(name)
+        if name != victim and other is not None and not other.read_only:
+            free += other.free_bytes
+    usable = free * (100 - headroom) // 100
+    if stored.used_bytes > usable:
+        return Obstacle(
+            "NotEnoughSpace",
+            f"{victim} stores {readable(stored.used_bytes)}, and the other bookies have room for {readable(usable)}"
+            f" ({readable(free)} free, of which decommission.headroomPercent={headroom} is left alone):"
+            " grow spec.storage.ledger.size, or delete ledgers",
+            needs_person=True,
+        )
+    return None
+
+
+def spare_for(world: World, desired: Desired, lost: str) -> Obstacle | None:
+    """Copies of what a lost bookie held have somewhere to go: a bookie that their ensembles do not name yet."""
+    missing = told(world)
+    if missing is not None:
+        return missing
+    others, size = writable_without(world, desired, {lost}), world.cluster.spec.durability.ensemble_size
+    if others >= size:
+        return None
+    return Obstacle(
+        "NoSpareBookie",
+        f"{others} bookies beside {lost} are writable, and an ensemble takes {size}, so its copies have nowhere to go:"
+        " raise spec.replicas by one",
+        needs_person=True,
+    )

@@ -1,0 +1,69 @@
+"""What a proof says, and the claims that may go once it holds.
+
+Threads: values and pure functions, any thread.
+
+Source: reference operator, section 5.6, invariant I1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from bookie_operator.crds.cluster_status import Operation
+from bookie_operator.planner import draining, view
+from bookie_operator.planner.run import Run
+from bookie_operator.world.model import ClaimView, Proof, World
+
+_CLAIMS: Final = "claims"
+
+
+def disproof(proof: Proof) -> str | None:
+    """Who needs the bookie still; None: nobody."""
+    if proof.ledgers:
+        return f"{proof.ledgers} ledgers name it"
+    if proof.marks:
+        return f"{proof.marks} under-replicated ledgers name it"
+    return None
+
+
+def unproven(run: Run, proof: Proof, *, registered: bool = False) -> str | None:
+    """What is missing before its cookie and claims may go; None: nothing. `registered`: it may still serve."""
+    if (named := disproof(proof)) is not None:
+        return f"{named}, so nothing of {run.bookie} is deleted"
+    if proof.registered and not registered:
+        return f"{run.bookie} is registered, though it was stopped: find what runs under its id {run.bookie_id}"
+    instance_id = view.instance_id(run.world)
+    if not instance_id or proof.instance_id != instance_id:
+        return f"the metadata service is of cluster {proof.instance_id}, not of {instance_id or 'a known one'}"
+    if proof.auditor is None:
+        return "no auditor is elected, so nobody looks for missing copies"
+    judged = replace(proof, registered=False) if registered else proof
+    if not judged.holds(instance_id=instance_id, drained_since=run.saved_time(draining.SINCE)):
+        return f"waits for an audit that is newer than the drain of {run.bookie}"
+    return None
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Names and UIDs of the claims that a bookie had when its operation began: only these are ever deleted."""
+
+    uids: Mapping[str, str]
+    """By name."""
+
+    @classmethod
+    def of(cls, world: World, bookie: str) -> Claims:
+        return cls({one.name: one.uid for one in view.claims_of(world, bookie)})
+
+    @classmethod
+    def read(cls, operation: Operation) -> Claims:
+        pairs = (pair.partition("=") for pair in operation.saved.get(_CLAIMS, "").split(",") if pair)
+        return cls({name: uid for name, _, uid in pairs})
+
+    def saved(self) -> dict[str, str]:
+        return {_CLAIMS: ",".join(f"{name}={uid}" for name, uid in sorted(self.uids.items()))}
+
+    def left(self, world: World) -> list[ClaimView]:
+        """Those that are still there."""
+        return [one for one in view.claims(world) if self.uids.get(one.name) == one.uid]
