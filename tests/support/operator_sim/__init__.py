@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from tests.support.operator_sim.bookkeeper import SimBookKeeper
+from tests.support.operator_sim.crashes import at_rest_after, killed_everywhere, resting
 from tests.support.operator_sim.kubernetes import Conflict, SimKubernetes
 from tests.support.operator_sim.simulation import NeverAtRest, Pass, Simulation
 from tests.support.operator_sim.specs import NAME, NAMESPACE, desired_of, spec
@@ -25,6 +26,9 @@ __all__ = [
     "SimBookKeeper",
     "SimKubernetes",
     "Simulation",
+    "at_rest_after",
     "desired_of",
+    "killed_everywhere",
+    "resting",
     "spec",
 ]

@@ -171,8 +171,8 @@ class SimBookKeeper:
         if not self.auditor_up:
             raise Refused("no auditor is elected")
         self.audit_lost_now = True
-        if self.audit_ends is None or self.audit_ends - AUDIT_SECONDS < self.now:
-            self.audit_ends = self.now + AUDIT_SECONDS
+        if self.audit_ends is None or self.audit_ends - AUDIT_SECONDS <= self.now:
+            self.audit_ends = self.now + 0.5 + AUDIT_SECONDS
 
     def begin_drain(self, bookie_id: str, stopped: bool, accepted: tuple[int, ...]) -> None:
         if stopped and bookie_id in self.running:

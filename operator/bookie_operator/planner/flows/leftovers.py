@@ -10,11 +10,14 @@ Threads: pure functions, any thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from bookie_operator.planner import view
 from bookie_operator.planner.decision import Act, DeleteClaim, DeleteCookie, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import ClaimView, Proof, World
+
+AUDIT_PENDING: Final = "AuditPending"
 
 
 def dirty(world: World, desired: Desired, pods: Sequence[str]) -> list[str]:
@@ -84,7 +87,7 @@ def clear(world: World, desired: Desired, pod: str, since: float) -> Act | Wait:
     bookie_id = desired.bookie_id(pod)
     proof: Proof | None = world.proofs.get(bookie_id)
     if proof is None or not proof.holds(instance_id=world.cluster.status.instance_id, drained_since=since):
-        return Wait("AuditPending", f"waits for an audit, to prove that no ledger needs what is left of {bookie_id}")
+        return Wait(AUDIT_PENDING, f"waits for an audit, to prove that no ledger needs what is left of {bookie_id}")
     left = view.claims_of(world, pod)
     for claim in left:
         if not claim.deleting:

@@ -43,6 +43,7 @@ _FROM: Final = "from"
 _TO: Final = "to"
 _ASKED: Final = "auditAskedAt"
 _UP: Final = "writable"
+_ASK_AGAIN_SECONDS: Final = 600.0
 
 
 def begin(world: World, desired: Desired) -> Decision | None:
@@ -130,6 +131,8 @@ def _clean(world: World, desired: Desired, operation: Operation) -> Decision:
     cleared = refused or leftovers.clear(world, desired, left[0], since)
     if isinstance(cleared, Act):
         return cleared
+    if cleared.reason == leftovers.AUDIT_PENDING and operations.overdue(world, operation, _ASK_AGAIN_SECONDS):
+        return Record(operations.stepped(world, operation, AUDIT), "the audit did not come: it is asked for again")
     late = operations.overdue(world, operation, world.cluster.spec.decommission.stall_seconds)
     return operations.wait(operation, cleared.reason, cleared.message, seconds=cleared.seconds, stalled=late)
 

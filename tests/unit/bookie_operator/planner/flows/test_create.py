@@ -1,0 +1,132 @@
+"""A cluster comes to be, and a StatefulSet that vanished is made again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bookie_operator.crds.cluster_status import BookieClusterStatus, Operation, OperationType
+from bookie_operator.planner.decision import Act, ApplyObjects, CreateStatefulSet, DeleteObject, RecordState, Wait
+from bookie_operator.planner.flows import create
+from bookie_operator.planner.plan import plan
+from bookie_operator.world.model import ClaimView, ClusterFacts, PodView
+from tests.support.operator_sim import Simulation, killed_everywhere, resting, spec
+
+
+def end(sim: Simulation) -> object:
+    return sorted(sim.kubernetes.pods), sim.bookkeeper.writable, sorted(sim.kubernetes.objects), sim.status.instance_id
+
+
+def claim(bookie: str, volume: str = "ledger", **fields: object) -> ClaimView:
+    name = f"{volume}-0-{bookie}"
+    ordinal = int(bookie.rpartition("-")[2])
+    return replace(ClaimView(name, f"uid-{name}", bookie, ordinal, volume, "1Gi", "1Gi"), **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("zones", [[], [{"name": "a"}, {"name": "b"}]])
+def test_it_is_created_whoever_dies(zones: list[dict[str, str]]) -> None:
+    assert killed_everywhere(Simulation(spec(placement={"zones": zones})), lambda _: None, end) > 20
+
+
+def test_metadata_come_before_bookies_and_auto_recovery_after_them() -> None:
+    sim = resting()
+    sim = Simulation(sim.spec)
+    sim.run_until_rest()
+    actions = [one.plan.decision.action for one in sim.passes if isinstance(one.plan.decision, Act)]
+    kinds = [key for one in actions if isinstance(one, ApplyObjects) for key in one.keys]
+    assert kinds.index("Job/c-metadata-init") < kinds.index("Secret/c-identity")
+    made = next(number for number, one in enumerate(actions) if isinstance(one, CreateStatefulSet))
+    assert ApplyObjects(("Job/c-metadata-init",)) in actions[:made]
+    assert ApplyObjects(("Deployment/c-autorecovery",)) in actions[made:]
+
+
+@pytest.mark.parametrize("instance_id", ["", "instance-0"])
+def test_volumes_of_another_cluster_stop_everything(instance_id: str) -> None:
+    sim = Simulation(spec())
+    world = replace(sim.world(), claims=(claim("c-bookie-0", instance_id=instance_id),))
+    decision = plan(world, sim.desired()).decision
+    assert isinstance(decision, Wait)
+    assert (decision.reason, decision.stalled) == ("AdoptRequired", True)
+    assert "ledger-0-c-bookie-0" in decision.message
+    assert "bootstrap.mode Adopt" in decision.message
+
+
+def test_a_metadata_job_that_fails_is_told_and_tried_again_after_a_while() -> None:
+    sim = Simulation(spec())
+    sim.run_pass()
+    failed = replace(
+        sim.world(),
+        metadata_job="Failed",
+        metadata_job_message="zk: connection refused",
+        metadata_job_finished_at=sim.now,
+        object_uids={**sim.world().object_uids, "Job/c-metadata-init": "uid-job"},
+    )
+    told = plan(failed, sim.desired()).decision
+    assert isinstance(told, Wait)
+    assert told.stalled
+    assert "zk: connection refused" in told.message
+    later = plan(replace(failed, now=sim.now + create.JOB_RETRY_SECONDS), sim.desired()).decision
+    assert isinstance(later, Act)
+    assert later.action == DeleteObject("Job/c-metadata-init", "uid-job")
+
+
+def test_the_instance_id_of_a_bookie_counts_when_the_job_is_gone() -> None:
+    sim = resting()
+    unknown = sim.view().status.model_copy(update={"instance_id": ""})
+    world = replace(sim.world(), cluster=replace(sim.view(), status=unknown), metadata_job="", metadata_instance_id="")
+    assert create.metadata(world, sim.desired()) == Act(
+        RecordState(instance_id="instance-1"), "the cluster's instance id is instance-1"
+    )
+
+
+def test_a_statefulset_that_vanished_takes_its_bookies_over() -> None:
+    sim = resting()
+    uids = {name: pod.uid for name, pod in sim.kubernetes.pods.items()}
+    del sim.kubernetes.sets["c-bookie"]
+    sim.run_until_rest()
+    assert {name: pod.uid for name, pod in sim.kubernetes.pods.items()} == uids
+    assert any("missing" in one.plan.decision.reason for one in sim.passes if isinstance(one.plan.decision, Act))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "planned", "pods", "claims", "wanted"),
+    [
+        pytest.param({}, {}, (), (), 0, id="nothing of it lives"),
+        pytest.param({}, {}, (0, 11, 2), (), 12, id="ordinals are integers"),
+        pytest.param({}, {}, (), (0, 1, 9), 10, id="claims stand for bookies"),
+        pytest.param({"c-bookie": 4}, {}, (0, 1, 2), (0, 1, 2), 4, id="one that lost everything is still one"),
+        pytest.param({"c-bookie": 4}, {"replicas/c-bookie": "3"}, (0, 1, 2), (0, 1, 2, 3), 3, id="one was taken out"),
+        pytest.param({"c-bookie": 3}, {}, (0, 1, 2, 5), (), 6, id="more pods than recorded"),
+    ],
+)
+def test_replicas_of_a_missing_statefulset(
+    recorded: dict[str, int], planned: dict[str, str], pods: tuple[int, ...], claims: tuple[int, ...], wanted: int
+) -> None:
+    sim = Simulation(spec())
+    operation = Operation(id="Decommission-1", type=OperationType.DECOMMISSION, step="x", saved=planned)
+    status = BookieClusterStatus(recorded_replicas=recorded, operation=operation if planned else None)
+    world = replace(
+        sim.world(),
+        cluster=replace(sim.view(), status=status),
+        pods=tuple(PodView(f"c-bookie-{n}", f"u{n}", "c-bookie", n) for n in pods),
+        claims=tuple(claim(f"c-bookie-{n}") for n in claims),
+    )
+    assert create.live_replicas(world, "c-bookie") == wanted
+
+
+def test_a_new_zone_starts_empty_when_cookies_of_its_bookies_are_left() -> None:
+    sim = resting()
+    sim.change(placement={"zones": [{"name": "a"}, {"name": "b"}]})
+    desired = sim.desired()
+    facts = sim.bookkeeper.facts()
+    assert isinstance(facts, ClusterFacts)
+    left = replace(facts, cookies=facts.cookies | {desired.bookie_id("c-bookie-a-1")})
+    clean, dirty = (
+        create.stateful_sets(sim.world(), desired),
+        create.stateful_sets(replace(sim.world(), facts=left), desired),
+    )
+    assert isinstance(clean, Act)
+    assert isinstance(dirty, Act)
+    assert clean.action == CreateStatefulSet("c-bookie-a", 2)
+    assert dirty.action == CreateStatefulSet("c-bookie-a", 0)
