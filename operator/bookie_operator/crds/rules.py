@@ -25,10 +25,8 @@ from bookie_operator.crds.config_keys import RESERVED
 from bookie_operator.crds.rule import Rule
 
 MAX_NAME: Final = 40
-MAX_NAME_AND_ZONE: Final = 44
-"""`NAME-bookie-ZONE-HASH` is a label of pods: at most 63 characters."""
 VERSION_PATTERN: Final = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$"
-ZONE_PATTERN: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+ZONE_PATTERN: Final = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 INTERVAL_PATTERN: Final = "^[0-9]{1,9}(ms|s|m|h)$"
 URI_PATTERN: Final = r"^zk(\\+[a-z]+)?://[^/\\s]+$"
@@ -97,13 +95,6 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "",
-        "size(self.spec.placement.zones) < 2 || "
-        f"self.spec.placement.zones.all(z, size(self.metadata.name) + size(z.name) <= {MAX_NAME_AND_ZONE})",
-        f"spec.placement.zones: name of the cluster and name of a zone together have at most {MAX_NAME_AND_ZONE} "
-        "characters; choose a shorter name for the cluster",
-    ),
-    Rule(
-        "",
         f"!({_EXISTS}) || self.spec.metadataService == oldSelf.spec.metadataService",
         "cannot be changed once the cluster exists: its ledgers are listed there; put it back, or make a new cluster",
         field="spec.metadataService",
@@ -166,8 +157,8 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "spec.placement.zones[]",
         f"self.name.matches('{ZONE_PATTERN}')",
-        "must hold lower-case letters, digits and dashes only, because StatefulSets are named after it; label the "
-        "nodes so, and name the label in placement.zoneTopologyKey",
+        "must be a value that a label of nodes can have: letters, digits, dashes, underscores and dots, with a letter "
+        "or digit at both ends",
         field="name",
     ),
     Rule(
