@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import garbage, registry, scale_up
+from bookie_operator.planner.flows import garbage, registry, repair, scale_up
 from bookie_operator.world.model import World
 
 T = TypeVar("T")
@@ -25,7 +25,9 @@ def needs(world: World, desired: Desired) -> Needs:
     operation = world.cluster.status.operation
     if operation is not None:
         return registry.FLOWS[operation.type].needs(operation, desired)
-    return together(scale_up.needs_to_begin(world, desired), garbage.needs(world, desired))
+    return together(
+        scale_up.needs_to_begin(world, desired), repair.needs_to_begin(world, desired), garbage.needs(world, desired)
+    )
 
 
 def together(*some: Needs) -> Needs:

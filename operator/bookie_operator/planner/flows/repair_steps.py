@@ -134,7 +134,7 @@ def start(run: Run) -> Decision:
         return run.act(
             DeletePod(found.name, found.uid), f"{run.bookie} may start now: it need not wait to be restarted"
         )
-    why = remedy(found) if found is not None and found.fault else ""
+    why = remedy(found) if found is not None and found.fault and found.fault is not PodFault.COOKIE else ""
     deadline = run.world.cluster.spec.update.progress_deadline_seconds
     return run.wait_at_most(
         deadline, "StartingBookie", f"waits until the new {run.bookie} takes new data{f': {why}' if why else ''}"

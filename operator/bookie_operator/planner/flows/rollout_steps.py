@@ -93,7 +93,7 @@ def stop(run: Run) -> Decision:
         if (pod := view.pod(run.world, name)) is not None and pod.uid == uid and not pod.deleting
     ]
     if not left:
-        return run.go("Await", f"{', '.join(chosen)} are stopped")
+        return run.go("Await", f"stopped: {', '.join(chosen)}")
     pod, wanted = left[0], state.outdated(run.world, run.desired, state.read(run.saved(RESTART)))
     if pod not in wanted:
         return run.forget(STOPPING).go("Choose", f"{pod.name} has the desired template already")
@@ -138,7 +138,7 @@ def await_(run: Run) -> Decision:
         if waiting is not None:
             return waiting
     count = str(state.restarted(run) + len(chosen))
-    message = f"{', '.join(chosen)} work with the new template"
+    message = f"ready, with the new template: {', '.join(chosen)}"
     return run.forget(STOPPING, READ_ONLY, AUDITED, *auditing.KEYS).go("Choose", message, saved={RESTARTED: count})
 
 
