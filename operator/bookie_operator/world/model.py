@@ -94,6 +94,8 @@ class PodView:
     created_at: float = 0.0
     """Seconds since 1970."""
     ready_since: float | None = None
+    unready_since: float | None = None
+    """None: it is ready, or nobody says since when it is not."""
     owner_uid: str = ""
     """UID of its StatefulSet; empty: it is an orphan."""
     restarts: int = 0
@@ -177,6 +179,8 @@ class ClusterFacts:
     autorecovery_enabled: bool
     lost_bookie_recovery_delay: int
     """Seconds."""
+    unrecoverable: int | None = None
+    """Ledgers with an entry of which no bookie has a copy, by the last complete check of replicas; None: not known."""
 
     @property
     def registered(self) -> frozenset[str]:
@@ -247,6 +251,8 @@ class SafetyFacts:
     examples: tuple[str, ...] = ()
     unrecoverable_hash: str = ""
     """Of the sorted ids of ledgers without a copy: what a person accepts the loss of."""
+    unrecoverable: tuple[int, ...] = ()
+    """These ids; empty where not all of them are known."""
 
     @property
     def safe(self) -> bool:
