@@ -31,14 +31,20 @@ from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import (
     adopt,
     create,
+    decommission,
     delete,
     disruption,
+    expand,
     garbage,
     registry,
+    repair,
     replicas,
+    rollout,
     scale_up,
     settings,
     support,
+    tasks,
+    unstick,
 )
 from bookie_operator.world.model import World
 
@@ -55,7 +61,13 @@ FIRST: Final[tuple[Rule, ...]] = (
 """Before anything else, also while an operation runs; whichever answers ends the pass, also with `Wait`."""
 
 CHANGES: Final[tuple[Rule, ...]] = (
+    expand.begin,
+    unstick.begin,
     scale_up.begin,
+    repair.begin,
+    rollout.begin,
+    decommission.begin,
+    tasks.begin,
     settings.begin,
     garbage.begin,
     support.autorecovery,
@@ -65,6 +77,7 @@ CHANGES: Final[tuple[Rule, ...]] = (
 work; a rollout goes between two bookies of a decommission."""
 
 BESIDE: Final[tuple[Rule, ...]] = (
+    lambda world, _: tasks.accept(world),
     support.missing_autorecovery,
     support.monitoring,
 )

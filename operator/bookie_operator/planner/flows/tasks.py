@@ -1,0 +1,160 @@
+"""`BookieTask`: one-off work that somebody asks for, done by the flows that do such work anyway.
+
+Invariants
+- A task goes from nothing to `Running` to `Done` or `Failed`, each written by a decision of its own.
+- What was done for it is told by the operations that bear its name in the history; tasks are short for that reason.
+- One task that has to wait does not hold up the others.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_operator.crds.cluster_status import FinishedOperation, Operation, OperationType
+from bookie_operator.planner import operations, view
+from bookie_operator.planner.decision import Act, Decision, Finish, Needs, Record, TriggerAudit, UpdateTask, Wait
+from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.flows import decommission, repair, rollout
+from bookie_operator.world.model import TaskType, TaskView, World
+
+MOST_BOOKIES: Final = 5
+"""Of a task that rebuilds or takes out bookies: the history has to bear what became of each."""
+
+TRIGGER: Final = "Trigger"
+AWAIT: Final = "Await"
+
+_LOSSY: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE})
+
+
+def begin(world: World, desired: Desired) -> Decision | None:
+    """The oldest task that can go on; None: there is none."""
+    waiting: Wait | None = None
+    for task in world.tasks:
+        found = _begin(world, desired, task)
+        if found is not None and not isinstance(found, Wait):
+            return found
+        waiting = waiting or found
+    return waiting
+
+
+def accept(world: World) -> Act | None:
+    """While an operation runs: accepted losses are taken note of at once, as the operation may wait for them."""
+    for task in world.tasks:
+        if task.type is TaskType.ACCEPT_LOSS and not task.phase:
+            return _running(task)
+    return None
+
+
+def _begin(world: World, desired: Desired, task: TaskView) -> Decision | None:
+    if not task.phase:
+        refused = _refused(world, task)
+        return _ended(task, "Failed", refused) if refused else _running(task)
+    match task.type:
+        case TaskType.RESTART:
+            return _restart(world, desired, task)
+        case TaskType.REPLACE | TaskType.DECOMMISSION:
+            return _one_by_one(world, desired, task)
+        case TaskType.AUDIT:
+            return _audit(world, task)
+        case TaskType.ACCEPT_LOSS:
+            return _accepted(world, task)
+
+
+def _refused(world: World, task: TaskView) -> str:
+    if task.type is TaskType.ACCEPT_LOSS:
+        return "" if task.ledgers else "it names no ledgers: tell the ids whose loss is accepted in spec.ledgers"
+    known = {*view.expected_pods(world), *(one.name for one in world.pods)}
+    strangers = [name for name in task.bookies if name not in known]
+    if strangers:
+        return f"there is no bookie {', '.join(strangers[:3])}: name pods as `kubectl get pods` shows them"
+    if task.type in (TaskType.REPLACE, TaskType.DECOMMISSION):
+        if not task.bookies:
+            return "it names no bookies: tell their pods in spec.bookies"
+        if len(task.bookies) > MOST_BOOKIES:
+            return f"it names {len(task.bookies)} bookies, and at most {MOST_BOOKIES} go in one task: make several"
+    return ""
+
+
+def _running(task: TaskView) -> Act:
+    return Act(UpdateTask(task.name, task.uid, "Running"), f"task {task.name} ({task.type}) begins")
+
+
+def _ended(task: TaskView, phase: str, message: str) -> Act:
+    return Act(UpdateTask(task.name, task.uid, phase, message), f"task {task.name} ends: {message}")
+
+
+def _done_for(world: World, task: TaskView) -> list[FinishedOperation]:
+    """Its operations that are over, the oldest first."""
+    over = [one for one in reversed(world.cluster.status.history) if one.task == task.name]
+    return [one for one in over if operations.read_time(one.started_at) >= task.created_at]
+
+
+def _restart(world: World, desired: Desired, task: TaskView) -> Decision:
+    pods = task.bookies or tuple(view.expected_pods(world))
+    failed = [one for one in _done_for(world, task) if one.outcome != "Done"]
+    if failed:
+        return _ended(task, "Failed", failed[-1].message)
+    left = tuple(name for name in pods if not _restarted(world, name, task.created_at))
+    if not left:
+        return _ended(task, "Done", f"{len(pods)} bookies were restarted")
+    return rollout.restart(world, desired, left, task.name)
+
+
+def _restarted(world: World, name: str, since: float) -> bool:
+    found = view.pod(world, name)
+    return found is not None and found.created_at >= since and found.ready and not found.deleting
+
+
+def _one_by_one(world: World, desired: Desired, task: TaskView) -> Decision:
+    over = _done_for(world, task)
+    failed = [one for one in over if one.outcome != "Done"]
+    if failed:
+        return _ended(task, "Failed", f"{failed[-1].bookie}: {failed[-1].message}")
+    done = {one.bookie for one in over}
+    if task.type is TaskType.DECOMMISSION:
+        done |= set(task.bookies) - {*view.expected_pods(world), *(one.name for one in world.pods)}
+    left = [name for name in task.bookies if name not in done]
+    if not left:
+        return _ended(task, "Done", f"{', '.join(task.bookies)}: done")
+    if task.type is TaskType.REPLACE:
+        return repair.replace(world, desired, left[0], task.name)
+    return decommission.take_out(world, desired, left[0], task.name)
+
+
+def _accepted(world: World, task: TaskView) -> Decision | None:
+    """Until an operation that copies the rest of such ledgers is over."""
+    over = [one for one in world.cluster.status.history if one.type in _LOSSY and one.outcome == "Done"]
+    if any(operations.read_time(one.finished_at) >= task.created_at for one in over):
+        return _ended(task, "Done", f"the loss of {len(task.ledgers)} ledgers was accepted")
+    return None
+
+
+# --- audits -----------------------------------------------------------------------------------------------------------
+
+
+def _audit(world: World, task: TaskView) -> Decision:
+    over = _done_for(world, task)
+    if over:
+        return _ended(task, "Done" if over[-1].outcome == "Done" else "Failed", over[-1].message)
+    saved = {operations.TASK: task.name}
+    return Record(
+        operations.new(world, OperationType.AUDIT, TRIGGER, saved=saved), f"task {task.name} asks for an audit"
+    )
+
+
+def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
+    """Of an audit."""
+    if operation.step == TRIGGER:
+        return Act(TriggerAudit(), "an audit was asked for", operation=operations.stepped(world, operation, AWAIT))
+    began = operations.read_time(operation.started_at)
+    if world.facts is not None and view.audited(world.facts, began):
+        return Finish(operation, "Done", f"{world.facts.under_replicated} ledgers are under-replicated")
+    if operations.overdue(world, operation, world.cluster.spec.update.progress_deadline_seconds):
+        return Finish(operation, "Failed", "no audit ended in time: is an auditor elected, and does it run?")
+    return operations.wait(operation, "AuditPending", "waits for the auditor")
+
+
+def needs(operation: Operation, desired: Desired) -> Needs:
+    return Needs()
