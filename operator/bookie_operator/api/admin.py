@@ -107,12 +107,12 @@ class Admin:
         """
         return _read(answers.cluster_facts, await self._get(at, "/api/v1/cluster/state", timeout_s=_SLOW_S))
 
-    async def proof(self, at: Endpoint, bookie_id: str) -> Proof | None:
-        """A full listing, now."""
+    async def proof(self, at: Endpoint, bookie_id: str, accepted_losses: Sequence[int] = ()) -> Proof | None:
+        """A full listing, now; ledgers of `accepted_losses` do not count."""
 
         async def ask() -> Proof:
             path = "/api/v1/autorecovery/decommission/proof"
-            return answers.proof(await self._get(at, path, {"bookie_id": bookie_id}, _LISTING_S), bookie_id)
+            return answers.proof(await self._get(at, path, _about(bookie_id, accepted_losses), _LISTING_S), bookie_id)
 
         return await self._fact(at, "proof", ask)
 
@@ -151,7 +151,7 @@ class Admin:
         """Begin, or resume; its cookie is kept. The pod that is asked works on it."""
         body: dict[str, Any] = {"bookie_src": bookie_id, "delete_cookie": False}
         if accepted_losses:
-            body["accept_loss"] = ",".join(map(str, sorted(accepted_losses)))
+            body["accept_loss"] = _listed(accepted_losses)
         await self._put(at, "/api/v1/autorecovery/decommission", body, _SLOW_S)
 
     async def undo_drain(self, at: Endpoint, bookie_id: str) -> None:
@@ -164,9 +164,10 @@ class Admin:
     async def set_recovery_delay(self, at: Endpoint, seconds: int) -> None:
         await self._put(at, "/api/v1/autorecovery/lost_bookie_recovery_delay", {"delay_seconds": seconds})
 
-    async def delete_cookie(self, at: Endpoint, bookie_id: str) -> None:
+    async def delete_cookie(self, at: Endpoint, bookie_id: str, accepted_losses: Sequence[int] = ()) -> None:
         """The pod proves once more that no ledger needs the bookie. AdminAbsent: it has none."""
-        await self._call("DELETE", at, "/api/v1/bookie/cookie", {"bookie_id": bookie_id}, None, _LISTING_S)
+        about = _about(bookie_id, accepted_losses)
+        await self._call("DELETE", at, "/api/v1/bookie/cookie", about, None, _LISTING_S)
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
@@ -209,6 +210,14 @@ class Admin:
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise AdminUnreachable(f"{method} {path} of {at.pod}: {type(exc).__name__}: {exc}") from exc
         return _judged(f"{method} {path} of {at.pod}", status, content)
+
+
+def _listed(ledgers: Sequence[int]) -> str:
+    return ",".join(map(str, sorted(ledgers)))
+
+
+def _about(bookie_id: str, accepted_losses: Sequence[int]) -> dict[str, str]:
+    return {"bookie_id": bookie_id} | ({"accept_loss": _listed(accepted_losses)} if accepted_losses else {})
 
 
 async def _body(answer: aiohttp.ClientResponse) -> bytes:

@@ -113,6 +113,7 @@ def cluster_facts(body: Any) -> ClusterFacts:
         last_audit=_member(found, "lastAuditMs", _or_none(_seconds)),
         autorecovery_enabled=_member(found, "autorecoveryEnabled", flag),
         lost_bookie_recovery_delay=_member(found, "lostBookieRecoveryDelaySeconds", whole),
+        unrecoverable=_member(found, "unrecoverable", _or_none(whole)),
     )
 
 
@@ -198,6 +199,7 @@ def safety_facts(body: Any, bookies: frozenset[str]) -> SafetyFacts:
             for each in risky[:_SHOWN]
         ),
         unrecoverable_hash=_hash_of(gone) if gone and len(gone) == without_copy else "",
+        unrecoverable=tuple(gone) if len(gone) == without_copy else (),
     )
 
 

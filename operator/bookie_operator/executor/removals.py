@@ -14,6 +14,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import WhenDeleted
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited
 from bookie_operator.planner.decision import DeleteClaim, DeleteCookie, ExpandClaim, RetireClaim
+from bookie_operator.planner.draining import SINCE
 from bookie_operator.planner.operations import read_time
 from bookie_operator.world.model import Proof
 
@@ -41,7 +42,7 @@ async def delete_cookie(execution: Execution, action: DeleteCookie) -> None:
 
     async def ask(at: Endpoint) -> None:
         try:
-            await execution.admin.delete_cookie(at, action.bookie_id)
+            await execution.admin.delete_cookie(at, action.bookie_id, action.accepted_losses)
         except AdminAbsent:
             return
 
@@ -65,7 +66,7 @@ def _check(execution: Execution, proof: Proof | None, bookie_id: str, what: str)
             raise Prohibited(f"{what}: no proof, and the cluster is not being deleted with its data")
         return
     operation = cluster.status.operation
-    since = read_time(operation.started_at) if operation is not None and operation.started_at else 0.0
+    since = read_time(operation.saved[SINCE]) if operation is not None and SINCE in operation.saved else 0.0
     if proof.bookie_id != bookie_id or execution.world.proofs.get(bookie_id) != proof:
         raise Prohibited(f"{what}: the proof is not of this pass, or of another bookie")
     if not proof.holds(instance_id=cluster.status.instance_id, drained_since=since):

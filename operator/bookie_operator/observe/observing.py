@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from bookie_operator.api.admin import Admin, Endpoint
@@ -77,6 +77,8 @@ class Observed:
     """By pod name."""
     tellers: tuple[Endpoint, ...]
     """Who speaks for the cluster; who told the facts of the snapshot comes first."""
+    expired_tasks: tuple[tuple[str, str], ...] = ()
+    """Name and UID of the cluster's tasks that were to be deleted by now."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,6 @@ async def observe(
     sources: Sources,
     cluster: ClusterView,
     desired: Desired,
-    needs: Needs,
     *,
     identity: str,
     cleanup_job: str = "",
@@ -120,7 +121,6 @@ async def observe(
         pods_facts.bookie_facts(sources.admin, by_bookie),
         _pod_views(sources.kubernetes, cluster.namespace, bookies, now),
     )
-    told = await pods_facts.needed(sources.admin, teller, needs)
     owned = [*read.others, *read.stateful_sets, *read.deployments, *read.jobs]
     autorecovery = _named(read.deployments, desired.autorecovery)
     ready, wanted = workloads.ready_replicas(autorecovery)
@@ -147,9 +147,6 @@ async def observe(
         facts=facts,
         facts_error=problem,
         bookies=bookie_facts,
-        proofs=told.proofs,
-        drains=told.drains,
-        safety=told.safety,
         tasks=others.task_views(read.tasks, cluster.name),
         spec_errors=spec_errors,
         autorecovery_ready=ready,
@@ -157,7 +154,16 @@ async def observe(
         autorecovery_pods=sum(workloads.component_of(pod) == pods_facts.AUTORECOVERY for pod in read.pods),
     )
     ordered = [teller, *(each for each in candidates if each != teller)] if teller else candidates
-    return Observed(world, reachable, tuple(ordered))
+    return Observed(world, reachable, tuple(ordered), others.expired_tasks(read.tasks, cluster.name, now))
+
+
+async def with_needs(sources: Sources, observed: Observed, needs: Needs) -> Observed:
+    """With what the planner wants to know beside: proofs, drains and safety, told by who told the facts."""
+    if not (needs.proofs or needs.drains or needs.safety):
+        return observed
+    teller = observed.tellers[0] if observed.world.facts is not None and observed.tellers else None
+    told = await pods_facts.needed(sources.admin, teller, needs)
+    return replace(observed, world=replace(observed.world, proofs=told.proofs, drains=told.drains, safety=told.safety))
 
 
 async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identity: str) -> _Read:

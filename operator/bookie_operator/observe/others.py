@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.task_spec import BookieTaskSpec, BookieTaskStatus
-from bookie_operator.observe.times import condition, created_at
+from bookie_operator.observe.times import condition, seconds
 from bookie_operator.world.model import ClusterView, NodeView, TaskType, TaskView
 
 _OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
@@ -38,13 +38,6 @@ def cluster_view(obj: Mapping[str, Any]) -> ClusterView:
     )
 
 
-def errors_of(error: ValidationError) -> tuple[str, ...]:
-    """Field and what is wrong, without the value: it may be a secret."""
-    return tuple(
-        f"{'.'.join(map(str, each['loc'])) or 'spec'}: {each['msg']}" for each in error.errors(include_input=False)[:20]
-    )
-
-
 def node_view(obj: Mapping[str, Any]) -> NodeView:
     taints = (obj.get("spec") or {}).get("taints") or ()
     return NodeView(
@@ -57,14 +50,8 @@ def node_view(obj: Mapping[str, Any]) -> NodeView:
 def task_views(tasks: Iterable[Mapping[str, Any]], cluster: str) -> tuple[TaskView, ...]:
     """Of this cluster, not finished, the oldest first; what no version of ours can read is left alone."""
     found = []
-    for task in tasks:
-        try:
-            spec = BookieTaskSpec.model_validate(task.get("spec") or {})
-            status = BookieTaskStatus.model_validate(task.get("status") or {})
-        except ValidationError:
-            continue
-        metadata = task["metadata"]
-        if spec.cluster != cluster or status.finished or "deletionTimestamp" in metadata:
+    for metadata, spec, status in _readable(tasks, cluster):
+        if status.finished:
             continue
         found.append(
             TaskView(
@@ -73,11 +60,34 @@ def task_views(tasks: Iterable[Mapping[str, Any]], cluster: str) -> tuple[TaskVi
                 type=TaskType(spec.type.value),
                 bookies=tuple(spec.bookies),
                 phase=status.phase.value,
-                created_at=created_at(task),
+                created_at=seconds(metadata.get("creationTimestamp")) or 0.0,
                 ledgers=tuple(spec.ledgers),
             )
         )
     return tuple(sorted(found, key=lambda task: (task.created_at, task.name)))
+
+
+def expired_tasks(tasks: Iterable[Mapping[str, Any]], cluster: str, now: float) -> tuple[tuple[str, str], ...]:
+    """Name and UID of those that have been over for longer than they were to be kept."""
+    found = []
+    for metadata, spec, status in _readable(tasks, cluster):
+        over = seconds(status.finished_at) if status.finished else None
+        if over is not None and now - over >= spec.ttl_seconds_after_finished:
+            found.append((metadata["name"], metadata["uid"]))
+    return tuple(found)
+
+
+def _readable(
+    tasks: Iterable[Mapping[str, Any]], cluster: str
+) -> Iterator[tuple[Mapping[str, Any], BookieTaskSpec, BookieTaskStatus]]:
+    for task in tasks:
+        try:
+            spec = BookieTaskSpec.model_validate(task.get("spec") or {})
+            status = BookieTaskStatus.model_validate(task.get("status") or {})
+        except ValidationError:
+            continue
+        if spec.cluster == cluster and "deletionTimestamp" not in task["metadata"]:
+            yield task["metadata"], spec, status
 
 
 def secret_texts(secret: Mapping[str, Any] | None) -> dict[str, str] | None:

@@ -10,9 +10,9 @@ Threads: one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from bookie_operator.api.admin import Admin, AdminError, Endpoint
 from bookie_operator.observe.times import condition
@@ -20,7 +20,6 @@ from bookie_operator.observe.workloads import component_of, is_bookie
 from bookie_operator.planner.decision import Needs
 from bookie_operator.world.model import BookieFacts, ClusterFacts, DrainFacts, Proof, SafetyFacts
 
-_T = TypeVar("_T")
 _AT_ONCE: Final = 32
 _ONE_BY_ONE: Final = 2
 """Pods that are asked for the cluster's facts one after the other, before all others are asked at once."""
@@ -99,17 +98,11 @@ async def bookie_facts(admin: Admin, bookies: Mapping[str, Endpoint | None]) -> 
 
 
 async def needed(admin: Admin, teller: Endpoint | None, needs: Needs) -> Told:
-    """One listing after the other: each one reads every ledger's metadata."""
-
-    async def each(keys: frozenset[_T], ask: Callable[[Endpoint, _T], Awaitable[Any]]) -> dict[_T, Any]:
-        return {key: await ask(teller, key) if teller is not None else None for key in sorted(keys, key=_order)}
-
+    """One listing after the other: each one reads every ledger's metadata. None of it is known without `teller`."""
+    if teller is None:
+        return Told(dict.fromkeys(needs.proofs), dict.fromkeys(needs.drains), dict.fromkeys(needs.safety))
     return Told(
-        proofs=await each(needs.proofs, admin.proof),
-        drains=await each(needs.drains, admin.drain),
-        safety=await each(needs.safety, admin.safety),
+        proofs={each: await admin.proof(teller, each, needs.accepted_losses) for each in sorted(needs.proofs)},
+        drains={each: await admin.drain(teller, each) for each in sorted(needs.drains)},
+        safety={each: await admin.safety(teller, each) for each in sorted(needs.safety, key=sorted)},
     )
-
-
-def _order(key: object) -> str:
-    return ",".join(sorted(key)) if isinstance(key, frozenset) else str(key)

@@ -13,14 +13,17 @@ from bookie_operator.crds import names
 from bookie_operator.observe.times import condition, seconds
 from bookie_operator.world.model import ClaimView, ResizeState
 
-_NAME: Final = re.compile(r"(?P<volume>journal|ledger|index)-\d+-(?P<bookie>.+-(?P<ordinal>\d+))")
+_NAME: Final = re.compile(r"(?:(?P<volume>journal|ledger|index)-\d+|data)-(?P<pod>.+-(?P<ordinal>\d+))")
 
 
 def claim_view(obj: Mapping[str, Any]) -> ClaimView | None:
-    """None for a claim whose name is not that of a bookie's volume."""
+    """None for a claim that is no volume of a bookie or of the embedded metadata service."""
     metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     named = _NAME.fullmatch(metadata["name"])
     if not named:
+        return None
+    volume = named["volume"] or (metadata.get("labels") or {}).get(names.VOLUME, "")
+    if not volume:
         return None
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     phase = status.get("phase", "")
@@ -28,9 +31,9 @@ def claim_view(obj: Mapping[str, Any]) -> ClaimView | None:
     return ClaimView(
         name=metadata["name"],
         uid=metadata["uid"],
-        bookie=named["bookie"],
+        bookie=named["pod"],
         ordinal=int(named["ordinal"]),
-        volume=named["volume"],
+        volume=volume,
         requested=spec["resources"]["requests"]["storage"],
         actual=(status.get("capacity") or {}).get("storage", "") if phase != "Pending" else "",
         bound=phase == "Bound",

@@ -1,0 +1,116 @@
+"""What the operator measures of itself, for Prometheus.
+
+Threads: any; `render` too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+
+from bookie_operator.crds.cluster_status import Condition, Operation
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_BUCKETS: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
+
+
+class OperatorMetrics:
+    """Of one process. Clusters that are gone are forgotten (`forget`)."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self._registry = registry or CollectorRegistry()
+        of = self._registry
+        cluster = ("namespace", "cluster")
+        self.duration = Histogram(
+            "podkeeper_operator_reconcile_seconds", "How long a pass over a cluster took", buckets=_BUCKETS, registry=of
+        )
+        self.errors = Counter(
+            "podkeeper_operator_reconcile_errors", "Passes and actions that failed", (*cluster, "reason"), registry=of
+        )
+        self.decisions = Counter(
+            "podkeeper_operator_decisions",
+            "Decisions, by kind and by action or reason",
+            (*cluster, "decision", "reason"),
+            registry=of,
+        )
+        self.last_pass = Gauge(
+            "podkeeper_operator_last_pass_timestamp_seconds",
+            "When the last pass over a cluster ended",
+            cluster,
+            registry=of,
+        )
+        self.step_since = Gauge(
+            "podkeeper_operator_operation_last_progress_timestamp_seconds",
+            "When the running operation last came nearer to its end",
+            (*cluster, "type", "step"),
+            registry=of,
+        )
+        self.step_age = Gauge(
+            "podkeeper_operator_operation_step_age_seconds",
+            "How long the running operation has waited in its step, as of the last pass",
+            (*cluster, "type", "step"),
+            registry=of,
+        )
+        self.conditions = Gauge(
+            "podkeeper_operator_cluster_condition",
+            "1 for what each condition is",
+            (*cluster, "condition", "status"),
+            registry=of,
+        )
+        self.clusters = Gauge("podkeeper_operator_clusters", "Clusters that this process keeps", registry=of)
+        self.leader = Gauge("podkeeper_operator_leader", "1 while this process may act", registry=of)
+        self._steps: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._told: dict[tuple[str, str], set[tuple[str, ...]]] = {}
+        self._counted: dict[tuple[str, str], set[tuple[Counter, tuple[str, ...]]]] = {}
+
+    def failed(self, namespace: str, name: str, reason: str) -> None:
+        self._count(self.errors, namespace, name, reason)
+
+    def decided(self, namespace: str, name: str, decision: str, reason: str) -> None:
+        self._count(self.decisions, namespace, name, decision, reason)
+
+    def passed(self, namespace: str, name: str, seconds: float, now: float) -> None:
+        self.duration.observe(seconds)
+        self.last_pass.labels(namespace, name).set(now)
+
+    def operation(self, namespace: str, name: str, operation: Operation | None, since: float, now: float) -> None:
+        """`since`: of its last progress, seconds since 1970."""
+        before = self._steps.pop((namespace, name), None)
+        labels = None if operation is None else (namespace, name, operation.type.value, operation.step)
+        if before is not None and before != labels:
+            self.step_age.remove(*before)
+            self.step_since.remove(*before)
+        if labels is not None:
+            self._steps[namespace, name] = labels
+            self.step_age.labels(*labels).set(max(0.0, now - since))
+            self.step_since.labels(*labels).set(since)
+
+    def told(self, namespace: str, name: str, conditions: Sequence[Condition]) -> None:
+        found: set[tuple[str, ...]] = {(namespace, name, each.type, each.status) for each in conditions}
+        for gone in self._told.get((namespace, name), set()) - found:
+            self.conditions.remove(*gone)
+        for labels in found:
+            self.conditions.labels(*labels).set(1)
+        self._told[namespace, name] = found
+
+    def forget(self, namespace: str, name: str) -> None:
+        """The cluster is gone."""
+        self.operation(namespace, name, None, 0.0, 0.0)
+        self.told(namespace, name, ())
+        self._told.pop((namespace, name), None)
+        for counter, labels in self._counted.pop((namespace, name), set()):
+            counter.remove(*labels)
+        with contextlib.suppress(KeyError):
+            self.last_pass.remove(namespace, name)
+
+    def render(self) -> bytes:
+        """The exposition format."""
+        return generate_latest(self._registry)
+
+    def _count(self, counter: Counter, *labels: str) -> None:
+        counter.labels(*labels).inc()
+        self._counted.setdefault((labels[0], labels[1]), set()).add((counter, labels))

@@ -1,0 +1,45 @@
+"""The bearer token of a cluster's admin API: made once, kept in a Secret that pods mount.
+
+Threads: one event loop.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from typing import Final
+
+from bookie_operator.api.errors import Conflict
+from bookie_operator.api.kinds import SECRET, KubernetesObject
+from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.builders import naming
+from bookie_operator.builders.common import manifest
+from bookie_operator.observe.others import secret_texts
+from bookie_operator.world.model import ClusterView
+
+KEY: Final = "token"
+_BYTES: Final = 32
+
+
+async def admin_token(kubernetes: Kubernetes, cluster: ClusterView) -> str:
+    """The first line of the Secret, which people may rotate; made if it is not there and the cluster is to be.
+
+    Empty: there is none, and none is made for a cluster that goes or is paused.
+    """
+    name = naming.admin_token(cluster.name)
+    found = await kubernetes.find(SECRET, cluster.namespace, name)
+    if found is None:
+        if cluster.deleting or cluster.paused:
+            return ""
+        try:
+            found = await kubernetes.create(_secret(cluster, name))
+        except Conflict:  # another operator was faster
+            found = await kubernetes.get(SECRET, cluster.namespace, name)
+    lines = (secret_texts(found) or {}).get(KEY, "").split()
+    return lines[0] if lines else ""
+
+
+def _secret(cluster: ClusterView, name: str) -> KubernetesObject:
+    token = base64.b64encode(secrets.token_urlsafe(_BYTES).encode()).decode()
+    content = {"type": "Opaque", "data": {KEY: token}}
+    return manifest(cluster, "v1", "Secret", name, naming.BOOKIE, content)

@@ -1,0 +1,67 @@
+"""What all passes of one operator share.
+
+Threads: one event loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import aiohttp
+
+from bookie_operator.api.errors import KubernetesError
+from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.builders.context import BuildContext
+from bookie_operator.metrics import OperatorMetrics
+from bookie_operator.reconcile.back_off import BackOff
+from bookie_operator.status.events import Events
+
+_GROUPS_S: Final = 300.0
+"""How long the list of API groups counts: a PodMonitor's definition may be installed later."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    image_repository: str = "podkeeper"
+    """Of the bookies' images, without a tag."""
+    operator_namespace: str = ""
+    admin_port: int = 8000
+    admin_timeout_s: float = 5.0
+    reads_nodes: bool = True
+    """Ask for nodes and storage classes; a 403 is taken as an answer."""
+    rest_s: float = 30.0
+    """Between two passes over a cluster at rest of which nothing was heard."""
+
+
+@dataclass
+class OperatorContext:
+    kubernetes: Kubernetes
+    session: aiohttp.ClientSession
+    events: Events
+    metrics: OperatorMetrics = field(default_factory=OperatorMetrics)
+    settings: Settings = Settings()
+    leading: Callable[[], bool] = lambda: True
+    """Whether this process may act; asked again right before every side effect."""
+    now: Callable[[], float] = time.time
+    """Seconds since 1970."""
+    back_off: BackOff = field(default_factory=BackOff)
+    _groups: frozenset[str] = frozenset()
+    _groups_until: float = 0.0
+
+    async def building(self) -> BuildContext:
+        """Raises KubernetesError only if no list of API groups was ever had."""
+        if self.now() >= self._groups_until:
+            try:
+                self._groups = await self.kubernetes.groups()
+                self._groups_until = self.now() + _GROUPS_S
+            except KubernetesError:
+                if not self._groups:
+                    raise
+        return BuildContext(
+            image_repository=self.settings.image_repository,
+            api_groups=self._groups,
+            operator_namespace=self.settings.operator_namespace,
+        )

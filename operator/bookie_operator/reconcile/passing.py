@@ -1,0 +1,199 @@
+"""One pass over one cluster.
+
+Invariants
+- Everything is read anew; what is done depends on the resource and the world alone. Any process may do the next pass.
+- An operation is in `status` before its first side effect: recording one is a pass of its own.
+- The status is written for the resource version that was read: of two operators one fails, and looks again.
+
+Threads: one event loop; passes over one cluster never overlap (`handlers` sees to it), those over several do.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import structlog
+
+from bookie_operator.api.admin import Admin
+from bookie_operator.api.errors import Absent, Conflict, KubernetesError
+from bookie_operator.api.kinds import CLUSTER, JOB, TASK, KubernetesObject
+from bookie_operator.builders import naming
+from bookie_operator.builders.build import build
+from bookie_operator.builders.desired_objects import DesiredObjects
+from bookie_operator.builders.hashing import key_of
+from bookie_operator.builders.metadata_uri import metadata_service_uri
+from bookie_operator.crds import names
+from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.crds.validation import parse_spec, parse_status, validate
+from bookie_operator.executor.execution import Execution
+from bookie_operator.observe.observing import Observed, Sources, observe, with_needs
+from bookie_operator.observe.others import cluster_view
+from bookie_operator.planner.decision import Act, Event, EventType, Finish, Plan, Record, Wait
+from bookie_operator.planner.needs import needs
+from bookie_operator.planner.operations import read_time
+from bookie_operator.planner.plan import plan as make_plan
+from bookie_operator.reconcile.admin_token import admin_token
+from bookie_operator.reconcile.carrying_out import NotLeading, Outcome, follow
+from bookie_operator.reconcile.context import OperatorContext
+from bookie_operator.status import reporting
+from bookie_operator.world.model import ClusterView
+
+_log = structlog.get_logger(__name__)
+_AGAIN_S: Final = 0.5
+_UNREADABLE_S: Final = 60.0
+
+
+async def run_pass(context: OperatorContext, name: str, namespace: str) -> float | None:
+    """Look, decide, do at most one thing, tell. Seconds until the next pass; None: there is no such cluster any more.
+
+    Raises KubernetesError and NotLeading: nothing was done, or what was done is not told yet; the next pass finds out.
+    """
+    begun = time.monotonic()
+    try:
+        seconds = await _pass(context, name, namespace)
+    except Conflict as exc:
+        _log.info("the resource was changed meanwhile", cluster=name, namespace=namespace, reason=str(exc))
+        seconds = _AGAIN_S
+    except (KubernetesError, NotLeading) as exc:
+        context.metrics.failed(namespace, name, type(exc).__name__)
+        raise
+    if seconds is None:
+        context.metrics.forget(namespace, name)
+    else:
+        context.metrics.passed(namespace, name, time.monotonic() - begun, context.now())
+    return seconds
+
+
+async def _pass(context: OperatorContext, name: str, namespace: str) -> float | None:
+    resource = await context.kubernetes.find(CLUSTER, namespace, name)
+    if resource is None:
+        return None
+    resource = await _with_finalizer(context, resource)
+    try:
+        status = parse_status(resource.get("status") or {})
+    except ValueError as exc:
+        _log.error("the status cannot be read", cluster=name, namespace=namespace, reason=str(exc))
+        context.metrics.failed(namespace, name, "UnreadableStatus")
+        return _UNREADABLE_S
+    spec, errors = parse_spec(resource.get("spec") or {})
+    if spec is None:
+        return await _unreadable(context, resource, status, errors)
+    cluster = cluster_view(resource)
+    errors = validate(spec, status)
+    try:
+        objects = build(cluster, await context.building())
+    except (ValueError, KeyError) as exc:
+        if not errors:
+            raise
+        _log.info("no objects can be made of an invalid spec", cluster=name, namespace=namespace, reason=str(exc))
+        return await _unreadable(context, resource, status, errors)
+    return await _reconcile(context, resource, cluster, objects, errors)
+
+
+async def _reconcile(
+    context: OperatorContext,
+    resource: KubernetesObject,
+    cluster: ClusterView,
+    objects: DesiredObjects,
+    errors: tuple[str, ...],
+) -> float | None:
+    desired = objects.desired()
+    sources = await _sources(context, cluster)
+    observed = await observe(
+        sources,
+        cluster,
+        desired,
+        identity=naming.identity(cluster.name),
+        cleanup_job=f"{JOB.kind}/{key_of(objects.destroy_job).partition('/')[2]}",
+        now=context.now(),
+        spec_errors=errors,
+    )
+    observed = await with_needs(sources, observed, needs(observed.world, desired))
+    plan = make_plan(observed.world, desired)
+    _count(context, cluster, plan)
+    execution = Execution(
+        context.kubernetes, sources.admin, observed.world, observed.endpoints, observed.tellers, objects, desired, plan
+    )
+    outcome = await follow(context, execution)
+    if not outcome.gone:
+        await _tell(context, resource, observed, execution, outcome)
+        await _drop_tasks(context, observed)
+    for event in (outcome.event, *(note.event for note in plan.notes)):
+        if event is not None:
+            await context.events.publish(cluster, event)
+    return outcome.seconds
+
+
+async def _sources(context: OperatorContext, cluster: ClusterView) -> Sources:
+    token = await admin_token(context.kubernetes, cluster)
+    admin = Admin(context.session, token, timeout_s=context.settings.admin_timeout_s, now=context.now)
+    groups = (await context.building()).api_groups
+    return Sources(
+        context.kubernetes, admin, groups, admin_port=context.settings.admin_port, nodes=context.settings.reads_nodes
+    )
+
+
+async def _with_finalizer(context: OperatorContext, resource: KubernetesObject) -> KubernetesObject:
+    """So that a deletion waits for the operator. One that has begun without it is left alone."""
+    metadata = resource["metadata"]
+    finalizers = metadata.get("finalizers") or []
+    if names.FINALIZER in finalizers or "deletionTimestamp" in metadata:
+        return resource
+    if not context.leading():
+        raise NotLeading
+    patch = {"metadata": {"finalizers": [*finalizers, names.FINALIZER], "resourceVersion": metadata["resourceVersion"]}}
+    return await context.kubernetes.merge(CLUSTER, metadata["namespace"], metadata["name"], patch)
+
+
+async def _unreadable(
+    context: OperatorContext, resource: KubernetesObject, status: BookieClusterStatus, errors: tuple[str, ...]
+) -> float:
+    metadata = resource["metadata"]
+    told = reporting.unreadable(status, metadata.get("generation", 0), errors, context.now())
+    if not context.leading():
+        raise NotLeading
+    await reporting.write_status(context.kubernetes, metadata, status, told)
+    event = Event("InvalidSpec", "; ".join(errors), EventType.WARNING)
+    await context.events.publish_about(metadata, event)
+    return _UNREADABLE_S
+
+
+async def _tell(
+    context: OperatorContext, resource: KubernetesObject, observed: Observed, execution: Execution, outcome: Outcome
+) -> None:
+    cluster = execution.cluster
+    uri = metadata_service_uri(cluster)
+    told = reporting.status_after(observed.world, execution.desired, outcome.shown, outcome.base, uri)
+    if not context.leading():
+        raise NotLeading
+    await reporting.write_status(context.kubernetes, resource["metadata"], cluster.status, told)
+    context.metrics.told(cluster.namespace, cluster.name, told.conditions)
+    operation = told.operation
+    since = read_time(operation.last_progress_at) if operation is not None and operation.last_progress_at else 0.0
+    context.metrics.operation(cluster.namespace, cluster.name, operation, since, context.now())
+
+
+async def _drop_tasks(context: OperatorContext, observed: Observed) -> None:
+    """Tasks that have been over for as long as they were to be kept."""
+    for name, uid in observed.expired_tasks:
+        if not context.leading():
+            raise NotLeading
+        try:
+            await context.kubernetes.delete(TASK, observed.world.cluster.namespace, name, uid=uid)
+        except (Absent, Conflict):
+            continue
+
+
+def _count(context: OperatorContext, cluster: ClusterView, plan: Plan) -> None:
+    decision: Any = plan.decision
+    match decision:
+        case Act(action=action):
+            reason = type(action).__name__
+        case Record(operation=operation) | Finish(operation=operation):
+            reason = f"{operation.type.value}{operation.step}"
+        case Wait(reason=reason):
+            pass
+        case _:
+            reason = ""
+    context.metrics.decided(cluster.namespace, cluster.name, type(decision).__name__, reason)

@@ -1,0 +1,222 @@
+"""The conditions of a cluster, as Kubernetes' own tools read them.
+
+`Ready` is True when the whole spec of this generation is realised and well; `Reconciling` and `Stalled` are True when
+work is under way, and when a person is needed. A tool that waits (kstatus: Flux, Argo CD, `kubectl wait`) needs no more
+than these and `observedGeneration`.
+
+Invariants
+- `lastTransitionTime` moves only when `status` of the condition does.
+- What nobody could tell is Unknown, never False.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bookie_operator.crds.cluster_status import Condition, Operation, OperationType
+from bookie_operator.planner import view
+from bookie_operator.planner.decision import Act, Finish, Plan, Record, Rest, Wait
+from bookie_operator.planner.desired import Desired
+from bookie_operator.world.model import World
+
+TRUE: Final = "True"
+FALSE: Final = "False"
+UNKNOWN: Final = "Unknown"
+
+_VERB: Final = {
+    OperationType.SCALE_UP: "Scaling",
+    OperationType.DECOMMISSION: "Scaling",
+    OperationType.ROLLOUT: "Upgrading",
+    OperationType.EXPAND: "Expanding",
+    OperationType.REPLACE: "Repairing",
+    OperationType.AUDIT: "Auditing",
+    OperationType.DELETE: "Deleting",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A condition without its times."""
+
+    type: str
+    status: str
+    reason: str
+    message: str = ""
+
+
+def findings(world: World, desired: Desired, plan: Plan, operation: Operation | None) -> list[Finding]:
+    """`operation`: as it is after this pass."""
+    stalled = _stalled(world, plan, operation)
+    return [
+        _ready(world, desired, plan, operation, stalled),
+        _available(world),
+        _reconciling(plan, operation, stalled),
+        stalled,
+        _replicated(world),
+        _spec_valid(world),
+        _active(operation, "Upgrading", OperationType.ROLLOUT),
+        _scaling_down(world, desired, plan, operation),
+        _active(operation, "VolumesExpanding", OperationType.EXPAND),
+        _active(operation, "Repairing", OperationType.REPLACE),
+        _paused(world),
+        _deletion_blocked(world, plan),
+        _spare(world),
+    ]
+
+
+def dated(found: Iterable[Finding], before: Sequence[Condition], generation: int, now: str) -> list[Condition]:
+    """`now`: RFC 3339."""
+    earlier = {each.type: each for each in before}
+    return [_dated(each, earlier.get(each.type), generation, now) for each in found]
+
+
+def _dated(found: Finding, before: Condition | None, generation: int, now: str) -> Condition:
+    same = before is not None and before.status == found.status and before.last_transition_time
+    return Condition(
+        type=found.type,
+        status=found.status,
+        reason=found.reason or "Unknown",
+        message=found.message,
+        observed_generation=generation,
+        last_transition_time=before.last_transition_time if before is not None and same else now,
+    )
+
+
+# --- one by one -------------------------------------------------------------------------------------------------------
+
+
+def _blockers(plan: Plan) -> list[Wait]:
+    """What waits for a person."""
+    waits = [plan.decision] if isinstance(plan.decision, Wait) else []
+    return [wait for wait in (*waits, *plan.notes) if wait.stalled]
+
+
+def _stalled(world: World, plan: Plan, operation: Operation | None) -> Finding:
+    if world.spec_errors:
+        return Finding("Stalled", TRUE, "InvalidSpec", "; ".join(world.spec_errors))
+    blockers = _blockers(plan)
+    if blockers:
+        return Finding("Stalled", TRUE, blockers[0].reason, "; ".join(dict.fromkeys(each.message for each in blockers)))
+    if operation is not None and operation.stalled:
+        return Finding("Stalled", TRUE, f"{operation.type.value}Stalled", operation.message)
+    return Finding("Stalled", FALSE, "NothingStalls")
+
+
+def _ready(world: World, desired: Desired, plan: Plan, operation: Operation | None, stalled: Finding) -> Finding:
+    cluster = world.cluster
+    if cluster.deleting:
+        return Finding("Ready", FALSE, "Deleting", _words(plan))
+    if cluster.paused:
+        return Finding("Ready", FALSE, "Paused", "nothing is changed while the cluster is paused")
+    if stalled.status == TRUE:
+        return Finding("Ready", FALSE, "Blocked", stalled.message)
+    if operation is not None:
+        return Finding("Ready", FALSE, _VERB[operation.type], operation.message or f"{operation.id}: {operation.step}")
+    if world.facts is None and any(pod.ready for pod in world.pods):
+        return Finding("Ready", FALSE, "MetadataUnreachable", world.facts_error)
+    if isinstance(plan.decision, Rest) and not plan.notes:
+        return Finding("Ready", TRUE, "AllBookiesReady", f"{len(world.pods)} bookies serve")
+    if isinstance(plan.decision, Rest):
+        return Finding("Ready", FALSE, plan.notes[0].reason, plan.notes[0].message)
+    creating = len(world.pods) < sum(each.replicas for each in desired.stateful_sets)
+    waiting = plan.decision.reason if isinstance(plan.decision, Wait) else "Applying"
+    return Finding("Ready", FALSE, "Creating" if creating else waiting, _words(plan))
+
+
+def _available(world: World) -> Finding:
+    wanted = world.cluster.spec.durability.ensemble_size
+    if world.facts is None:
+        if not world.stateful_sets and not world.pods:
+            return Finding("Available", FALSE, "BelowEnsemble", "there are no bookies yet")
+        return Finding("Available", UNKNOWN, "MetadataUnreachable", world.facts_error)
+    writable = len(world.facts.writable)
+    if writable >= wanted:
+        return Finding("Available", TRUE, "Writable", "clients can write")
+    return Finding("Available", FALSE, "BelowEnsemble", f"{writable} bookies are writable, an ensemble takes {wanted}")
+
+
+def _reconciling(plan: Plan, operation: Operation | None, stalled: Finding) -> Finding:
+    decision = plan.decision
+    if stalled.status == TRUE and not isinstance(decision, Act | Record | Finish):
+        return Finding("Reconciling", FALSE, "Stalled")
+    if operation is not None:
+        return Finding("Reconciling", TRUE, operation.step, operation.message)
+    if isinstance(decision, Rest):
+        return Finding("Reconciling", FALSE, "Done")
+    reason = decision.reason if isinstance(decision, Wait) else "Applying"
+    return Finding("Reconciling", TRUE, reason, _words(plan))
+
+
+def _words(plan: Plan) -> str:
+    match plan.decision:
+        case Act(reason=words) | Record(reason=words) | Finish(message=words) | Wait(message=words):
+            return words
+        case Rest():
+            return ""
+
+
+def _replicated(world: World) -> Finding:
+    answer = view.fully_replicated(world)
+    if world.facts is None:
+        return Finding("LedgersReplicated", UNKNOWN, "MetadataUnreachable", world.facts_error)
+    if answer is None:
+        words = "nobody is auditor" if world.facts.auditor is None else "no complete audit yet"
+        return Finding("LedgersReplicated", UNKNOWN, "NotAudited", words)
+    if answer:
+        return Finding("LedgersReplicated", TRUE, "AllReplicated")
+    count = world.facts.under_replicated
+    return Finding("LedgersReplicated", FALSE, "UnderReplicated", f"{count} ledgers have too few copies")
+
+
+def _spec_valid(world: World) -> Finding:
+    if world.spec_errors:
+        return Finding("SpecValid", FALSE, "InvalidSpec", "; ".join(world.spec_errors))
+    return Finding("SpecValid", TRUE, "Valid")
+
+
+def _active(operation: Operation | None, name: str, kind: OperationType) -> Finding:
+    if operation is not None and operation.type is kind:
+        return Finding(name, TRUE, operation.step, operation.message)
+    return Finding(name, FALSE, "NotUnderWay")
+
+
+def _scaling_down(world: World, desired: Desired, plan: Plan, operation: Operation | None) -> Finding:
+    if operation is not None and operation.type is OperationType.DECOMMISSION:
+        return Finding("ScalingDown", TRUE, operation.step, operation.message)
+    wanted = {each.name: each.replicas for each in desired.stateful_sets}
+    surplus = sum(max(0, each.replicas - wanted.get(each.name, 0)) for each in world.stateful_sets)
+    if surplus and not world.cluster.deleting:
+        blocked = _blockers(plan)
+        return Finding(
+            "ScalingDown", TRUE, "Blocked" if blocked else "Waiting", f"{surplus} bookies are to be taken out"
+        )
+    return Finding("ScalingDown", FALSE, "NotUnderWay")
+
+
+def _paused(world: World) -> Finding:
+    if world.cluster.paused:
+        return Finding("Paused", TRUE, "Annotation", "the annotation podkeeper.dev/paused holds everything")
+    return Finding("Paused", FALSE, "NotPaused")
+
+
+def _deletion_blocked(world: World, plan: Plan) -> Finding:
+    if world.cluster.deleting and (_blockers(plan) or world.cluster.paused):
+        reason = "Paused" if world.cluster.paused else _blockers(plan)[0].reason
+        return Finding("DeletionBlocked", TRUE, reason, _words(plan))
+    return Finding("DeletionBlocked", FALSE, "NotBlocked" if world.cluster.deleting else "NotDeleted")
+
+
+def _spare(world: World) -> Finding:
+    spec = world.cluster.spec
+    if spec.replicas > spec.durability.ensemble_size:
+        return Finding("SpareCapacity", TRUE, "Spare", "an ensemble finds another bookie when one is away")
+    return Finding(
+        "SpareCapacity",
+        FALSE,
+        "NoSpareBookie",
+        f"{spec.replicas} bookies are as many as an ensemble takes: while one is away no copy can be made anew",
+    )

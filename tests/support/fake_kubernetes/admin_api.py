@@ -1,0 +1,195 @@
+"""The admin API of every pod on one socket: pods are told apart by the loopback address that was called."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from tests.support.fake_kubernetes.bookkeeper import FakeBookKeeper
+
+_CLUSTER_STATE = "/api/v1/cluster/state"
+
+
+class AdminApi:
+    def __init__(self, bookkeeper: FakeBookKeeper, bookie_at: Callable[[str], str | None]) -> None:
+        """`bookie_at`: bookie id of the pod with this address, empty for an auto-recovery pod; None: nobody."""
+        self.bookkeeper = bookkeeper
+        self._bookie_at = bookie_at
+        self.token = ""
+        """That requests have to bear; empty: any."""
+        self.requests: list[str] = []
+        self.used: dict[str, int] = {}
+        """Bytes by bookie id, of a thousand million."""
+        self.silent: set[str] = set()
+        """Bookie ids whose pods do not answer."""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        transport = request.transport
+        address = transport.get_extra_info("sockname")[0] if transport is not None else ""
+        bookie_id = self._bookie_at(address)
+        if bookie_id is None or bookie_id in self.silent:
+            if transport is not None:
+                transport.abort()
+            raise ConnectionResetError
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return web.Response(status=401, text="no token")
+        self.requests.append(f"{request.method} {request.path}")
+        body: Any = await request.json() if request.can_read_body else None
+        if "/autorecovery/" in request.path or request.path == _CLUSTER_STATE:
+            return self._of_the_cluster(request, body)
+        return self._of_the_bookie(request, bookie_id, body)
+
+    def _of_the_bookie(self, request: web.Request, bookie_id: str, body: Any) -> web.Response:
+        keeper = self.bookkeeper
+        match request.method, request.path:
+            case "GET", "/api/v1/bookie/state/readonly":
+                return web.json_response({"readOnly": bookie_id in keeper.read_only})
+            case "PUT", "/api/v1/bookie/state/readonly":
+                keeper.set_read_only(bookie_id, body["readOnly"])
+                return web.json_response({"readOnly": body["readOnly"]})
+            case "GET", "/api/v1/bookie/info":
+                return web.json_response({"totalSpace": 10**9, "freeSpace": 10**9 - self.used.get(bookie_id, 10**8)})
+            case "GET", "/api/v1/config/server_config":
+                return web.json_response(keeper.config.get(bookie_id, {}))
+            case "PUT", "/api/v1/config/server_config":
+                keeper.config.setdefault(bookie_id, {}).update(body)
+                return web.Response(text="Success")
+            case "DELETE", "/api/v1/bookie/cookie":
+                return self._delete_cookie(request.query["bookie_id"])
+        return web.Response(status=404, text="Resource not found")
+
+    def _of_the_cluster(self, request: web.Request, body: Any) -> web.Response:
+        keeper = self.bookkeeper
+        if not keeper.reachable:
+            return web.Response(status=503, text="the metadata service does not answer")
+        match request.method, request.path:
+            case "GET", "/api/v1/cluster/state":
+                return web.json_response(self._state())
+            case "GET", "/api/v1/autorecovery/decommission/proof":
+                return web.json_response(self._proof(request.query["bookie_id"]))
+            case "GET", "/api/v1/autorecovery/decommission/progress":
+                return self._progress(request.query["bookie_id"])
+            case "PUT", "/api/v1/autorecovery/decommission":
+                refusal = keeper.begin_drain(body["bookie_src"])
+                return web.Response(status=409 if refusal else 200, text=refusal or "Success")
+            case "PUT", "/api/v1/autorecovery/decommission/undo":
+                found = keeper.undo_drain(body["bookie_src"])
+                return web.json_response({"madeWritable": True}) if found else web.Response(status=404, text="none")
+            case "GET", "/api/v1/autorecovery/safety_check":
+                return web.json_response(self._safety(request.query["bookies"].split(",")))
+            case "PUT", "/api/v1/autorecovery/trigger_audit":
+                keeper.audit()
+                return web.Response(text="Success")
+            case "PUT", "/api/v1/autorecovery/lost_bookie_recovery_delay":
+                keeper.delay = body["delay_seconds"]
+                return web.Response(text="Success")
+        return web.Response(status=404, text="Resource not found")
+
+    def _state(self) -> dict[str, Any]:
+        keeper = self.bookkeeper
+        return {
+            "instanceId": keeper.instance_id,
+            "writable": sorted(keeper.writable),
+            "readOnly": sorted(keeper.read_only),
+            "cookies": sorted(keeper.cookies),
+            "underReplicated": len(keeper.marks),
+            "auditor": keeper.auditor,
+            "lastAuditMs": None if keeper.last_audit is None else int(keeper.last_audit * 1000),
+            "autorecoveryEnabled": True,
+            "lostBookieRecoveryDelaySeconds": keeper.delay,
+            "unrecoverable": None,
+        }
+
+    def _proof(self, bookie_id: str) -> dict[str, Any]:
+        keeper, state = self.bookkeeper, self._state()
+        return {
+            "bookieId": bookie_id,
+            "ledgers": len(keeper.naming(bookie_id)),
+            "openLedgers": 0,
+            "marks": sum(bookie_id in named for named in keeper.marks.values()),
+            "firstLedgers": keeper.naming(bookie_id)[:20],
+            "registered": bookie_id in keeper.writable | keeper.read_only,
+            **{name: state[name] for name in ("auditor", "lastAuditMs", "instanceId")},
+            "ledgersSeen": len(keeper.ledgers),
+            "begunMs": int(keeper.clock() * 1000),
+        }
+
+    def _progress(self, bookie_id: str) -> web.Response:
+        self.bookkeeper.work()
+        drain = self.bookkeeper.drains.get(bookie_id)
+        if drain is None:
+            return web.Response(status=404, text=f"bookie {bookie_id} is not being decommissioned")
+        left = len(self.bookkeeper.naming(bookie_id))
+        body = {
+            "bookieId": bookie_id,
+            "phase": drain.phase,
+            "form": "live",
+            "coordinator": "fake",
+            "runningHere": True,
+            "problem": "",
+            "startedTime": 0,
+            "updatedTime": int(self.bookkeeper.clock() * 1000),
+            "deleteCookie": False,
+            "ledgersTotal": drain.total,
+            "ledgersLeft": left,
+            "bytesTotal": drain.total * 1000,
+            "bytesLeft": left * 1000,
+            "bytesCopied": 0,
+            "secondsLeft": None,
+            "blocked": 0,
+            "blockers": [],
+            "provenLedgers": len(self.bookkeeper.ledgers) if drain.phase == "done" else None,
+        }
+        return web.json_response(body)
+
+    def _safety(self, going: list[str]) -> dict[str, Any]:
+        keeper = self.bookkeeper
+        here = (keeper.writable | keeper.read_only) - set(going)
+        left = {ledger: len(bookies & here) for ledger, bookies in keeper.ledgers.items() if bookies & set(going)}
+        none = [ledger for ledger, count in left.items() if count == 0]
+        few = [ledger for ledger, count in left.items() if count == 1]
+        risky = [(ledger, "no copy") for ledger in none] + [(ledger, "below ack quorum") for ledger in few]
+        return {
+            "safe": not risky,
+            "going": going,
+            "ledgersSeen": len(keeper.ledgers),
+            "ledgersConcerned": len(left),
+            "noCopy": len(none),
+            "belowAckQuorum": len(few),
+            "unknown": 0,
+            "ledgers": [
+                {
+                    "ledgerId": ledger,
+                    "risk": risk,
+                    "firstEntry": 0,
+                    "copiesLeft": left[ledger],
+                    "ackQuorum": 2,
+                    "detail": "",
+                }
+                for ledger, risk in risky
+            ],
+        }
+
+    def _delete_cookie(self, bookie_id: str) -> web.Response:
+        try:
+            refusal = self.bookkeeper.delete_cookie(bookie_id)
+        except KeyError:
+            return web.Response(status=404, text="there is none")
+        return web.Response(status=409 if refusal else 200, text=refusal or "Deleted")
+
+
+@asynccontextmanager
+async def serving(api: AdminApi) -> AsyncIterator[int]:
+    """The port, on every loopback address."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", api.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", 0).start()
+    try:
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,239 @@
+"""The API server over HTTP, on the loop of the test: paths, verbs, content types, subresources, watches and faults."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+from kubernetes import client
+
+from bookie_operator.api.kinds import BUDGET, POD, STATEFUL_SET, Resource
+from tests.support.fake_kubernetes.faults import Fault
+from tests.support.fake_kubernetes.objects import Object, matches, selected_by
+from tests.support.fake_kubernetes.store import RESOURCES, Refused, Store
+
+_PATH = re.compile(
+    r"/(?:api/(?P<core>v1)|apis/(?P<group>[^/]+/[^/]+))(?:/namespaces/(?P<namespace>[^/]+))?"
+    r"/(?P<plural>[a-z]+)(?:/(?P<name>[^/]+))?(?:/(?P<sub>status|scale|eviction))?"
+)
+
+
+class ApiServer:
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.faults: list[Fault] = []
+        self.requests: list[str] = []
+        """`METHOD path` of every request but watches."""
+        self.host = ""
+        self.page = 0
+        """Objects of an answer, if the client allows as many; 0: as many as it allows."""
+        self.forbidden: set[str] = set()
+        """Plurals that nobody may read."""
+
+    def writes(self) -> list[str]:
+        return [each for each in self.requests if not each.startswith("GET ")]
+
+    def configuration(self) -> client.Configuration:
+        return client.Configuration(host=self.host)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        if request.query.get("watch"):
+            return await self._watch(request)
+        line = f"{request.method} {request.path}"
+        self.requests.append(line)
+        body = await request.read()
+        fault = next((each for each in self.faults if each.strikes(line)), None)
+        if fault is not None:
+            await asyncio.sleep(fault.delay_s)
+            if fault.status:
+                if fault.done:
+                    self._answer(request, body)
+                return _refusal(fault.status, "Fault", f"fault {fault.status}", fault.headers)
+        try:
+            return web.json_response(self._answer(request, body))
+        except Refused as refused:
+            headers = {"Retry-After": "1"} if refused.status == 429 else {}
+            return _refusal(refused.status, refused.reason, refused.message, headers)
+
+    def _answer(self, request: web.Request, body: bytes) -> Object:
+        if request.path in ("/apis", "/api", "/version"):
+            return _discovery(request.path)
+        found = _PATH.fullmatch(request.path)
+        if found is None:
+            return _resources(request.path)
+        resource = RESOURCES.get((found["core"] or found["group"], found["plural"]))
+        if resource is None:
+            raise Refused(404, "NotFound", "the server could not find the requested resource")
+        if found["plural"] in self.forbidden:
+            raise Refused(403, "Forbidden", f"{found['plural']} is forbidden")
+        named = (resource, found["namespace"] or "", found["name"] or "")
+        decoded = json.loads(body) if body else {}
+        if found["sub"] == "scale":
+            return self._scale(request, *named, decoded)
+        if found["sub"] == "eviction":
+            return self._evict(*named, decoded)
+        return self._verb(request, *named, found["sub"] or "", decoded)
+
+    def _verb(
+        self, request: web.Request, resource: Resource, namespace: str, name: str, sub: str, body: Object
+    ) -> Object:
+        match request.method:
+            case "GET" if name:
+                return self.store.get(resource, namespace, name)
+            case "GET":
+                return self._list(request, resource, namespace)
+            case "POST":
+                return self.store.create(resource, namespace, body)
+            case "PUT":
+                return self.store.replace(resource, namespace, name, body, sub)
+            case "PATCH" if "apply-patch" in request.content_type:
+                if request.query.get("dryRun"):
+                    return body
+                return self.store.apply(resource, namespace, name, body, request.query["fieldManager"], sub)
+            case "PATCH":
+                return self.store.patch(resource, namespace, name, body, sub)
+            case "DELETE":
+                uid = (body.get("preconditions") or {}).get("uid", "")
+                return self.store.delete(resource, namespace, name, uid, body.get("propagationPolicy", "Background"))
+        raise Refused(405, "MethodNotAllowed", request.method)
+
+    def _list(self, request: web.Request, resource: Resource, namespace: str) -> Object:
+        query = request.query
+        items = self.store.list(resource, namespace, query.get("labelSelector", ""), query.get("fieldSelector", ""))
+        at = int(query.get("continue", "0"))
+        limit = min(int(query.get("limit") or len(items) or 1), self.page or len(items) or 1)
+        metadata: dict[str, Any] = {"resourceVersion": str(self.store.version)}
+        if at + limit < len(items):
+            metadata["continue"] = str(at + limit)
+        shown = items[at : at + limit]
+        if "PartialObjectMetadataList" in request.headers.get("Accept", ""):
+            shown = [
+                {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": each["metadata"]}
+                for each in shown
+            ]
+        return {
+            "apiVersion": resource.api_version,
+            "kind": f"{resource.kind}List",
+            "metadata": metadata,
+            "items": shown,
+        }
+
+    def _scale(self, request: web.Request, resource: Resource, namespace: str, name: str, body: Object) -> Object:
+        live = self.store.get(resource, namespace, name)
+        if request.method != "GET":
+            expected = (body.get("metadata") or {}).get("resourceVersion")
+            if expected and expected != live["metadata"]["resourceVersion"]:
+                raise Refused(409, "Conflict", f"{name}: the object has been modified")
+            live = self.store.patch(resource, namespace, name, {"spec": {"replicas": body["spec"]["replicas"]}})
+        return {
+            "apiVersion": "autoscaling/v1",
+            "kind": "Scale",
+            "metadata": live["metadata"],
+            "spec": {"replicas": live["spec"]["replicas"]},
+        }
+
+    def _evict(self, resource: Resource, namespace: str, name: str, body: Object) -> Object:
+        pod = self.store.get(resource, namespace, name)
+        for budget in self.store.list(BUDGET, namespace):
+            chosen = budget["spec"]["selector"]["matchLabels"]
+            if selected_by(pod, chosen) and self._disrupted(namespace, chosen) >= budget["spec"].get(
+                "maxUnavailable", 1
+            ):
+                raise Refused(
+                    429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget."
+                )
+        uid = ((body.get("deleteOptions") or {}).get("preconditions") or {}).get("uid", "")
+        self.store.delete(POD, namespace, name, uid)
+        return {"kind": "Status", "status": "Success"}
+
+    def _disrupted(self, namespace: str, chosen: dict[str, str]) -> int:
+        """Pods of a budget that are away: fewer are ready than their StatefulSets want."""
+        pods = self.store.children(POD, namespace, chosen)
+        ready = sum(_is_ready(pod) for pod in pods)
+        wanted = sum(
+            each["spec"]["replicas"]
+            for each in self.store.list(STATEFUL_SET, namespace)
+            if all(each["spec"]["selector"]["matchLabels"].get(key) == value for key, value in chosen.items())
+        )
+        return max(wanted, len(pods)) - ready
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        found = _PATH.fullmatch(request.path)
+        assert found is not None
+        resource = RESOURCES[found["core"] or found["group"], found["plural"]]
+        selector, seen = (
+            request.query.get("labelSelector", ""),
+            int(request.query.get("resourceVersion") or self.store.version),
+        )
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        while True:
+            for change in [each for each in self.store.changes if each.version > seen]:
+                seen = change.version
+                here = not found["namespace"] or change.obj["metadata"].get("namespace") == found["namespace"]
+                if change.resource == resource and here and matches(change.obj, selector):
+                    await response.write(json.dumps({"type": change.type, "object": change.obj}).encode() + b"\n")
+            async with self.store.changed:
+                await self.store.changed.wait_for(lambda seen=seen: self.store.version > seen)
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _refusal(status: int, reason: str, message: str, headers: dict[str, str]) -> web.Response:
+    body = {"kind": "Status", "status": "Failure", "reason": reason, "message": message, "code": status}
+    return web.json_response(body, status=status, headers=headers)
+
+
+def _discovery(path: str) -> Object:
+    if path == "/version":
+        return {"major": "1", "minor": "33", "gitVersion": "v1.33.0"}
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": ["v1"]}
+    versions = sorted({version for version, _ in RESOURCES if "/" in version})
+    groups = [
+        {
+            "name": each.partition("/")[0],
+            "versions": [{"groupVersion": each, "version": each.partition("/")[2]}],
+            "preferredVersion": {"groupVersion": each, "version": each.partition("/")[2]},
+        }
+        for each in versions
+    ]
+    return {"kind": "APIGroupList", "groups": groups}
+
+
+def _resources(path: str) -> Object:
+    version = path.removeprefix("/apis/").removeprefix("/api/")
+    found = [each for (api_version, _), each in RESOURCES.items() if api_version == version]
+    if not found:
+        raise Refused(404, "NotFound", "the server could not find the requested resource")
+    resources: list[Object] = []
+    for each in found:
+        about = {"kind": each.kind, "namespaced": each.namespaced, "singularName": each.kind.lower()}
+        verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
+        resources.append({"name": each.plural, "verbs": verbs, **about})
+        resources.append({"name": f"{each.plural}/status", "verbs": ["get", "patch", "update"], **about})
+    return {"kind": "APIResourceList", "groupVersion": version, "resources": resources}
+
+
+@asynccontextmanager
+async def serving(store: Store) -> AsyncIterator[ApiServer]:
+    server = ApiServer(store)
+    app = web.Application(client_max_size=16 * 1024 * 1024)
+    app.router.add_route("*", "/{path:.*}", server.handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    server.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()

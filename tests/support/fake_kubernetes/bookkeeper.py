@@ -1,0 +1,101 @@
+"""The BookKeeper cluster that the pods would be: who is registered, cookies, ledgers, drains, the auditor. No bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Drain:
+    phase: str = "draining"
+    total: int = 0
+
+
+@dataclass
+class FakeBookKeeper:
+    clock: Callable[[], float]
+    """Seconds since 1970."""
+    instance_id: str = "instance-1"
+    writable: set[str] = field(default_factory=set)
+    read_only: set[str] = field(default_factory=set)
+    cookies: set[str] = field(default_factory=set)
+    ledgers: dict[int, set[str]] = field(default_factory=dict)
+    """Bookie ids that each ledger names."""
+    marks: dict[int, set[str]] = field(default_factory=dict)
+    drains: dict[str, Drain] = field(default_factory=dict)
+    auditor: str | None = None
+    last_audit: float | None = None
+    """When the last complete audit began; seconds since 1970."""
+    delay: int = 300
+    reachable: bool = True
+    """The metadata service answers."""
+    deleted_cookies: list[str] = field(default_factory=list)
+    config: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Dynamic keys, by bookie id."""
+
+    def start(self, bookie_id: str) -> None:
+        """A bookie comes up: with a cookie from its first start on, read-only while it is drained."""
+        self.cookies.add(bookie_id)
+        (self.read_only if bookie_id in self.drains else self.writable).add(bookie_id)
+
+    def stop(self, bookie_id: str) -> None:
+        self.writable.discard(bookie_id)
+        self.read_only.discard(bookie_id)
+        self.config.pop(bookie_id, None)
+
+    def set_read_only(self, bookie_id: str, read_only: bool) -> None:
+        if bookie_id in self.writable | self.read_only:
+            self.writable.discard(bookie_id)
+            self.read_only.discard(bookie_id)
+            (self.read_only if read_only else self.writable).add(bookie_id)
+
+    def audit(self) -> None:
+        self.last_audit = self.clock()
+
+    def begin_drain(self, bookie_id: str) -> str | None:
+        """Why not; None: it is begun, or goes on."""
+        naming = self.naming(bookie_id)
+        others = self.writable - {bookie_id}
+        if any(len(self.ledgers[each]) > len(others | self.ledgers[each]) - 1 for each in naming):
+            return f"some ledger of {bookie_id} has no other writable bookie to go to"
+        if bookie_id not in self.drains or self.drains[bookie_id].phase == "done":
+            self.drains[bookie_id] = Drain(total=len(naming))
+        self.set_read_only(bookie_id, True)
+        return None
+
+    def work(self) -> None:
+        """One ledger further in each drain; what is named no more is done."""
+        for bookie_id, drain in self.drains.items():
+            if drain.phase != "draining":
+                continue
+            naming = self.naming(bookie_id)
+            if not naming:
+                drain.phase = "done"
+                continue
+            members = self.ledgers[naming[0]]
+            targets = sorted(self.writable - members)
+            if targets:
+                members.remove(bookie_id)
+                members.add(targets[0])
+
+    def undo_drain(self, bookie_id: str) -> bool:
+        found = self.drains.pop(bookie_id, None) is not None
+        if found:
+            self.set_read_only(bookie_id, False)
+        return found
+
+    def naming(self, bookie_id: str) -> list[int]:
+        return sorted(ledger for ledger, bookies in self.ledgers.items() if bookie_id in bookies)
+
+    def delete_cookie(self, bookie_id: str) -> str | None:
+        """Why not; None: it is gone. Raises KeyError: there is none."""
+        if bookie_id not in self.cookies:
+            raise KeyError(bookie_id)
+        if bookie_id in self.writable | self.read_only:
+            return f"{bookie_id} is registered"
+        if self.naming(bookie_id):
+            return f"ledgers name {bookie_id}"
+        self.cookies.discard(bookie_id)
+        self.deleted_cookies.append(bookie_id)
+        return None

@@ -1,0 +1,186 @@
+"""All of it together, with operators whose passes a test takes one by one on a clock of its own.
+
+async with fake_cluster() as fake:
+    fake.apply(replicas=3)
+    await fake.settle()
+    assert fake.condition("Ready") == "True"
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import aiohttp
+
+from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, POD, STORAGE_CLASS, TASK
+from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.api.transport import Transport
+from bookie_operator.crds import names
+from bookie_operator.reconcile.context import OperatorContext, Settings
+from bookie_operator.reconcile.passing import run_pass
+from bookie_operator.status.events import Events
+from tests.support.fake_kubernetes import admin_api, api_server
+from tests.support.fake_kubernetes.admin_api import AdminApi
+from tests.support.fake_kubernetes.api_server import ApiServer
+from tests.support.fake_kubernetes.bookkeeper import FakeBookKeeper
+from tests.support.fake_kubernetes.controllers import Controllers, is_ready
+from tests.support.fake_kubernetes.objects import Object
+from tests.support.fake_kubernetes.store import Change, Store
+
+NAMESPACE: Final = "storage"
+NAME: Final = "demo"
+START: Final = 1_800_000_000.0
+SPEC: Final[Object] = {
+    "version": "0.1.0",
+    "replicas": 3,
+    "metadataService": {"uri": "zk+hierarchical://zk-0:2181"},
+    "storage": {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}},
+}
+
+
+class FakeCluster:
+    def __init__(self, store: Store, server: ApiServer, bookkeeper: FakeBookKeeper, admin: AdminApi) -> None:
+        self.store = store
+        self.server = server
+        self.bookkeeper = bookkeeper
+        self.admin = admin
+        self.controllers = Controllers(store, self._started, lambda job: bookkeeper.instance_id)
+        self.operators: list[OperatorContext] = []
+        self.time = START
+        store.listeners.append(self._changed)
+        labels = {"metadata": {"name": "standard"}, "allowVolumeExpansion": True}
+        store.create(STORAGE_CLASS, "", labels)
+
+    # --- what people do -----------------------------------------------------------------------------------------------
+
+    def apply(self, **changes: Any) -> Object:
+        """The cluster with these parts of its spec."""
+        spec = {**copy.deepcopy(SPEC), **changes}
+        if self.store.find(CLUSTER, NAMESPACE, NAME) is None:
+            return self.store.create(CLUSTER, NAMESPACE, {"metadata": {"name": NAME}, "spec": spec})
+        return self.store.patch(CLUSTER, NAMESPACE, NAME, {"spec": spec})
+
+    def annotate(self, name: str, value: str | None) -> None:
+        self.store.patch(CLUSTER, NAMESPACE, NAME, {"metadata": {"annotations": {name: value}}})
+
+    def ask(self, name: str, kind: str, **spec: Any) -> None:
+        """A BookieTask."""
+        body = {"metadata": {"name": name}, "spec": {"cluster": NAME, "type": kind, **spec}}
+        self.store.create(TASK, NAMESPACE, body)
+
+    # --- what is ------------------------------------------------------------------------------------------------------
+
+    @property
+    def resource(self) -> Object:
+        return self.store.get(CLUSTER, NAMESPACE, NAME)
+
+    @property
+    def status(self) -> Object:
+        return dict(self.resource.get("status") or {})
+
+    def condition(self, kind: str) -> str:
+        found = self._condition(kind)
+        return str(found.get("status", ""))
+
+    def reason(self, kind: str) -> str:
+        return str(self._condition(kind).get("reason", ""))
+
+    def message(self, kind: str) -> str:
+        return str(self._condition(kind).get("message", ""))
+
+    def _condition(self, kind: str) -> Object:
+        return next((each for each in self.status.get("conditions", ()) if each["type"] == kind), {})
+
+    def pods(self, component: str = "bookie") -> list[str]:
+        chosen = {names.INSTANCE: NAME, names.COMPONENT: component}
+        return [pod["metadata"]["name"] for pod in self.store.children(POD, NAMESPACE, chosen)]
+
+    def bookie_id(self, pod: str) -> str:
+        return f"{pod}.{NAME}-bookie.{NAMESPACE}.svc:3181"
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def run_controllers(self) -> None:
+        for _ in range(20):
+            if not self.controllers.step():
+                break
+        auditors = [
+            pod["metadata"]["name"]
+            for pod in self.store.children(POD, NAMESPACE, {names.COMPONENT: "autorecovery"})
+            if is_ready(pod)
+        ]
+        self.bookkeeper.auditor = auditors[0] if auditors else None
+        if auditors:
+            self.bookkeeper.audit()
+
+    async def one_pass(self, operator: int = 0) -> float | None:
+        """A pass, then what the controllers make of it; the time goes on by what the pass asked for."""
+        seconds = await run_pass(self.operators[operator], NAME, NAMESPACE)
+        self.time += max(seconds or 0.0, 0.05)
+        self.run_controllers()
+        return seconds
+
+    async def until(self, reached: Callable[[], bool], limit: int = 200) -> int:
+        """Passes until then; how many there were."""
+        for count in range(limit):
+            if reached():
+                return count
+            await self.one_pass()
+        raise AssertionError(f"not reached in {limit} passes: {self.status}")
+
+    async def settle(self, limit: int = 200) -> int:
+        """Passes until the cluster is ready as its spec says."""
+
+        def ready() -> bool:
+            generation = self.resource["metadata"]["generation"]
+            return self.condition("Ready") == "True" and self.status["observedGeneration"] == generation
+
+        return await self.until(ready, limit)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def bookie_at(self, address: str) -> str | None:
+        for pod in self.store.list(POD):
+            if (pod.get("status") or {}).get("podIP") == address and is_ready(pod):
+                labels = pod["metadata"]["labels"]
+                return self.bookie_id(pod["metadata"]["name"]) if labels[names.COMPONENT] == "bookie" else ""
+        return None
+
+    def _started(self, pod: Object) -> None:
+        if pod["metadata"]["labels"].get(names.COMPONENT) == "bookie":
+            bookie_id = self.bookie_id(pod["metadata"]["name"])
+            self.bookkeeper.start(bookie_id)
+            settings = self.store.get(CONFIG_MAP, NAMESPACE, f"{NAME}-bookie-settings")
+            self.bookkeeper.config[bookie_id] = dict(settings["data"])
+
+    def _changed(self, change: Change) -> None:
+        if change.resource == POD and change.type == "DELETED":
+            self.bookkeeper.stop(self.bookie_id(change.obj["metadata"]["name"]))
+
+
+@asynccontextmanager
+async def fake_cluster(operators: int = 1, **settings: Any) -> AsyncIterator[FakeCluster]:
+    """With so many operators, of which each may act."""
+    fake: FakeCluster | None = None
+
+    def now() -> float:
+        return fake.time if fake is not None else START
+
+    async with AsyncExitStack() as stack:
+        store, bookkeeper = Store(now), FakeBookKeeper(now)
+        server = await stack.enter_async_context(api_server.serving(store))
+        admin = AdminApi(bookkeeper, lambda address: fake.bookie_at(address) if fake is not None else None)
+        port = await stack.enter_async_context(admin_api.serving(admin))
+        fake = FakeCluster(store, server, bookkeeper, admin)
+        for number in range(operators):
+            kubernetes = Kubernetes(Transport(server.configuration(), timeout_s=settings.pop("timeout_s", 5.0)))
+            stack.push_async_callback(kubernetes.close)
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+            chosen = replace(Settings(), admin_port=port, **settings)
+            events = Events(kubernetes, f"operator-{number}", now=now)
+            fake.operators.append(OperatorContext(kubernetes, session, events, settings=chosen, now=now))
+        yield fake

@@ -1,0 +1,203 @@
+"""The controllers that the operator relies on: StatefulSets, Deployments, Jobs, volumes.
+
+One step brings the world as far as it can go at once; a pod takes one step to start and, if it is told so, never gets
+ready."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from bookie_operator.api.kinds import CLAIM, DEPLOYMENT, JOB, POD, STATEFUL_SET, STORAGE_CLASS, Resource
+from tests.support.fake_kubernetes.objects import Object
+from tests.support.fake_kubernetes.store import Store
+
+
+@dataclass
+class Controllers:
+    store: Store
+    started: Callable[[Object], None]
+    """A pod's program runs."""
+    job_message: Callable[[str], str]
+    """Termination message of a Job's pod, by the Job's name."""
+    stuck: dict[str, Object] = field(default_factory=dict)
+    """Pods, by name, that do not get ready, with the state of their container."""
+    broken_images: set[str] = field(default_factory=set)
+    _addresses: Iterator[int] = field(default_factory=lambda: itertools.count(2))
+
+    def step(self) -> bool:
+        """Whether anything changed."""
+        before = self.store.version
+        for each in self.store.list(STATEFUL_SET):
+            self._stateful_set(each)
+        for each in self.store.list(DEPLOYMENT):
+            self._deployment(each)
+        for each in self.store.list(JOB):
+            self._job(each)
+        for each in self.store.list(CLAIM):
+            self._claim(each)
+        for each in self.store.list(POD):
+            self._pod(each)
+        return self.store.version != before
+
+    # --- StatefulSets -------------------------------------------------------------------------------------------------
+
+    def _stateful_set(self, owner: Object) -> None:
+        namespace, name, spec = owner["metadata"]["namespace"], owner["metadata"]["name"], owner["spec"]
+        if "deletionTimestamp" in owner["metadata"]:
+            return
+        wanted = [f"{name}-{ordinal}" for ordinal in range(spec["replicas"])]
+        for pod in self.store.children(POD, namespace, spec["selector"]["matchLabels"]):
+            self._adopt(owner, pod)
+            if _owner_of(pod) == owner["metadata"]["uid"] and pod["metadata"]["name"] not in wanted:
+                self.store.delete(POD, namespace, pod["metadata"]["name"])
+        for pod_name in wanted:
+            if self.store.find(POD, namespace, pod_name) is None and self._claims(owner, pod_name):
+                self._make(owner, pod_name, spec["template"], f"{name}-revision", pod_name)
+        pods = [pod for each in wanted if (pod := self.store.find(POD, namespace, each)) is not None]
+        status = {
+            "observedGeneration": owner["metadata"]["generation"],
+            "replicas": len(pods),
+            "readyReplicas": sum(is_ready(pod) for pod in pods),
+        }
+        self._status(STATEFUL_SET, owner, status)
+
+    def _adopt(self, owner: Object, pod: Object) -> None:
+        name, metadata = owner["metadata"]["name"], pod["metadata"]
+        if not metadata.get("ownerReferences") and metadata["name"].rpartition("-")[0] == name:
+            patch = {"metadata": {"ownerReferences": [_reference(owner)]}}
+            self.store.patch(POD, metadata["namespace"], metadata["name"], patch)
+
+    def _claims(self, owner: Object, pod_name: str) -> bool:
+        """Whether none of them is just going."""
+        namespace = owner["metadata"]["namespace"]
+        for template in owner["spec"].get("volumeClaimTemplates") or ():
+            name = f"{template['metadata']['name']}-{pod_name}"
+            live = self.store.find(CLAIM, namespace, name)
+            if live is not None and "deletionTimestamp" in live["metadata"]:
+                return False
+            if live is None:
+                labels = {**(template["metadata"].get("labels") or {}), **owner["spec"]["selector"]["matchLabels"]}
+                metadata = {
+                    "name": name,
+                    "labels": labels,
+                    "annotations": dict(template["metadata"].get("annotations") or {}),
+                    "finalizers": ["kubernetes.io/pvc-protection"],
+                }
+                self.store.create(CLAIM, namespace, {"metadata": metadata, "spec": copy.deepcopy(template["spec"])})
+        return True
+
+    def _make(self, owner: Object, name: str, template: Object, revision: str, hostname: str) -> None:
+        metadata: Any = copy.deepcopy(template.get("metadata") or {})
+        metadata |= {"name": name, "ownerReferences": [_reference(owner)]}
+        metadata.setdefault("labels", {})["controller-revision-hash"] = revision
+        spec = {**copy.deepcopy(template["spec"]), "hostname": hostname, "nodeName": "node-1"}
+        body = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
+        self.store.create(POD, owner["metadata"]["namespace"], body)
+
+    # --- others -------------------------------------------------------------------------------------------------------
+
+    def _deployment(self, owner: Object) -> None:
+        namespace, name, spec = owner["metadata"]["namespace"], owner["metadata"]["name"], owner["spec"]
+        uid, generation = owner["metadata"]["uid"], owner["metadata"]["generation"]
+        wanted = [f"{name}-{uid[4:]}g{generation}-p{number}x" for number in range(spec.get("replicas", 1))]
+        for pod in self.store.list(POD, namespace):
+            if _owner_of(pod) == uid and pod["metadata"]["name"] not in wanted:
+                self.store.delete(POD, namespace, pod["metadata"]["name"])
+        for pod_name in wanted:
+            if self.store.find(POD, namespace, pod_name) is None:
+                self._make(owner, pod_name, spec["template"], "x", pod_name)
+        ready = sum(_owner_of(pod) == uid and is_ready(pod) for pod in self.store.list(POD, namespace))
+        status = {"observedGeneration": generation, "readyReplicas": ready, "updatedReplicas": len(wanted)}
+        self._status(DEPLOYMENT, owner, status)
+
+    def _job(self, owner: Object) -> None:
+        namespace, name = owner["metadata"]["namespace"], owner["metadata"]["name"]
+        if owner.get("status"):
+            return
+        self._make(owner, f"{name}-abcde", owner["spec"]["template"], "x", name)
+        done = {
+            "phase": "Succeeded",
+            "containerStatuses": [
+                {"name": "job", "state": {"terminated": {"exitCode": 0, "message": self.job_message(name)}}}
+            ],
+        }
+        self._status(POD, self.store.get(POD, namespace, f"{name}-abcde"), done)
+        now = self.store.time()
+        condition = {"type": "Complete", "status": "True", "lastTransitionTime": now}
+        self._status(JOB, owner, {"conditions": [condition], "completionTime": now, "succeeded": 1})
+
+    def _claim(self, claim: Object) -> None:
+        namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
+        if "deletionTimestamp" in claim["metadata"]:
+            if not any(name.endswith(f"-{pod['metadata']['name']}") for pod in self.store.list(POD, namespace)):
+                self.store.patch(CLAIM, namespace, name, {"metadata": {"finalizers": []}})
+            return
+        size = claim["spec"]["resources"]["requests"]["storage"]
+        capacity = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
+        if capacity is None or (capacity != size and self._grows(claim)):
+            self._status(CLAIM, claim, {"phase": "Bound", "capacity": {"storage": size}})
+
+    def _grows(self, claim: Object) -> bool:
+        found = self.store.find(STORAGE_CLASS, "", claim["spec"].get("storageClassName") or "standard")
+        return found is not None and found.get("allowVolumeExpansion") is True
+
+    def _pod(self, pod: Object) -> None:
+        name, status = pod["metadata"]["name"], pod.get("status") or {}
+        if status.get("phase") in ("Succeeded", "Failed") or is_ready(pod):
+            return
+        address = status.get("podIP") or self._address()
+        waiting = self.stuck.get(name)
+        if waiting is None and pod["spec"]["containers"][0].get("image") in self.broken_images:
+            waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+        now = self.store.time()
+        ready = waiting is None
+        new = {
+            "phase": "Running" if ready else "Pending",
+            "podIP": address,
+            "conditions": [
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": now},
+                {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": now},
+            ],
+            "containerStatuses": [
+                {"name": "bookie", "restartCount": 0, "state": {"running": {"startedAt": now}} if ready else waiting}
+            ],
+        }
+        if {**new, "conditions": 0} == {**status, "conditions": 0}:
+            return
+        stored = self._status(POD, pod, new)
+        if ready:
+            self.started(stored)
+
+    def _address(self) -> str:
+        number = next(self._addresses)
+        return f"127.1.{number // 250}.{number % 250 + 2}"
+
+    def _status(self, resource: Resource, obj: Object, status: Object) -> Object:
+        metadata = obj["metadata"]
+        live = self.store.get(resource, metadata["namespace"], metadata["name"])
+        new = {"metadata": {"resourceVersion": ""}, "status": {**(live.get("status") or {}), **status}}
+        return self.store.replace(resource, metadata["namespace"], metadata["name"], new, "status")
+
+
+def is_ready(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _reference(owner: Object) -> Object:
+    metadata = owner["metadata"]
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+    }
+
+
+def _owner_of(pod: Object) -> str:
+    return next((each["uid"] for each in pod["metadata"].get("ownerReferences") or () if each.get("controller")), "")

@@ -1,0 +1,223 @@
+"""The objects of an API server, with what it promises about them: resource versions that grow with every change, UIDs,
+generations, finalizers, owners, preconditions; and everybody is told what changed."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from bookie_operator.api.kinds import ALL, POD_EVENT, Resource
+from tests.support.fake_kubernetes.objects import Object, applied, field_of, matches, merge_patch, selected_by
+
+RESOURCES = {(each.api_version, each.plural): each for each in (*ALL, POD_EVENT)}
+_KEPT_CHANGES = 2000
+
+
+class Refused(Exception):
+    """An answer with a status of 4xx."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.message = status, reason, message
+
+
+@dataclass
+class Change:
+    version: int
+    type: str
+    resource: Resource
+    obj: Object
+
+
+@dataclass
+class Store:
+    clock: Callable[[], float]
+    """Seconds since 1970."""
+    objects: dict[Resource, dict[tuple[str, str], Object]] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+    admission: list[Callable[[Resource, Object, Object | None], None]] = field(default_factory=list)
+    """Called with what is about to be stored, and what was there; they raise `Refused`."""
+    listeners: list[Callable[[Change], None]] = field(default_factory=list)
+    _versions: Iterator[int] = field(default_factory=lambda: itertools.count(100))
+    _uids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    _managers: dict[tuple[str, str, str], Object] = field(default_factory=dict)
+    """By UID, manager and subresource: what was applied."""
+    _telling: set[asyncio.Task[None]] = field(default_factory=set)
+    version: int = 99
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+
+    def kind(self, resource: Resource) -> dict[tuple[str, str], Object]:
+        return self.objects.setdefault(resource, {})
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Object:
+        found = self.kind(resource).get((namespace, name))
+        if found is None:
+            raise Refused(404, "NotFound", f'{resource.plural} "{name}" not found')
+        return found
+
+    def find(self, resource: Resource, namespace: str, name: str) -> Object | None:
+        return self.kind(resource).get((namespace, name))
+
+    def list(self, resource: Resource, namespace: str = "", selector: str = "", fields: str = "") -> list[Object]:
+        wanted = [term.partition("=") for term in fields.split(",") if term]
+        return [
+            obj
+            for (found, _), obj in sorted(self.kind(resource).items())
+            if (not namespace or found == namespace)
+            and matches(obj, selector)
+            and all(str(field_of(obj, path)) == value.lstrip("=") for path, _, value in wanted)
+        ]
+
+    def children(self, resource: Resource, namespace: str, match_labels: dict[str, str]) -> list[Object]:
+        return [obj for obj in self.list(resource, namespace) if selected_by(obj, match_labels)]
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+
+    def create(self, resource: Resource, namespace: str, body: Object) -> Object:
+        name = body["metadata"]["name"]
+        if (namespace, name) in self.kind(resource):
+            raise Refused(409, "AlreadyExists", f'{resource.plural} "{name}" already exists')
+        obj = copy.deepcopy(body)
+        if resource.namespaced:
+            obj["metadata"]["namespace"] = namespace
+        obj["metadata"] |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": self.time(), "generation": 1}
+        obj |= {"apiVersion": resource.api_version, "kind": resource.kind}
+        for judge in self.admission:
+            judge(resource, obj, None)
+        return self._stored(resource, namespace, obj, "ADDED")
+
+    def replace(self, resource: Resource, namespace: str, name: str, body: Object, subresource: str = "") -> Object:
+        live = self.get(resource, namespace, name)
+        expected = (body.get("metadata") or {}).get("resourceVersion")
+        if expected and expected != live["metadata"]["resourceVersion"]:
+            raise Refused(
+                409,
+                "Conflict",
+                f"{name}: the object has been modified; please apply your changes to the latest version",
+            )
+        new = copy.deepcopy(live)
+        if subresource == "status":
+            new["status"] = copy.deepcopy(body.get("status") or {})
+        else:
+            new = copy.deepcopy(body)
+            new["metadata"] = {**copy.deepcopy(body["metadata"]), **_fixed(live)}
+            if "status" in live:
+                new["status"] = live["status"]
+        return self._updated(resource, namespace, live, new)
+
+    def patch(self, resource: Resource, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
+        live = self.get(resource, namespace, name)
+        expected = (patch.get("metadata") or {}).get("resourceVersion")
+        kept = {key: value for key, value in patch.items() if key in ("metadata", "status")} if subresource else patch
+        merged = merge_patch(live, kept)
+        merged["metadata"]["resourceVersion"] = expected or live["metadata"]["resourceVersion"]
+        return self.replace(resource, namespace, name, merged, subresource)
+
+    def apply(
+        self, resource: Resource, namespace: str, name: str, body: Object, manager: str, subresource: str = ""
+    ) -> Object:
+        live = self.find(resource, namespace, name)
+        if live is None:
+            if subresource or (body.get("metadata") or {}).get("resourceVersion"):
+                raise Refused(404, "NotFound", f'{resource.plural} "{name}" not found')
+            created = self.create(resource, namespace, body)
+            self._managers[created["metadata"]["uid"], manager, ""] = copy.deepcopy(body)
+            return created
+        expected = body["metadata"].get("resourceVersion")
+        if expected and expected != live["metadata"]["resourceVersion"]:
+            raise Refused(409, "Conflict", f"{name}: the object has been modified")
+        key = (live["metadata"]["uid"], manager, subresource)
+        plain = {**body, "metadata": {k: v for k, v in body["metadata"].items() if k != "resourceVersion"}}
+        new = applied(live, self._managers.get(key, {}), plain)
+        new["metadata"] |= _fixed(live)
+        stored = self._updated(resource, namespace, live, new)
+        self._managers[key] = copy.deepcopy(plain)
+        return stored
+
+    def delete(
+        self, resource: Resource, namespace: str, name: str, uid: str = "", propagation: str = "Background"
+    ) -> Object:
+        live = self.get(resource, namespace, name)
+        if uid and uid != live["metadata"]["uid"]:
+            raise Refused(
+                409,
+                "Conflict",
+                f"precondition failed: UID in precondition: {uid}, UID in object meta: {live['metadata']['uid']}",
+            )
+        if live["metadata"].get("finalizers"):
+            if "deletionTimestamp" not in live["metadata"]:
+                marked = copy.deepcopy(live)
+                marked["metadata"]["deletionTimestamp"] = self.time()
+                return self._stored(resource, namespace, marked, "MODIFIED")
+            return live
+        return self._gone(resource, namespace, live, propagation)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _updated(self, resource: Resource, namespace: str, live: Object, new: Object) -> Object:
+        if new == live:
+            return live
+        for judge in self.admission:
+            judge(resource, new, live)
+        if new.get("spec") != live.get("spec"):
+            new["metadata"]["generation"] = live["metadata"]["generation"] + 1
+        if "deletionTimestamp" in new["metadata"] and not new["metadata"].get("finalizers"):
+            return self._gone(resource, namespace, new, "Background")
+        return self._stored(resource, namespace, new, "MODIFIED")
+
+    def _stored(self, resource: Resource, namespace: str, obj: Object, change: str) -> Object:
+        self.version = next(self._versions)
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        self.kind(resource)[namespace if resource.namespaced else "", obj["metadata"]["name"]] = obj
+        self._tell(Change(self.version, change, resource, obj))
+        return obj
+
+    def _gone(self, resource: Resource, namespace: str, obj: Object, propagation: str) -> Object:
+        del self.kind(resource)[namespace if resource.namespaced else "", obj["metadata"]["name"]]
+        self.version = next(self._versions)
+        last = copy.deepcopy(obj)
+        last["metadata"]["resourceVersion"] = str(self.version)
+        self._tell(Change(self.version, "DELETED", resource, last))
+        self._collect(namespace, obj["metadata"]["uid"], orphan=propagation == "Orphan")
+        return last
+
+    def _collect(self, namespace: str, owner: str, *, orphan: bool) -> None:
+        """What the garbage collector does: dependants go, or stay without their owner."""
+        for resource, objects in list(self.objects.items()):
+            for (found, name), obj in list(objects.items()):
+                owners = obj["metadata"].get("ownerReferences") or []
+                if found != namespace or not any(each["uid"] == owner for each in owners):
+                    continue
+                if orphan:
+                    kept = [each for each in owners if each["uid"] != owner]
+                    self.patch(resource, found, name, {"metadata": {"ownerReferences": kept}})
+                elif (found, name) in self.kind(resource):
+                    self.delete(resource, found, name)
+
+    def _tell(self, change: Change) -> None:
+        self.changes.append(change)
+        for listener in self.listeners:
+            listener(change)
+        del self.changes[:-_KEPT_CHANGES]
+        telling = asyncio.get_running_loop().create_task(self._notify())
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+
+    async def _notify(self) -> None:
+        async with self.changed:
+            self.changed.notify_all()
+
+    def time(self) -> str:
+        return datetime.fromtimestamp(self.clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _fixed(live: Object) -> Object:
+    """Metadata that no writer changes."""
+    names = ("name", "namespace", "uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp")
+    return {name: live["metadata"][name] for name in names if name in live["metadata"]}
