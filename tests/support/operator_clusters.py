@@ -95,6 +95,7 @@ _EVERYTHING: Final[Spec] = {
         "extraVolumes": [
             {"name": "zookeeper-login", "secret": {"secretName": "zookeeper-login"}},
             {"name": "scratch", "persistentVolumeClaim": {"claimName": "scratch"}},
+            {"name": "config", "configMap": {"name": "of-the-user"}},
         ],
         "extraVolumeMounts": [
             {"name": "zookeeper-login", "mountPath": "/etc/zookeeper", "readOnly": True},

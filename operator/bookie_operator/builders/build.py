@@ -8,6 +8,8 @@ Threads: any thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from bookie_operator.builders import naming
 from bookie_operator.builders.autorecovery import autorecovery
 from bookie_operator.builders.config import config_map
@@ -57,7 +59,16 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         config_hash=config_name.rpartition("-")[2],
         bookie_ids={pod: f"{pod}{suffix}" for pod in _pods(cluster, sets)},
         bookie_id_suffix=suffix,
+        missing=tuple(_missing(cluster, context)),
     )
+
+
+def _missing(cluster: ClusterView, context: BuildContext) -> Iterator[str]:
+    spec = cluster.spec
+    if spec.tls.enabled and spec.tls.issuer_ref is not None and not context.has_cert_manager:
+        yield "spec.tls.issuerRef: there is no cert-manager here; install it, or give spec.tls.secretName"
+    if spec.monitoring.pod_monitor.enabled and not context.has_pod_monitors:
+        yield "spec.monitoring.podMonitor: there is no Prometheus operator here; install it, or disable this"
 
 
 def _present(*manifests: Manifest | None) -> tuple[Manifest, ...]:

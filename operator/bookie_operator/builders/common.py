@@ -22,7 +22,9 @@ KIND: Final = "BookieCluster"
 USER: Final = 10001
 """User and group of the image."""
 
-TEMPORARY: Final = "tmp"
+OWN_VOLUME: Final = "podkeeper-"
+"""Begins the names of volumes that the operator adds, so that they are none of the user's."""
+TEMPORARY: Final = f"{OWN_VOLUME}tmp"
 CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from bookie_operator.builders import config, naming
 from bookie_operator.builders.common import (
+    OWN_VOLUME,
     READ_ONLY_CONTAINER,
     environment,
     from_field,
@@ -24,6 +25,9 @@ from bookie_operator.crds.pod_spec import Probe
 from bookie_operator.world.model import ClusterView
 
 NAME: Final = "bookie"
+CONFIG: Final = f"{OWN_VOLUME}config"
+TOKEN: Final = f"{OWN_VOLUME}admin-token"
+TLS: Final = f"{OWN_VOLUME}tls"
 HTTP: Final = "http"
 _SHARED_KINDS: Final = frozenset({"name", "configMap", "secret", "projected", "downwardAPI", "emptyDir", "csi"})
 """Volumes that several pods may have at the same time."""
@@ -64,11 +68,11 @@ def container(
 def _mounts(cluster: ClusterView) -> list[dict[str, Any]]:
     mounts = [
         temporary_mount(),
-        {"name": "config", "mountPath": config.DIRECTORY, "readOnly": True},
-        {"name": "admin-token", "mountPath": config.TOKEN_DIRECTORY, "readOnly": True},
+        {"name": CONFIG, "mountPath": config.DIRECTORY, "readOnly": True},
+        {"name": TOKEN, "mountPath": config.TOKEN_DIRECTORY, "readOnly": True},
     ]
     if cluster.spec.tls.enabled:
-        mounts.append({"name": "tls", "mountPath": config.TLS_DIRECTORY, "readOnly": True})
+        mounts.append({"name": TLS, "mountPath": config.TLS_DIRECTORY, "readOnly": True})
     return mounts
 
 
@@ -76,12 +80,12 @@ def volumes(cluster: ClusterView, config_name: str) -> list[dict[str, Any]]:
     """What every such container mounts."""
     found = [
         temporary_volume(),
-        {"name": "config", "configMap": {"name": config_name}},
+        {"name": CONFIG, "configMap": {"name": config_name}},
         # Owner and group may read: the group is that of the pod's volumes.
-        {"name": "admin-token", "secret": {"secretName": naming.admin_token(cluster.name), "defaultMode": 0o440}},
+        {"name": TOKEN, "secret": {"secretName": naming.admin_token(cluster.name), "defaultMode": 0o440}},
     ]
     if cluster.spec.tls.enabled:
-        found.append({"name": "tls", "secret": {"secretName": tls_secret(cluster), "defaultMode": 0o440}})
+        found.append({"name": TLS, "secret": {"secretName": tls_secret(cluster), "defaultMode": 0o440}})
     return found
 
 

@@ -55,6 +55,8 @@ class DesiredObjects:
     config_hash: str
     bookie_ids: Mapping[str, str]
     bookie_id_suffix: str
+    missing: tuple[str, ...] = ()
+    """What `spec` asks for and this Kubernetes does not know, each with its remedy."""
 
     @property
     def objects(self) -> Mapping[str, Manifest]:
@@ -99,4 +101,5 @@ class DesiredObjects:
             settings=self.settings,
             bookie_ids=self.bookie_ids,
             bookie_id_suffix=self.bookie_id_suffix,
+            missing=self.missing,
         )

@@ -48,6 +48,8 @@ class Desired:
     bookie_ids: Mapping[str, str] = field(default_factory=dict)
     """Bookie id by pod name, for every pod that there is or should be; for others see `bookie_id`."""
     bookie_id_suffix: str = ""
+    missing: tuple[str, ...] = ()
+    """What `spec` asks for and this Kubernetes does not know, each with its remedy: everything else goes on without."""
 
     def bookie_id(self, pod: str) -> str:
         """`POD.SERVICE.NAMESPACE.svc:PORT`."""

@@ -130,6 +130,16 @@ def test_kinds_that_this_kubernetes_does_not_know_are_left_out() -> None:
     assert {key.partition("/")[0] for key in with_all.keys() - without.keys()} == {"Certificate", "PodMonitor"}
 
 
+def test_what_this_kubernetes_lacks_is_told_with_its_remedy() -> None:
+    view, context = CASES["everything"]
+    assert [line.partition(":")[0] for line in build(view, BuildContext()).desired().missing] == [
+        "spec.tls.issuerRef",
+        "spec.monitoring.podMonitor",
+    ]
+    assert build(view, context).desired().missing == ()
+    assert built("bare").desired().missing == ()
+
+
 def test_the_identity_is_written_when_the_cluster_has_one() -> None:
     before = build(cluster(instance_id=""), BuildContext())
     assert "Secret/demo-identity" not in before.desired().support

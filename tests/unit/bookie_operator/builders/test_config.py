@@ -45,7 +45,7 @@ def started(spec: Spec, tmp_path: Path, kind: str = "StatefulSet/demo-bookie") -
 
 
 def _loaded(manifest: Mapping[str, Any], objects: Mapping[str, Any], tmp_path: Path) -> BookieConfig:
-    (volume,) = [each for each in manifest["spec"]["template"]["spec"]["volumes"] if each["name"] == "config"]
+    (volume,) = [each for each in manifest["spec"]["template"]["spec"]["volumes"] if each["name"] == "podkeeper-config"]
     file = tmp_path / config.FILE
     file.write_text(objects[f"ConfigMap/{volume['configMap']['name']}"]["data"][config.FILE], encoding="utf-8")
     loaded = read_config(str(file), environment(manifest, objects))

@@ -93,7 +93,7 @@ def test_the_certificate_names_every_bookie() -> None:
     secrets = [
         volume["secret"]["secretName"]
         for volume in only.manifest["spec"]["template"]["spec"]["volumes"]
-        if volume["name"] == "tls"
+        if volume["name"] == "podkeeper-tls"
     ]
     assert secrets == [certificate["secretName"]]
 
@@ -102,7 +102,7 @@ def test_a_certificate_of_the_user_is_used_as_it_is() -> None:
     objects = build(cluster({**MINIMAL, "tls": {"enabled": True, "secretName": "mine"}}), FULL)
     assert [key for key in objects.objects if key.startswith("Certificate/")] == []
     volumes = objects.sets[0].manifest["spec"]["template"]["spec"]["volumes"]
-    assert [each["secret"]["secretName"] for each in volumes if each["name"] == "tls"] == ["mine"]
+    assert [each["secret"]["secretName"] for each in volumes if each["name"] == "podkeeper-tls"] == ["mine"]
 
 
 def test_metrics_of_bookies_and_auto_recovery_are_read() -> None:
