@@ -1,0 +1,258 @@
+"""What stands in the way of stopping a bookie, in the words that a user reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bookie_operator.planner import gates
+from bookie_operator.planner.desired import Desired
+from bookie_operator.world.model import BookieFacts, ClusterFacts, SafetyFacts, StatefulSetView, World
+from tests.support.operator_sim import Simulation, resting
+
+VICTIM = "c-bookie-3"
+
+
+@pytest.fixture
+def sim() -> Simulation:
+    return resting()
+
+
+def with_facts(world: World, **changes: object) -> World:
+    assert isinstance(world.facts, ClusterFacts)
+    return replace(world, facts=replace(world.facts, **changes))  # type: ignore[arg-type]
+
+
+def with_pod(world: World, name: str, **changes: object) -> World:
+    pods = [replace(one, **changes) if one.name == name else one for one in world.pods]  # type: ignore[arg-type]
+    return replace(world, pods=tuple(pods))
+
+
+def message(obstacle: gates.Obstacle | None) -> str:
+    assert obstacle is not None
+    return obstacle.message
+
+
+# --- others serve -----------------------------------------------------------------------------------------------------
+
+Change = Callable[[World, Desired], World]
+
+NOT_SERVING: list[tuple[str, Change]] = [
+    ("c-bookie-0 has no pod", lambda w, _: replace(w, pods=w.pods[1:])),
+    ("c-bookie-0 is being stopped", lambda w, _: with_pod(w, "c-bookie-0", deleting=True)),
+    ("c-bookie-0 is not ready: no disk", lambda w, _: with_pod(w, "c-bookie-0", ready=False, fault_message="no disk")),
+    ("c-bookie-0 is not ready", lambda w, _: with_pod(w, "c-bookie-0", ready=False)),
+    (
+        "c-bookie-0 is not registered in the metadata service",
+        lambda w, d: with_facts(w, writable=w.facts.writable - {d.bookie_id("c-bookie-0")}),  # type: ignore[union-attr]
+    ),
+    (
+        "c-bookie-0 is read-only (0% of a disk is used)",
+        lambda w, d: with_facts(
+            w,
+            writable=w.facts.writable - {d.bookie_id("c-bookie-0")},  # type: ignore[union-attr]
+            read_only=frozenset({d.bookie_id("c-bookie-0")}),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "change"), NOT_SERVING)
+def test_every_other_bookie_has_to_serve(sim: Simulation, words: str, change: Change) -> None:
+    world, desired = sim.world(), sim.desired()
+    assert gates.others_serve(world, desired, {VICTIM}) is None
+    obstacle = gates.others_serve(change(world, desired), desired, {VICTIM})
+    assert obstacle == gates.Obstacle("BookieUnavailable", f"waits until every other bookie serves: {words}")
+    assert gates.others_serve(change(world, desired), desired, {VICTIM, "c-bookie-0"}) is None
+
+
+def test_a_read_only_bookie_serves_reads(sim: Simulation) -> None:
+    desired = sim.desired()
+    world = NOT_SERVING[-1][1](sim.world(), desired)
+    assert gates.others_serve(world, desired, (), writable=False) is None
+
+
+def test_who_cannot_be_asked_is_an_obstacle_everywhere(sim: Simulation) -> None:
+    world, desired = replace(sim.world(), facts=None, facts_error="connection refused"), sim.desired()
+    told = "no bookie and no auto-recovery pod can tell the state of the cluster: connection refused"
+    answers = (
+        gates.told(world),
+        gates.others_serve(world, desired, ()),
+        gates.copies_can_be_made(world),
+        gates.replicated(world),
+        gates.spare_for(world, desired, VICTIM),
+    )
+    assert answers == (gates.Obstacle("MetadataUnreachable", told),) * 5
+    assert not gates.audited_after(world, 0.0)
+    assert not gates.is_writable(world, desired, VICTIM)
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "words", "needs_person"),
+    [
+        ({"autorecovery_enabled": False}, "AutoRecoveryDisabled", "`bookie cluster autorecovery enable`", True),
+        ({"auditor": None}, "NoAuditor", "no auditor is elected, so nobody looks for missing copies: see why no", True),
+        ({"under_replicated": 1}, "WaitingForReplication", "1 ledger is under-replicated", False),
+        ({"under_replicated": 7}, "WaitingForReplication", "7 ledgers are under-replicated", False),
+    ],
+)
+def test_copies_have_to_be_complete(
+    sim: Simulation, changes: dict[str, object], reason: str, words: str, needs_person: bool
+) -> None:
+    assert gates.replicated(sim.world()) is None
+    obstacle = gates.replicated(with_facts(sim.world(), **changes))
+    assert obstacle is not None
+    assert (obstacle.reason, obstacle.needs_person) == (reason, needs_person)
+    assert words in obstacle.message
+
+
+def test_without_auto_recovery_of_its_own_the_remedy_is_another(sim: Simulation) -> None:
+    sim.change(autorecovery={"enabled": False})
+    assert "set spec.autorecovery.enabled" in message(gates.replicated(with_facts(sim.world(), auditor=None)))
+
+
+def test_an_audit_counts_if_it_began_later(sim: Simulation) -> None:
+    world = with_facts(sim.world(), last_audit=100.0)
+    assert gates.audited_after(world, 99.0)
+    assert not gates.audited_after(world, 100.0)
+    assert not gates.audited_after(with_facts(world, auditor=None), 99.0)
+    assert not gates.audited_after(with_facts(world, last_audit=None), 0.0)
+
+
+# --- what stopping would do -------------------------------------------------------------------------------------------
+
+BOTH = frozenset({"a", "b"})
+
+
+@pytest.mark.parametrize(
+    ("quorums", "below", "without", "unknown", "reason"),
+    [
+        ((3, 2), 0, 0, 0, ""),
+        ((3, 2), 0, 0, 1, "SafetyUnknown"),
+        ((3, 2), 1, 0, 0, "BelowAckQuorum"),
+        ((3, 2), 0, 1, 0, "LastCopy"),
+        ((2, 2), 5, 0, 0, ""),
+        ((2, 2), 5, 1, 0, "LastCopy"),
+        ((1, 1), 5, 5, 0, ""),
+        ((1, 1), 0, 0, 1, "SafetyUnknown"),
+    ],
+)
+def test_what_a_stop_may_do_to_ledgers_depends_on_the_quorums(
+    sim: Simulation, quorums: tuple[int, int], below: int, without: int, unknown: int, reason: str
+) -> None:
+    sim.change(durability={"writeQuorum": quorums[0], "ackQuorum": quorums[1]})
+    safety = SafetyFacts(BOTH, below, without, unknown, ("17: no copy: only on a",))
+    obstacle = gates.stoppable(replace(sim.world(), safety={BOTH: safety}), BOTH)
+    assert (obstacle.reason if obstacle is not None else "") == reason
+    if obstacle is not None:
+        assert "(17: no copy: only on a)" in obstacle.message
+
+
+def test_nobody_asked_what_a_stop_would_do(sim: Simulation) -> None:
+    obstacle = gates.stoppable(sim.world(), BOTH)
+    assert obstacle == gates.Obstacle("SafetyUnknown", "nobody could tell yet which ledgers need a, b at this moment")
+    assert gates.stoppable(replace(sim.world(), safety={BOTH: None}), BOTH) == obstacle
+
+
+def test_only_the_first_ledgers_are_shown(sim: Simulation) -> None:
+    safety = SafetyFacts(BOTH, 9, 0, 0, tuple(f"{one}: below" for one in range(9)))
+    assert message(gates.stoppable(replace(sim.world(), safety={BOTH: safety}), BOTH)).endswith("4: below; ...)")
+
+
+# --- who goes next ----------------------------------------------------------------------------------------------------
+
+
+def sets(*counts: tuple[str, int]) -> tuple[StatefulSetView, ...]:
+    return tuple(
+        StatefulSetView(f"c-bookie-{zone}" if zone else "c-bookie", zone, "u", "1", count, 1, 1, "t", {})
+        for zone, count in counts
+    )
+
+
+@pytest.mark.parametrize(
+    ("have", "replicas", "zones", "victim"),
+    [
+        ((("", 4),), 4, (), None),
+        ((("", 5),), 4, (), "c-bookie-4"),
+        ((("", 12),), 4, (), "c-bookie-11"),
+        ((("", 100),), 99, (), "c-bookie-99"),
+        ((("a", 2), ("b", 2), ("c", 2)), 4, ("a", "b", "c"), "c-bookie-b-1"),
+        ((("a", 2), ("b", 11), ("c", 10)), 4, ("a", "b", "c"), "c-bookie-b-10"),
+        ((("a", 2), ("b", 1), ("", 6)), 4, ("a", "b"), "c-bookie-5"),
+    ],
+)
+def test_the_highest_ordinal_of_the_fullest_zone_goes_next(
+    have: tuple[tuple[str, int], ...], replicas: int, zones: tuple[str, ...], victim: str | None
+) -> None:
+    sim = resting()
+    sim.change(replicas=replicas, placement={"zones": [{"name": zone} for zone in zones]})
+    found = gates.next_victim(replace(sim.world(), stateful_sets=sets(*have)), sim.desired())
+    assert (found.name if found is not None else None) == victim
+
+
+def test_nobody_goes_when_it_is_not_known_who_is_wanted(sim: Simulation) -> None:
+    assert gates.next_victim(sim.world(), replace(sim.desired(), stateful_sets=())) is None
+
+
+def test_an_ensemble_has_to_be_left(sim: Simulation) -> None:
+    three = replace(sim.world(), stateful_sets=sets(("", 3)))
+    victim = gates.Victim(three.stateful_sets[0], 2)
+    assert message(gates.enough_without(three, victim)) == (
+        "without c-bookie-2 there would be 2 bookies, and durability.ensembleSize is 3: raise spec.replicas again"
+    )
+    assert gates.enough_without(sim.world(), gates.Victim(sim.world().stateful_sets[0], 3)) is None
+
+
+def test_zones_have_to_be_left(sim: Simulation) -> None:
+    sim.change(placement={"minZonesPerWriteQuorum": 2})
+    world = replace(sim.world(), stateful_sets=sets(("a", 4), ("b", 1)))
+    assert gates.enough_without(world, gates.Victim(world.stateful_sets[0], 3)) is None
+    assert message(gates.enough_without(world, gates.Victim(world.stateful_sets[1], 0))) == (
+        "without c-bookie-b-0 bookies would be left in 1 zones, and placement.minZonesPerWriteQuorum is 2"
+    )
+
+
+# --- room -------------------------------------------------------------------------------------------------------------
+
+GIB = 1 << 30
+
+
+def stores(sim: Simulation, used: int, others_free: int) -> World:
+    others = {name: BookieFacts(False, GIB - others_free, GIB, 50.0) for name in ("c-bookie-0", "c-bookie-1")}
+    full = {"c-bookie-2": BookieFacts(True, 0, 100 * GIB, 0.0)}
+    return replace(sim.world(), bookies={**others, **full, VICTIM: BookieFacts(False, used, GIB, 50.0)})
+
+
+@pytest.mark.parametrize(("used", "fits"), [(819, True), (820, False)])
+def test_what_it_stores_fits_with_headroom(sim: Simulation, used: int, fits: bool) -> None:
+    """Two others with 512 MiB free each, of which a fifth is left alone; a read-only one takes nothing."""
+    obstacle = gates.room_for(stores(sim, used << 20, 512 << 20), VICTIM)
+    assert (obstacle is None) is fits
+
+
+def test_too_little_room_tells_the_numbers(sim: Simulation) -> None:
+    obstacle = gates.room_for(stores(sim, 900 << 20, 512 << 20), VICTIM)
+    assert message(obstacle) == (
+        "c-bookie-3 stores 900.0 MiB, and the other bookies have room for 819.2 MiB (1.0 GiB free, of which"
+        " decommission.headroomPercent=20 is left alone): grow spec.storage.ledger.size, or delete ledgers"
+    )
+
+
+def test_a_bookie_that_does_not_tell_what_it_stores_stays(sim: Simulation) -> None:
+    world = replace(sim.world(), bookies={**sim.world().bookies, VICTIM: None})
+    assert "does not tell how much it stores" in message(gates.room_for(world, VICTIM))
+
+
+def test_a_lost_bookie_needs_a_spare(sim: Simulation) -> None:
+    world, desired = sim.world(), sim.desired()
+    assert gates.spare_for(world, desired, VICTIM) is None
+    fewer = with_facts(world, writable=frozenset(sorted(world.facts.writable)[:2]))  # type: ignore[union-attr]
+    assert message(gates.spare_for(fewer, desired, VICTIM)) == (
+        "2 bookies beside c-bookie-3 are writable, and an ensemble takes 3, so its copies have nowhere to go: raise"
+        " spec.replicas by one"
+    )
