@@ -1,0 +1,91 @@
+"""Makes the parts of the charts that follow from `crds/`: copies of the definitions, and the schema of `spec`.
+
+    python charts/generate.py            write them
+    python charts/generate.py --check    exit code 1 if a file is not as it would be written
+
+To be run in a work tree, after the definitions themselves were generated.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+DEFINITIONS: Final = "crds"
+COPIES: Final = "charts/podkeeper-operator/files/crds"
+VALUES_SCHEMA: Final = "charts/podkeeper-cluster/values.schema.json"
+_CLUSTER: Final = "bookieclusters.podkeeper.dev.yaml"
+_OPEN: Final = "x-kubernetes-preserve-unknown-fields"
+
+
+def generated() -> dict[str, str]:
+    """Content by path below the root of the work tree."""
+    files = {f"{COPIES}/{path.name}": path.read_text(encoding="utf-8") for path in definitions()}
+    schema = json.loads((ROOT / VALUES_SCHEMA).read_text(encoding="utf-8"))
+    schema["properties"]["spec"] = spec_schema()
+    files[VALUES_SCHEMA] = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    return files
+
+
+def definitions() -> list[Path]:
+    return sorted((ROOT / DEFINITIONS).glob("*.yaml"))
+
+
+def spec_schema() -> dict[str, Any]:
+    """Schema of `spec` in the values: that of the definition, with unknown keys refused rather than pruned."""
+    definition = yaml.safe_load((ROOT / DEFINITIONS / _CLUSTER).read_text(encoding="utf-8"))
+    (version,) = definition["spec"]["versions"]
+    schema = _closed(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    # The chart fills in its own version.
+    schema["required"] = [name for name in schema["required"] if name != "version"]
+    schema["properties"]["version"].pop("minLength", None)
+    service = schema["properties"]["metadataService"]
+    service["if"] = {"properties": {"type": {"const": "Embedded"}}, "required": ["type"]}
+    service["else"] = {"properties": {"uri": {"minLength": 1}}, "required": ["uri"]}
+    return schema
+
+
+def _closed(node: Mapping[str, Any]) -> dict[str, Any]:
+    schema = {key: value for key, value in node.items() if not key.startswith("x-kubernetes-")}
+    if "properties" in schema:
+        schema["properties"] = {name: _closed(child) for name, child in schema["properties"].items()}
+        if not node.get(_OPEN):
+            schema["additionalProperties"] = False
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            schema[key] = _closed(schema[key])
+    return schema
+
+
+def main(arguments: Sequence[str]) -> int:
+    files = generated()
+    extra = [path for path in (ROOT / COPIES).glob("*.yaml") if f"{COPIES}/{path.name}" not in files]
+    stale = [path for path, content in files.items() if _present(path) != content]
+    if "--check" in arguments:
+        for path in [*stale, *(str(copy.relative_to(ROOT)) for copy in extra)]:
+            print(f"{path} is not as it is generated: run `python charts/generate.py`", file=sys.stderr)
+        return 1 if stale or extra else 0
+    for copy in extra:
+        copy.unlink()
+    for path in stale:
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / path).write_text(files[path], encoding="utf-8")
+        print(f"written: {path}")
+    return 0
+
+
+def _present(path: str) -> str | None:
+    try:
+        return (ROOT / path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

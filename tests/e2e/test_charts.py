@@ -1,0 +1,267 @@
+"""The charts, as Helm renders them and as the API server takes them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.support.environment import Environment
+from tests.support.chart_files import CHARTS, CLUSTER, OPERATOR, alert_files
+from tests.support.helm_charts import NAMESPACE, Object, lint, program, refused, render
+
+EXAMPLES = sorted(CHARTS.glob("*/ci/*.yaml"))
+URI = {"spec": {"metadataService": {"uri": "zk+hierarchical://zk-0:2181"}}}
+OF_OTHERS = {"PrometheusRule", "ServiceMonitor"}
+"""Their definitions come with the Prometheus operator."""
+ACCOUNT = "podkeeper-operator"
+
+each_example = pytest.mark.parametrize("values", EXAMPLES, ids=lambda path: f"{path.parts[-3]}-{path.stem}")
+
+
+def only(objects: list[Object], kind: str) -> Object:
+    (found,) = [each for each in objects if each["kind"] == kind]
+    return found
+
+
+def pod_specs(objects: list[Object]) -> list[Object]:
+    found = [each["spec"] for each in objects if each["kind"] == "Pod"]
+    return found + [each["spec"]["template"]["spec"] for each in objects if each["kind"] == "Deployment"]
+
+
+# --- without a cluster ------------------------------------------------------------------------------------------------
+
+
+@each_example
+def test_lint(values: Path):
+    lint(values.parents[1], values)
+
+
+@each_example
+def test_rendered_objects_are_whole(values: Path):
+    objects = render(values.parents[1], values)
+    keys = [(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects]
+    assert len(set(keys)) == len(keys)
+    for each in objects:
+        labels = each["metadata"]["labels"]
+        assert len(each["metadata"]["name"]) <= 63
+        if each["kind"] != "CustomResourceDefinition":
+            assert labels["app.kubernetes.io/managed-by"] == "Helm"
+        assert labels["app.kubernetes.io/part-of"] == "podkeeper"
+
+
+@each_example
+def test_rendering_twice_gives_the_same(values: Path):
+    """Whoever compares with the cluster, as Argo CD does, sees no difference."""
+    assert render(values.parents[1], values) == render(values.parents[1], values)
+
+
+@each_example
+def test_pods_are_restricted(values: Path):
+    for spec in pod_specs(render(values.parents[1], values)):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert container["resources"]["limits"]["memory"]
+
+
+def test_operator_by_default_works_in_its_own_namespace():
+    objects = render(OPERATOR)
+    assert only(objects, "ClusterRole")["metadata"]["name"].endswith("-read")
+    assert {each["metadata"]["namespace"] for each in objects if each["kind"] == "Role"} == {NAMESPACE}
+    assert len([each for each in objects if each["kind"] == "CustomResourceDefinition"]) == 2
+    for each in objects:
+        if each["kind"] == "CustomResourceDefinition":
+            assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_operator_with_a_list_of_namespaces_has_a_role_in_each_and_no_cluster_role():
+    objects = render(OPERATOR, values={"namespaces": ["a", "b"], "rbac": {"clusterRead": False}})
+    assert not [each for each in objects if each["kind"].startswith("ClusterRole")]
+    roles = {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in objects if each["kind"] == "Role"}
+    assert roles == {("a", ACCOUNT), ("b", ACCOUNT), (NAMESPACE, f"{ACCOUNT}-lease")}
+    for binding in (each for each in objects if each["kind"] == "RoleBinding"):
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}]
+
+
+def test_definitions_are_what_they_were_but_for_annotations():
+    rendered = {
+        each["metadata"]["name"]: each for each in render(OPERATOR) if each["kind"] == "CustomResourceDefinition"
+    }
+    for path in (OPERATOR / "files" / "crds").glob("*.yaml"):
+        expected = yaml.safe_load(path.read_text(encoding="utf-8"))
+        expected["metadata"]["annotations"] = {"helm.sh/resource-policy": "keep"}
+        assert rendered.pop(expected["metadata"]["name"]) == expected
+    assert not rendered
+
+
+def test_alerts_are_rendered_for_the_cluster():
+    rule = only(render(CLUSTER, CLUSTER / "ci" / "production-values.yaml"), "PrometheusRule")
+    (group,) = rule["spec"]["groups"]
+    by_name = {each["alert"]: each for each in group["rules"]}
+    files = {path.stem for path in alert_files() if path.is_relative_to(CLUSTER)}
+    assert set(by_name) == files - {"PodkeeperAddsRejected"}
+    text = json.dumps(rule)
+    assert "__" not in text.replace("__name__", "")
+    assert 'pod=~\\"events-bookie-.+\\"' in text
+    filling = by_name["PodkeeperDiskFilling"]
+    assert (filling["for"], filling["labels"]) == ("1h", {"severity": "critical", "team": "storage"})
+    assert filling["annotations"]["runbook_url"] == "https://runbooks.example.org/podkeeper/PodkeeperDiskFilling.md"
+    assert "< 3" in by_name["PodkeeperClusterNotWritable"]["expr"]
+
+
+def test_dashboards_of_two_clusters_differ_in_id_and_title():
+    def identities(release: str) -> set[str]:
+        found = only(render(CLUSTER, release=release, values={**URI, "dashboards": {"enabled": True}}), "ConfigMap")
+        boards = [json.loads(text) for text in found["data"].values()]
+        assert all(len(board["uid"]) <= 40 for board in boards)
+        return {board[key] for board in boards for key in ("uid", "title")}
+
+    assert len(identities("one") | identities("two")) == 8
+
+
+def test_spec_is_handed_through_whole():
+    given = yaml.safe_load((CLUSTER / "ci" / "production-values.yaml").read_text(encoding="utf-8"))
+    cluster = only(render(CLUSTER, CLUSTER / "ci" / "production-values.yaml"), "BookieCluster")
+    assert cluster["spec"] == given["spec"]
+    assert cluster["metadata"]["name"] == "events"
+    assert cluster["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_values_of_false_and_zero_reach_the_spec():
+    values = {
+        "spec": {
+            **URI["spec"],
+            "autorecovery": {"enabled": False},
+            "update": {"canary": 0, "requireFullyReplicated": False},
+        }
+    }
+    spec = only(render(CLUSTER, values=values), "BookieCluster")["spec"]
+    assert spec["autorecovery"] == {"enabled": False}
+    assert spec["update"] == {"canary": 0, "requireFullyReplicated": False}
+
+
+REFUSALS = [
+    (OPERATOR, {"replicaCount": 2}, "replicaCount"),
+    (OPERATOR, {"replicas": 3}, "'/replicas': maximum: got 3, want 2"),
+    (OPERATOR, {"clusterWide": True, "namespaces": ["a"]}, "'/namespaces': maxItems: got 1, want 0"),
+    (CLUSTER, {}, "'/spec/metadataService': missing property 'uri'"),
+    (CLUSTER, {"spec": {**URI["spec"], "replica": 4}}, "'/spec': additional properties 'replica' not allowed"),
+    (CLUSTER, {"spec": {**URI["spec"], "replicas": "4"}}, "'/spec/replicas': got string, want integer"),
+    (CLUSTER, {"spec": {**URI["spec"], "config": {"gcWaitTime": 5}}}, "'/spec/config/gcWaitTime': got number, want"),
+    (CLUSTER, {**URI, "clusterName": "a" * 41}, "'/clusterName': maxLength: got 41, want 40"),
+]
+
+
+@pytest.mark.parametrize(("chart", "values", "message"), REFUSALS, ids=[message for _, _, message in REFUSALS])
+def test_wrong_values_are_refused_with_their_place(chart: Path, values: dict[str, Any], message: str):
+    assert message in refused(chart, values)
+
+
+def test_a_release_with_a_long_name_needs_a_name_for_the_cluster():
+    done = render(CLUSTER, release="r" * 41, values={**URI, "clusterName": "short"})
+    assert only(done, "BookieCluster")["metadata"]["name"] == "short"
+    with pytest.raises(AssertionError, match="set clusterName"):
+        render(CLUSTER, release="r" * 41, values=URI)
+
+
+# --- on the API server ------------------------------------------------------------------------------------------------
+
+
+def kubectl(settings: Environment, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    command = [program("kubectl"), "--kubeconfig", settings.kubeconfig, *arguments]
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
+
+
+@each_example
+def test_server_takes_every_object(values: Path, operator, kube, settings: Environment):
+    """By a server-side dry run, in a namespace that enforces the restricted Pod Security standard."""
+    objects = render(values.parents[1], values, release="dry-run")
+    mine = [each for each in objects if each["kind"] not in OF_OTHERS]
+    for each in mine:
+        if "namespace" in each["metadata"]:
+            each["metadata"]["namespace"] = kube.namespace
+        if each["kind"] == "CustomResourceDefinition":
+            each["metadata"].pop("annotations")
+    done = kubectl(
+        settings,
+        *("apply", "--server-side", "--dry-run=server", "--force-conflicts", "--warnings-as-errors", "-f", "-"),
+        stdin=yaml.safe_dump_all(mine),
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(mine)
+
+
+def test_operator_may_do_what_it_does_and_no_more(operator, kube, settings: Environment):
+    account = f"system:serviceaccount:{kube.namespace}:{ACCOUNT}"
+
+    def may(*words: str) -> bool:
+        done = kubectl(settings, "-n", kube.namespace, "auth", "can-i", *words, "--as", account)
+        assert done.stdout.strip() in {"yes", "no"}, done.stderr
+        return done.stdout.strip() == "yes"
+
+    assert may("patch", "bookieclusters.podkeeper.dev/status")
+    assert may("create", "pods/eviction")
+    assert may("update", "statefulsets.apps/scale")
+    assert may("get", "secrets/some-name")
+    assert may("list", "nodes")
+    for words in (
+        ("list", "secrets"),
+        ("create", "pods"),
+        ("create", "pods/exec"),
+        ("delete", "bookieclusters.podkeeper.dev"),
+        ("create", "roles.rbac.authorization.k8s.io"),
+        ("delete", "nodes"),
+        ("list", "pods", "-n", "kube-system"),
+        ("delete", "customresourcedefinitions.apiextensions.k8s.io"),
+    ):
+        assert not may(*words), words
+
+
+def previous_version(folder: Path) -> Path:
+    """A chart as an earlier release was: another version, and definitions without columns."""
+    chart = folder / OPERATOR.name
+    subprocess.run(["cp", "-r", str(OPERATOR), str(chart)], check=True)
+    found = yaml.safe_load((chart / "Chart.yaml").read_text(encoding="utf-8"))
+    (chart / "Chart.yaml").write_text(yaml.safe_dump({**found, "version": "0.0.1"}), encoding="utf-8")
+    for path in (chart / "files" / "crds").glob("*.yaml"):
+        definition = yaml.safe_load(path.read_text(encoding="utf-8"))
+        for version in definition["spec"]["versions"]:
+            version.pop("additionalPrinterColumns")
+        path.write_text(yaml.safe_dump(definition), encoding="utf-8")
+    return chart
+
+
+def columns(kube) -> list[str]:
+    definition = kube.get("CustomResourceDefinition", "bookieclusters.podkeeper.dev")
+    (version,) = definition["spec"]["versions"]
+    return [column["name"] for column in version.get("additionalPrinterColumns") or ()]
+
+
+def test_upgrade_and_uninstall_of_the_operator_leave_clusters_alone(make_cluster, operator, helm, kube, tmp_path: Path):
+    """Definitions are upgraded with the release, and stay when it goes; no bookie restarts."""
+    repository, _, tag = operator.image.rpartition(":")
+    helm.install(
+        "podkeeper", str(previous_version(tmp_path)), {"image": {"repository": repository, "tag": tag}}, wait=True
+    )
+    assert "Writable" not in columns(kube)
+    cluster = make_cluster()
+    cluster.wait_ready(240)
+    pods, identity = cluster.uids(), cluster.get()["metadata"]["uid"]
+    operator.install()
+    assert "Writable" in columns(kube)
+    helm.uninstall("podkeeper")
+    assert "Writable" in columns(kube)
+    assert cluster.get()["metadata"]["uid"] == identity
+    operator.install()
+    cluster.wait_ready(120)
+    assert cluster.uids() == pods

@@ -1,0 +1,77 @@
+"""Every metric that alerts and dashboards ask for is exported: by a bookie, by auto-recovery, or by the operator."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from prometheus_client.parser import text_string_to_metric_families
+
+from bookie_operator.crds.cluster_status import Condition, Operation, OperationType
+from bookie_operator.metrics import OperatorMetrics
+from bookie_pod.node.standalone import StandaloneCluster
+from tests.support.auto_recovery import AutoRecoveryProcess
+from tests.support.chart_files import FROM_PROMETHEUS, Query, metrics, queries
+from tests.support.http_answers import ask
+
+KEYS = {
+    "memoryBudgetMb": "64",
+    "journalPreAllocSizeMB": "1",
+    "entryLogFilePreallocationEnabled": "false",
+    "diskUsageThreshold": "0.99",
+    "diskUsageWarnThreshold": "0.98",
+    "diskUsageLwmThreshold": "0.99",
+}
+
+
+def names(text: str) -> set[str]:
+    """Of all series, as Prometheus reads them; those that end in `_count` and `_sum` too."""
+    assert list(text_string_to_metric_families(text)), "it has to be a page that Prometheus takes"
+    return {line.partition(" ")[0].partition("{")[0] for line in text.splitlines() if line and line[0] != "#"}
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def exported(tmp_path_factory) -> set[str]:
+    work: Path = tmp_path_factory.mktemp("metrics")
+    async with StandaloneCluster(work / "cluster", 1, KEYS, http_port=0) as cluster:
+        (bookie,) = cluster.bookies.values()
+        found = names((await ask(bookie.http_port or 0, "/metrics")).body)
+        with AutoRecoveryProcess(work / "autorecovery", cluster.metadata_service_uri) as process:
+            await process.ready()
+            found |= names(process.get("/metrics")[1])
+    return found
+
+
+def operator_metrics() -> set[str]:
+    """Of an operator that has seen each kind of thing once."""
+    made = OperatorMetrics()
+    operation = Operation(id="Rollout-1", type=OperationType.ROLLOUT, step="Soak")
+    made.passed("storage", "events", 0.1, 1.0)
+    made.failed("storage", "events", "Conflict")
+    made.decided("storage", "events", "Wait", "Soak")
+    made.operation("storage", "events", operation, 1.0, 2.0)
+    made.told("storage", "events", [Condition(type="Ready", status="True", reason="AllBookiesReady")])
+    return names(made.render().decode())
+
+
+def missing(query: Query, known: set[str]) -> list[str]:
+    """What a query asks for and nobody exports."""
+
+    def there(name: str) -> bool:
+        if name.startswith("~"):
+            return any(re.fullmatch(name[1:], each) for each in known)
+        return name in known or name in FROM_PROMETHEUS
+
+    return [f"{query.where}: {name}" for name in sorted(metrics(query)) if not there(name)]
+
+
+def test_a_metric_that_nobody_exports_is_noticed(exported: set[str]):
+    query = Query("example", 'sum(rate(bookie_NO_SUCH[5m])) + bookie_SERVER_STATUS + {__name__=~"no_such_.*"} + up')
+    assert missing(query, exported) == ["example: bookie_NO_SUCH", "example: ~no_such_.*"]
+
+
+@pytest.mark.parametrize("query", list(queries()), ids=lambda query: query.where)
+def test_metrics_of_a_query_are_exported(query: Query, exported: set[str]):
+    assert missing(query, exported | operator_metrics()) == []

@@ -1,0 +1,1 @@
+"""The charts, as far as they need neither Helm nor a cluster."""

@@ -1,0 +1,86 @@
+"""Every alert: a rule that Prometheus can load, with a page for those whom it wakes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import promql_parser
+import pytest
+
+from tests.support.chart_files import PLACEHOLDERS, RUNBOOKS, Query, alert, alert_files, metrics, parsed
+
+SECTIONS = ["Meaning", "Impact", "Diagnosis", "Remedy"]
+_DURATION = re.compile(r"([0-9]+(ms|s|m|h|d))+")
+_LINK = re.compile(r"\]\((?P<path>[^)#:]+)?(#(?P<anchor>[^)]+))?\)")
+
+each_alert = pytest.mark.parametrize("path", alert_files(), ids=lambda path: path.stem)
+each_page = pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: page.stem)
+
+
+def test_there_are_alerts_of_the_cluster_and_of_the_operator():
+    assert {path.parts[-3] for path in alert_files()} == {"podkeeper-cluster", "podkeeper-operator"}
+
+
+@each_alert
+def test_file_is_one_whole_rule(path: Path):
+    rule = alert(path)
+    assert rule["alert"] == path.stem
+    assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+    assert _DURATION.fullmatch(rule["for"])
+    assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+    assert rule["annotations"]["runbook_url"] == f"docs/runbooks/{path.stem}.md"
+
+
+@each_alert
+def test_expression_is_one_comparison_of_known_metrics(path: Path):
+    query = Query(path.stem, alert(path)["expr"])
+    assert parsed(query)
+    assert metrics(query)
+
+
+@each_alert
+def test_placeholders_are_those_that_the_template_knows(path: Path):
+    assert set(re.findall(r"__[A-Z_]+__", path.read_text())) <= set(PLACEHOLDERS)
+
+
+def test_a_broken_expression_is_told():
+    with pytest.raises(AssertionError, match="Broken"):
+        parsed(Query("Broken", "sum by (pod (up)"))
+
+
+def test_metrics_of_an_expression_are_found_everywhere():
+    text = 'sum(rate(a_total{x="1"}[5m])) / max_over_time(b[1h:1m]) and on () {__name__=~"c_.+"} unless d offset 1h > 2'
+    assert metrics(Query("x", text)) == {"a_total", "b", "~c_.+", "d"}
+    assert isinstance(promql_parser.parse("a"), promql_parser.VectorSelector)
+
+
+@each_alert
+def test_alert_has_its_page(path: Path):
+    page = RUNBOOKS / f"{path.stem}.md"
+    assert page.exists(), f"{path.stem} has no page in docs/runbooks"
+    text = page.read_text()
+    assert text.startswith(f"# {path.stem}\n")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == SECTIONS
+    assert f"({path.stem}.md)" in (RUNBOOKS / "README.md").read_text(), "docs/runbooks/README.md does not list it"
+
+
+@each_page
+def test_page_has_its_alert(page: Path):
+    assert page.stem == "README" or page.stem in {path.stem for path in alert_files()}
+
+
+@each_page
+def test_links_of_a_page_lead_somewhere(page: Path):
+    for found in _LINK.finditer(page.read_text()):
+        target = page.parent / found["path"] if found["path"] else page
+        assert target.exists(), found[0]
+        if found["anchor"]:
+            assert found["anchor"] in anchors(target), found[0]
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as Git hosts make them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

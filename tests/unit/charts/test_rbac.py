@@ -1,0 +1,98 @@
+"""What the operator may do: all that it does, and nothing that would let it do more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from bookie_operator.api import kinds
+from tests.support.chart_files import OPERATOR
+
+READ_BY_FLAG = {"nodes", "storageclasses", "customresourcedefinitions"}
+NOT_MADE = {"roles", "rolebindings"}
+"""Kinds that the operator knows by name, of clusters of others."""
+WRITTEN = {
+    *("configmaps", "services", "serviceaccounts", "secrets", "statefulsets", "deployments", "jobs"),
+    *("poddisruptionbudgets", "networkpolicies", "podmonitors", "certificates"),
+}
+"""What server-side apply makes and changes."""
+
+
+def rules(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load((OPERATOR / "files" / "rbac" / f"{name}.yaml").read_text(encoding="utf-8")))
+
+
+def verbs(listed: list[dict[str, Any]], group: str, resource: str) -> set[str]:
+    matching = [rule for rule in listed if group in rule["apiGroups"] and resource in rule["resources"]]
+    return {verb for rule in matching for verb in rule["verbs"]}
+
+
+def group_of(resource: kinds.Resource) -> str:
+    return resource.api_version.rpartition("/")[0]
+
+
+@pytest.mark.parametrize("name", ["clusters", "lease", "cluster-read"])
+def test_nothing_is_granted_by_wildcard(name: str):
+    for rule in rules(name):
+        assert set(rule) == {"apiGroups", "resources", "verbs"}
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+
+
+def test_neither_commands_in_pods_nor_other_peoples_secrets():
+    found = rules("clusters")
+    resources = {resource for rule in found for resource in rule["resources"]}
+    assert not resources & {"pods/exec", "pods/attach", "pods/log", "pods/portforward", "pods/ephemeralcontainers"}
+    assert not resources & {"roles", "rolebindings", "clusterroles", "clusterrolebindings", "nodes", "namespaces"}
+    assert not verbs(found, "", "secrets") & {"list", "watch", "deletecollection"}
+    assert not {verb for rule in found for verb in rule["verbs"]} & {
+        "deletecollection",
+        "impersonate",
+        "escalate",
+        "bind",
+    }
+
+
+def test_pods_are_never_made_and_claims_neither():
+    found = rules("clusters")
+    assert not verbs(found, "", "pods") & {"create", "update", "patch"}
+    assert "create" not in verbs(found, "", "persistentvolumeclaims")
+
+
+def test_every_kind_that_the_operator_knows_is_granted():
+    for resource in kinds.ALL:
+        if resource.plural in NOT_MADE:
+            continue
+        files = ["cluster-read"] if resource.plural in READ_BY_FLAG else ["clusters", "lease"]
+        granted = {verb for name in files for verb in verbs(rules(name), group_of(resource), resource.plural)}
+        assert granted, f"{resource.kind} is not granted"
+
+
+def test_what_is_applied_may_be_made_changed_and_deleted():
+    found = rules("clusters")
+    for resource in kinds.ALL:
+        if resource.plural in WRITTEN:
+            assert {"get", "create", "patch"} <= verbs(found, group_of(resource), resource.plural), resource.kind
+
+
+def test_deletions_and_subresources_of_the_flows():
+    found = rules("clusters")
+    assert {"get", "list", "delete", "patch"} <= verbs(found, "", "persistentvolumeclaims")
+    assert {"get", "list", "delete"} <= verbs(found, "", "pods")
+    assert verbs(found, "", "pods/eviction") == {"create"}
+    assert "update" in verbs(found, "apps", "statefulsets/scale")
+    assert "delete" in verbs(found, "apps", "statefulsets")
+    for resource in ("bookieclusters", "bookietasks"):
+        assert "patch" in verbs(found, "podkeeper.dev", f"{resource}/status")
+
+
+def test_spec_is_not_the_operators():
+    """`patch` of a BookieCluster is for its finalizer; nobody may make or delete one but people."""
+    assert not verbs(rules("clusters"), "podkeeper.dev", "bookieclusters") & {"create", "delete"}
+
+
+def test_cluster_scoped_rights_are_reads():
+    for rule in rules("cluster-read"):
+        assert set(rule["verbs"]) <= {"get", "list", "watch"}
+        assert set(rule["resources"]) <= READ_BY_FLAG

@@ -1,0 +1,54 @@
+"""Commands in the runbooks are commands that there are, with options that they have."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from bookie_pod.cli.main import cli
+from tests.support.chart_files import ROOT, RUNBOOKS
+
+PAGES = [*sorted(RUNBOOKS.glob("*.md")), ROOT / "docs" / "operator.md"]
+_IN_TEXT = re.compile(r"`(bookie [a-z][^`]*)`")
+_IN_POD = re.compile(r"^ {4}.*-- (bookie [^|\n]*)", re.MULTILINE)
+
+
+def commands(page: Path) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    return [*_IN_TEXT.findall(text), *_IN_POD.findall(text)]
+
+
+def resolve(words: list[str]) -> None:
+    """Raises AssertionError for a command or an option that is not there."""
+    context = click.Context(cli, info_name="bookie")
+    command: click.Command = cli
+    while isinstance(command, click.Group):
+        if not words:
+            return  # a group is spoken of
+        found = command.get_command(context, words[0])
+        assert found is not None, f"`{context.command_path}` has no command {words[0]}"
+        context = click.Context(found, info_name=words[0], parent=context)
+        command, words = found, words[1:]
+    known = {option for parameter in command.params for option in [*parameter.opts, *parameter.secondary_opts]}
+    given = {word.partition("=")[0] for word in words if word.startswith("-")}
+    assert given <= known, f"`{context.command_path}` has no {sorted(given - known)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_exist(page: Path):
+    for command in commands(page):
+        program, *words = shlex.split(command)
+        assert program == "bookie"
+        resolve(words)
+
+
+def test_commands_are_found_and_judged():
+    assert sum(len(commands(page)) for page in PAGES) > 30
+    with pytest.raises(AssertionError, match="has no command"):
+        resolve(["cluster", "heal"])
+    with pytest.raises(AssertionError, match="has no"):
+        resolve(["cluster", "bookies", "--no-such-option"])
