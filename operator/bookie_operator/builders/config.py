@@ -109,11 +109,9 @@ def default_keys(cluster: ClusterView) -> dict[str, str]:
             "enforceMinNumRacksPerWriteQuorum": str(least > 1).lower(),
         }
     if spec.tls.enabled:
-        keys |= {
-            "tlsHostnameVerificationEnabled": "true",
-            "tlsCertFilesRefreshDurationSeconds": "300",
-            "grpcServerTlsEnable": "true",
-        }
+        keys |= {"tlsCertFilesRefreshDurationSeconds": "300", "grpcServerTlsEnable": "true"}
+        if spec.tls.issuer_ref is not None:  # a certificate of the user may name other hosts
+            keys["tlsHostnameVerificationEnabled"] = "true"
     return keys
 
 

@@ -105,6 +105,19 @@ def test_a_certificate_of_the_user_is_used_as_it_is() -> None:
     assert [each["secret"]["secretName"] for each in volumes if each["name"] == "podkeeper-tls"] == ["mine"]
 
 
+def test_names_in_certificates_are_checked_where_the_operator_chose_them() -> None:
+    def keys(case: str) -> str:
+        return next(
+            str(each["data"]["bookie.conf"])
+            for key, each in built(case).objects.items()
+            if key.startswith("ConfigMap/demo-config-")
+        )
+
+    assert "tlsHostnameVerificationEnabled=true" in keys("index-tls")
+    assert "tlsHostnameVerificationEnabled" not in keys("bare")
+    assert "tlsTrustStore=/etc/podkeeper/tls/ca.crt" in keys("bare")
+
+
 def test_metrics_of_bookies_and_auto_recovery_are_read() -> None:
     monitor = next(each for key, each in built("everything").objects.items() if key.startswith("PodMonitor/"))
     assert monitor["metadata"]["labels"]["prometheus"] == "main"
