@@ -344,7 +344,9 @@ class RegistrationFailed(StartupError):
 
 
 class InvalidCookie(StartupError):
-    """The directories belong to another bookie, another cluster or another configuration."""
+    """The directories belong to another bookie, another cluster or another configuration, or are not there."""
+
+    exit_code = ExitCode.SERVER_EXCEPTION
 
 
 class WrongStorageEngine(StartupError):

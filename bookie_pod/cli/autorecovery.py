@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from bookie_pod.cli.daemon import main_process
 from bookie_pod.cli.options import config_option, overrides, process_shorthands, set_option
 
 
@@ -13,13 +14,14 @@ from bookie_pod.cli.options import config_option, overrides, process_shorthands,
 @config_option("Properties file such as Apache's bk_server.conf.")
 @set_option
 @process_shorthands
+@main_process
 def autorecovery(file: str | None, assignments: tuple[str, ...], **flags: Any) -> int:
     """Find lost copies of entries and restore them.
 
     Runs a candidate for the cluster's auditor, and a replication worker; any number may run. Reads the configuration of
     a bookie as `bookie serve` does; the metadata service is all that it needs. SIGTERM and SIGINT stop it in an orderly
     way. The exit code is 0 after such a stop, 1 for an invalid configuration, 2 if a port cannot be opened or the
-    cluster does not exist, 3 if the session with the metadata service expired and cannot be renewed.
+    cluster does not exist, 3 if the metadata service does not answer, or the session expired and cannot be renewed.
     """
     from bookie_pod.config.load import load_config
 

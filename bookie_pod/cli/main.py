@@ -19,6 +19,7 @@ from bookie_pod.cli.bench.commands import bench
 from bookie_pod.cli.cluster.commands import cluster
 from bookie_pod.cli.config import config
 from bookie_pod.cli.disk.commands import disk
+from bookie_pod.cli.drain_clients import drain_clients
 from bookie_pod.cli.exit_codes import CommandExit, exit_code_of
 from bookie_pod.cli.gc import gc
 from bookie_pod.cli.ledger.commands import ledger
@@ -50,6 +51,7 @@ def version() -> None:
 
 
 cli.add_command(serve)
+cli.add_command(drain_clients)
 cli.add_command(autorecovery)
 cli.add_command(config)
 cli.add_command(standalone)

@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from bookie_pod.cli.daemon import main_process
 from bookie_pod.cli.quiet import quiet_grpc
 
 PORT: Final = 2281
@@ -29,6 +30,7 @@ _PORT: Final = click.IntRange(0, 65535)
 @click.option(
     "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
 )
+@main_process
 def metadata_service(
     data: Path, host: str, port: int, http_host: str, http_port: int, no_http: bool, log_format: str, log_level: str
 ) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bookie_pod.cli.daemon import main_process
 from bookie_pod.cli.options import config_option, overrides, set_option, shorthands
 
 if TYPE_CHECKING:
@@ -16,13 +17,15 @@ if TYPE_CHECKING:
 @config_option("Properties file such as Apache's bk_server.conf.")
 @set_option
 @shorthands
+@main_process
 def serve(file: str | None, assignments: tuple[str, ...], **flags: Any) -> int:
     """Run a bookie.
 
     Reads FILE, then BK_<key> environment variables, then the flags; later ones win. SIGTERM and SIGINT
     stop it in an orderly way. The exit code is 0 after such a stop, 1 for an invalid configuration, 2 if a
-    port cannot be opened, 3 if the metadata session expired, 4 if registration failed, 5 for any other
-    fault of the bookie.
+    port cannot be opened or a cookie forbids the start (the directories are another bookie's, or empty), 3 if
+    the metadata service does not answer or the session expired, 4 if registration failed, 5 for any other
+    fault of the bookie. The reason is one line on standard error, and in /dev/termination-log if there is one.
     """
     from bookie_pod.config.load import load_config
 

@@ -246,6 +246,7 @@ class Bookie:
                 mode=self._mode,
                 registration=self._registration,
                 status=self.status,
+                flush=self.flush,
                 find_auto_recovery=lambda: self.status.auto_recovery,
             )
         )

@@ -38,6 +38,7 @@ from bookie_pod.node.cookies import (
 )
 from bookie_pod.storage.files import TEMPORARY_SUFFIX, Files
 from bookie_protocol.errors import (
+    ExitCode,
     InvalidCookie,
     MetadataExists,
     MetadataNotFound,
@@ -46,6 +47,12 @@ from bookie_protocol.errors import (
 from bookie_protocol.metadata_service.interface import CookieStore
 
 _OWN_FILES: Final = (COOKIE_FILE, COOKIE_FILE + TEMPORARY_SUFFIX)
+
+
+class CookieNotReadable(InvalidCookie):
+    """A fault of the file system: no word on whether the cookie is there, so not the exit code of one that is wrong."""
+
+    exit_code = ExitCode.BOOKIE_EXCEPTION
 
 
 class CookieAction(Enum):
@@ -222,7 +229,9 @@ def read_directory(files: Files, path: str) -> DirectoryState:
         names = files.listdir(path) if files.is_dir(path) else []
         cookie = parse_cookie(files.read_bytes(source), source) if COOKIE_FILE in names else None
     except OSError as error:
-        raise InvalidCookie(f"cannot read {source}: {error.strerror or error}; check disk and permissions") from error
+        raise CookieNotReadable(
+            f"cannot read {source}: {error.strerror or error}; check disk and permissions"
+        ) from error
     return DirectoryState(path, cookie, any(name not in _OWN_FILES for name in names))
 
 
@@ -234,7 +243,7 @@ def stamp_directories(files: Files, paths: Sequence[str], cookie: Cookie) -> Non
             files.makedirs(path)
             files.write_bytes_atomic(os.path.join(path, COOKIE_FILE), data)
         except OSError as error:
-            raise InvalidCookie(
+            raise CookieNotReadable(
                 f"cannot write {os.path.join(path, COOKIE_FILE)}: {error.strerror or error}; check disk and permissions"
             ) from error
 

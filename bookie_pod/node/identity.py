@@ -21,6 +21,7 @@ from bookie_pod.node.bookie_id import (
 from bookie_pod.node.cookie_check import NoStoredCookie, verify_cookies
 from bookie_pod.node.cookies import Cookie
 from bookie_pod.node.leaving import decommissioned_at
+from bookie_pod.node.start_errors import InvalidStart
 from bookie_pod.storage.files import Files
 from bookie_protocol.errors import InvalidCookie, MetadataNotFound
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -36,7 +37,7 @@ async def check_cookies(
         instance_id = await metadata.cluster.instance_id()
     except MetadataNotFound as error:
         uri = config.metadata.service_uri
-        raise InvalidCookie(f"{uri} holds no cluster; make one with `bookie cluster init {uri}`") from error
+        raise InvalidStart(f"{uri} holds no cluster; make one with `bookie cluster init {uri}`") from error
     try:
         await verify_cookies(
             metadata.cookies,

@@ -5,6 +5,8 @@ Invariants
   make a bookie writable whose disks are full.
 - A bookie that started while it is being decommissioned is read-only until that is undone, or until an operator takes
   it back.
+- A bookie that is about to stop is read-only for the rest of its process, and that is not written down: the next one
+  is what this one was before.
 - A bookie whose configuration forbids read-only mode stops instead (`readOnlyModeEnabled=false`).
 - The admission gate changes first and the registration follows, so a client that still finds the bookie in the
   writable list is refused, never half served.
@@ -85,6 +87,7 @@ class BookieMode:
         self._room = True
         self._full = False
         self._leaving = False
+        self._stopping = False
         self._store = store
         self.read_only = options.forced or (remembered is not None and remembered.read_only)
         self.manual = remembered is not None and remembered.read_only and remembered.manual
@@ -125,6 +128,7 @@ class BookieMode:
         """An operator asked for it; sticks until an operator takes it back."""
         self.manual = read_only
         self._leaving &= read_only
+        self._stopping &= read_only
         if not read_only and self.read_only and (self._options.forced or self._full):
             _log.warning("bookie stays read-only", forced=self._options.forced, disks_full=self._full)
         elif read_only != self.read_only:
@@ -145,11 +149,20 @@ class BookieMode:
         elif not leaving and self.read_only and not self._full and not self._is_held():
             self._change(False, "its decommission was undone")
 
+    def prepare_to_stop(self) -> None:
+        """The bookie is about to be stopped: writers are sent to others. An operator's word takes it back."""
+        if not self._options.allowed:
+            _log.warning("bookie is about to stop, but readOnlyModeEnabled=false: it takes writes until then")
+            return
+        self._stopping = True
+        if not self.read_only:
+            self._change(True, "it is about to stop", remember=False)
+
     def _is_held(self) -> bool:
         """Room on the disks does not make it writable."""
-        return self.manual or self._leaving or self._options.forced
+        return self.manual or self._leaving or self._stopping or self._options.forced
 
-    def _change(self, read_only: bool, reason: str) -> None:
+    def _change(self, read_only: bool, reason: str, *, remember: bool = True) -> None:
         if read_only and not self._options.allowed:
             self._on_fatal(
                 StorageFault(
@@ -160,7 +173,8 @@ class BookieMode:
         self.read_only = read_only
         _log.warning("bookie mode", read_only=read_only, reason=reason)
         self._apply()
-        self._remember()
+        if remember:
+            self._remember()
         if self._registrar is not None:
             self._run(self._announce(self._registrar, read_only))
 
@@ -168,7 +182,11 @@ class BookieMode:
         if self._store is not None:
             store = self._store
             # What holds when the thread comes to it: the last of several writes then has the last word.
-            self._run(asyncio.to_thread(lambda: store.write(read_only=self.read_only, manual=self.manual)))
+            self._run(asyncio.to_thread(lambda: store.write(read_only=self._lasts(), manual=self.manual)))
+
+    def _lasts(self) -> bool:
+        """Whether it is read-only for another reason than that it is about to stop."""
+        return self.read_only and (self.manual or not self._stopping)
 
     def _apply(self) -> None:
         self._gate.set_mode(read_only=self.read_only, high_priority_writes=self.high_priority_writes)

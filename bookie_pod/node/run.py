@@ -21,6 +21,7 @@ import uvloop
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.bookie import Bookie
+from bookie_pod.node.termination_log import tell_kubernetes
 from bookie_protocol.errors import ExitCode, PodkeeperError, StartupError
 
 _log = structlog.get_logger(__name__)
@@ -84,7 +85,9 @@ def _on_signal(stop: asyncio.Event, number: int) -> None:
 
 def _exit_code(error: PodkeeperError) -> int:
     code = error.exit_code if isinstance(error, StartupError) else ExitCode.BOOKIE_EXCEPTION
-    print("bookie: " + " ".join(str(error).split()), file=sys.stderr)
+    line = " ".join(str(error).split())
+    print(f"bookie: {line}", file=sys.stderr)
+    tell_kubernetes(line)
     return code
 
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from bookie_pod.config.model import BookieConfig
 from bookie_protocol.errors import (
+    ExitCode,
     InvalidConfiguration,
-    InvalidCookie,
     MetadataError,
     MetadataUnavailable,
     ServerStartFailed,
@@ -22,7 +22,14 @@ from bookie_protocol.errors import (
 class InvalidStart(ServerStartFailed):
     """A storage fault while starting: exit code of a bookie exception."""
 
-    exit_code = InvalidCookie.exit_code
+    exit_code = ExitCode.BOOKIE_EXCEPTION
+
+
+class MetadataNotReached(ServerStartFailed):
+    """Nobody answers: it is for whoever starts the process to try again. No word on the bookie's directories, so it has
+    another exit code than a cookie that forbids the start."""
+
+    exit_code = ExitCode.METADATA_SESSION_EXPIRED
 
 
 @contextmanager
@@ -32,7 +39,7 @@ def as_start_errors(config: BookieConfig) -> Iterator[None]:
         yield
     except MetadataUnavailable as error:
         uri = config.metadata.service_uri
-        raise ServerStartFailed(
+        raise MetadataNotReached(
             f"the metadata service does not answer: {error}; check that it runs, and metadataServiceUri={uri}"
         ) from error
     except MetadataError as error:

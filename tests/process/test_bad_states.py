@@ -5,6 +5,7 @@ After the repair that the line asks for, everything that was acknowledged is ser
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import socket
 import subprocess
@@ -15,11 +16,15 @@ from pathlib import Path
 import pytest
 
 from bookie_protocol.errors import ExitCode
+from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.bookie_process import DB_STORAGE, SORTED_STORAGE, free_port
 from tests.support.frames import entry, v2_add, v2_code, v2_entry, v2_fence, v2_read
 from tests.support.serve_process import ServeProcess, SyncClient
 
-INVALID_CONFIGURATION, SERVER, REGISTRATION, BOOKIE = 1, 2, 4, 5
+INVALID_CONFIGURATION, SERVER, METADATA, REGISTRATION, BOOKIE = 1, 2, 3, 4, 5
+COOKIE = SERVER
+"""What the operator takes for a bookie whose disks are not its own."""
 LEDGERS = 6
 
 
@@ -102,7 +107,7 @@ def test_directories_in_another_number_or_order(bookie: ServeProcess, key: str, 
     right = bookie.settings[key]
     bookie.settings[key] = value.format(bookie.work)
     code, line = bookie.refused()
-    assert code == BOOKIE
+    assert code == COOKIE
     assert line.startswith("bookie: ")
     assert key in line
     assert right.split(",")[0] in line
@@ -114,7 +119,7 @@ def test_another_identity(bookie: ServeProcess) -> None:
     mine = bookie.settings["bookiePort"]
     bookie.settings["bookiePort"] = str(free_port())
     code, line = bookie.refused()
-    assert code == BOOKIE
+    assert code == COOKIE
     assert f"127.0.0.1:{mine}" in line
     assert "bookieId" in line
     bookie.settings["bookiePort"] = mine
@@ -128,7 +133,7 @@ def test_somebody_elses_disk(bookie: ServeProcess) -> None:
     ServeProcess.command("cluster", "init", other)
     bookie.settings["metadataServiceUri"] = other
     code, line = bookie.refused()
-    assert code == BOOKIE
+    assert code == COOKIE
     assert "instance id" in line
     assert "metadataServiceUri" in line
     bookie.settings["metadataServiceUri"] = mine
@@ -139,7 +144,7 @@ def test_a_cluster_that_was_never_made(bookie: ServeProcess) -> None:
     mine = bookie.settings["metadataServiceUri"]
     bookie.settings["metadataServiceUri"] = f"file://{bookie.work}/nothing"
     code, line = bookie.refused()
-    assert code in (SERVER, BOOKIE)
+    assert code == BOOKIE  # no word on the bookie's disks
     assert f"file://{bookie.work}/nothing" in line
     bookie.settings["metadataServiceUri"] = mine
     recovers(bookie)
@@ -151,7 +156,7 @@ def test_a_cluster_that_was_never_made(bookie: ServeProcess) -> None:
 def test_a_missing_directory(bookie: ServeProcess, name: str) -> None:
     (bookie.work / name).rename(bookie.work / "elsewhere")
     code, line = bookie.refused()
-    assert code == BOOKIE
+    assert code == COOKIE
     assert f"{bookie.work}/{name}/current" in line
     assert "mount" in line
     assert not (bookie.work / name / "current").exists()
@@ -165,9 +170,50 @@ def test_a_missing_directory(bookie: ServeProcess, name: str) -> None:
 def test_an_emptied_directory(bookie: ServeProcess) -> None:
     (bookie.work / "l1" / "current").rename(bookie.work / "kept")
     code, line = bookie.refused()
-    assert code == BOOKIE
+    assert code == COOKIE
     assert f"{bookie.work}/l1/current" in line
     (bookie.work / "kept").rename(bookie.work / "l1" / "current")
+    recovers(bookie)
+
+
+def test_every_directory_emptied(bookie: ServeProcess) -> None:
+    """New volumes under an old name: the cluster believes in copies that are not there."""
+    names = [path.name for path in bookie.work.iterdir() if path.is_dir() and (path / "current" / "VERSION").exists()]
+    assert len(names) >= 4
+    for name in names:
+        (bookie.work / name).rename(bookie.work / f"{name}.kept")
+    code, line = bookie.refused()
+    assert code == COOKIE
+    assert "mount" in line
+    for name in names:
+        assert not (bookie.work / name / "current").exists()
+        if (bookie.work / name).exists():
+            (bookie.work / name).rmdir()
+        (bookie.work / f"{name}.kept").rename(bookie.work / name)
+    recovers(bookie)
+
+
+def test_a_stored_cookie_that_is_gone(bookie: ServeProcess) -> None:
+    """Old volumes of a bookie that the cluster has forgotten."""
+
+    async def exchange(cookie: bytes | None) -> bytes:
+        service = await open_metadata_service(bookie.settings["metadataServiceUri"])
+        try:
+            (name,) = (await service.bookies.list(BookieGroup.ALL)).bookies or {f"127.0.0.1:{bookie.port}"}
+            if cookie is not None:
+                await service.cookies.create(name, cookie)
+                return cookie
+            found = await service.cookies.read(name)
+            await service.cookies.delete(name, found.version)
+            return found.value
+        finally:
+            await service.close()
+
+    cookie = asyncio.run(exchange(None))
+    code, line = bookie.refused()
+    assert code == COOKIE
+    assert "cookie" in line
+    asyncio.run(exchange(cookie))
     recovers(bookie)
 
 
@@ -289,7 +335,7 @@ def test_an_unreachable_zookeeper(bookie: ServeProcess) -> None:
     uri = f"zk+hierarchical://127.0.0.1:{free_port()}/ledgers"
     bookie.settings.update({"metadataServiceUri": uri, "zkTimeout": "1000"})
     code, line = bookie.refused()
-    assert code == SERVER
+    assert code == METADATA  # again, no word on its disks
     assert uri in line
     bookie.settings["metadataServiceUri"] = mine
     recovers(bookie)
@@ -349,5 +395,5 @@ def test_more_directories_are_refused_where_ledgers_are_found_by_their_number(tm
         bookie.settings["ledgerDirectories"] += f",{bookie.work}/more"
         bookie.settings["allowStorageExpansion"] = "true"
         code, line = bookie.refused()
-        assert code == ExitCode.BOOKIE_EXCEPTION
+        assert code == COOKIE
         assert "does not apply to DbLedgerStorage" in line

@@ -48,6 +48,7 @@ class FakeNodePort:
     """Raised by whatever is called next."""
     indexes: dict[str, bool] = field(default_factory=dict)
     expansions: int = 0
+    drained: int = 0
     compacted: list[Sequence[str] | None] = field(default_factory=list)
 
     def _check(self) -> None:
@@ -71,6 +72,11 @@ class FakeNodePort:
     async def set_read_only(self, read_only: bool) -> None:
         self._check()
         self.flags = self.flags._replace(read_only=read_only)
+
+    async def drain_clients(self) -> None:
+        self._check()
+        self.flags = self.flags._replace(read_only=True)
+        self.drained += 1
 
     async def check_sanity(self) -> bool:
         self._check()

@@ -24,7 +24,8 @@ class ServedAdmin:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         config = HttpConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file))
-        starting = start_http(config, FakeNode(), Registry(), lambda: self.admin.ports)
+        self.node = FakeNode()
+        starting = start_http(config, self.node, Registry(), lambda: self.admin.ports)
         self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
         assert self._server is not None
         self.url = f"http://127.0.0.1:{self._server.port}"

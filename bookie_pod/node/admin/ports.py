@@ -6,7 +6,7 @@ Threads: event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -58,6 +58,8 @@ class RunningBookie:
     mode: BookieMode
     registration: RegistrationManager
     status: NodeStatus
+    flush: Callable[[], Awaitable[None]]
+    """A checkpoint now."""
     find_auto_recovery: Callable[[], RunningAutoRecovery | None] = lambda: None
     """Auto-recovery, if this bookie runs it and it has started."""
 
@@ -94,6 +96,7 @@ class Administration:
             indexes=self._indexes,
             sanity=SanityTest(self._client, bookie.bookie_id),
             check_cookies=accept_new_directories,
+            flush=bookie.flush,
         )
         self.ports = AdminPorts(
             ThisBookie(parts),

@@ -39,7 +39,8 @@ ANNOUNCE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BookieParts:
-    """What it is made of. `config`: the one in memory, with changes. `check_cookies` accepts new directories."""
+    """What it is made of. `config`: the one in memory, with changes. `check_cookies` accepts new directories. `flush`
+    makes everything durable that was acknowledged."""
 
     bookie_id: str
     address: str
@@ -53,6 +54,7 @@ class BookieParts:
     indexes: IndexCompactions
     sanity: SanityTest
     check_cookies: Callable[[BookieConfig], Awaitable[None]]
+    flush: Callable[[], Awaitable[None]]
 
 
 class ThisBookie:
@@ -113,7 +115,16 @@ class ThisBookie:
         if not disks.read_only_mode and read_only:
             raise BadRequest("readOnlyModeEnabled=false forbids that mode; change that and restart the bookie")
         parts.mode.set_by_operator(read_only)
-        # The registration follows by itself, for as long as it takes; wait, so that who asks next sees it.
+        await self._announced()
+
+    async def drain_clients(self) -> None:
+        self._parts.mode.prepare_to_stop()
+        await self._announced()
+        await self._parts.flush()
+
+    async def _announced(self) -> None:
+        """The registration follows by itself, for as long as it takes; wait, so that who asks next sees it."""
+        parts = self._parts
         announce = parts.registration.to_read_only if parts.mode.read_only else parts.registration.to_writable
         try:
             async with asyncio.timeout(ANNOUNCE_S):

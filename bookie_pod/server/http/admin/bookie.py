@@ -13,6 +13,8 @@ from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Par
 from bookie_protocol.errors import BadRequest
 
 _BASE: Final = "/api/v1/bookie"
+DRAIN_S: Final = 600.0
+"""Longest flush before a stop, in seconds."""
 SANITY_S: Final = 60.0
 """Longest sanity test, in seconds: a bookie that is slow is slow at every step."""
 
@@ -77,6 +79,12 @@ async def _set_read_only(context: Context, call: Call) -> Reply:
         raise BadRequest('no mode is named: send {"readOnly": true} or {"readOnly": false}')
     node = context.admin.node
     await node.set_read_only(wanted)
+    return Json(ReadOnlyState(node.state().read_only))
+
+
+async def _drain_clients(context: Context, call: Call) -> Reply:
+    node = context.admin.node
+    await node.drain_clients()
     return Json(ReadOnlyState(node.state().read_only))
 
 
@@ -169,6 +177,24 @@ RESOURCES: Final = (
         ),
         _ONLY_PUT,
         own=False,
+    ),
+    Resource(
+        f"{_BASE}/drain_clients",
+        Group.ADMIN,
+        (
+            Operation(
+                "PUT",
+                "Before a stop: take no more writes, so that writers go to other bookies, and flush. Unlike"
+                " `state/readonly` it is forgotten by the next start, and goes with `state/readonly` too",
+                _drain_clients,
+                (
+                    Answer("Everything acknowledged is flushed; the mode now.", type=ReadOnlyState),
+                    Answer("The flush failed; the journal has everything.", 503),
+                ),
+                timeout_s=DRAIN_S,
+            ),
+        ),
+        _ONLY_PUT,
     ),
     _get(
         "sanity",

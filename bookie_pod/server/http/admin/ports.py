@@ -80,6 +80,11 @@ class NodePort(Protocol):
         """Change the mode by an operator's word and announce it. `Refused` where the configuration forbids it."""
         ...
 
+    async def drain_clients(self) -> None:
+        """Before a stop: take no more writes, for this process only, and flush. Returns when that is announced, if the
+        metadata service answers, and everything acknowledged is in ledger storage."""
+        ...
+
     async def check_sanity(self) -> bool:
         """Write, read back and delete a small ledger on this bookie; whether all of that went well."""
         ...

@@ -15,7 +15,8 @@ import pytest
 from bookie_pod import logs
 from bookie_pod.cli.main import run
 from bookie_pod.config.model import BookieConfig
-from bookie_protocol.errors import ExitCode, JournalDamaged, RegistrationFailed
+from bookie_pod.node import termination_log
+from bookie_protocol.errors import ExitCode, InvalidCookie, JournalDamaged, RegistrationFailed
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +71,41 @@ def test_serve_hands_the_configuration_to_the_node(served: list[Any], tmp_path: 
 def test_serve_returns_the_nodes_exit_code(served: list[Any]) -> None:
     served[0] = ExitCode.METADATA_SESSION_EXPIRED
     assert run(["serve"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["serve", "--set", "zkTimeout=never"], "zkTimeout=never"),
+        (["serve"], "/journal has no cookie"),
+        (["autorecovery"], "metadataServiceUri is not set"),
+        (["metadata-service", "--data", "/dev/null/x"], "/dev/null/x"),
+    ],
+)
+def test_the_reason_of_the_end_is_told_to_kubernetes(
+    served: list[Any],
+    arguments: list[str],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(termination_log, "PATH", str(tmp_path / "termination-log"))
+    (tmp_path / "termination-log").write_text("of an earlier end")
+    served[0] = InvalidCookie("/journal has no\n  cookie")
+    assert run([*arguments, "--http-port", "0"]) != 0
+    told = (tmp_path / "termination-log").read_text()
+    assert reason in told
+    assert capsys.readouterr().err.endswith(f"bookie: {told}")
+
+
+def test_other_commands_in_a_container_leave_its_message_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook or a probe that fails is not the end of the bookie."""
+    monkeypatch.setattr(termination_log, "PATH", str(tmp_path / "termination-log"))
+    (tmp_path / "termination-log").touch()
+    assert run(["config", "check", str(tmp_path / "none")]) != 0
+    assert run(["drain-clients", "--config", str(tmp_path / "none")]) != 0
+    assert (tmp_path / "termination-log").read_text() == ""
 
 
 def test_configuration_file_from_the_environment(

@@ -195,3 +195,40 @@ def test_the_mode_follows_from_the_last_words(steps: list[tuple], any_disk: bool
         assert world.mode.read_only == world.gate[0] == (manual or full or forced)
     assert all(a != b for a, b in zip(world.announced, world.announced[1:], strict=False))
     assert world.fatal == []
+
+
+def test_before_a_stop_it_is_read_only_and_that_is_not_written_down() -> None:
+    world = World().attached()
+    world.mode.prepare_to_stop()
+    assert (world.mode.read_only, world.gate, world.announced) == (True, (True, True), [True])
+    world.mode.on_disks(verdict(1))
+    world.mode.set_leaving(True)
+    world.mode.set_leaving(False)
+    assert world.mode.read_only
+    world.mode.on_disks(verdict(0, 1))
+    world.mode.prepare_to_stop()
+    assert (world.announced, world.written) == ([True], [])
+
+
+def test_an_operator_calls_the_stop_off() -> None:
+    world = World().attached()
+    world.mode.prepare_to_stop()
+    world.mode.set_by_operator(False)
+    assert (world.mode.read_only, world.announced, world.written) == (False, [True, False], [(False, False)])
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_a_mode_that_an_operator_set_outlives_the_stop(order: str) -> None:
+    world = World().attached()
+    if order == "before":
+        world.mode.set_by_operator(True)
+    world.mode.prepare_to_stop()
+    if order == "after":
+        world.mode.set_by_operator(True)
+    assert (world.announced, world.written) == ([True], [(True, True)])
+
+
+def test_a_bookie_that_may_not_be_read_only_takes_writes_until_the_end() -> None:
+    world = World(ModeOptions(allowed=False)).attached()
+    world.mode.prepare_to_stop()
+    assert (world.mode.read_only, world.fatal, world.announced) == (False, [], [])

@@ -12,6 +12,7 @@ import pytest
 
 from bookie_client import Client
 from bookie_pod.node.bookie import Bookie
+from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.entry import ENTRY_PREFIX, NO_LAC
 from bookie_protocol.errors import NotEnoughBookies
 from bookie_protocol.metadata_service.interface import BookieGroup
@@ -104,6 +105,24 @@ async def test_the_mode_is_announced_when_the_answer_comes(live: Live) -> None:
         await live.write(1)
     assert (await live.put("bookie/state/readonly", '{"readOnly": false}')).json == {"readOnly": False}
     assert (await registry.list(BookieGroup.WRITABLE)).bookies == {live.bookie.bookie_id}
+
+
+async def test_before_a_stop_it_takes_no_writes_and_has_flushed(live: Live) -> None:
+    registry = live.bookie._metadata.bookies
+    await live.write(5)
+    (position,) = (int(text.removeprefix("Pos - ")) for text in (await live.get("bookie/last_log_mark")).json.values())
+    assert (await live.put("bookie/drain_clients")).json == {"readOnly": True}
+    assert (await registry.list(BookieGroup.READ_ONLY)).bookies == {live.bookie.bookie_id}
+    assert (await registry.list(BookieGroup.WRITABLE)).bookies == frozenset()
+    with pytest.raises(NotEnoughBookies):
+        await live.write(1)
+    # What the mark says is what a replay would begin with: everything is in the entry logs.
+    mark = LogMark.from_bytes((live.work / "ledgers" / "current" / "lastMark").read_bytes())
+    assert mark is not None
+    assert mark.offset >= position > 0
+    assert (await live.put("bookie/drain_clients")).json == {"readOnly": True}
+    assert (await live.put("bookie/state/readonly", '{"readOnly": false}')).json == {"readOnly": False}
+    await live.write(1)
 
 
 async def test_ledgers(live: Live) -> None:

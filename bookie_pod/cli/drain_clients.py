@@ -1,0 +1,83 @@
+"""`bookie drain-clients`: send writers elsewhere and flush, before this machine's bookie is stopped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import config_option
+
+if TYPE_CHECKING:
+    from bookie_pod.cli.bookie_api import BookieApi
+    from bookie_pod.config.sections.service import HttpConfig
+
+_EVERYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+@click.command("drain-clients")
+@config_option("The bookie's properties file: its HTTP server and token are found there.")
+@click.option("--url", envvar="BOOKIE_URL", help="The bookie's HTTP server. [environment: BOOKIE_URL]")
+@click.option(
+    "--token-file",
+    envvar="BOOKIE_TOKEN_FILE",
+    metavar="FILE",
+    help="File with the bearer token. [environment: BOOKIE_TOKEN_FILE]",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    help="Seconds until it gives up.",
+)
+def drain_clients(file: str | None, url: str | None, token_file: str | None, timeout: float) -> int:
+    """Have the bookie on this machine take no more writes, and flush: what comes before SIGTERM.
+
+    Made for a preStop hook of Kubernetes. The bookie registers as read-only, so that writers go to other bookies, and
+    flushes, so that its stop is short. Nothing of it outlives the process: the next start is as the last one was.
+    A bookie that is gone, or does not serve yet, is fine: exit code 0.
+    """
+    from bookie_protocol.errors import BookieTimeout, BookieUnavailable
+
+    api = _api(file, url, token_file, timeout)
+    try:
+        if not api.get("bookie/state")["running"]:
+            click.echo(f"the bookie at {api.url} does not serve: nothing to do")
+            return CommandExit.OK
+        state = api.put("bookie/drain_clients")
+    except BookieTimeout:
+        raise
+    except BookieUnavailable:
+        click.echo(f"no bookie at {api.url}: nothing to do")
+        return CommandExit.OK
+    mode = "takes no more writes" if state["readOnly"] else "still takes writes (readOnlyModeEnabled=false)"
+    click.echo(f"the bookie at {api.url} {mode}, and has flushed")
+    return CommandExit.OK
+
+
+def _api(file: str | None, url: str | None, token_file: str | None, timeout: float) -> BookieApi:
+    from bookie_pod.cli.bookie_api import BookieApi
+
+    if url is not None:
+        return BookieApi(url, token_file=token_file, timeout=timeout)
+    from bookie_pod.config.load import load_config
+
+    config = load_config(file)
+    http = config.http
+    tls = {"ca_file": http.trust_store_path, "cert_file": http.key_store_path} if http.tls_enable else {}
+    found = _url(http, config.network.advertised_address)
+    return BookieApi(found, token_file=token_file or http.auth_token_file, timeout=timeout, **tls)
+
+
+def _url(http: HttpConfig, advertised: str | None) -> str:
+    from bookie_protocol.errors import InvalidConfiguration
+
+    listener = http.listener
+    if listener is None or not listener.admin:
+        raise InvalidConfiguration("httpServerEnabled=false: without it a bookie cannot be told anything; set it")
+    host = _EVERYWHERE.get(listener.host, listener.host)
+    if http.tls_enable and advertised is not None:
+        host = advertised  # the name that its certificate has
+    return f"{'https' if http.tls_enable else 'http'}://{f'[{host}]' if ':' in host else host}:{listener.port}"
