@@ -21,6 +21,7 @@ METADATA_SERVICE: Final = ("metadata-service", "--data", METADATA_DIRECTORY, "--
 ALIVE: Final = "/healthz"
 READY: Final = "/readyz"
 
+_LONGEST_DRAIN_SECONDS: Final = 60
 TERMINATION_LOG: Final = "/dev/termination-log"
 _WAIT_SECONDS: Final = 120
 _INITIALISE: Final = f"""\
@@ -28,6 +29,12 @@ bookie cluster init --if-absent --wait {_WAIT_SECONDS} --json "$0" >/tmp/cluster
 cat /tmp/cluster.json
 sed -n 's/.*"instance_id": *"\\([^"]*\\)".*/\\1/p' /tmp/cluster.json >{TERMINATION_LOG}
 """
+
+
+def stop(grace_seconds: int) -> list[str]:
+    """Of a bookie's preStop, so with the program: it registers as read-only and flushes. SIGTERM follows, for which
+    half of the time is left, or more."""
+    return ["bookie", "drain-clients", "--timeout", str(min(_LONGEST_DRAIN_SECONDS, grace_seconds // 2))]
 
 
 def initialise(cluster: ClusterView) -> list[str]:

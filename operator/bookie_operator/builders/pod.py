@@ -90,6 +90,7 @@ def _bookie(cluster: ClusterView, context: BuildContext, share: ZoneShare) -> di
     made["startupProbe"] = http_probe(commands.ALIVE, pod.startup_probe)
     made["livenessProbe"] = http_probe(commands.ALIVE, pod.liveness_probe)
     made["readinessProbe"] = http_probe(commands.READY, pod.readiness_probe)
+    made["lifecycle"] = {"preStop": {"exec": {"command": commands.stop(pod.termination_grace_period_seconds)}}}
     made["volumeMounts"] += [*_data_mounts(cluster.spec.storage), *pod.extra_volume_mounts]
     return made
 

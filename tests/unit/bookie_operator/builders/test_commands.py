@@ -12,9 +12,11 @@ import click
 import pytest
 
 from bookie_operator.builders import commands
+from bookie_operator.builders.build import build
+from bookie_operator.builders.context import BuildContext
 from bookie_pod.cli.main import cli
 from bookie_pod.server.http.routes import PROBES
-from tests.support.operator_clusters import CASES, INSTANCE_ID, built, cluster
+from tests.support.operator_clusters import CASES, INSTANCE_ID, MINIMAL, built, cluster
 
 
 def parsed(arguments: Sequence[str]) -> dict[str, Any]:
@@ -37,6 +39,15 @@ def test_every_container_runs_a_command_that_there_is(case: str) -> None:
     assert ["serve"] in known
     for each in known:
         parsed(each)
+
+
+@pytest.mark.parametrize(("grace", "drain"), [(10, 5), (120, 60), (3600, 60)])
+def test_a_bookie_sends_its_writers_away_before_it_is_stopped(grace: int, drain: float) -> None:
+    spec = {**MINIMAL, "pod": {"terminationGracePeriodSeconds": grace}}
+    pod = build(cluster(spec), BuildContext()).sets[0].manifest["spec"]["template"]["spec"]
+    program, *arguments = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert (program, arguments[0]) == ("bookie", "drain-clients")
+    assert parsed(arguments)["timeout"] == drain <= pod["terminationGracePeriodSeconds"] / 2
 
 
 def test_the_check_sees_what_there_is_not() -> None:
