@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from bookie_operator.main import main
 from tests.e2e.support.environment import Environment
 from tests.support.chart_files import CHARTS, CLUSTER, OPERATOR, alert_files
 from tests.support.helm_charts import NAMESPACE, Object, lint, program, refused, render
@@ -91,6 +92,22 @@ def test_operator_with_a_list_of_namespaces_has_a_role_in_each_and_no_cluster_ro
     assert roles == {("a", ACCOUNT), ("b", ACCOUNT), (NAMESPACE, f"{ACCOUNT}-lease")}
     for binding in (each for each in objects if each["kind"] == "RoleBinding"):
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": NAMESPACE}]
+
+
+@pytest.mark.parametrize("values", sorted(OPERATOR.glob("ci/*.yaml")), ids=lambda path: path.stem)
+def test_operator_is_started_with_options_that_it_has(values: Path):
+    (container,) = only(render(OPERATOR, values), "Deployment")["spec"]["template"]["spec"]["containers"]
+    command, *options = container["args"]
+    assert container["command"] == ["bookie-operator"]
+    given = main.commands[command].make_context(command, options).params
+    wanted = yaml.safe_load(values.read_text(encoding="utf-8"))
+    assert given["all_namespaces"] == wanted.get("clusterWide", False)
+    everywhere = wanted.get("clusterWide", False)
+    assert given["namespaces"] == (() if everywhere else tuple(wanted.get("namespaces", [NAMESPACE])))
+    assert given["no_nodes"] != wanted.get("rbac", {}).get("clusterRead", True)
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert variables["PODKEEPER_IMAGE"] == "podkeeper"
+    assert set(variables) == {"POD_NAME", "POD_NAMESPACE", "PODKEEPER_IMAGE"}
 
 
 def test_definitions_are_what_they_were_but_for_annotations():
@@ -209,15 +226,16 @@ def test_operator_may_do_what_it_does_and_no_more(operator, kube, settings: Envi
         assert done.stdout.strip() in {"yes", "no"}, done.stderr
         return done.stdout.strip() == "yes"
 
-    assert may("patch", "bookieclusters.podkeeper.dev/status")
-    assert may("create", "pods/eviction")
-    assert may("update", "statefulsets.apps/scale")
+    assert may("patch", "bookieclusters.podkeeper.dev", "--subresource=status")
+    assert may("create", "pods", "--subresource=eviction")
+    assert may("update", "statefulsets.apps", "--subresource=scale")
     assert may("get", "secrets/some-name")
     assert may("list", "nodes")
     for words in (
         ("list", "secrets"),
         ("create", "pods"),
-        ("create", "pods/exec"),
+        ("create", "pods", "--subresource=exec"),
+        ("get", "pods", "--subresource=log"),
         ("delete", "bookieclusters.podkeeper.dev"),
         ("create", "roles.rbac.authorization.k8s.io"),
         ("delete", "nodes"),

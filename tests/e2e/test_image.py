@@ -22,7 +22,7 @@ SERVICE = {
 
 
 def stateful_set(image: str, uri: str, namespace: str) -> Object:
-    template = manifests.pod(NAME, image, ["bookie", "serve"])
+    template = manifests.pod(NAME, image, ["bookie", "serve"], probe=("/readyz", 8000))
     container = template["spec"]["containers"][0]
     container["env"] = [
         {"name": "POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -30,9 +30,10 @@ def stateful_set(image: str, uri: str, namespace: str) -> Object:
         {"name": "BK_bookieId", "value": f"$(POD).{NAME}.{namespace}.svc:3181"},
         {"name": "BK_advertisedAddress", "value": f"$(POD).{NAME}.{namespace}.svc"},
         {"name": "BK_DATA_DIR", "value": "/data"},
+        {"name": "BK_autoRecoveryDaemonEnabled", "value": "true"},
+        {"name": "BK_lostBookieRecoveryDelay", "value": "5"},
     ]
     container["volumeMounts"].append({"name": "data", "mountPath": "/data"})
-    container["readinessProbe"] = {"httpGet": {"path": "/readyz", "port": 8000}, "periodSeconds": 2}
     template["spec"].pop("restartPolicy")
     template["spec"]["terminationGracePeriodSeconds"] = 30
     return {

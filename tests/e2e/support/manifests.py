@@ -50,14 +50,16 @@ def pod(
     env: Mapping[str, str] | None = None,
     files: str = "",
     node: str = "",
+    probe: tuple[str, int] | None = None,
 ) -> Object:
-    """`files`: a ConfigMap, mounted at /files. `node`: where it has to run."""
+    """`files`: a ConfigMap, mounted at /files. `node`: where it has to run. `probe`: path and port that answer when it
+    is ready."""
     mounts = [{"name": "tmp", "mountPath": "/tmp"}]
     volumes: list[Object] = [{"name": "tmp", "emptyDir": {}}]
     if files:
         mounts.append({"name": "files", "mountPath": "/files"})
         volumes.append({"name": "files", "configMap": {"name": files}})
-    container = {
+    container: Object = {
         "name": "main",
         "image": image,
         "imagePullPolicy": "IfNotPresent",
@@ -75,6 +77,8 @@ def pod(
         "containers": [container],
         "volumes": volumes,
     }
+    if probe:
+        container["readinessProbe"] = {"httpGet": {"path": probe[0], "port": probe[1]}, "periodSeconds": 1}
     if node:
         spec["nodeSelector"] = {"kubernetes.io/hostname": node}
     return {

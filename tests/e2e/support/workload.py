@@ -51,6 +51,7 @@ class Workload:
                 env={"METADATA_URI": self._uri, "PORT": str(_PORT)},
                 files=self._name,
                 node=self._node,
+                probe=("/state", _PORT),
             )
         )
         self._kube.wait_for(
@@ -76,10 +77,10 @@ class Workload:
         else:
             self.tell()
 
-    def state(self, **arguments: int) -> dict[str, Any]:
-        """Of writer and reader; AssertionError for a loss, and if it is not the one that was started."""
-        query = "&".join(f"{name}={value}" for name, value in arguments.items())
-        state = self._ask(f"/state?{query}")
+    def state(self, appended: int = 0, read: int = 0) -> dict[str, Any]:
+        """Of writer and reader, once there are so many entries, or after 20 s. AssertionError for a loss, and if it is
+        not the one that was started."""
+        state = self._ask(f"/state/{appended}/{read}")
         assert self._began in (None, state["began"]), "the workload was started anew: its record is lost"
         self._began = state["began"]
         assert not state["losses"], f"acknowledged and not there: {state['losses'][:10]}"
@@ -98,7 +99,7 @@ class Workload:
 
     def verify(self, seconds: float = _VERIFY_SECONDS) -> dict[str, Any]:
         """Stop, then read every ledger and ask every replica. What is a copy short is looked at again until
-        `seconds` have passed: auto-recovery may be at it."""
+        `seconds` have passed: auto-recovery may be at it, and is asked to look for what writers left out."""
         self.state()
         assert self._ask("/stop", "POST")["stopped"], "writers or readers hang"
         end = time.monotonic() + seconds
@@ -109,6 +110,7 @@ class Workload:
             if not open_points:
                 assert verdict["entries"] > 0
                 return verdict
+            self._ask("/check", "POST")
             assert time.monotonic() < end, f"not fully replicated after {seconds:g} s: {open_points}"
 
     def tell(self) -> None:

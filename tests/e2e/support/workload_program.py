@@ -8,7 +8,8 @@ Invariants
 - An entry counts as written from its acknowledgement on, and ever after: a reader that does not get it is a loss.
 - Faults (an append or a read that could not be done now) are kept apart from losses and from damage.
 
-HTTP on $PORT: GET /state, POST /stop, POST /verify, GET /verdict. One event loop.
+HTTP on $PORT: GET /state, GET /state/{appended}/{read}, POST /stop, POST /verify,
+POST /check, GET /verdict. One event loop.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from aiohttp import web
 
 from bookie_client import Client, ClientOptions, LedgerReader, LedgerWriter
 from bookie_client.replication.replica_listing import replicas_of
+from bookie_pod.autorecovery.auditor.control import force_checks
+from bookie_pod.autorecovery.auditor.runs import Check
 from bookie_protocol.errors import LedgerFenced, NotThere, PodkeeperError
 
 PASSWORD = b"workload"
@@ -176,7 +179,8 @@ async def verify(state: State, client: Client) -> dict[str, Any]:
     async def one(ledger_id: int, written: Written) -> None:
         async with turn:
             try:
-                verdict["entries"] += await verify_entries(state, client, ledger_id, written)
+                read = await verify_entries(state, client, ledger_id, written)
+                verdict["entries"] += read
                 await verify_replicas(client, ledger_id, verdict)
             except NotThere as error:
                 state.loss(f"verify: ledger {ledger_id} up to {written.acknowledged}: {error}")
@@ -223,17 +227,19 @@ class Server:
         made.add_routes(
             [
                 web.get("/state", self.state),
+                web.get("/state/{appended}/{read}", self.state),
                 web.post("/stop", self.stop),
                 web.post("/verify", self.verify),
+                web.post("/check", self.check),
                 web.get("/verdict", self.verdict),
             ]
         )
         return made
 
     async def state(self, request: web.Request) -> web.Response:
-        """With `appended` and `read`: once there are so many, or after 20 s."""
+        """With `appended` and `read` in its path: once there are so many, or after 20 s."""
         end = time.monotonic() + 20
-        appended, read = (int(request.query.get(name, 0)) for name in ("appended", "read"))
+        appended, read = (int(request.match_info.get(name, 0)) for name in ("appended", "read"))
         while (self._state.appended < appended or self._state.read < read) and time.monotonic() < end:  # noqa: ASYNC110 - two counters, and a time-out
             await asyncio.sleep(0.05)
         dead = [
@@ -261,6 +267,11 @@ class Server:
 
     async def verify(self, _: web.Request) -> web.Response:
         self._verdict = asyncio.create_task(verify(self._state, self._client))
+        return web.json_response({})
+
+    async def check(self, _: web.Request) -> web.Response:
+        """Have the auditor look for copies that only a look at the bookies finds: those that a writer left out."""
+        await force_checks(self._client.metadata_service, [Check.REPLICAS])
         return web.json_response({})
 
     async def verdict(self, _: web.Request) -> web.Response:
