@@ -10,9 +10,10 @@ import yaml
 from bookie_operator.api import kinds
 from tests.support.chart_files import OPERATOR
 
-READ_BY_FLAG = {"nodes", "storageclasses", "customresourcedefinitions"}
-NOT_MADE = {"roles", "rolebindings"}
-"""Kinds that the operator knows by name, of clusters of others."""
+READ_BY_FLAG = {"nodes", "storageclasses"}
+NOT_MADE = {"roles", "rolebindings", "servicemonitors"}
+"""Kinds that the operator knows by name and makes none of."""
+WATCHED_CHILDREN = (kinds.STATEFUL_SET, kinds.POD, kinds.CLAIM, kinds.JOB, kinds.DEPLOYMENT)
 WRITTEN = {
     *("configmaps", "services", "serviceaccounts", "secrets", "statefulsets", "deployments", "jobs"),
     *("poddisruptionbudgets", "networkpolicies", "podmonitors", "certificates"),
@@ -36,7 +37,7 @@ def group_of(resource: kinds.Resource) -> str:
 @pytest.mark.parametrize("name", ["clusters", "lease", "cluster-read"])
 def test_nothing_is_granted_by_wildcard(name: str):
     for rule in rules(name):
-        assert set(rule) == {"apiGroups", "resources", "verbs"}
+        assert set(rule) - {"resourceNames"} == {"apiGroups", "resources", "verbs"}
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
@@ -85,6 +86,13 @@ def test_deletions_and_subresources_of_the_flows():
     assert "delete" in verbs(found, "apps", "statefulsets")
     for resource in ("bookieclusters", "bookietasks"):
         assert "patch" in verbs(found, "podkeeper.dev", f"{resource}/status")
+
+
+def test_what_is_watched_may_be_watched_and_nothing_else():
+    watched = {resource.plural for resource in (kinds.CLUSTER, kinds.TASK, *WATCHED_CHILDREN)}
+    found = {resource for rule in rules("clusters") if "watch" in rule["verbs"] for resource in rule["resources"]}
+    assert found == watched
+    assert all("list" in rule["verbs"] for rule in rules("clusters") if "watch" in rule["verbs"])
 
 
 def test_spec_is_not_the_operators():
