@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+from bookie_operator.planner import giving_way
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import garbage, registry, repair, scale_up
@@ -24,7 +25,7 @@ def needs(world: World, desired: Desired) -> Needs:
         return Needs()
     operation = world.cluster.status.operation
     if operation is not None:
-        return registry.FLOWS[operation.type].needs(operation, desired)
+        return together(registry.FLOWS[operation.type].needs(operation, desired), giving_way.needs(world, desired))
     return together(
         scale_up.needs_to_begin(world, desired), repair.needs_to_begin(world, desired), garbage.needs(world, desired)
     )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation
-from bookie_operator.planner import steadiness, view
+from bookie_operator.planner import giving_way, steadiness, view
 from bookie_operator.planner.decision import (
     Act,
     ApplyTemplate,
@@ -137,7 +137,12 @@ def _first(world: World, desired: Desired, rules: Iterable[Rule]) -> Decision | 
 
 def _go_on(world: World, desired: Desired, operation: Operation) -> tuple[Decision, tuple[Wait, ...]]:
     decision = registry.FLOWS[operation.type].proceed(world, desired, operation)
-    if not isinstance(decision, Wait) or decision.operation is not None:
+    if not isinstance(decision, Wait):
+        return decision, ()
+    other = giving_way.instead(world, desired, operation, decision)
+    if other is not None:
+        return other, (decision,)
+    if decision.operation is not None:
         return decision, ()
     beside = _first(world, desired, BESIDE)
     return (beside, (decision,)) if beside is not None else (decision, ())

@@ -40,11 +40,18 @@ def begin(world: World, desired: Desired) -> Decision | None:
 
 
 def accept(world: World) -> Act | None:
-    """While an operation runs: accepted losses are taken note of at once, as the operation may wait for them."""
+    """While an operation runs: what may help it is taken note of at once, accepted losses and replacements."""
     for task in world.tasks:
-        if task.type is TaskType.ACCEPT_LOSS and not task.phase:
+        if task.type in (TaskType.ACCEPT_LOSS, TaskType.REPLACE) and not task.phase and not _refused(world, task):
             return _running(task)
     return None
+
+
+def replacement(world: World, desired: Desired) -> Decision | None:
+    """What a task that replaces a bookie would do if no operation ran."""
+    running = (one for one in world.tasks if one.type is TaskType.REPLACE and one.phase)
+    found = (_one_by_one(world, desired, one) for one in running)
+    return next((one for one in found if isinstance(one, Record)), None)
 
 
 def _begin(world: World, desired: Desired, task: TaskView) -> Decision | None:
@@ -93,7 +100,7 @@ def _done_for(world: World, task: TaskView) -> list[FinishedOperation]:
 
 def _restart(world: World, desired: Desired, task: TaskView) -> Decision:
     pods = task.bookies or tuple(view.expected_pods(world))
-    failed = [one for one in _done_for(world, task) if one.outcome != "Done"]
+    failed = [one for one in _done_for(world, task) if one.outcome == "Failed"]
     if failed:
         return _ended(task, "Failed", failed[-1].message)
     left = tuple(name for name in pods if not _restarted(world, name, task.created_at))

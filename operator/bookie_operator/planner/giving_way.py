@@ -1,0 +1,74 @@
+"""An operation that waits for a bookie which lost its disks ends, so that the bookie can be started anew.
+
+Only one operation runs at a time, and only a replacement brings such a bookie back. So what cannot go on without it
+ends in good order, as soon as the replacement would begin, and is begun again afterwards by the wish that began it.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_operator.crds.cluster_status import Operation, OperationType
+from bookie_operator.planner import operations
+from bookie_operator.planner.decision import (
+    Act,
+    Decision,
+    Event,
+    EventType,
+    Finish,
+    Needs,
+    Record,
+    SetRecoveryDelay,
+    Wait,
+)
+from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.flows import repair, repair_gates, rollout_state, tasks
+from bookie_operator.world.model import World
+
+_YIELDING: Final = frozenset({OperationType.ROLLOUT, OperationType.DECOMMISSION})
+_LIVE: Final = frozenset({"Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale"})
+"""Steps of a decommission whose bookie is still there, and can be given back."""
+
+
+def needs(world: World, desired: Desired) -> Needs:
+    """To tell whether a replacement would begin."""
+    operation = world.cluster.status.operation
+    yields = operation is not None and operation.type in _YIELDING
+    return repair.needs_to_begin(world, desired) if yields else Needs()
+
+
+def instead(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:
+    """What to do rather than wait; None: it waits for something else."""
+    if operation.type is OperationType.REPLACE:
+        return _lost_again(world, desired, operation, waiting)
+    if operation.type not in _YIELDING:
+        return None
+    wanted = repair.begin(world, desired)
+    wanted = wanted if isinstance(wanted, Record) else tasks.replacement(world, desired)
+    if not isinstance(wanted, Record) or wanted.operation.bookie == operation.bookie:
+        return None
+    lost = wanted.operation.bookie
+    if operation.type is OperationType.ROLLOUT:
+        return _end_rollout(world, operation, lost)
+    if operation.step in _LIVE and waiting.stalled:
+        return Record(
+            operations.stepped(world, operation, "Undo"), f"{lost} is replaced first: {operation.bookie} stays"
+        )
+    return None
+
+
+def _end_rollout(world: World, operation: Operation, lost: str) -> Decision:
+    before = operation.saved.get(rollout_state.DELAY)
+    if before and world.facts is not None and world.facts.lost_bookie_recovery_delay != int(before):
+        return Act(SetRecoveryDelay(int(before)), f"the rollout gives way to the replacement of {lost}", operation)
+    return Finish(operation, "Cancelled", f"{lost} is replaced first; what is left is rolled out afterwards")
+
+
+def _lost_again(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:
+    """Its new disks are gone too: another replacement starts from the beginning."""
+    if operation.step != "Start" or operation.bookie not in repair_gates.lost_bookies(world, desired):
+        return None
+    message = f"{operation.bookie} lost its disks again: {waiting.message}"
+    return Finish(operation, "Failed", message, event=Event("ReplacementFailed", message, EventType.WARNING))
