@@ -68,15 +68,13 @@ def outdated(world: World, desired: Desired, restart: Mapping[str, str] | None =
 
 
 def ordered(world: World, desired: Desired, pods: Iterable[PodView]) -> list[PodView]:
-    """Those that are down; then the highest ordinal, the canary, with the rest of its zone; then zone by zone."""
-    found = sorted(pods, key=lambda one: (-one.ordinal, one.zone, one.name))
-    if not found:
-        return []
-    first_zone = found[0].zone
-    return sorted(
-        found,
-        key=lambda one: (not down(world, desired, one), one.zone != first_zone, one.zone, -one.ordinal, one.name),
-    )
+    """Those that are down; then zone by zone, in each the highest ordinal first."""
+    return sorted(pods, key=lambda one: (not down(world, desired, one), one.zone, -one.ordinal, one.name))
+
+
+def canary(pods: Iterable[PodView]) -> PodView:
+    """The highest ordinal of all."""
+    return min(pods, key=lambda one: (-one.ordinal, one.zone, one.name))
 
 
 def down(world: World, desired: Desired, pod: PodView) -> bool:

@@ -57,7 +57,7 @@ def choose(run: Run) -> Decision:
 def _batch(run: Run, left: list[PodView]) -> list[PodView]:
     update = run.world.cluster.spec.update
     if state.restarted(run) < update.canary:
-        return left[:1]
+        return [state.canary(left)]
     return [pod for pod in left if pod.zone == left[0].zone][: update.max_unavailable]
 
 

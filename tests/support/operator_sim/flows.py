@@ -1,0 +1,39 @@
+"""Where the running operation of a simulation is, and what was done for it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+from bookie_operator.planner.decision import Act, Action
+from tests.support.operator_sim.simulation import Simulation
+
+
+def acted(sim: Simulation) -> list[Action]:
+    """Everything that was carried out, in order."""
+    return [one.plan.decision.action for one in sim.passes if isinstance(one.plan.decision, Act) and not one.error]
+
+
+def steps_taken(sim: Simulation) -> list[str]:
+    """Steps of all operations, in order; one that was waited in counts once."""
+    steps: list[str] = []
+    for one in sim.passes:
+        operation = one.world.cluster.status.operation
+        if operation is not None and steps[-1:] != [operation.step]:
+            steps.append(operation.step)
+    return steps
+
+
+def at_step(sim: Simulation, step: str, *, most: int = 300) -> None:
+    """Passes until the operation stands at this step; nothing of it is done."""
+    if sim.status.operation is None or sim.status.operation.step != step:
+        sim.run(lambda one, _: one.status.operation is not None and one.status.operation.step == step, most=most)
+
+
+def every_step(start: Simulation, change: Callable[[Simulation], object]) -> list[str]:
+    """Of the operations that a change leads to, each once."""
+    sim = copy.deepcopy(start)
+    sim.passes.clear()
+    change(sim)
+    sim.run_until_rest()
+    return list(dict.fromkeys(steps_taken(sim)))

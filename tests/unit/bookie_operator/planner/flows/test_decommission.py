@@ -1,0 +1,199 @@
+"""Taking bookies out: the order of the steps, what stands in the way, and the death of the operator anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from bookie_operator.planner.decision import (
+    BeginDrain,
+    DeleteClaim,
+    DeleteCookie,
+    RetireClaim,
+    ScaleStatefulSet,
+    SetReadOnly,
+    TriggerAudit,
+    Wait,
+)
+from bookie_operator.planner.flows import decommission
+from tests.support.operator_sim import Simulation, killed_everywhere, resting
+from tests.support.operator_sim.bookkeeper import SimLedger
+from tests.support.operator_sim.flows import acted, steps_taken
+
+VICTIM = "c-bookie-4"
+SERVING = ["Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale"]
+STOPPED = ["Leave", "ProveGone", "Cookie", "Claims"]
+
+
+@pytest.fixture
+def five() -> Simulation:
+    sim = resting(replicas=5)
+    sim.advance(60)
+    return sim
+
+
+def fewer(sim: Simulation) -> None:
+    sim.change(replicas=4)
+
+
+def end(sim: Simulation) -> object:
+    kube, keeper = sim.kubernetes, sim.bookkeeper
+    claims = sorted((one.name, bool(one.retired_proof)) for one in kube.claims.values())
+    return sorted(kube.pods), claims, keeper.writable, sorted(keeper.cookies), sim.status.operation
+
+
+# --- the order --------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_drained_and_proven_twice_before_it_stops_and_once_more_before_anything_is_deleted(
+    five: Simulation,
+) -> None:
+    fewer(five)
+    five.run_until_rest()
+    assert steps_taken(five) == [*SERVING, *STOPPED]
+    flow = [one for one in acted(five) if not type(one).__name__.startswith(("Apply", "Record"))]
+    assert [type(one) for one in flow] == [
+        TriggerAudit,
+        SetReadOnly,
+        BeginDrain,
+        TriggerAudit,
+        TriggerAudit,
+        ScaleStatefulSet,
+        DeleteCookie,
+        DeleteClaim,
+        DeleteClaim,
+    ]
+    assert not five.accidents
+    assert sorted(five.kubernetes.pods) == [f"c-bookie-{one}" for one in range(4)]
+    assert five.bookkeeper.naming(five.desired().bookie_id(VICTIM)) == []
+    assert [(one.id, one.outcome) for one in five.status.history] == [("Decommission-1", "Done")]
+
+
+def test_two_go_one_after_the_other_the_highest_first() -> None:
+    sim = resting(replicas=12)
+    sim.advance(60)
+    sim.change(replicas=10)
+    sim.run_until_rest()
+    assert [one.bookie for one in sim.status.history] == ["c-bookie-10", "c-bookie-11"]
+    assert not sim.accidents
+
+
+def test_zones_stay_even() -> None:
+    zones = {"zones": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}
+    sim = resting(replicas=8, placement=zones)
+    sim.advance(60)
+    sim.change(replicas=5)
+    sim.run_until_rest()
+    assert [one.bookie for one in reversed(sim.status.history)] == ["c-bookie-a-2", "c-bookie-b-2", "c-bookie-c-1"]
+    assert not sim.accidents
+
+
+def test_volumes_are_kept_and_labelled_where_spec_says_so(five: Simulation) -> None:
+    five.change(replicas=4, storage={"retention": {"whenScaled": "Retain"}})
+    five.run_until_rest()
+    kept = five.kubernetes.claims_of(VICTIM)
+    assert [bool(one.retired_proof) for one in kept] == [True, True]
+    assert not any(isinstance(one, DeleteClaim) for one in acted(five))
+    assert sum(isinstance(one, RetireClaim) for one in acted(five)) == 2
+    assert not five.accidents
+
+
+def test_one_that_is_stopped_first_is_drained_from_the_others() -> None:
+    sim = resting(replicas=5, decommission={"mode": "StopFirst", "stallSeconds": 600})
+    sim.advance(60)
+    fewer(sim)
+    sim.run_until_rest()
+    assert steps_taken(sim) == ["Audit", "Stop", "Leave", "Drain", "ProveGone", "Cookie", "Claims"]
+    assert [one.stopped for one in acted(sim) if isinstance(one, BeginDrain)] == [True]
+    assert not sim.accidents
+
+
+# --- the operator dies ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"storage": {"retention": {"whenScaled": "Retain"}}}, {"decommission": {"mode": "StopFirst"}}],
+    ids=["delete", "retain", "stop first"],
+)
+def test_whenever_the_operator_dies_it_ends_alike(changes: dict[str, object]) -> None:
+    sim = resting(replicas=5, **changes)
+    sim.advance(60)
+    sim.bookkeeper.writes = False
+    assert killed_everywhere(sim, fewer, end) > 30
+
+
+# --- gates ------------------------------------------------------------------------------------------------------------
+
+Change = Callable[[Simulation], object]
+
+
+def mark(sim: Simulation) -> None:
+    sim.bookkeeper.marks.add(0)
+
+
+def disable_writing(sim: Simulation) -> None:
+    sim.bookkeeper.read_only.add(sim.desired().bookie_id("c-bookie-1"))
+
+
+def unreachable(sim: Simulation) -> None:
+    sim.bookkeeper.up = False
+
+
+def unaudited(sim: Simulation) -> None:
+    sim.bookkeeper.auditor_up = False
+
+
+def widen(sim: Simulation) -> None:
+    sim.change(durability={"ensembleSize": 5})
+
+
+def restart_another(sim: Simulation) -> None:
+    sim.kubernetes.kill_pod("c-bookie-1")
+
+
+def silence(sim: Simulation) -> None:
+    sim.bookkeeper.stop(sim.desired().bookie_id(VICTIM))
+
+
+def fill(sim: Simulation) -> None:
+    bookie_id = sim.desired().bookie_id(VICTIM)
+    sim.bookkeeper.ledgers.update({key: SimLedger([bookie_id], {"x"}) for key in range(1000, 40000)})
+
+
+REFUSALS: list[tuple[str, str, bool, Change]] = [
+    ("MetadataUnreachable", "can tell the state of the cluster: nobody answers", False, unreachable),
+    ("DecommissionBlocked", "there would be 4 bookies, and durability.ensembleSize is 5", True, widen),
+    ("BookieUnavailable", "every other bookie serves: c-bookie-1 is read-only", False, disable_writing),
+    ("BookieUnavailable", "every other bookie serves: c-bookie-1 is not ready", False, restart_another),
+    ("WaitingForReplication", "1 ledger is under-replicated", False, mark),
+    ("NoAuditor", "no auditor is elected", True, unaudited),
+    ("DecommissionBlocked", "does not tell how much it stores", True, silence),
+    ("NotEnoughSpace", "grow spec.storage.ledger.size", True, fill),
+]
+
+
+@pytest.mark.parametrize(("reason", "words", "stalled", "change"), REFUSALS, ids=[one[1][:40] for one in REFUSALS])
+def test_it_does_not_begin(five: Simulation, reason: str, words: str, stalled: bool, change: Change) -> None:
+    fewer(five)
+    change(five)
+    decision = decommission.begin(five.world(), five.desired())
+    assert isinstance(decision, Wait)
+    assert (decision.reason, decision.stalled) == (reason, stalled)
+    assert words in decision.message
+
+
+def test_nothing_is_wanted(five: Simulation) -> None:
+    assert decommission.begin(five.world(), five.desired()) is None
+
+
+def test_a_task_takes_out_what_spec_gave_up_only(five: Simulation) -> None:
+    decision = decommission.take_out(five.world(), five.desired(), VICTIM, "t")
+    assert isinstance(decision, Wait)
+    assert decision.stalled
+    assert decision.message == "spec asks for c-bookie-4: lower spec.replicas by one, then it can be taken out"
+    fewer(five)
+    decision = decommission.take_out(five.world(), five.desired(), "c-bookie-1", "t")
+    assert isinstance(decision, Wait)
+    assert decision.message == "c-bookie-4 goes before c-bookie-1: bookies leave from the highest number on"

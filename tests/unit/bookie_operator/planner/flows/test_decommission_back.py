@@ -1,0 +1,117 @@
+"""A bookie that is to stay after all, at every step of its way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_operator.crds.cluster_status import OperationType
+from bookie_operator.planner.decision import (
+    DeleteClaim,
+    DeleteCookie,
+    ScaleStatefulSet,
+    UndoDrain,
+)
+from tests.support.operator_sim import Simulation, killed_everywhere, resting
+from tests.support.operator_sim.flows import acted, at_step
+
+VICTIM = "c-bookie-4"
+SERVING = ["Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale"]
+STOPPED = ["Leave", "ProveGone", "Cookie", "Claims"]
+
+
+@pytest.fixture
+def five() -> Simulation:
+    sim = resting(replicas=5)
+    sim.advance(60)
+    return sim
+
+
+def fewer(sim: Simulation) -> None:
+    sim.change(replicas=4)
+
+
+def end(sim: Simulation) -> object:
+    kube, keeper = sim.kubernetes, sim.bookkeeper
+    claims = sorted((one.name, bool(one.retired_proof)) for one in kube.claims.values())
+    return sorted(kube.pods), claims, keeper.writable, sorted(keeper.cookies), sim.status.operation
+
+
+# --- taken back -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale"])
+def test_replicas_are_raised_before_it_is_stopped(five: Simulation, step: str) -> None:
+    fewer(five)
+    at_step(five, step)
+    uid = five.kubernetes.pods[VICTIM].uid
+    five.change(replicas=5)
+    five.run_until_rest()
+    assert [(one.type, one.outcome) for one in five.status.history] == [(OperationType.DECOMMISSION, "Cancelled")]
+    assert five.kubernetes.pods[VICTIM].uid == uid
+    assert five.desired().bookie_id(VICTIM) in five.bookkeeper.writable
+    assert not any(isinstance(one, DeleteCookie | DeleteClaim | ScaleStatefulSet) for one in acted(five))
+
+
+def test_a_drain_under_way_is_undone(five: Simulation) -> None:
+    five.bookkeeper.drain_seconds = 100.0
+    fewer(five)
+    at_step(five, "Drain")
+    five.run(lambda sim, _: bool(sim.bookkeeper.drains))
+    five.change(replicas=5)
+    five.run_until_rest()
+    assert sum(isinstance(one, UndoDrain) for one in acted(five)) == 1
+    assert not five.bookkeeper.drains
+
+
+@pytest.mark.parametrize("step", ["Leave", "ProveGone", "Cookie", "Claims"])
+def test_replicas_are_raised_after_it_was_stopped(five: Simulation, step: str) -> None:
+    fewer(five)
+    at_step(five, step)
+    five.change(replicas=5)
+    five.run_until_rest()
+    assert [(one.type, one.outcome) for one in reversed(five.status.history)] == [
+        (OperationType.DECOMMISSION, "Done"),
+        (OperationType.SCALE_UP, "Done"),
+    ]
+    assert len(five.bookkeeper.writable) == 5
+    assert not five.accidents
+
+
+@pytest.mark.parametrize("step", ["Stop", "Leave", "ProveGone"])
+def test_one_that_was_stopped_first_comes_back_until_its_cookie_goes(step: str) -> None:
+    sim = resting(replicas=5, decommission={"mode": "StopFirst"})
+    sim.advance(60)
+    fewer(sim)
+    at_step(sim, step)
+    sim.change(replicas=5)
+    sim.run_until_rest()
+    assert sim.status.history[0].outcome == "Cancelled"
+    assert len(sim.bookkeeper.writable) == 5
+    assert not sim.accidents
+
+
+def test_the_way_back_survives_the_operator(five: Simulation) -> None:
+    five.bookkeeper.writes = False
+    fewer(five)
+    at_step(five, "Prove")
+    assert killed_everywhere(five, lambda sim: sim.change(replicas=5), end) > 4
+
+
+def test_a_bookie_that_was_read_only_before_stays_so(five: Simulation) -> None:
+    fewer(five)
+    bookie_id = five.desired().bookie_id(VICTIM)
+    five.bookkeeper.read_only.add(bookie_id)
+    at_step(five, "Prove")
+    five.change(replicas=5)
+    five.run(lambda sim, _: sim.status.operation is None)
+    assert bookie_id in five.bookkeeper.read_only
+    assert five.status.history[0].outcome == "Cancelled"
+
+
+def test_somebody_who_scales_the_set_meanwhile_ends_it(five: Simulation) -> None:
+    fewer(five)
+    at_step(five, "Scale")
+    five.kubernetes.scale("c-bookie", 6)
+    five.run(lambda sim, _: sim.status.operation is None)
+    assert five.status.history[0].outcome == "Cancelled"
+    assert not five.accidents
