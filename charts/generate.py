@@ -1,4 +1,4 @@
-"""Makes the parts of the charts that follow from `crds/`: copies of the definitions, and the schema of `spec`.
+"""Makes the parts of the charts that follow from others: copies of `crds/`, the schema of `spec`, tables of values.
 
     python charts/generate.py            write them
     python charts/generate.py --check    exit code 1 if a file is not as it would be written
@@ -9,6 +9,7 @@ To be run in a work tree, after the definitions themselves were generated.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ COPIES: Final = "charts/podkeeper-operator/files/crds"
 VALUES_SCHEMA: Final = "charts/podkeeper-cluster/values.schema.json"
 _CLUSTER: Final = "bookieclusters.podkeeper.dev.yaml"
 _OPEN: Final = "x-kubernetes-preserve-unknown-fields"
+_VALUES: Final = "## Values\n\n"
+_KEY: Final = re.compile(r"(?P<indent> *)(?P<name>[A-Za-z]\w*):(?P<value>.*)")
 
 
 def generated() -> dict[str, str]:
@@ -30,6 +33,10 @@ def generated() -> dict[str, str]:
     schema = json.loads((ROOT / VALUES_SCHEMA).read_text(encoding="utf-8"))
     schema["properties"]["spec"] = spec_schema()
     files[VALUES_SCHEMA] = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+    for readme in sorted((ROOT / "charts").glob("*/README.md")):
+        prose, heading, _ = readme.read_text(encoding="utf-8").partition(_VALUES)
+        table = values_table((readme.parent / "values.yaml").read_text(encoding="utf-8"))
+        files[str(readme.relative_to(ROOT))] = prose + heading + table
     return files
 
 
@@ -61,6 +68,33 @@ def _closed(node: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(schema.get(key), dict):
             schema[key] = _closed(schema[key])
     return schema
+
+
+def values_table(text: str) -> str:
+    """Every value that has a comment `# -- ` above it, as a row."""
+    given = yaml.safe_load(text)
+    rows = ["| value | default | meaning |", "|---|---|---|"]
+    path: list[tuple[int, str]] = []
+    comment: list[str] = []
+    for line in text.splitlines():
+        if line.lstrip().startswith("#"):
+            words = line.lstrip().removeprefix("#").strip()
+            comment = [*comment, words.removeprefix("-- ")] if comment or words.startswith("-- ") else []
+            continue
+        if key := _KEY.match(line):
+            path = [each for each in path if each[0] < len(key["indent"])] + [(len(key["indent"]), key["name"])]
+            if comment:
+                names = [name for _, name in path]
+                meaning = " ".join(comment).replace("|", "\\|")
+                rows.append(f"| `{'.'.join(names)}` | {_default(given, names)} | {meaning} |")
+        comment = []
+    return "\n".join(rows) + "\n"
+
+
+def _default(given: Any, names: Sequence[str]) -> str:
+    for name in names:
+        given = given[name]
+    return f"`{json.dumps(given)}`" if given != "" else "empty"
 
 
 def main(arguments: Sequence[str]) -> int:
