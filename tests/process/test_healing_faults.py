@@ -317,7 +317,9 @@ async def test_the_metadata_service_is_away_while_ledgers_heal(
     cluster: ServeCluster, client: Client, metadata_service: MetadataServer, tmp_path: Path
 ) -> None:
     ids = await write_ledgers(client, 16, (3, 3, 2), entries=150)
-    with process(tmp_path / "one", cluster, SLOWLY) as one, process(tmp_path / "two", cluster, SLOWLY) as two:
+    # Bookies that are not registered again at once are not to be taken for lost, and their writer for dead.
+    keys = {**SLOWLY, "openLedgerRereplicationGracePeriod": "20000"}
+    with process(tmp_path / "one", cluster, keys) as one, process(tmp_path / "two", cluster, keys) as two:
         await one.ready()
         await two.ready()
         async with Workload(cluster.uri, OPTIONS) as load:
