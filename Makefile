@@ -28,7 +28,7 @@ simulate: $(VENV)/.installed
 	PYTHONHASHSEED=0 $(BIN)/pytest tests/simulation -m seeds $(PYTEST_ARGS)
 
 interop: $(VENV)/.installed java
-	$(BIN)/pytest tests/interop -m interop --timeout=900 $(PYTEST_ARGS)
+	$(PARALLEL) tests/interop -m interop --timeout=900 $(PYTEST_ARGS)
 
 # Needs KUBECONFIG, kubectl and helm, and images; `.ci/e2e` brings all of them. tests/e2e/support/environment.py has the rest.
 e2e: $(VENV)/.installed java
