@@ -42,6 +42,8 @@ lint: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/bookie config docs > docs/configuration.md
+	$(BIN)/python -m bookie_operator.crds.generate
+	$(BIN)/python charts/generate.py
 
 lock: $(VENV)/.installed
 	$(COMPILE) --extra dev --extra operator pyproject.toml -o requirements.lock
