@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bookie_client.logs import get_logger
@@ -102,8 +102,9 @@ class Coordinator:
         `TakenOver`, and for the first steps `MetadataUnavailable`.
         """
         async with Vigil(self._service, request.bookie_id, self._parts.options.settle) as vigil:
-            await self._check_form(await vigil.check())
-            held = await self._store.begin(request)
+            presence = await vigil.check()
+            await self._check_form(presence)
+            held = await self._store.begin(replace(request, was_writable=presence is Presence.WRITABLE))
             self.watched.record = held.record
             self.begun.set()
             notes = asyncio.get_running_loop().create_task(self._take_notes(held))

@@ -196,7 +196,7 @@ class DecommissionRecord:
     accepted_losses: tuple[int, ...] = ()
     """Ledgers that may go on naming the bookie, because somebody gave their data up."""
     read_only_by_us: bool = False
-    """It was this decommission that made the bookie read-only."""
+    """It was this decommission that made the bookie read-only, or is about to: it was writable when it began."""
     cookie_version: int | None = None
     proof: Proof | None = None
     progress: DrainProgress = DrainProgress()

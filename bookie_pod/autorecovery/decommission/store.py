@@ -35,7 +35,7 @@ from bookie_pod.autorecovery.decommission.state import (
     decode_record,
     encode_record,
 )
-from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict, Refused
+from bookie_protocol.errors import MetadataDamaged, MetadataExists, MetadataNotFound, MetadataVersionConflict, Refused
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
 from bookie_protocol.metadata_service.records import DECOMMISSION
 
@@ -64,6 +64,9 @@ class DecommissionRequest:
     coordinator: str
     delete_cookie: bool = True
     accepted_losses: frozenset[int] = frozenset()
+    was_writable: bool = False
+    """Before there was a record of it. A bookie that restarts and finds one is read-only by itself, so who looks later
+    cannot tell any more that an undo has to make it writable."""
 
 
 class DecommissionStore:
@@ -113,6 +116,7 @@ class DecommissionStore:
             updated_ms=now,
             delete_cookie=request.delete_cookie,
             accepted_losses=tuple(sorted(request.accepted_losses)),
+            read_only_by_us=request.was_writable,
         )
         version = await self._active.create(record.bookie_id, encode_record(record))
         return HeldRecord(self, record, version, owner=request.coordinator)
@@ -147,17 +151,30 @@ class DecommissionStore:
             await self._active.delete(record.bookie_id, version)
 
     async def archive(self, record: DecommissionRecord, version: int) -> None:
-        """Move a record that is DONE; may be repeated."""
-        data = encode_record(record)
+        """Move a record that is DONE; may be repeated. One that repeats a finished decommission finds nothing to copy:
+        the numbers of that one stay."""
         try:
-            await self._finished.create(record.bookie_id, data)
+            await self._finished.create(record.bookie_id, encode_record(record))
         except MetadataExists:
             known = await self._finished.read(record.bookie_id)
+            data = encode_record(_with_earlier_numbers(record, known.value))
             await self._finished.update(record.bookie_id, data, known.version)
         await self.remove(record, version)
 
     def clock_ms(self) -> int:
         return self._clock_ms()
+
+
+def _with_earlier_numbers(record: DecommissionRecord, earlier: bytes) -> DecommissionRecord:
+    if record.progress.ledgers_total > 0:
+        return record
+    try:
+        known = decode_record(earlier, record.bookie_id)
+    except MetadataDamaged:
+        return record
+    # A bookie that came back as a new one since has a cookie again; its numbers are its own.
+    kept = not known.delete_cookie and known.cookie_version == record.cookie_version
+    return replace(record, progress=known.progress) if kept or record.cookie_version is None else record
 
 
 class HeldRecord:

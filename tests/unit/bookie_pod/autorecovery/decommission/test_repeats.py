@@ -1,0 +1,81 @@
+"""Decommissions that meet a restart of their bookie, and ones that are asked for again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.autorecovery.decommission.state import DrainProgress, Phase
+from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord
+from bookie_pod.autorecovery.decommission.undo import undo
+from tests.support.decommission_rig import GOING, R, Rig, W, ledger
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    made = Rig(tmp_path)
+    await made.open()
+    await made.store(ledger(1, (0, "012")), ledger(2, (0, "123")), ledger(3, (0, "012"), (5, "134")))
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("was", [W, R])
+async def test_an_undo_restores_the_mode_of_a_bookie_that_restarted_at_the_begin(rig: Rig, was) -> None:
+    """It found the record at its start, and so it is read-only before the coordinator asks for that."""
+    if was is R:
+        await rig.set_registration(R)
+    coordinator, mover = rig.coordinator()
+    mover.refuse[1] = "its entries cannot be read"
+
+    class Store(DecommissionStore):
+        async def begin(self, request: DecommissionRequest) -> HeldRecord:
+            held = await super().begin(request)
+            await rig.stop(GOING)
+            await rig.start(GOING, R)
+            return held
+
+    coordinator._store = Store(rig.service)
+    job = asyncio.create_task(coordinator.run(DecommissionRequest(GOING, "first")))
+    async with asyncio.timeout(20):
+        await coordinator.begun.wait()
+        while coordinator.watched.meter is None or not coordinator.watched.meter.blocked:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0.005)
+    job.cancel()
+    await asyncio.wait({job})
+    undone = await undo(rig.service, rig, GOING)
+    assert undone.record.phase is Phase.UNDOING
+    assert undone.writable is (was is W)
+    assert rig.registered[GOING] is was
+
+
+@pytest.mark.parametrize("delete_cookie", [True, False])
+async def test_the_numbers_of_a_finished_decommission_outlive_its_repetition(rig: Rig, delete_cookie: bool) -> None:
+    async def decommission(name: str) -> DrainProgress:
+        coordinator, _ = rig.coordinator()
+        async with asyncio.timeout(20):
+            await coordinator.run(DecommissionRequest(GOING, name, delete_cookie))
+        finished = await DecommissionStore(rig.service).finished(GOING)
+        assert finished is not None
+        assert finished.coordinator == name
+        return finished.progress
+
+    first = await decommission("first")
+    assert (first.ledgers_total, first.ledgers_left) == (2, 0)
+    assert first.bytes_total > 0
+    await rig.stop(GOING)
+    assert await decommission("second") == first
+
+
+async def test_a_new_bookie_of_the_same_id_has_numbers_of_its_own(rig: Rig) -> None:
+    assert (await rig.decommission()).progress.ledgers_total == 2
+    await rig.stop(GOING)
+    await rig.service.cookies.create(GOING, b"cookie of its successor")
+    await rig.start(GOING)
+    await rig.decommission(name="second")
+    finished = await DecommissionStore(rig.service).finished(GOING)
+    assert finished is not None
+    assert (finished.coordinator, finished.progress.ledgers_total) == ("second", 0)
