@@ -154,6 +154,21 @@ def test_spec_is_handed_through_whole():
     assert cluster["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
+def test_the_test_pod_is_a_client_of_the_cluster():
+    """With its URI, quorums, certificate and login."""
+    spec = only(render(CLUSTER, CLUSTER / "ci" / "production-values.yaml"), "Pod")["spec"]
+    (container,) = spec["containers"]
+    variables = {each["name"]: each["value"] for each in container["env"]}
+    config = dict(line.split("=", 1) for line in variables["CLIENT_CONFIG"].splitlines())
+    assert config["metadataServiceUri"].endswith(";zk-2.zk:2181/events/ledgers")
+    assert config["tlsTrustStore"] == "/tls/ca.crt"
+    assert config["zkAuthScheme"] == "sasl"
+    assert {volume["name"] for volume in spec["volumes"]} == {"work", "tls", "login"}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {"work", "tls", "login"}
+    plain = only(render(CLUSTER, CLUSTER / "ci" / "embedded-values.yaml"), "Pod")["spec"]
+    assert [volume["name"] for volume in plain["volumes"]] == ["work"]
+
+
 def test_values_of_false_and_zero_reach_the_spec():
     values = {
         "spec": {

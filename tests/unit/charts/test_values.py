@@ -14,7 +14,7 @@ from jsonschema import Draft7Validator
 
 from tests.support.chart_files import CHARTS, CLUSTER, OPERATOR, ROOT
 
-FREEFORM = {"spec", "resources", "requests", "limits", "labels"}
+FREEFORM = {"spec", "resources", "requests", "limits", "labels", "config"}
 """Values whose members are not the chart's own."""
 MINIMAL = {"spec": {"metadataService": {"uri": "zk+hierarchical://zk-0:2181"}}}
 
