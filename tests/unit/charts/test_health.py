@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lupa import LuaRuntime
+from lupa.lua51 import LuaRuntime  # the language of Argo CD's interpreter
 
 from tests.support.chart_files import OPERATOR
 
