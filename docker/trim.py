@@ -1,7 +1,7 @@
 """Makes the image's environment small, and quick to start: `trim.py ENVIRONMENT`, run by its own interpreter.
 
 - What nothing here imports goes: tests of libraries, the second (asyncio) half of the Kubernetes client, sources of
-  extension modules, stubs.
+  extension modules, stubs, programs of others.
 - The Kubernetes client (a thousand modules, most of it documentation) and pygments become zip archives with byte code.
 - Extension modules lose their debugging symbols, where `strip` is at hand.
 - Everything left is compiled, because a read-only root file system keeps no byte code.
@@ -21,6 +21,7 @@ from typing import Final
 UNUSED: Final = ("kubernetes/aio", "numpy/_core/include", "numpy/_core/lib", "numpy/f2py")
 WITH_TESTS: Final = ("numpy", "google", "kazoo", "aiohttp")
 SOURCES: Final = (".pyx", ".pxd", ".pxi", ".c", ".h", ".cpp", ".hpp", ".a", ".pyi")
+PROGRAMS: Final = ("bookie", "kubectl-", "python")
 ZIPPED: Final = ("kubernetes", "pygments")
 
 
@@ -33,6 +34,13 @@ def trim(packages: Path) -> None:
             shutil.rmtree(folder)
     for file in list(packages.rglob("*")):
         if file.suffix in SOURCES and file.is_file():
+            file.unlink()
+
+
+def trim_programs(programs: Path) -> None:
+    """Keep ours, and the interpreter."""
+    for file in list(programs.iterdir()):
+        if not file.name.startswith(PROGRAMS):
             file.unlink()
 
 
@@ -63,6 +71,7 @@ def main() -> int:
     """The exit code tells whether everything compiled."""
     (packages,) = Path(sys.argv[1]).glob("lib/python3*/site-packages")
     trim(packages)
+    trim_programs(Path(sys.argv[1], "bin"))
     strip(packages)
     for name in ZIPPED:
         zip_package(packages, name)
