@@ -1,21 +1,127 @@
 """The `bookie-operator` command.
 
-Until the operator is there the command says so and fails, so that a manifest that starts it by mistake is noticed.
+Every option has a variable of the environment; what it is for stands in `docs/operator.md`.
 """
 
 from __future__ import annotations
 
-import sys
+import asyncio
+import os
+import re
 from importlib.metadata import version
 
+import click
 
+from bookie_operator import logs
+
+_OWN_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+_TAG = re.compile(r"(?P<repository>.+?)(?::[^:/]+)?(?:@.+)?")
+
+
+@click.group()
+@click.version_option(version("podkeeper"), prog_name="bookie-operator", message="%(prog)s %(version)s")
 def main() -> None:
-    """Print the version with `--version`; end with exit code 1 and one line otherwise."""
-    if sys.argv[1:] == ["--version"]:
-        print(f"bookie-operator {version('podkeeper')}")
-        return
-    print(
-        "bookie-operator: this release has no operator yet; run bookies from a StatefulSet with `bookie serve`",
-        file=sys.stderr,
-    )
-    sys.exit(1)
+    """Runs BookieClusters on Kubernetes."""
+
+
+@main.command()
+@click.option("--namespace", "-n", "namespaces", multiple=True, help="Where its clusters are; may be repeated.")
+@click.option("--all-namespaces", is_flag=True, envvar="PODKEEPER_ALL_NAMESPACES", help="In every namespace.")
+@click.option(
+    "--metrics-port",
+    default=8080,
+    show_default=True,
+    envvar="PODKEEPER_METRICS_PORT",
+    help="Of /metrics, /healthz and /readyz.",
+)
+@click.option(
+    "--image",
+    default="podkeeper",
+    show_default=True,
+    envvar="PODKEEPER_IMAGE",
+    help="Repository of the bookies' images.",
+)
+@click.option(
+    "--lease-namespace",
+    default="",
+    envvar="PODKEEPER_LEASE_NAMESPACE",
+    help="Of the Lease by which one of several operators works; by default its own.",
+)
+@click.option(
+    "--no-election", is_flag=True, envvar="PODKEEPER_NO_ELECTION", help="Work without a Lease: nobody else runs."
+)
+@click.option(
+    "--no-nodes", is_flag=True, envvar="PODKEEPER_NO_NODES", help="Ask for neither nodes nor storage classes."
+)
+@click.option(
+    "--liveness-seconds",
+    default=900,
+    show_default=True,
+    envvar="PODKEEPER_LIVENESS_SECONDS",
+    help="Without the end of a pass, until /healthz fails.",
+)
+@click.option("--log-format", type=click.Choice(["json", "console"]), default="json", envvar="PODKEEPER_LOG_FORMAT")
+@click.option("--log-level", type=click.Choice(list(logs.LEVELS)), default="info", envvar="PODKEEPER_LOG_LEVEL")
+def run(
+    namespaces: tuple[str, ...],
+    all_namespaces: bool,
+    metrics_port: int,
+    image: str,
+    lease_namespace: str,
+    no_election: bool,
+    no_nodes: bool,
+    liveness_seconds: int,
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Watch and keep BookieClusters, until a signal."""
+    from bookie_operator.api.errors import KubernetesError
+    from bookie_operator.api.transport import load_configuration
+    from bookie_operator.reconcile.context import Settings
+    from bookie_operator.running import RunOptions, run_operator
+
+    logs.configure(log_format, log_level)
+    own = own_namespace()
+    watched = watched_namespaces(namespaces, own, all_namespaces=all_namespaces)
+    settings = Settings(image_repository=repository(image), operator_namespace=own, reads_nodes=not no_nodes)
+    election = "" if no_election else (lease_namespace or own or (watched[0] if watched else "default"))
+    options = RunOptions(watched, settings, election, metrics_port=metrics_port, liveness_s=float(liveness_seconds))
+    try:
+        configuration = load_configuration()
+    except KubernetesError as exc:
+        raise click.ClickException(str(exc)) from exc
+    asyncio.run(run_operator(configuration, options))
+
+
+def own_namespace() -> str:
+    """Of the pod; empty outside of Kubernetes."""
+    if found := os.environ.get("POD_NAMESPACE", ""):
+        return found
+    try:
+        with open(_OWN_NAMESPACE, encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def watched_namespaces(given: tuple[str, ...], own: str, *, all_namespaces: bool) -> tuple[str, ...]:
+    """Empty: all of them. Without options those of `PODKEEPER_NAMESPACES` (with commas), else its own."""
+    listed = tuple(part.strip() for part in os.environ.get("PODKEEPER_NAMESPACES", "").split(",") if part.strip())
+    if all_namespaces:
+        if given:
+            raise click.UsageError("--all-namespaces and --namespace exclude each other")
+        return ()
+    chosen = given or listed or ((own,) if own else ())
+    if not chosen:
+        raise click.UsageError("outside of Kubernetes say where: --namespace NAME, or --all-namespaces")
+    return chosen
+
+
+def repository(image: str) -> str:
+    """An image's name without tag and digest: the tag is that of each cluster's version."""
+    found = _TAG.fullmatch(image)
+    return found["repository"] if found else image
+
+
+if __name__ == "__main__":
+    main()

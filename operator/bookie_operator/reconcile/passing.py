@@ -153,9 +153,9 @@ async def _unreadable(
     told = reporting.unreadable(status, metadata.get("generation", 0), errors, context.now())
     if not context.leading():
         raise NotLeading
-    await reporting.write_status(context.kubernetes, metadata, status, told)
-    event = Event("InvalidSpec", "; ".join(errors), EventType.WARNING)
-    await context.events.publish_about(metadata, event)
+    if await reporting.write_status(context.kubernetes, metadata, status, told):
+        event = Event("InvalidSpec", "; ".join(errors), EventType.WARNING)
+        await context.events.publish_about(metadata, event)
     return _UNREADABLE_S
 
 

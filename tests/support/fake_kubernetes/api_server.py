@@ -23,6 +23,13 @@ _PATH = re.compile(
 )
 
 
+_ONLY_NAMED = (
+    Resource("v1", "Namespace", "namespaces", namespaced=False),
+    Resource("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False),
+)
+"""What kopf looks for, and does not use here."""
+
+
 class ApiServer:
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -177,7 +184,10 @@ class ApiServer:
                 seen = change.version
                 here = not found["namespace"] or change.obj["metadata"].get("namespace") == found["namespace"]
                 if change.resource == resource and here and matches(change.obj, selector):
-                    await response.write(json.dumps({"type": change.type, "object": change.obj}).encode() + b"\n")
+                    try:
+                        await response.write(json.dumps({"type": change.type, "object": change.obj}).encode() + b"\n")
+                    except ConnectionError:
+                        return response
             async with self.store.changed:
                 await self.store.changed.wait_for(lambda seen=seen: self.store.version > seen)
 
@@ -197,7 +207,7 @@ def _discovery(path: str) -> Object:
         return {"major": "1", "minor": "33", "gitVersion": "v1.33.0"}
     if path == "/api":
         return {"kind": "APIVersions", "versions": ["v1"]}
-    versions = sorted({version for version, _ in RESOURCES if "/" in version})
+    versions = sorted({version for version, _ in RESOURCES if "/" in version} | {"apiextensions.k8s.io/v1"})
     groups = [
         {
             "name": each.partition("/")[0],
@@ -212,6 +222,7 @@ def _discovery(path: str) -> Object:
 def _resources(path: str) -> Object:
     version = path.removeprefix("/apis/").removeprefix("/api/")
     found = [each for (api_version, _), each in RESOURCES.items() if api_version == version]
+    found += [each for each in _ONLY_NAMED if each.api_version == version]
     if not found:
         raise Refused(404, "NotFound", "the server could not find the requested resource")
     resources: list[Object] = []

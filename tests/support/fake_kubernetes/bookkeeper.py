@@ -34,6 +34,8 @@ class FakeBookKeeper:
     config: dict[str, dict[str, str]] = field(default_factory=dict)
     """Dynamic keys, by bookie id."""
 
+    _audited: frozenset[str] = frozenset()
+
     def start(self, bookie_id: str) -> None:
         """A bookie comes up: with a cookie from its first start on, read-only while it is drained."""
         self.cookies.add(bookie_id)
@@ -50,8 +52,18 @@ class FakeBookKeeper:
             self.read_only.discard(bookie_id)
             (self.read_only if read_only else self.writable).add(bookie_id)
 
+    def elect(self, auditor: str | None) -> None:
+        """The auditor is this one now. It audits when it is elected, when bookies come or go, and once an hour."""
+        registered = frozenset(self.writable | self.read_only)
+        due = self.last_audit is None or self.clock() - self.last_audit > 3600
+        if auditor is not None and (auditor != self.auditor or registered != self._audited or due):
+            self._audited = registered
+            self.audit()
+        self.auditor = auditor
+
     def audit(self) -> None:
-        self.last_audit = self.clock()
+        """It begins somewhat after it was asked for."""
+        self.last_audit = self.clock() + 0.02
 
     def begin_drain(self, bookie_id: str) -> str | None:
         """Why not; None: it is begun, or goes on."""

@@ -102,6 +102,21 @@ class FakeCluster:
     def bookie_id(self, pod: str) -> str:
         return f"{pod}.{NAME}-bookie.{NAMESPACE}.svc:3181"
 
+    def uids(self) -> dict[str, str]:
+        """Of all pods, by name."""
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.store.list(POD, NAMESPACE)}
+
+    def fill(self, ledgers: int, bookies: int) -> None:
+        """Ledgers with three copies each, on the first bookies."""
+        for ledger in range(ledgers):
+            on = {self.bookie_id(f"{NAME}-bookie-{(ledger + copy) % bookies}") for copy in range(3)}
+            self.bookkeeper.ledgers[ledger] = on
+
+    def whole(self) -> bool:
+        """Every ledger has its three copies on bookies that are there."""
+        registered = self.bookkeeper.writable | self.bookkeeper.read_only
+        return all(len(bookies) == 3 and bookies <= registered for bookies in self.bookkeeper.ledgers.values())
+
     # --- time ---------------------------------------------------------------------------------------------------------
 
     def run_controllers(self) -> None:
@@ -113,9 +128,7 @@ class FakeCluster:
             for pod in self.store.children(POD, NAMESPACE, {names.COMPONENT: "autorecovery"})
             if is_ready(pod)
         ]
-        self.bookkeeper.auditor = auditors[0] if auditors else None
-        if auditors:
-            self.bookkeeper.audit()
+        self.bookkeeper.elect(auditors[0] if auditors else None)
 
     async def one_pass(self, operator: int = 0) -> float | None:
         """A pass, then what the controllers make of it; the time goes on by what the pass asked for."""

@@ -1,21 +1,56 @@
-"""The command exists, knows its version, and does not pretend to be an operator."""
+"""The command: its options, and where they come from."""
 
 from __future__ import annotations
 
+import click
 import pytest
+from click.testing import CliRunner
 
-from bookie_operator.main import main
-
-
-def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["bookie-operator", "--version"])
-    main()
-    assert capsys.readouterr().out.startswith("bookie-operator 0.")
+from bookie_operator.main import main, repository, watched_namespaces
 
 
-def test_it_says_that_there_is_no_operator(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["bookie-operator"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1
-    assert len(capsys.readouterr().err.splitlines()) == 1
+def test_version() -> None:
+    answer = CliRunner().invoke(main, ["--version"])
+    assert answer.exit_code == 0
+    assert answer.output.startswith("bookie-operator 0.")
+
+
+def test_without_kubernetes_it_ends_with_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setattr("bookie_operator.logs.configure", lambda log_format, level: None)
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/none")
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", f"{tmp_path}/none")
+    answer = CliRunner().invoke(main, ["run", "--namespace", "here"])
+    assert answer.exit_code == 1
+    assert "no usable KUBECONFIG" in answer.output
+    assert len(answer.output.splitlines()) == 1
+
+
+def test_namespaces_come_from_options_then_the_environment_then_the_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PODKEEPER_NAMESPACES", raising=False)
+    assert watched_namespaces(("a", "b"), "own", all_namespaces=False) == ("a", "b")
+    assert watched_namespaces((), "own", all_namespaces=False) == ("own",)
+    assert watched_namespaces((), "own", all_namespaces=True) == ()
+    monkeypatch.setenv("PODKEEPER_NAMESPACES", "c, d,")
+    assert watched_namespaces((), "own", all_namespaces=False) == ("c", "d")
+    with pytest.raises(click.UsageError, match="exclude"):
+        watched_namespaces(("a",), "own", all_namespaces=True)
+
+
+def test_outside_of_kubernetes_it_asks_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PODKEEPER_NAMESPACES", raising=False)
+    with pytest.raises(click.UsageError, match="--namespace"):
+        watched_namespaces((), "", all_namespaces=False)
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("podkeeper", "podkeeper"),
+        ("podkeeper:0.1.0", "podkeeper"),
+        ("registry:5000/a/podkeeper", "registry:5000/a/podkeeper"),
+        ("registry:5000/a/podkeeper:0.1.0", "registry:5000/a/podkeeper"),
+        ("podkeeper@sha256:abc", "podkeeper"),
+    ],
+)
+def test_the_images_tag_is_that_of_each_cluster(image: str, name: str) -> None:
+    assert repository(image) == name

@@ -1,0 +1,118 @@
+"""What kopf does for the operator: watching. Every event of a cluster, or of what it consists of, wakes that cluster.
+
+kopf's daemons, timers and change handlers are not used: they add a finalizer and annotations of their own, and kopf's
+handling of a deletion ends them before the flow that deletes a cluster is done. Events need neither. The operator's own
+finalizer is put there, and taken away, by a pass.
+
+kopf has an event loop of its own, in a thread of its own: when it stops it cancels every task of its loop.
+
+Threads: handlers run on kopf's loop, and only call `wake`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import kopf
+
+from bookie_operator.api.kinds import CLAIM, CLUSTER, DEPLOYMENT, JOB, POD, STATEFUL_SET, TASK, Resource
+from bookie_operator.crds import names
+
+_MANAGED: Final[dict[str, Any]] = {names.NAME: "podkeeper", names.INSTANCE: kopf.PRESENT}
+_CHILDREN: Final = (STATEFUL_SET, POD, CLAIM, JOB, DEPLOYMENT)
+_SERVER_TIMEOUT_S: Final = 300.0
+_REQUEST_TIMEOUT_S: Final = 30.0
+_STOP_S: Final = 15.0
+
+Wake = Callable[[str, str, bool], None]
+"""Of a cluster: namespace, name, and whether to keep it from now on if it is not kept yet. From any thread."""
+Login = Callable[..., kopf.ConnectionInfo | None]
+
+
+def operator_settings() -> kopf.OperatorSettings:
+    """Nothing is posted, scanned or written by kopf."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.watching.server_timeout = _SERVER_TIMEOUT_S
+    settings.watching.client_timeout = _SERVER_TIMEOUT_S + 30.0
+    settings.watching.connect_timeout = 10.0
+    settings.networking.request_timeout = _REQUEST_TIMEOUT_S
+    settings.peering.standalone = True
+    settings.persistence.finalizer = f"{names.GROUP}/watch"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=f"watch.{names.GROUP}")
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=f"watch.{names.GROUP}")
+    return settings
+
+
+def operator_registry(wake: Wake, login: Login | None = None) -> kopf.OperatorRegistry:
+    """`login`: how to reach the API server; without, as the `kubernetes` client does."""
+    registry = kopf.OperatorRegistry()
+
+    def log_in(**context: Any) -> kopf.ConnectionInfo | None:
+        return login(**context) if login is not None else kopf.login_via_client(**context)
+
+    async def cluster_event(namespace: str | None, name: str | None, **_: Any) -> None:
+        wake(namespace or "", name or "", True)
+
+    async def task_event(namespace: str | None, spec: Mapping[str, Any], **_: Any) -> None:
+        wake(namespace or "", str(spec.get("cluster", "")), False)
+
+    async def child_event(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        wake(namespace or "", labels[names.INSTANCE], False)
+
+    kopf.on.login(registry=registry)(log_in)
+    kopf.on.event(*_selector(CLUSTER), registry=registry)(cluster_event)
+    kopf.on.event(*_selector(TASK), registry=registry)(task_event)
+    for resource in _CHILDREN:
+        kopf.on.event(*_selector(resource), labels=_MANAGED, id=resource.plural, registry=registry)(child_event)
+    return registry
+
+
+class Watching:
+    """kopf in its thread, from entering to leaving the context."""
+
+    def __init__(self, wake: Wake, namespaces: tuple[str, ...], login: Login | None = None) -> None:
+        """`namespaces`: empty means all of them."""
+        self._registry = operator_registry(wake, login)
+        self._namespaces = namespaces
+        self._stop, self._ready = threading.Event(), threading.Event()
+        self.ended = asyncio.Event()
+        """It watches no more, by itself."""
+
+    @property
+    def ready(self) -> bool:
+        return self._ready.is_set() and not self.ended.is_set()
+
+    async def __aenter__(self) -> Watching:
+        loop = asyncio.get_running_loop()
+
+        def watch() -> None:
+            try:
+                kopf.run(
+                    registry=self._registry,
+                    settings=operator_settings(),
+                    namespaces=self._namespaces,
+                    clusterwide=not self._namespaces,
+                    standalone=True,
+                    stop_flag=self._stop,
+                    ready_flag=self._ready,
+                )
+            finally:
+                loop.call_soon_threadsafe(self.ended.set)
+
+        self._thread = threading.Thread(target=watch, name="kopf", daemon=True)
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join, _STOP_S)
+
+
+def _selector(resource: Resource) -> tuple[str, str, str]:
+    group, _, version = resource.api_version.rpartition("/")
+    return group, version, resource.plural

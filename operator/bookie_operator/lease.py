@@ -1,0 +1,132 @@
+"""One of several operators works: the holder of a Lease (`coordination.k8s.io`).
+
+Invariants
+- `leading` is a matter of this process's own monotonic clock: it ends `renew_s` after the last renewal was *sent*,
+  whether or not anything runs by then. That is before anybody else may take the Lease (`duration_s`).
+- Another's Lease is taken only after it was seen unchanged for its whole duration by this process's own clock: clocks
+  of nodes are never compared.
+
+Threads: one event loop; `leading` from any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import structlog
+
+from bookie_operator.api.errors import Conflict, KubernetesError
+from bookie_operator.api.kinds import LEASE, KubernetesObject
+from bookie_operator.api.kubernetes import Kubernetes
+
+_log = structlog.get_logger(__name__)
+DURATION_S: Final = 15.0
+RENEW_S: Final = 10.0
+RETRY_S: Final = 2.0
+
+
+class LeaderElection:
+    def __init__(
+        self,
+        kubernetes: Kubernetes,
+        namespace: str,
+        name: str,
+        identity: str,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        duration_s: float = DURATION_S,
+        renew_s: float = RENEW_S,
+    ) -> None:
+        self._kubernetes = kubernetes
+        self._namespace, self._name, self._identity = namespace, name, identity
+        self._monotonic = monotonic
+        self._duration_s, self._renew_s = duration_s, renew_s
+        self._renewed_at: float | None = None
+        self._seen: tuple[str, str] = ("", "")
+        self._seen_at = 0.0
+        self._led = False
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process may act, now."""
+        return self._renewed_at is not None and self._monotonic() - self._renewed_at < self._renew_s
+
+    async def run(self) -> None:
+        """Until cancelled; then the Lease is given back."""
+        try:
+            while True:
+                await self.turn()
+                await asyncio.sleep(RETRY_S)
+        finally:
+            await asyncio.shield(self.release())
+
+    async def turn(self) -> None:
+        """Try once to get or to renew the Lease."""
+        sent = self._monotonic()
+        try:
+            held = await self._try(sent)
+        except KubernetesError as exc:
+            _log.warning("the lease could not be renewed", lease=self._name, error=str(exc))
+            held = False
+        if held:
+            self._renewed_at = sent
+        if self.leading != self._led:
+            self._led = self.leading
+            _log.info("leading" if self._led else "not leading", lease=self._name, identity=self._identity)
+
+    async def release(self) -> None:
+        """So that another one need not wait for the duration."""
+        if self._renewed_at is None:
+            return
+        self._renewed_at, self._led = None, False
+        try:
+            found = await self._kubernetes.find(LEASE, self._namespace, self._name)
+            if found is not None and found["spec"].get("holderIdentity") == self._identity:
+                spec = {**found["spec"], "holderIdentity": "", "renewTime": _now(), "leaseDurationSeconds": 1}
+                await self._kubernetes.replace({**found, "spec": spec})
+        except KubernetesError as exc:
+            _log.info("the lease was not given back", lease=self._name, error=str(exc))
+
+    async def _try(self, now: float) -> bool:
+        found = await self._kubernetes.find(LEASE, self._namespace, self._name)
+        try:
+            if found is None:
+                await self._kubernetes.create(self._lease({}, transitions=0))
+                return True
+            spec = found.get("spec") or {}
+            holder = spec.get("holderIdentity") or ""
+            if holder not in ("", self._identity) and not self._is_stale(spec, now):
+                self._renewed_at = None
+                return False
+            transitions = int(spec.get("leaseTransitions") or 0) + (holder != self._identity)
+            await self._kubernetes.replace(self._lease(found, transitions=transitions))
+        except Conflict:  # somebody else was faster
+            return False
+        return True
+
+    def _is_stale(self, spec: dict[str, Any], now: float) -> bool:
+        seen = (str(spec.get("holderIdentity")), str(spec.get("renewTime")))
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, now
+        return now - self._seen_at > float(spec.get("leaseDurationSeconds") or self._duration_s)
+
+    def _lease(self, found: KubernetesObject, *, transitions: int) -> KubernetesObject:
+        before = found.get("spec") or {}
+        same = before.get("holderIdentity") == self._identity
+        spec = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(1, round(self._duration_s)),
+            "acquireTime": before["acquireTime"] if same and before.get("acquireTime") else _now(),
+            "renewTime": _now(),
+            "leaseTransitions": transitions,
+        }
+        metadata = found.get("metadata") or {"name": self._name, "namespace": self._namespace}
+        return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,127 @@
+"""A task for each cluster: passes one after the other, woken by what happens, else when the last pass asked for it.
+
+Invariants
+- Passes over one cluster never overlap. A wake-up during a pass makes another one right after it.
+- Whatever a pass raises is logged and counted, and the next one comes after a back-off: no cluster is forgotten, and
+  none holds up another.
+- A cluster's task ends when its resource is gone.
+
+Threads: one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from bookie_operator.api.errors import KubernetesError
+from bookie_operator.reconcile.carrying_out import NotLeading
+from bookie_operator.reconcile.context import OperatorContext
+from bookie_operator.reconcile.passing import run_pass
+
+_log = structlog.get_logger(__name__)
+SPACING_S: Final = 0.2
+"""Between two passes over a cluster, whatever wakes it."""
+FOLLOW_S: Final = 1.0
+"""How often a process that may not act looks whether it may."""
+_MOST_S: Final = 60.0
+_STOP_S: Final = 10.0
+
+Pass = Callable[[OperatorContext, str, str], Awaitable[float | None]]
+
+
+@dataclass
+class _Kept:
+    woken: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    failures: int = 0
+    passing: bool = False
+
+
+class Keeper:
+    def __init__(self, context: OperatorContext, *, one_pass: Pass = run_pass) -> None:
+        self._context = context
+        self._one_pass = one_pass
+        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._ended_at = time.monotonic()
+        self._stopping = False
+
+    def wake(self, namespace: str, name: str, *, new: bool = True) -> None:
+        """Something happened to it. `new`: keep it from now on if it is not kept yet."""
+        key = (namespace, name)
+        kept = self._kept.get(key)
+        if kept is None:
+            if not new or self._stopping:
+                return
+            kept = self._kept[key] = _Kept()
+            kept.task = asyncio.create_task(self._keep(key, kept), name=f"keep {namespace}/{name}")
+            self._context.metrics.clusters.set(len(self._kept))
+        kept.woken.set()
+
+    def idle_for(self) -> float:
+        """Seconds for which no pass of any cluster has ended although there should have been; 0 where none is due."""
+        if not self._kept or not self._context.leading():
+            self._ended_at = time.monotonic()
+        return time.monotonic() - self._ended_at
+
+    async def stop(self) -> None:
+        """A pass that runs may end, for a while; no other begins."""
+        self._stopping = True
+        tasks = [kept.task for kept in self._kept.values() if kept.task is not None]
+        for kept in self._kept.values():
+            if not kept.passing and kept.task is not None:
+                kept.task.cancel()
+        _, late = await asyncio.wait(tasks, timeout=_STOP_S) if tasks else (set(), set())
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep(self, key: tuple[str, str], kept: _Kept) -> None:
+        try:
+            while not self._stopping:
+                seconds = await self._pass_or_wait(key, kept)
+                if seconds is None or self._stopping:
+                    return
+                await asyncio.sleep(min(SPACING_S, seconds))
+                if seconds > SPACING_S:
+                    await _woken(kept.woken, seconds - SPACING_S)
+        finally:
+            self._kept.pop(key, None)
+            self._context.metrics.clusters.set(len(self._kept))
+
+    async def _pass_or_wait(self, key: tuple[str, str], kept: _Kept) -> float | None:
+        """Seconds until the next pass; None: the cluster is gone."""
+        kept.woken.clear()
+        if not self._context.leading():
+            return FOLLOW_S
+        namespace, name = key
+        kept.passing = True
+        try:
+            seconds = await self._one_pass(self._context, name, namespace)
+            kept.failures = 0
+            return seconds
+        except NotLeading:
+            return FOLLOW_S
+        except KubernetesError as exc:
+            _log.warning("pass failed", cluster=name, namespace=namespace, error=str(exc))
+        except Exception:
+            _log.exception("pass failed", cluster=name, namespace=namespace)
+            self._context.metrics.failed(namespace, name, "Unexpected")
+        finally:
+            kept.passing = False
+            self._ended_at = time.monotonic()
+        kept.failures += 1
+        return min(_MOST_S, 2.0 ** min(kept.failures - 1, 6))
+
+
+async def _woken(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

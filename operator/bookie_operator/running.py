@@ -1,0 +1,159 @@
+"""The operator from its start to its end: connections, election, watching, health.
+
+Invariants
+- Without leadership nothing is written but the Lease. Losing it stops every pass before its next side effect.
+- At the end passes under way may finish, for a while, then the Lease is given back.
+
+Threads: one event loop; `api.transport` and kopf have threads of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import aiohttp
+import structlog
+from kubernetes import client
+
+from bookie_operator.api.errors import KubernetesError
+from bookie_operator.api.kinds import CLUSTER
+from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.api.transport import Transport
+from bookie_operator.handlers import Login, Watching
+from bookie_operator.lease import LeaderElection
+from bookie_operator.metrics import OperatorMetrics
+from bookie_operator.reconcile.context import OperatorContext, Settings
+from bookie_operator.reconcile.keeping import Keeper
+from bookie_operator.serving import serving
+from bookie_operator.status.events import Events
+
+_log = structlog.get_logger(__name__)
+_CONNECTIONS: Final = 64
+_DEFINED_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    namespaces: tuple[str, ...]
+    """Empty: all of them."""
+    settings: Settings = field(default_factory=Settings)
+    lease_namespace: str = ""
+    """Empty: no election; nobody else may run."""
+    lease_name: str = "podkeeper-operator"
+    identity: str = ""
+    metrics_port: int = 8080
+    liveness_s: float = 900.0
+    """After so long without the end of a pass the process counts as dead."""
+
+
+def default_identity() -> str:
+    """Unlike that of any other process, also of one that ran in the same pod before."""
+    return f"{os.environ.get('POD_NAME') or socket.gethostname()}_{os.getpid()}_{os.urandom(4).hex()}"
+
+
+class WatchingEnded(Exception):
+    """Nothing is watched any more; the log has the reason. The process is better started anew."""
+
+
+async def run_operator(
+    configuration: client.Configuration,
+    options: RunOptions,
+    *,
+    login: Login | None = None,
+    stop: asyncio.Event | None = None,
+    serves: Callable[[int], None] = lambda port: None,
+) -> None:
+    """Until `stop`, or a signal without one. `serves` is told the port of its own server.
+
+    Raises WatchingEnded.
+    """
+    stop = stop or _signalled()
+    identity = options.identity or default_identity()
+    async with contextlib.AsyncExitStack() as stack:
+        kubernetes = Kubernetes(Transport(configuration))
+        stack.push_async_callback(kubernetes.close)
+        connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
+        session = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+        context = OperatorContext(
+            kubernetes, session, Events(kubernetes, identity), OperatorMetrics(), options.settings
+        )
+        if options.lease_namespace:
+            election = LeaderElection(kubernetes, options.lease_namespace, options.lease_name, identity)
+            context.leading = lambda: election.leading
+            await stack.enter_async_context(_electing(election))
+        keeper = Keeper(context)
+        stack.push_async_callback(keeper.stop)
+        watching = Watching(_from_threads(keeper), options.namespaces, login)
+        port = await stack.enter_async_context(
+            serving(
+                options.metrics_port,
+                context.metrics,
+                idle_for=keeper.idle_for,
+                leading=lambda: context.leading(),
+                ready=lambda: watching.ready,
+                limit_s=options.liveness_s,
+            )
+        )
+        serves(port)
+        if await _defined(kubernetes, options.namespaces, stop):
+            await stack.enter_async_context(watching)
+            _log.info("watching", namespaces=list(options.namespaces) or "all", identity=identity)
+            if await _first(stop, watching.ended) is not stop:
+                raise WatchingEnded("watching has ended")
+
+
+async def _defined(kubernetes: Kubernetes, namespaces: tuple[str, ...], stop: asyncio.Event) -> bool:
+    """Wait until the API server knows BookieClusters: kopf looks only once. False: it is to stop."""
+    while not stop.is_set():
+        try:
+            await kubernetes.list(CLUSTER, namespaces[0] if namespaces else "")
+            return True
+        except KubernetesError as exc:
+            _log.warning("waits for the definition of BookieCluster", error=str(exc))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DEFINED_S):
+                await stop.wait()
+    return False
+
+
+def _from_threads(keeper: Keeper) -> Callable[[str, str, bool], None]:
+    loop = asyncio.get_running_loop()
+
+    def wake(namespace: str, name: str, new: bool) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is to be woken any more
+            loop.call_soon_threadsafe(lambda: keeper.wake(namespace, name, new=new))
+
+    return wake
+
+
+def _signalled() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
+
+
+async def _first(*events: asyncio.Event) -> asyncio.Event:
+    tasks = {asyncio.create_task(event.wait()): event for event in events}
+    done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in waiting:
+        task.cancel()
+    return next(event for task, event in tasks.items() if task in done)
+
+
+@contextlib.asynccontextmanager
+async def _electing(election: LeaderElection) -> AsyncIterator[None]:
+    task = asyncio.create_task(election.run(), name="leader election")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
