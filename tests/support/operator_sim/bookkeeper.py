@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from bookie_operator.planner.flows.repair_gates import loss_hash
 from bookie_operator.world.model import ClusterFacts, DrainFacts, DrainPhase, Proof, SafetyFacts
 
 AUDIT_SECONDS: Final = 3.0
@@ -143,7 +144,8 @@ class SimBookKeeper:
 
     def _move(self, ledger: SimLedger, bookie_id: str) -> bool:
         """Copy to another bookie, then name that one."""
-        spare = [one for one in self.writable if one not in ledger.ensemble and one not in self.drains]
+        under_way = {one for one, drain in self.drains.items() if drain.phase is not DrainPhase.DRAINED}
+        spare = [one for one in self.writable if one not in ledger.ensemble and one not in under_way]
         readable = ledger.copies & set(self.running.values())
         if not spare or not readable:
             return False
@@ -244,4 +246,12 @@ class SimBookKeeper:
                 without.append(key)
             elif others < ACK_QUORUM:
                 below.append(key)
-        return SafetyFacts(bookies, len(below) + len(without), len(without), 0)
+        return SafetyFacts(
+            bookies,
+            len(below) + len(without),
+            len(without),
+            0,
+            tuple(f"{key}: no copy" for key in without[:20]),
+            loss_hash(without) if without else "",
+            tuple(without),
+        )

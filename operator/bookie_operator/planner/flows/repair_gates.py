@@ -115,13 +115,20 @@ def copies_elsewhere(world: World, bookie_id: str) -> gates.Obstacle | None:
         )
     if not safety.without_copy or given_up(world, safety):
         return None
-    accept = f"annotate the BookieCluster with {names.ACCEPT_LEDGER_LOSS}={safety.unrecoverable_hash}, or "
     return gates.Obstacle(
         "LedgersUnrecoverable",
         f"{safety.without_copy} ledgers have entries whose only copy is on {bookie_id}{_shown(safety)}: bring it or"
-        f" its volumes back; to give these entries up {accept if safety.unrecoverable_hash else ''}create a BookieTask"
-        " of type AcceptLoss with the ids of these ledgers",
+        f" its volumes back; {_how_to_give_up(safety)}",
         needs_person=True,
+    )
+
+
+def _how_to_give_up(safety: SafetyFacts) -> str:
+    if not safety.unrecoverable_hash:
+        return "they are too many to be given up by name: delete those of them that nobody needs"
+    return (
+        f"to give these entries up annotate the BookieCluster with {names.ACCEPT_LEDGER_LOSS}="
+        f"{safety.unrecoverable_hash}, or create a BookieTask of type AcceptLoss with the ids of these ledgers"
     )
 
 

@@ -1,0 +1,253 @@
+"""Lost disks and nodes: the order, every refusal, and the death of the operator anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from bookie_operator.crds.cluster_status import OperationType
+from bookie_operator.planner.decision import (
+    Act,
+    BeginDrain,
+    DeleteClaim,
+    DeleteCookie,
+    DeletePod,
+    TriggerAudit,
+    UndoDrain,
+    Wait,
+)
+from bookie_operator.planner.flows import repair
+from bookie_operator.world.model import TaskType
+from tests.support.operator_sim import Simulation, killed_everywhere, resting
+from tests.support.operator_sim.flows import acted, at_step, every_step, steps_taken
+
+LOST = "c-bookie-1"
+
+
+def cluster(**changes: object) -> Simulation:
+    sim = resting(**changes)
+    sim.advance(60)
+    sim.forgiven = True
+    return sim
+
+
+@pytest.fixture
+def four() -> Simulation:
+    return cluster(repair={"autoReplaceAfterSeconds": 30})
+
+
+def lose(sim: Simulation) -> None:
+    sim.kubernetes.lose_volume(LOST)
+
+
+def lose_claims(sim: Simulation) -> None:
+    sim.kubernetes.delete_claims(LOST)
+
+
+def end(sim: Simulation) -> object:
+    keeper = sim.bookkeeper
+    healthy = all(one.copies & keeper.disks for one in keeper.ledgers.values())
+    lost = [one.name for one in sim.kubernetes.claims.values() if one.lost]
+    return keeper.writable, lost, sorted(keeper.cookies), healthy, sim.status.operation
+
+
+# --- the order --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [lose, lose_claims], ids=["volume", "claims"])
+def test_what_it_held_is_copied_and_proven_before_it_starts_anew(
+    four: Simulation, loss: Callable[[Simulation], None]
+) -> None:
+    old = {one.uid for one in four.kubernetes.claims_of(LOST)}
+    loss(four)
+    four.run_until_rest()
+    assert steps_taken(four) == ["Check", "Drain", "Prove", "Claims", "Pod", "Cookie", "Start"]
+    flow = [one for one in acted(four) if not type(one).__name__.startswith("Apply")]
+    kinds = list(dict.fromkeys(type(one) for one in flow))
+    assert kinds == [BeginDrain, TriggerAudit, DeleteClaim, DeletePod, DeleteCookie]
+    assert [one.stopped for one in flow if isinstance(one, BeginDrain)] == [True]
+    assert not old & {one.uid for one in four.kubernetes.claims_of(LOST)}
+    assert end(four) == (sorted(four.desired().bookie_id(f"c-bookie-{one}") for one in range(4)), [], sorted(
+        four.desired().bookie_id(f"c-bookie-{one}") for one in range(4)), True, None)  # fmt: skip
+    assert not four.accidents
+    assert [(one.type, one.outcome) for one in four.status.history] == [(OperationType.REPLACE, "Done")]
+
+
+def test_a_bookie_with_empty_directories_has_its_cookie_until_its_old_pod_is_gone(four: Simulation) -> None:
+    """Otherwise it would start, and take entries, on volumes that are about to go."""
+    lose_claims(four)
+    at_step(four, "Pod")
+    assert four.desired().bookie_id(LOST) in four.bookkeeper.cookies
+    at_step(four, "Cookie")
+    assert four.status.operation is not None
+    saved = four.status.operation.saved["podUid"]
+    assert four.kubernetes.pods[LOST].uid != saved if LOST in four.kubernetes.pods else True
+
+
+@pytest.mark.parametrize("loss", [lose, lose_claims], ids=["volume", "claims"])
+def test_whenever_the_operator_dies_it_ends_alike(four: Simulation, loss: Callable[[Simulation], None]) -> None:
+    four.bookkeeper.writes = False
+    assert killed_everywhere(four, loss, end) > 30
+
+
+def test_two_that_are_lost_are_replaced_one_after_the_other() -> None:
+    sim = cluster(replicas=6, repair={"autoReplaceAfterSeconds": 30})
+    sim.kubernetes.lose_volume("c-bookie-1")
+    sim.run_until_rest()
+    sim.kubernetes.lose_volume("c-bookie-2")
+    sim.run_until_rest()
+    assert [one.bookie for one in reversed(sim.status.history)] == ["c-bookie-1", "c-bookie-2"]
+    assert len(sim.bookkeeper.writable) == 6
+
+
+def test_the_metadata_service_may_be_away_at_any_step(four: Simulation) -> None:
+    for step in every_step(four, lose):
+        sim = cluster(repair={"autoReplaceAfterSeconds": 30})
+        lose(sim)
+        at_step(sim, step)
+        sim.bookkeeper.up = False
+        for _ in range(8):
+            sim.run_pass()
+            sim.advance(5)
+        assert sim.status.operation is not None
+        sim.bookkeeper.up = True
+        sim.run_until_rest()
+        assert sim.status.history[0].outcome == "Done", step
+
+
+# --- by itself, or not ------------------------------------------------------------------------------------------------
+
+
+def last(sim: Simulation) -> Wait:
+    decision = sim.passes[-1].plan.decision
+    assert isinstance(decision, Wait)
+    return decision
+
+
+def test_by_default_a_person_is_asked() -> None:
+    sim = cluster()
+    lose(sim)
+    sim.run_until_stalled("BookieLost")
+    assert "c-bookie-1 is lost: the volume of claim ledger-0-c-bookie-1 is gone" in str(sim.passes[-1].plan)
+    assert "replace it with a BookieTask of type Replace that names c-bookie-1" in str(sim.passes[-1].plan)
+    assert sim.status.operation is None
+
+
+def test_a_task_replaces_it() -> None:
+    sim = cluster()
+    lose(sim)
+    task = sim.ask(TaskType.REPLACE, LOST)
+    sim.run_until_rest()
+    assert sim.phase(task) == "Done"
+    assert sim.status.history[0].task == task
+    assert len(sim.bookkeeper.writable) == 4
+
+
+def test_it_is_replaced_after_its_time_only(four: Simulation) -> None:
+    lose(four)
+    four.run(lambda sim, _: any(LOST in str(one) and "after 30 s" in str(one) for one in (sim.passes[-1].plan,)))
+    lost_at = four.kubernetes.pods[LOST].created_at
+    four.run(lambda sim, _: sim.status.operation is not None)
+    assert four.now - lost_at >= 30
+
+
+def test_one_that_serves_is_not_replaced(four: Simulation) -> None:
+    decision = repair.replace(four.world(), four.desired(), LOST, "task")
+    assert isinstance(decision, Wait)
+    assert (decision.reason, decision.stalled) == ("BookieServes", True)
+    assert decision.message == (
+        "c-bookie-1 is registered, and one that serves is not replaced: lower spec.replicas to take it out"
+    )
+
+
+def test_without_a_spare_its_copies_have_nowhere_to_go() -> None:
+    sim = cluster(replicas=3, repair={"autoReplaceAfterSeconds": 30})
+    lose(sim)
+    sim.run_until_stalled("NoSpareBookie")
+    assert sim.status.operation is None
+    assert "raise spec.replicas by one" in str(sim.passes[-1].plan)
+    sim.change(replicas=4)
+    sim.run_until_rest()
+    assert [one.type for one in reversed(sim.status.history)] == [OperationType.SCALE_UP, OperationType.REPLACE]
+    assert len(sim.bookkeeper.writable) == 4
+
+
+# --- it is over -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", ["Check", "Drain", "Prove"])
+def test_a_task_that_is_deleted_ends_it_before_anything_is_deleted(step: str) -> None:
+    sim = cluster()
+    sim.bookkeeper.drain_seconds = 3.0
+    lose(sim)
+    sim.ask(TaskType.REPLACE, LOST)
+    at_step(sim, step)
+    sim.tasks.clear()
+    sim.run(lambda one, _: one.status.operation is None)
+    assert sim.status.history[0].outcome == "Cancelled"
+    assert not any(isinstance(one, DeleteClaim | DeleteCookie) for one in acted(sim))
+    assert not any(one.phase.value == "running" for one in sim.bookkeeper.drains.values())
+
+
+def test_a_bookie_that_comes_back_ends_it(four: Simulation) -> None:
+    disk = next(one.data_id for one in four.kubernetes.claims_of(LOST))
+    lose(four)
+    four.bookkeeper.drain_seconds = 100.0
+    at_step(four, "Drain")
+    four.run(lambda sim, _: bool(sim.bookkeeper.drains))
+    for one in four.kubernetes.claims_of(LOST):
+        one.lost, one.data_id = False, disk
+    four.run(lambda sim, _: sim.status.operation is None)
+    assert four.status.history[0].outcome == "Cancelled"
+    assert sum(isinstance(one, UndoDrain) for one in acted(four)) == 1
+    assert four.desired().bookie_id(LOST) in four.bookkeeper.writable
+    assert not any(isinstance(one, DeleteClaim | DeleteCookie) for one in acted(four))
+
+
+def test_a_drain_that_is_interrupted_goes_on(four: Simulation) -> None:
+    lose(four)
+    four.bookkeeper.drain_seconds = 3.0
+    at_step(four, "Drain")
+    four.run(lambda sim, _: bool(sim.bookkeeper.drains))
+    four.bookkeeper.interrupt_drains()
+    four.run_until_rest()
+    assert sum(isinstance(one, BeginDrain) for one in acted(four)) == 2
+    assert four.status.history[0].outcome == "Done"
+
+
+@pytest.mark.parametrize(
+    ("step", "changes", "words"),
+    [
+        ("Claims", {"ledgers": 3}, "3 ledgers name it, so nothing of c-bookie-1 is deleted"),
+        ("Cookie", {"registered": True}, "c-bookie-1 is registered, though it was stopped"),
+        ("Cookie", {"instance_id": "other"}, "the metadata service is of cluster other, not of instance-1"),
+        ("Cookie", {"auditor": None}, "no auditor is elected"),
+    ],
+)
+def test_nothing_is_deleted_without_a_proof_of_this_pass(
+    four: Simulation, step: str, changes: dict[str, object], words: str
+) -> None:
+    lose(four)
+    at_step(four, step)
+    assert four.status.operation is not None
+    world = four.world(repair.needs(four.status.operation, four.desired()))
+    proofs = {key: replace(one, **changes) for key, one in world.proofs.items() if one is not None}  # type: ignore[arg-type]
+    decision = repair.proceed(replace(world, proofs=proofs), four.desired(), four.status.operation)
+    assert isinstance(decision, Wait)
+    assert (decision.reason, decision.stalled) == ("WaitingForProof", True)
+    assert words in decision.message
+    unknown = repair.proceed(replace(world, proofs={}), four.desired(), four.status.operation)
+    assert isinstance(unknown, Wait)
+    assert unknown.message == "nobody could tell yet who needs c-bookie-1"
+
+
+def test_a_pod_is_deleted_once_more_rather_than_waited_for(four: Simulation) -> None:
+    """Kubernetes lets a container that ends again and again wait for minutes."""
+    lose(four)
+    at_step(four, "Start")
+    decision = four.run_pass().plan.decision
+    assert isinstance(decision, Act)
+    assert isinstance(decision.action, DeletePod)
+    assert decision.reason == "c-bookie-1 may start now: it need not wait to be restarted"
