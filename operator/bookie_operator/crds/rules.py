@@ -29,7 +29,7 @@ VERSION_PATTERN: Final = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$"
 ZONE_PATTERN: Final = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 INTERVAL_PATTERN: Final = "^[0-9]{1,9}(ms|s|m|h)$"
-URI_PATTERN: Final = r"^zk(\\+[a-z]+)?://[^/\\s]+$"
+URI_PATTERN: Final = r"^zk(\\+[a-z]+)?://[^/\\s]+/?$"
 _EXISTS: Final = "has(self.status) && has(self.status.instanceId) && size(self.status.instanceId) > 0"
 _KEYS: Final = "[" + ", ".join(f"'{key}'" for key in RESERVED) + "]"
 

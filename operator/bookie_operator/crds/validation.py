@@ -29,7 +29,7 @@ MESSAGES: Final = 20
 """More are counted, not told."""
 _VERSION: Final = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})(?:[.+-].*)?")
 _INTERVAL: Final = re.compile(r"[0-9]{1,9}(ms|s|m|h)")
-_URI: Final = re.compile(r"zk(\+[a-z]+)?://[^/\s]+")
+_URI: Final = re.compile(r"zk(\+[a-z]+)?://[^/\s]+/?")
 
 
 def parse_spec(spec: Mapping[str, Any]) -> tuple[BookieClusterSpec | None, tuple[str, ...]]:

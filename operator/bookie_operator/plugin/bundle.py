@@ -1,0 +1,222 @@
+"""What a support bundle holds, one part after the other: what cannot be read is told in it, and the rest goes on.
+
+Invariants
+- Everything passes through `redaction`.
+- Each part is bounded: logs by lines and bytes, events by number, answers of pods by bytes.
+
+Threads: one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final, TypeVar
+
+import aiohttp
+import yaml
+
+from bookie_operator.api import kinds
+from bookie_operator.api.errors import KubernetesError
+from bookie_operator.api.kinds import KubernetesObject, Resource
+from bookie_operator.builders import naming
+from bookie_operator.crds import names
+from bookie_operator.plugin.clusters import pods_of
+from bookie_operator.plugin.connection import Api
+from bookie_operator.plugin.forwarding import Open, read_token, session_to
+from bookie_operator.plugin.log_reading import Wanted, read_log
+from bookie_operator.plugin.redaction import redacted, redacted_text
+
+T = TypeVar("T")
+File = tuple[str, str]
+"""Path below the bundle, and content."""
+_OURS: Final = (
+    kinds.STATEFUL_SET,
+    kinds.POD,
+    kinds.CLAIM,
+    kinds.DEPLOYMENT,
+    kinds.JOB,
+    kinds.CONFIG_MAP,
+    kinds.SERVICE,
+    kinds.BUDGET,
+    kinds.NETWORK_POLICY,
+    kinds.SERVICE_ACCOUNT,
+)
+_AROUND: Final = (kinds.NODE, kinds.STORAGE_CLASS)
+_FACTS: Final[Mapping[str, str]] = {
+    "state.json": "/api/v1/bookie/state",
+    "readonly.json": "/api/v1/bookie/state/readonly",
+    "info.json": "/api/v1/bookie/info",
+    "config.json": "/api/v1/config/server_config",
+    "gc.json": "/api/v1/bookie/gc_details",
+    "cluster.json": "/api/v1/cluster/state",
+    "metrics.txt": "/metrics",
+}
+_MAX_ANSWER: Final = 4 * 1024 * 1024
+_MAX_EVENTS: Final = 2000
+_SECONDS: Final = 15.0
+
+
+class Bundle:
+    """Of one cluster."""
+
+    def __init__(self, api: Api, cluster: KubernetesObject, open_socket: Open, tail: int) -> None:
+        self._api = api
+        self._cluster = cluster
+        self._name = str(cluster["metadata"]["name"])
+        self._open = open_socket
+        self._tail = tail
+        self.missing: list[str] = []
+        """What could not be read, and why."""
+
+    async def files(self) -> AsyncIterator[File]:
+        """All of it; `missing.txt` is the last."""
+        yield "cluster.yaml", _yaml(self._cluster)
+        for resource, labels in (
+            *((each, {names.INSTANCE: self._name}) for each in _OURS),
+            *((each, None) for each in _AROUND),
+        ):
+            found = await self._listed(resource, labels)
+            if found is not None:
+                yield f"{resource.plural}.yaml", _yaml_list(found, resource)
+        for part in (self._tasks, self._secrets, self._events):
+            content = await self._part(part)
+            if content is not None:
+                yield content
+        pods = await self._part(lambda: pods_of(self._api, self._name)) or []
+        async for file in self._logs(pods):
+            yield file
+        async for file in self._facts(pods):
+            yield file
+        async for file in self._operator():
+            yield file
+        yield "missing.txt", "\n".join(self.missing) + "\n" if self.missing else "nothing\n"
+
+    # --- objects ------------------------------------------------------------------------------------------------------
+
+    async def _listed(self, resource: Resource, labels: Mapping[str, str] | None) -> list[KubernetesObject] | None:
+        namespace = self._api.namespace if resource.namespaced else ""
+        return await self._part(lambda: self._api.kubernetes.list(resource, namespace, labels), resource.plural)
+
+    async def _tasks(self) -> File:
+        found = await self._api.kubernetes.list(kinds.TASK, self._api.namespace)
+        return "bookietasks.yaml", _yaml_list(
+            [task for task in found if task["spec"]["cluster"] == self._name], kinds.TASK
+        )
+
+    async def _secrets(self) -> File:
+        """Those that the operator makes, by name; their keys only."""
+        wanted = (naming.identity(self._name), naming.admin_token(self._name))
+        found = [
+            each
+            for name in wanted
+            if (each := await self._api.kubernetes.find(kinds.SECRET, self._api.namespace, name))
+        ]
+        return "secrets.yaml", _yaml_list(found, kinds.SECRET)
+
+    async def _events(self) -> File:
+        found = await self._api.kubernetes.list(kinds.POD_EVENT, self._api.namespace)
+        about = [
+            event
+            for event in found
+            if str((event.get("involvedObject") or event.get("regarding") or {}).get("name", "")).startswith(self._name)
+            or self._name + "-" in str((event.get("involvedObject") or {}).get("name", ""))
+        ]
+        about.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+        return "events.yaml", _yaml_list(about[-_MAX_EVENTS:], kinds.POD_EVENT)
+
+    # --- pods ---------------------------------------------------------------------------------------------------------
+
+    async def _logs(
+        self, pods: list[KubernetesObject], folder: str = "logs", api: Api | None = None
+    ) -> AsyncIterator[File]:
+        for pod in pods:
+            name = str(pod["metadata"]["name"])
+            statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+            restarted = any(each.get("restartCount", 0) for each in statuses)
+            for previous in (False, True) if restarted else (False,):
+                wanted = Wanted(self._tail, None, previous)
+                lines = await self._part(lambda pod=pod, wanted=wanted: read_log(api or self._api, pod, wanted))  # type: ignore[misc]
+                if lines is not None:
+                    text = "".join(f"{line.time} {line.text}\n" for line in lines)
+                    yield f"{folder}/{name}{'.previous' if previous else ''}.log", redacted_text(text)
+
+    async def _facts(self, pods: list[KubernetesObject]) -> AsyncIterator[File]:
+        token = await self._part(lambda: read_token(self._api, self._name), "admin token")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with session_to(pods, self._open) as session:
+            for pod in pods:
+                address = (pod.get("status") or {}).get("podIP")
+                if not address or not _tells(pod):
+                    continue
+                name = str(pod["metadata"]["name"])
+                asked = (self._fact(session, name, address, path, headers) for path in _FACTS.values())
+                for file, text in zip(_FACTS, await asyncio.gather(*asked), strict=True):
+                    if text is not None:
+                        yield f"facts/{name}/{file}", redacted_text(text)
+
+    async def _fact(
+        self, session: aiohttp.ClientSession, pod: str, address: str, path: str, headers: Mapping[str, str]
+    ) -> str | None:
+        host = f"[{address}]" if ":" in address else address
+        timeout = aiohttp.ClientTimeout(total=_SECONDS)
+        try:
+            async with session.get(f"http://{host}:8000{path}", headers=headers, timeout=timeout) as answer:
+                body = await answer.content.read(_MAX_ANSWER)
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self.missing.append(f"{path} of pod {pod}: {type(error).__name__}: {error}")
+            return None
+        text = body.decode(errors="replace")
+        if status != 200:
+            self.missing.append(f"{path} of pod {pod}: status {status}: {redacted_text(text[:200].strip())}")
+            return None
+        return _pretty(text)
+
+    async def _operator(self) -> AsyncIterator[File]:
+        """Its Deployment and its log, wherever it runs."""
+        labels = {names.NAME: "podkeeper-operator"}
+        found = await self._part(lambda: self._api.kubernetes.list(kinds.DEPLOYMENT, labels=labels), "the operator")
+        if found is None:
+            return
+        yield "operator/deployments.yaml", _yaml_list(found, kinds.DEPLOYMENT)
+        for namespace in sorted({str(each["metadata"]["namespace"]) for each in found}):
+            pods = await self._part(
+                lambda namespace=namespace: self._api.kubernetes.list(kinds.POD, namespace, labels)  # type: ignore[misc]
+            )
+            there = Api(self._api.kubernetes, self._api.configuration, namespace)
+            async for file in self._logs(pods or [], "operator/logs", there):
+                yield file
+
+    async def _part(self, read: Callable[[], Awaitable[T]], what: str = "") -> T | None:
+        """None: it could not be read."""
+        try:
+            return await read()
+        except KubernetesError as error:
+            self.missing.append(f"{what}: {error}".removeprefix(": "))
+        except OSError as error:
+            self.missing.append(str(error.strerror or error))
+        return None
+
+
+def _tells(pod: KubernetesObject) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get(names.COMPONENT) in (naming.BOOKIE, naming.AUTORECOVERY)
+
+
+def _yaml(thing: KubernetesObject) -> str:
+    return yaml.safe_dump(redacted(thing), sort_keys=False, width=120, allow_unicode=True)
+
+
+def _yaml_list(found: list[KubernetesObject], resource: Resource) -> str:
+    items = [redacted({"apiVersion": resource.api_version, "kind": resource.kind, **each}) for each in found]
+    whole = {"apiVersion": "v1", "kind": "List", "items": items}
+    return yaml.safe_dump(whole, sort_keys=False, width=120, allow_unicode=True)
+
+
+def _pretty(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), indent=1) + "\n"
+    except ValueError:
+        return text

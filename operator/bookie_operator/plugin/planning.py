@@ -1,0 +1,134 @@
+"""The operator's own look and decision, without its hands: what `kubectl bookie plan` shows.
+
+The code is the operator's. What it is told beside the cluster (image, namespace) is read from its Deployment; where
+that cannot be read it is guessed from the bookies, and the plan says so.
+
+Threads: one event loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from bookie_operator.api.admin import Admin
+from bookie_operator.api.errors import Forbidden
+from bookie_operator.api.kinds import DEPLOYMENT, STATEFUL_SET, KubernetesObject
+from bookie_operator.builders import naming
+from bookie_operator.builders.build import build
+from bookie_operator.builders.context import BuildContext
+from bookie_operator.builders.hashing import key_of
+from bookie_operator.crds import names
+from bookie_operator.crds.validation import parse_spec, validate
+from bookie_operator.observe.observing import Sources, observe, with_needs
+from bookie_operator.observe.others import cluster_view
+from bookie_operator.planner import invariants
+from bookie_operator.planner.decision import Plan
+from bookie_operator.planner.needs import needs
+from bookie_operator.planner.plan import plan as make_plan
+from bookie_operator.plugin.clusters import pods_of, status_of
+from bookie_operator.plugin.connection import Api
+from bookie_operator.plugin.forwarding import Open, read_token, session_to
+
+_OPERATOR: Final = {names.NAME: "podkeeper-operator"}
+_ADMIN_TIMEOUT_S: Final = 15.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    plan: Plan | None
+    """None: the spec cannot be read."""
+    spec_errors: tuple[str, ...] = ()
+    violations: tuple[str, ...] = ()
+    """Of the operator's invariants: it would refuse the plan itself."""
+    doubts: tuple[str, ...] = field(default=())
+    """What could not be read, and makes the plan less certain."""
+
+
+async def planned(api: Api, cluster: KubernetesObject, open_socket: Open) -> Planned:
+    """Reads only. Raises KubernetesError, and `Fault` for a status that cannot be read."""
+    status = status_of(cluster)
+    spec, errors = parse_spec(cluster.get("spec") or {})
+    if spec is None:
+        return Planned(None, errors)
+    errors = validate(spec, status)
+    view = cluster_view(cluster)
+    doubts: list[str] = []
+    context = await _build_context(api, view.name, doubts)
+    try:
+        objects = build(view, context)
+    except (ValueError, KeyError):
+        if not errors:
+            raise
+        return Planned(None, errors)
+    desired = objects.desired()
+    token = await _token(api, view.name, doubts)
+    async with session_to(await pods_of(api, view.name), open_socket) as session:
+        admin = Admin(session, token, timeout_s=_ADMIN_TIMEOUT_S)
+        sources = Sources(api.kubernetes, admin, context.api_groups)
+        observed = await observe(
+            sources,
+            view,
+            desired,
+            identity=naming.identity(view.name),
+            cleanup_job=key_of(objects.destroy_job),
+            now=time.time(),
+            spec_errors=errors,
+        )
+        observed = await with_needs(sources, observed, needs(observed.world, desired))
+    world = observed.world
+    if world.facts is None and world.pods:
+        doubts.append(f"no pod could tell about the cluster: {world.facts_error or 'none is reachable'}")
+    plan = make_plan(world, desired)
+    return Planned(plan, errors, tuple(invariants.check(world, desired, plan)), tuple(doubts))
+
+
+async def _token(api: Api, cluster: str, doubts: list[str]) -> str:
+    try:
+        return await read_token(api, cluster)
+    except Forbidden:
+        doubts.append(f"you may not read Secret {naming.admin_token(cluster)}, so no bookie was asked")
+        return ""
+
+
+async def _build_context(api: Api, cluster: str, doubts: list[str]) -> BuildContext:
+    context = BuildContext(api_groups=await api.kubernetes.groups())
+    try:
+        found = await api.kubernetes.list(DEPLOYMENT, labels=_OPERATOR)
+    except Forbidden:
+        try:
+            found = await api.kubernetes.list(DEPLOYMENT, api.namespace, _OPERATOR)
+        except Forbidden:
+            found = []
+    if found:
+        image = _environment(found[0]).get("PODKEEPER_IMAGE", "")
+        return replace(
+            context,
+            image_repository=image or context.image_repository,
+            operator_namespace=str(found[0]["metadata"]["namespace"]),
+        )
+    doubts.append("the operator's Deployment was not found, so its settings are guessed: does it run?")
+    sets = await api.kubernetes.list(STATEFUL_SET, api.namespace, {names.INSTANCE: cluster})
+    images = [container["image"] for each in sets for container in _containers(each) if container["name"] == "bookie"]
+    return replace(context, image_repository=_repository(images[0])) if images else context
+
+
+def _repository(image: str) -> str:
+    """Without tag and digest; a port of the registry stays."""
+    name = image.partition("@")[0]
+    head, colon, tag = name.rpartition(":")
+    return head if colon and "/" not in tag else name
+
+
+def _containers(workload: KubernetesObject) -> list[dict[str, Any]]:
+    return list(workload["spec"]["template"]["spec"]["containers"])
+
+
+def _environment(workload: KubernetesObject) -> Mapping[str, str]:
+    return {
+        variable["name"]: str(variable.get("value", ""))
+        for container in _containers(workload)
+        for variable in container.get("env") or ()
+    }

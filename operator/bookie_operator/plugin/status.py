@@ -1,0 +1,88 @@
+"""`kubectl bookie status`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bookie_operator.plugin.connection import Api, Connection, connects
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_EVERY_S: Final = 2.0
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List the clusters of all namespaces.")
+@click.option("-w", "--watch", is_flag=True, help="Show every change, until interrupted.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@connects
+def status(connection: Connection, name: str | None, everywhere: bool, watch: bool, output: str) -> None:
+    """Conditions, bookies, and what the operator waits for and why.
+
+    Without NAME: the only cluster of the namespace, or a list of them.
+    """
+    if watch:
+        connection.run(lambda api: _watched(api, name, everywhere, output))
+        return
+    content = connection.run(lambda api: _content(api, name, everywhere))
+    if output == "json":
+        click.echo(_as_json(content))
+        return
+    from bookie_operator.plugin.tables import print_to_terminal
+
+    print_to_terminal(_as_text(content))
+
+
+async def _content(api: Api, name: str | None, everywhere: bool) -> list[dict[str, Any]]:
+    """Each cluster with its tasks; the tasks of one alone."""
+    from bookie_operator.plugin.clusters import find_cluster, list_clusters, tasks_of
+
+    if name is None:
+        found = await list_clusters(api, everywhere=everywhere)
+        if len(found) > 1 or (everywhere and found):
+            return [{"cluster": cluster} for cluster in found]
+    cluster = await find_cluster(api, name)
+    return [{"cluster": cluster, "tasks": await tasks_of(api, cluster["metadata"]["name"])}]
+
+
+def _as_json(content: list[dict[str, Any]]) -> str:
+    return json.dumps(content[0] if len(content) == 1 and "tasks" in content[0] else content, indent=2)
+
+
+def _as_text(content: list[dict[str, Any]]) -> RenderableType:
+    from bookie_operator.plugin.status_view import details, overview
+
+    if len(content) == 1 and "tasks" in content[0]:
+        return details(content[0]["cluster"], content[0]["tasks"])
+    return overview([each["cluster"] for each in content])
+
+
+async def _watched(api: Api, name: str | None, everywhere: bool, output: str) -> None:
+    """On a terminal one picture that is redrawn; elsewhere each state that differs from the one before."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from bookie_operator.plugin.tables import print_to_terminal
+
+    console = Console(highlight=False, markup=False)
+    if output == "text" and console.is_terminal:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(_as_text(await _content(api, name, everywhere)), refresh=True)
+                await asyncio.sleep(_EVERY_S)
+    before = None
+    while True:
+        content = await _content(api, name, everywhere)
+        if content != before:
+            before = content
+            if output == "json":
+                click.echo(json.dumps(content))
+            else:
+                print_to_terminal(_as_text(content), "")
+        await asyncio.sleep(_EVERY_S)

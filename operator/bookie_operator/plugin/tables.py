@@ -1,0 +1,59 @@
+"""Tables and times for people. On a terminal tables fit it; elsewhere no line is folded: programs read lines."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+_UNFOLDED: Final = 100_000
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"))
+
+
+def print_to_terminal(*parts: RenderableType) -> None:
+    """To standard output."""
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=_UNFOLDED)
+    for part in parts:
+        console.print(part)
+
+
+def plain_table(*columns: str) -> Table:
+    """With a header and no lines."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def facts_table() -> Table:
+    """Names and values."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    return table
+
+
+def age(time: str, now: datetime | None = None) -> str:
+    """How long ago an RFC 3339 time was, in two units at most; empty for none, or one that cannot be read."""
+    try:
+        seconds = ((now or datetime.now(UTC)) - datetime.fromisoformat(time)).total_seconds()
+    except (ValueError, TypeError):
+        return ""
+    return duration(max(0.0, seconds))
+
+
+def duration(seconds: float) -> str:
+    """`3d4h`, `2h5m`, `1m30s`, `12s`."""
+    left = int(seconds)
+    parts = []
+    for size, unit in _UNITS:
+        if left >= size:
+            parts.append(f"{left // size}{unit}")
+            left %= size
+    if left or not parts:
+        parts.append(f"{left}s")
+    return "".join(parts[:2])

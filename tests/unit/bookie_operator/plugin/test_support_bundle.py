@@ -1,0 +1,143 @@
+"""`kubectl bookie support-bundle`: everything that helps, nothing that is secret, and what is missing is told."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bookie_operator.api.kinds import SECRET
+from bookie_operator.observe.others import secret_texts
+from bookie_operator.plugin.redaction import REDACTED, redacted, redacted_text, sensitive
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE
+from tests.support.kubectl_rig import KubectlRig
+
+
+def _contents(path: Path) -> dict[str, str]:
+    with tarfile.open(path) as archive:
+        read = {}
+        for member in archive.getmembers():
+            file = archive.extractfile(member)
+            assert file is not None
+            read[member.name.removeprefix(f"{NAME}-support/")] = file.read().decode()
+        return read
+
+
+async def test_what_is_in_it(rig: KubectlRig, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = (secret_texts(rig.fake.store.get(SECRET, NAMESPACE, f"{NAME}-admin-token")) or {})["token"]
+    rig.fake.admin.token = token
+    rig.logs["demo-bookie-0"] = [f"2027-01-01T00:00:01Z started with Authorization: Bearer {token}"]
+    rig.fake.apply(config={"httpServerKeyStorePassword": "hunter2"})
+    path = tmp_path / "bundle.tar.gz"
+    assert await rig.run("support-bundle", NAME, "-o", str(path)) == 0
+    assert capsys.readouterr().out.startswith(f"{path}: ")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    files = _contents(path)
+    for name in ("cluster.yaml", "pods.yaml", "statefulsets.yaml", "persistentvolumeclaims.yaml", "secrets.yaml"):
+        assert yaml.safe_load(files[name]), name
+    assert files["logs/demo-bookie-0.log"].startswith("2027-01-01T00:00:01Z started")
+    assert json.loads(files["facts/demo-bookie-0/cluster.json"])["instanceId"] == rig.fake.bookkeeper.instance_id
+    assert json.loads(files["facts/demo-bookie-2/info.json"])["totalSpace"] == 10**9
+    everything = "".join(files.values())
+    assert token not in everything
+    assert "hunter2" not in everything
+    secrets = yaml.safe_load(files["secrets.yaml"])["items"]
+    assert {value for each in secrets for value in each["data"].values()} == {REDACTED}
+
+
+async def test_what_is_missing_is_told_and_stops_nothing(
+    rig: KubectlRig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig.fake.server.forbidden |= {"nodes", "configmaps"}
+    rig.fake.admin.silent.add(rig.fake.bookie_id("demo-bookie-1"))
+    path = tmp_path / "bundle.tar.gz"
+    assert await rig.run("support-bundle", NAME, "-o", str(path)) == 0
+    assert "parts could not be read (missing.txt)" in capsys.readouterr().out
+    files = _contents(path)
+    assert "nodes.yaml" not in files
+    assert "statefulsets.yaml" in files
+    missing = files["missing.txt"]
+    assert "nodes: GET /api/v1/nodes: 403" in missing
+    assert "configmaps: " in missing
+    assert "the log of pod demo-bookie-0 cannot be read" in missing
+    assert "/api/v1/bookie/info of pod demo-bookie-1" in missing
+
+
+async def test_an_unwritable_place_leaves_nothing(
+    rig: KubectlRig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rig.run("support-bundle", NAME, "-o", str(tmp_path / "nowhere" / "x.tar.gz")) == 12
+    assert "No such file or directory" in capsys.readouterr().err
+    assert sorted(os.listdir(tmp_path)) == ["kubeconfig"]
+
+
+def test_secrets_keep_their_keys_alone() -> None:
+    secret = {
+        "kind": "Secret",
+        "metadata": {"name": "x", "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{data}"}},
+        "data": {"a": "YQ=="},
+        "stringData": {"b": "c"},
+    }
+    assert redacted(secret) == {
+        "kind": "Secret",
+        "metadata": {"name": "x", "annotations": {}},
+        "data": {"a": REDACTED},
+        "stringData": {"b": REDACTED},
+    }
+
+
+def test_what_sounds_like_a_secret_goes_and_what_says_where_it_is_stays() -> None:
+    thing = {
+        "spec": {
+            "config": {"httpServerKeyStorePassword": "x", "gcWaitTime": "5"},
+            "tls": {"secretName": "tls"},
+            "automountServiceAccountToken": False,
+            "containers": [
+                {
+                    "env": [
+                        {"name": "AWS_SECRET_ACCESS_KEY", "value": "x"},
+                        {"name": "BK_httpServerAuthTokenFile", "value": "/etc/token"},
+                        {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
+                    ]
+                }
+            ],
+        },
+        "data": {"bookie.conf": "gcWaitTime=5\nhttpServerKeyStorePassword=x\nzkAuthCredentialsPath=/etc/zk\n"},
+    }
+    clean = redacted(thing)
+    assert clean["spec"]["config"] == {"httpServerKeyStorePassword": REDACTED, "gcWaitTime": "5"}
+    assert clean["spec"]["tls"] == {"secretName": "tls"}
+    assert clean["spec"]["automountServiceAccountToken"] is False
+    first, second, third = clean["spec"]["containers"][0]["env"]
+    assert first["value"] == REDACTED
+    assert second["value"] == "/etc/token"
+    assert third == {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    assert clean["data"]["bookie.conf"].splitlines() == [
+        "gcWaitTime=5",
+        f"httpServerKeyStorePassword={REDACTED}",
+        "zkAuthCredentialsPath=/etc/zk",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "clean"),
+    [
+        ("Authorization: Bearer abcdefgh.ijk", f"Authorization: Bearer {REDACTED}"),
+        ('{"password": "x y", "a": 1}', f'{{"password": "{REDACTED} y", "a": 1}}'),
+        ("url?token=abc&b=1", f"url?token={REDACTED}&b=1"),
+        ("nothing of that kind: 5", "nothing of that kind: 5"),
+        ("adminTokenFile=/etc/podkeeper/token", "adminTokenFile=/etc/podkeeper/token"),
+    ],
+)
+def test_lines(text: str, clean: str) -> None:
+    assert redacted_text(text) == clean
+
+
+def test_names() -> None:
+    assert all(map(sensitive, ("password", "zkPasswd", "apiKey", "client_secret", "adminToken")))
+    assert not any(map(sensitive, ("secretName", "tokenFile", "tlsKeyStorePasswordPath", "secretRef", "gcWaitTime")))
