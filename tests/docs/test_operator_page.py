@@ -13,9 +13,11 @@ import yaml
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec, Bootstrap
 from bookie_operator.crds.task_spec import BookieTaskSpec
+from bookie_operator.main import main
 from bookie_operator.planner.remedies import REASONS
 from tests.docs.examples import blocks
 from tests.support.chart_files import ROOT
+from tests.support.markdown_links import broken_links
 
 PAGE = ROOT / "docs" / "operator.md"
 GITOPS = ROOT / "docs" / "gitops.md"
@@ -29,7 +31,6 @@ _ANNOTATIONS = (
     names.SKIP_REPLICATION_CHECK,
     names.RESTART,
 )
-_LINK = re.compile(r"\]\((?P<path>[^)#:]+)?(#(?P<anchor>[^)]+))?\)")
 
 
 def reasons() -> Iterator[str]:
@@ -83,13 +84,7 @@ def test_resources_in_the_page_are_valid():
 
 @pytest.mark.parametrize("page", [PAGE, GITOPS], ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path):
-    for found in _LINK.finditer(page.read_text(encoding="utf-8")):
-        target = page.parent / found["path"] if found["path"] else page
-        assert target.exists(), found[0]
-        if found["anchor"]:
-            headings = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
-            known = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-            assert found["anchor"] in known, found[0]
+    assert broken_links(page) == []
 
 
 def test_scripts_in_the_gitops_page_are_those_that_are_tested():
@@ -100,3 +95,13 @@ def test_scripts_in_the_gitops_page_are_those_that_are_tested():
     for kind, script in (("BookieCluster", "health.lua"), ("BookieTask", "bookietask-health.lua")):
         expected = (folder / script).read_text(encoding="utf-8")
         assert data[f"resource.customizations.health.podkeeper.dev_{kind}"] == expected
+
+
+def test_every_option_of_the_operator_is_explained():
+    text = PAGE.read_text(encoding="utf-8")
+    told_options = set(re.findall(r"^\| `(--[a-z-]+)", text, re.MULTILINE))
+    parameters = main.commands["run"].params
+    assert told_options == {parameter.opts[0] for parameter in parameters}
+    for parameter in parameters:
+        if isinstance(parameter.envvar, str):
+            assert f"| `{parameter.envvar}`" in text, parameter.envvar
