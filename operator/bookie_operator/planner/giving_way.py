@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
-from bookie_operator.planner import operations
+from bookie_operator.planner import gates, operations
 from bookie_operator.planner.decision import (
     Act,
     Decision,
@@ -42,7 +42,7 @@ def needs(world: World, desired: Desired) -> Needs:
 def instead(world: World, desired: Desired, operation: Operation, waiting: Wait) -> Decision | None:
     """What to do rather than wait; None: it waits for something else."""
     if operation.type is OperationType.REPLACE:
-        return _lost_again(world, desired, operation, waiting)
+        return _lost_again(world, desired, operation, waiting) or _back_already(world, desired, operation)
     if operation.type not in _YIELDING:
         return None
     wanted = repair.begin(world, desired)
@@ -72,3 +72,10 @@ def _lost_again(world: World, desired: Desired, operation: Operation, waiting: W
         return None
     message = f"{operation.bookie} lost its disks again: {waiting.message}"
     return Finish(operation, "Failed", message, event=Event("ReplacementFailed", message, EventType.WARNING))
+
+
+def _back_already(world: World, desired: Desired, operation: Operation) -> Record | None:
+    """It was lost before it had stamped its cookie, so nothing keeps the new one from starting: no cookie has to go."""
+    if operation.step != "Cookie" or not gates.is_writable(world, desired, operation.bookie):
+        return None
+    return Record(operations.stepped(world, operation, "Start"), f"{operation.bookie} had no cookie, and started anew")

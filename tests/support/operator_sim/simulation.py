@@ -190,7 +190,7 @@ class Simulation:
         status = operations.after(self.status, decision, self.now)
         if status.instance_id and self.finalizer:
             self.kept_instance_id = status.instance_id
-            self.kept_replicas = sum(one.replicas for one in self.kubernetes.sets.values()) or self.kept_replicas
+            self.kept_replicas = self.spec.replicas
         facts = self.bookkeeper.facts()
         auditor = facts.auditor if facts is not None else None
         return status.model_copy(update={"ledgers": LedgersStatus(auditor=auditor)}) if auditor else status

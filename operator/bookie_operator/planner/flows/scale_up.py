@@ -41,6 +41,8 @@ SETTLE: Final = "Settle"
 _SET: Final = "set"
 _FROM: Final = "from"
 _TO: Final = "to"
+_TEMPLATE: Final = "templateWanted"
+"""Another one in `spec` meanwhile may be what the new bookies wait for."""
 _ASKED: Final = "auditAskedAt"
 _UP: Final = "writable"
 _ASK_AGAIN_SECONDS: Final = 600.0
@@ -66,7 +68,12 @@ def _pods(name: str, first: int, end: int) -> list[str]:
 def _record(world: World, desired: Desired, wanted: DesiredStatefulSet, have: StatefulSetView) -> Record:
     pods = _pods(wanted.name, have.replicas, wanted.replicas)
     step = AUDIT if leftovers.dirty(world, desired, pods) else GROW
-    saved = {_SET: wanted.name, _FROM: str(have.replicas), _TO: str(wanted.replicas)}
+    saved = {
+        _SET: wanted.name,
+        _FROM: str(have.replicas),
+        _TO: str(wanted.replicas),
+        _TEMPLATE: wanted.template_hash,
+    }
     message = f"{wanted.name} grows from {have.replicas} to {wanted.replicas} bookies"
     return Record(
         operations.new(world, OperationType.SCALE_UP, step, saved=saved), message, event=Event("ScalingUp", message)
@@ -162,7 +169,7 @@ def _settle(
     if undone is not None:
         return undone
     waiting = ", ".join(pod for pod in pods if pod not in up)
-    if wanted.template_hash != have.template_hash or wanted.replicas < int(operation.saved[_TO]):
+    if wanted.template_hash != operation.saved[_TEMPLATE] or wanted.replicas < int(operation.saved[_TO]):
         return Finish(operation, "Cancelled", f"spec changed before {waiting} took writes")
     message = f"waits for {waiting} to take writes"
     if str(len(up)) != operation.saved.get(_UP, "0"):

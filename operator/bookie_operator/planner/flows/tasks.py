@@ -72,7 +72,7 @@ def _begin(world: World, desired: Desired, task: TaskView) -> Decision | None:
 def _refused(world: World, task: TaskView) -> str:
     if task.type is TaskType.ACCEPT_LOSS:
         return "" if task.ledgers else "it names no ledgers: tell the ids whose loss is accepted in spec.ledgers"
-    known = {*view.expected_pods(world), *(one.name for one in world.pods)}
+    known = {*view.expected_pods(world), *(one.name for one in world.pods)} | _taken_out(world, task)
     strangers = [name for name in task.bookies if name not in known]
     if strangers:
         return f"there is no bookie {', '.join(strangers[:3])}: name pods as `kubectl get pods` shows them"
@@ -82,6 +82,12 @@ def _refused(world: World, task: TaskView) -> str:
         if len(task.bookies) > MOST_BOOKIES:
             return f"it names {len(task.bookies)} bookies, and at most {MOST_BOOKIES} go in one task: make several"
     return ""
+
+
+def _taken_out(world: World, task: TaskView) -> set[str]:
+    """Bookies that `spec` gave up at the same time as the task, and that are gone already."""
+    out = (one for one in world.cluster.status.history if one.type is OperationType.DECOMMISSION)
+    return {one.bookie for one in out if operations.read_time(one.finished_at) >= task.created_at}
 
 
 def _running(task: TaskView) -> Act:

@@ -1,0 +1,116 @@
+"""What happens to a cluster while its operator works: wishes of people, and faults. Each is bounded and heals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from bookie_operator.crds import names
+from bookie_operator.world.model import TaskType
+from tests.support.operator_sim.simulation import Simulation
+
+Mishap = Callable[[Simulation, int], None]
+"""With a number that chooses among bookies, sizes and so on."""
+
+
+def _bookie(sim: Simulation, number: int) -> str | None:
+    pods = sorted(sim.kubernetes.pods)
+    return pods[number % len(pods)] if pods else None
+
+
+def scale(sim: Simulation, number: int) -> None:
+    sim.change(replicas=4 + number % 4)
+
+
+def upgrade(sim: Simulation, number: int) -> None:
+    sim.change(version=f"{1 + number % 3}.0", image="")
+
+
+def configure(sim: Simulation, number: int) -> None:
+    key = "gcWaitTime" if number % 2 else "journalMaxSizeMB"
+    sim.change(config={key: str(1000 + number)})
+
+
+def expand(sim: Simulation, number: int) -> None:
+    size = int(sim.spec.storage.ledger.size.removesuffix("Gi"))
+    sim.change(storage={"ledger": {"size": f"{size + 1 + number % 3}Gi"}})
+
+
+def kill_pod(sim: Simulation, number: int) -> None:
+    name = _bookie(sim, number)
+    if name is not None and sim.kubernetes.pods[name].running:
+        sim.kubernetes.kill_pod(name)
+
+
+def delete_pod(sim: Simulation, number: int) -> None:
+    name = _bookie(sim, number)
+    if name is not None:
+        sim.kubernetes.stop_pod(sim.kubernetes.pods[name])
+
+
+def metadata_away(sim: Simulation, number: int) -> None:
+    sim.bookkeeper.up = False
+
+
+def interrupt_drains(sim: Simulation, number: int) -> None:
+    sim.bookkeeper.interrupt_drains()
+
+
+def scale_by_hand(sim: Simulation, number: int) -> None:
+    for one in sim.kubernetes.sets.values():
+        sim.kubernetes.scale(one.name, max(0, one.replicas - 1 - number % 3))
+
+
+def remove_set(sim: Simulation, number: int) -> None:
+    """With its pods left."""
+    sim.kubernetes.sets.clear()
+
+
+def lose_node(sim: Simulation, number: int) -> None:
+    name = _bookie(sim, number)
+    if name is not None and not sim.kubernetes.lost_nodes:
+        sim.kubernetes.lose_node(sim.kubernetes.pods[name].node)
+
+
+def lose_volume(sim: Simulation, number: int) -> None:
+    """Only while every ledger has all its copies, and once: no operator brings back what has no copy."""
+    name, keeper = _bookie(sim, number), sim.bookkeeper
+    whole = all(
+        keeper.running.get(one) in ledger.copies for ledger in keeper.ledgers.values() for one in ledger.ensemble
+    )
+    if name is not None and whole and not any(one.lost for one in sim.kubernetes.claims.values()):
+        sim.kubernetes.lose_volume(name, ("journal", "ledger")[number % 2])
+
+
+def pause(sim: Simulation, number: int) -> None:
+    sim.annotations[names.PAUSED] = "true"
+
+
+def restart(sim: Simulation, number: int) -> None:
+    name = _bookie(sim, number)
+    if name is not None:
+        sim.ask(TaskType.RESTART, name)
+
+
+def heal(sim: Simulation) -> None:
+    """Whatever is away comes back; nodes that are lost are vouched for."""
+    sim.bookkeeper.up = True
+    sim.annotations.pop(names.PAUSED, None)
+    sim.kubernetes.out_of_service |= sim.kubernetes.lost_nodes
+    for _ in range(5):
+        sim.advance(1)
+    sim.kubernetes.lost_nodes.clear()
+
+
+WISHES: Final[tuple[Mishap, ...]] = (scale, upgrade, configure, expand, restart)
+FAULTS: Final[tuple[Mishap, ...]] = (
+    kill_pod,
+    delete_pod,
+    metadata_away,
+    interrupt_drains,
+    scale_by_hand,
+    remove_set,
+    lose_node,
+    lose_volume,
+    pause,
+)

@@ -1,0 +1,135 @@
+"""One-off work: each kind of task from its wish to its end, with the operator killed in each pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_operator.world.model import TaskType
+from tests.support.operator_sim import Simulation, killed_everywhere, resting
+from tests.support.operator_sim.bookkeeper import SimLedger
+
+
+def end(sim: Simulation) -> object:
+    return [one.phase for one in sim.tasks], sorted(sim.kubernetes.pods), len(sim.bookkeeper.writable)
+
+
+def uids(sim: Simulation) -> dict[str, str]:
+    return {name: one.uid for name, one in sim.kubernetes.pods.items()}
+
+
+def test_restart_of_some_bookies_leaves_the_others_alone() -> None:
+    sim = resting()
+    before = uids(sim)
+    asked = ("c-bookie-1", "c-bookie-3")
+    killed_everywhere(sim, lambda s: s.ask(TaskType.RESTART, *asked), end)
+    task = sim.ask(TaskType.RESTART, *asked)
+    sim.run_until_rest()
+    assert sim.phase(task) == "Done"
+    assert {name for name, uid in uids(sim).items() if before[name] != uid} == set(asked)
+    assert [one.task for one in sim.status.history] == [task]
+
+
+def test_restart_of_all() -> None:
+    sim = resting()
+    before = uids(sim)
+    task = sim.ask(TaskType.RESTART)
+    sim.run_until_rest()
+    assert sim.phase(task) == "Done"
+    assert not set(uids(sim).values()) & set(before.values())
+
+
+def test_replace_of_a_lost_bookie() -> None:
+    def lose(sim: Simulation) -> None:
+        sim.kubernetes.lose_volume("c-bookie-1")
+        sim.ask(TaskType.REPLACE, "c-bookie-1")
+
+    sim = resting()
+    killed_everywhere(sim, lose, end)
+    lose(sim)
+    sim.run_until_rest()
+    assert sim.phase("task-1") == "Done"
+    assert not sim.accidents
+
+
+def test_decommission_of_the_bookie_that_spec_gives_up() -> None:
+    def lower(sim: Simulation) -> None:
+        sim.change(replicas=3)
+        sim.ask(TaskType.DECOMMISSION, "c-bookie-3")
+
+    sim = resting()
+    killed_everywhere(sim, lower, end)
+    lower(sim)
+    sim.run_until_rest()
+    assert sim.phase("task-1") == "Done"
+
+
+def test_audit() -> None:
+    sim = resting()
+    begun = sim.bookkeeper.last_audit or 0.0
+    killed_everywhere(sim, lambda s: s.ask(TaskType.AUDIT), end)
+    task = sim.ask(TaskType.AUDIT)
+    sim.run_until_rest()
+    assert sim.phase(task) == "Done"
+    assert (sim.bookkeeper.last_audit or 0.0) > begun
+    assert "0 ledgers are under-replicated" in sim.task_messages[task]
+
+
+def test_a_loss_that_is_accepted_lets_the_replacement_go_on() -> None:
+    sim = resting(repair={"autoReplaceAfterSeconds": 0})
+    lost = "c-bookie-1"
+    bookie_id = sim.desired().bookie_id(lost)
+    sim.bookkeeper.writes = False
+    sim.bookkeeper.ledgers[7] = SimLedger([bookie_id], {sim.bookkeeper.running[bookie_id]})
+    sim.kubernetes.lose_volume(lost)
+    sim.forgiven = True
+    replace = sim.ask(TaskType.REPLACE, lost)
+    sim.run_until_stalled("LedgersUnrecoverable")
+    assert sim.kubernetes.claims_of(lost)[0].uid
+    accept = sim.ask(TaskType.ACCEPT_LOSS, ledgers=(7,))
+    sim.run(lambda s, _: s.phase(replace) == "Done" and s.phase(accept) == "Done")
+    assert not sim.accidents
+
+
+@pytest.mark.parametrize(
+    ("kind", "bookies", "told"),
+    [
+        (TaskType.RESTART, ("c-bookie-9",), "there is no bookie c-bookie-9"),
+        (TaskType.REPLACE, (), "it names no bookies"),
+        (TaskType.DECOMMISSION, (), "it names no bookies"),
+        (TaskType.ACCEPT_LOSS, (), "it names no ledgers"),
+    ],
+)
+def test_a_task_that_makes_no_sense_fails_with_a_word_why(kind: TaskType, bookies: tuple[str, ...], told: str) -> None:
+    sim = resting()
+    before = uids(sim)
+    task = sim.ask(kind, *bookies)
+    sim.run_until_rest()
+    assert sim.phase(task) == "Failed"
+    assert told in sim.task_messages[task]
+    assert uids(sim) == before
+
+
+def test_too_many_bookies_for_one_task() -> None:
+    sim = resting(replicas=7)
+    task = sim.ask(TaskType.REPLACE, *[f"c-bookie-{n}" for n in range(6)])
+    sim.run_until_rest()
+    assert sim.phase(task) == "Failed"
+    assert "at most 5" in sim.task_messages[task]
+
+
+def test_a_task_that_waits_does_not_hold_up_another() -> None:
+    sim = resting()
+    waits, goes = sim.ask(TaskType.DECOMMISSION, "c-bookie-3"), sim.ask(TaskType.AUDIT)
+    sim.run(lambda s, _: s.phase(goes) == "Done")
+    assert sim.phase(waits) == "Running"
+
+
+def test_a_name_that_is_used_again_is_another_task() -> None:
+    sim = resting()
+    task = sim.ask(TaskType.AUDIT)
+    sim.run_until_rest()
+    sim.tasks.clear()
+    sim.advance(60)
+    assert sim.ask(TaskType.AUDIT) == task
+    sim.run_until_rest()
+    assert [one.id for one in sim.status.history] == ["Audit-2", "Audit-1"]

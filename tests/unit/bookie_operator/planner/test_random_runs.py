@@ -1,0 +1,69 @@
+"""Random wishes and faults, with an operator that dies: nothing is lost, plans are allowed, and all ends at rest."""
+
+from __future__ import annotations
+
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from bookie_operator.planner.decision import Rest, Wait
+from tests.support.operator_sim import Simulation, resting
+from tests.support.operator_sim.mishaps import FAULTS, WISHES, Mishap, heal
+
+MOST_PASSES = 900
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+"""Without making a failure smaller: the lists are short, and a run that never rests takes its time."""
+
+Event = tuple[Mishap, int, int, str]
+"""What happens, its number, how many passes until the next event, and how the operator dies in the first of them."""
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(WISHES + FAULTS),
+        st.integers(0, 11),
+        st.integers(0, 25),
+        st.sampled_from(["", "", "before", "between", "after"]),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def run(sim: Simulation, happens: list[Event]) -> None:
+    for mishap, number, passes, crash in happens:
+        mishap(sim, number)
+        for count in range(passes):
+            decision = sim.run_pass(crash=crash if count == 0 else "").plan.decision
+            sim.advance(min(decision.seconds, 5.0) if isinstance(decision, Wait) else 1.0)
+        heal(sim)
+    sim.run_until_rest(most=MOST_PASSES)
+
+
+@settings(max_examples=60, deadline=None, phases=PHASES)
+@given(events)
+def test_whatever_happens_it_ends_as_spec_says_and_nothing_is_lost(happens: list[Event]) -> None:
+    sim = resting(repair={"autoReplaceAfterSeconds": 30})
+    run(sim, happens)
+    assert not sim.accidents
+    assert sim.status.operation is None
+    assert sorted(sim.kubernetes.pods) == [f"c-bookie-{n}" for n in range(sim.spec.replicas)]
+    (wanted,) = sim.desired().stateful_sets
+    assert {pod.template_hash for pod in sim.kubernetes.pods.values()} == {wanted.template_hash}
+    assert {one.requested for one in sim.kubernetes.claims.values() if one.volume == "ledger"} == {
+        wanted.volume_sizes["ledger"]
+    }
+    assert sorted(sim.bookkeeper.cookies) == sorted(sim.bookkeeper.writable)
+    assert sim.bookkeeper.recovery_delay == sim.spec.autorecovery.lost_bookie_recovery_delay_seconds
+    assert not sim.bookkeeper.marks
+
+
+@settings(max_examples=15, deadline=None, phases=PHASES)
+@given(events)
+def test_at_rest_it_stays_at_rest(happens: list[Event]) -> None:
+    sim = resting(repair={"autoReplaceAfterSeconds": 30})
+    run(sim, happens)
+    sim.bookkeeper.writes = True
+    before = sim.status
+    for _ in range(20):
+        assert isinstance(sim.run_pass().plan.decision, Rest)
+        sim.advance(30)
+    assert sim.status == before
