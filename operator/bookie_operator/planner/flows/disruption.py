@@ -15,6 +15,7 @@ from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import view
 from bookie_operator.planner.decision import Act, ApplyObjects
 from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.flows import rollout_state
 from bookie_operator.world.model import World
 
 _EXCLUSIVE: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE})
@@ -23,9 +24,12 @@ _EXCLUSIVE: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE
 def allowed(world: World, desired: Desired) -> int:
     """Bookies that may be evicted now.
 
-    During a rollout the bookie that is restarted does not close the budget: the budget counts it by itself, and a
-    closed one would refuse the rollout's own evictions.
+    A rollout that people let stop bookies in spite of missing copies opens the budget for just that. During any other
+    one the bookie that is restarted does not close it: the budget counts it by itself, and a closed one would refuse
+    the rollout's own evictions.
     """
+    if rollout_state.stops_in_spite_of_copies(world):
+        return world.cluster.spec.disruption.max_unavailable
     if view.fully_replicated(world) is not True:
         return 0
     operation = world.cluster.status.operation

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from bookie_operator.crds import names
+from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import gates, view
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
 from bookie_operator.planner.run import Run
@@ -93,6 +94,14 @@ def skips(world: World, operation_id: str) -> bool:
 
 def checks_copies(world: World, operation_id: str) -> bool:
     return world.cluster.spec.update.require_fully_replicated and not skips(world, operation_id)
+
+
+def stops_in_spite_of_copies(world: World) -> bool:
+    """A rollout is about to stop a bookie, and people want it to do so also while copies are missing."""
+    operation = world.cluster.status.operation
+    if operation is None or operation.type is not OperationType.ROLLOUT or operation.step != "Stop":
+        return False
+    return not checks_copies(world, operation.id)
 
 
 def how_to_skip(obstacle: gates.Obstacle, operation_id: str) -> gates.Obstacle:

@@ -72,6 +72,8 @@ def _chosen(run: Run, pods: list[PodView]) -> Decision:
 
 
 def audit(run: Run) -> Decision:
+    if any(state.down(run.world, run.desired, pod) for pod in state.outdated(run.world, run.desired)):
+        return run.forget(*auditing.KEYS).go("Choose", "a bookie that is down goes first")
     if not state.checks_copies(run.world, run.operation.id):
         return run.go("Choose", "copies are not looked at", saved={AUDITED: _TRUE})
     writable = not state.skips(run.world, run.operation.id)
@@ -120,6 +122,12 @@ def _not_now(run: Run, chosen: frozenset[str]) -> gates.Obstacle | None:
     operation_id = run.operation.id
     skips = state.skips(run.world, operation_id)
     unavailable = gates.others_serve(run.world, run.desired, chosen, writable=not skips)
+    if (
+        unavailable is not None
+        and not skips
+        and gates.others_serve(run.world, run.desired, chosen, writable=False) is None
+    ):
+        return state.how_to_skip(unavailable, operation_id)
     if unavailable is not None or skips:
         return unavailable
     copies = gates.replicated(run.world) if state.checks_copies(run.world, operation_id) else None

@@ -246,6 +246,29 @@ def test_the_word_of_a_person_counts_for_one_operation(four: Simulation, value: 
     assert isinstance(decision, Wait) is not goes
 
 
+def test_the_word_of_a_person_goes_through_the_whole_rollout_and_the_budget(four: Simulation) -> None:
+    upgrade(four)
+    four.annotations[names.SKIP_REPLICATION_CHECK] = "Rollout-1"
+    four.run(lambda sim, _: bool(sim.status.history), each=mark)
+    assert len(evicted(four)) == 4
+    assert "Audit" not in steps_taken(four)
+    assert four.status.history[0].outcome == "Done"
+
+
+def test_a_full_disk_somewhere_else_takes_the_word_of_a_person(four: Simulation) -> None:
+    upgrade(four)
+    at_step(four, "Stop")
+    four.bookkeeper.read_only.add(four.desired().bookie_id("c-bookie-0"))
+    refused = four.run_pass().plan.decision
+    assert isinstance(refused, Wait)
+    assert refused.message == (
+        f"waits until every other bookie serves: c-bookie-0 is read-only (0% of a disk is used){SKIP}"
+    )
+    four.annotations[names.SKIP_REPLICATION_CHECK] = "Rollout-1"
+    four.run_pass()
+    assert evicted(four) == ["c-bookie-3"]
+
+
 def test_without_required_replication_no_audit_is_waited_for(four: Simulation) -> None:
     four.change(version="1.1", update={"requireFullyReplicated": False})
     four.run_until_rest()

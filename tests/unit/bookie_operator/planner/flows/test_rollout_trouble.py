@@ -158,6 +158,22 @@ def test_a_cluster_that_was_made_with_a_bad_image_comes_up_once_spec_is_mended()
     assert sim.status.operation is None
 
 
+def test_bookies_that_end_again_and_again_are_seen_between_two_starts() -> None:
+    """While their containers run for a moment nothing shows, and nobody can be asked."""
+    sim = Simulation(spec(image=BAD_IMAGE))
+    sim.run_until_stalled("ImagePullFailed")
+    sim.change(image="")
+    at_step(sim, "Choose")
+    assert sim.status.operation is not None
+    looks_well = replace(sim.world(), pods=tuple(replace(one, fault=PodFault.NONE) for one in sim.world().pods))
+    decision = rollout.proceed(looks_well, sim.desired(), sim.status.operation)
+    assert isinstance(decision, Record)
+    assert decision.operation.step == "Audit"
+    back = rollout.proceed(sim.world(), sim.desired(), decision.operation)
+    assert isinstance(back, Record)
+    assert back.operation.step == "Choose"
+
+
 def test_broken_pods_are_replaced_before_the_others_are_looked_at(four: Simulation) -> None:
     break_it(four)
     four.run_until_stalled("CanaryFailed")
