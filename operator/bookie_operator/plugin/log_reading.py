@@ -5,12 +5,14 @@ Invariants
   the queue, behind which readers wait.
 - Following goes on over restarts of containers and new pods, from the time of the last line that was seen.
 
-Threads: one thread for each pod that is followed; lines are handed to the event loop.
+Threads: one for each pod that is followed; lines are handed to the event loop. They end with the process at the latest.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ _MAX_BYTES: Final = 64 * 1024 * 1024
 """Of one pod's log that is not followed."""
 _QUEUE: Final = 1000
 _LOOK_EVERY_S: Final = 3.0
+_STOP_WITHIN_S: Final = 0.5
 _READ_TIMEOUT: Final = (10.0, 60.0)
 _CONTAINERS: Final = ("bookie", "autorecovery", "metadata")
 
@@ -105,21 +108,32 @@ class Follower:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _read(self, pod: KubernetesObject, name: str) -> None:
+        """In a thread that nobody waits for: a log in which nothing is written cannot be interrupted."""
         loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+
+        def read() -> None:
+            # OSError: its container does not run at the moment; it is looked at again. RuntimeError: the loop is over.
+            with contextlib.suppress(OSError, RuntimeError):
+                self._hand_over(pod, name, loop)
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(over.set)
+
+        threading.Thread(target=read, name=f"log of {name}", daemon=True).start()
+        await over.wait()
+
+    def _hand_over(self, pod: KubernetesObject, name: str, loop: asyncio.AbstractEventLoop) -> None:
         after = self._last.get(name)
-
-        def hand_over() -> None:
-            for line in _lines(self._api, pod, self._wanted, after, follow=True):
-                if self._stopped.is_set():
-                    return
-                if after is None or line.time > after:
-                    asyncio.run_coroutine_threadsafe(self._queue.put(line), loop).result()
-                    self._last[name] = line.time
-
-        try:
-            await asyncio.to_thread(hand_over)
-        except (OSError, RuntimeError):
-            return  # its container does not run at the moment: looked at again
+        for line in _lines(self._api, pod, self._wanted, after, follow=True):
+            if self._stopped.is_set():
+                return
+            if after is None or line.time > after:
+                putting = asyncio.run_coroutine_threadsafe(self._queue.put(line), loop)
+                while not self._stopped.is_set():
+                    with contextlib.suppress(concurrent.futures.TimeoutError):
+                        putting.result(_STOP_WITHIN_S)
+                        break
+                self._last[name] = line.time
 
 
 def _lines(
