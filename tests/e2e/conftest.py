@@ -15,15 +15,15 @@ from tests.e2e.support.bookie_cluster import CONFIRM_DELETE, BookieCluster, spec
 from tests.e2e.support.diagnostics import write_state
 from tests.e2e.support.environment import Environment, environment
 from tests.e2e.support.helm import Helm
-from tests.e2e.support.kube import Kube, Object, condition_of
+from tests.e2e.support.installed_operator import InstalledOperator
+from tests.e2e.support.kube import Kube, condition_of
 from tests.e2e.support.machine import Machine
-from tests.e2e.support.operator_process import DyingOperator
+from tests.e2e.support.operator_process import EFFECTS, DyingOperator
 from tests.e2e.support.recorder import Recorder
 from tests.e2e.support.workload import Workload
 from tests.support.zookeeper import ZooKeeperServer
 
 NAMESPACE = "podkeeper-e2e"
-RELEASE = "podkeeper"
 _SECONDS = 1800
 _GONE_SECONDS = 300
 
@@ -109,60 +109,24 @@ def helm(settings: Environment) -> Helm:
 
 
 @pytest.fixture(scope="session")
-def operator(helm: Helm, kube: Kube, settings: Environment) -> Iterator[Operator]:
+def operator(
+    helm: Helm, kube: Kube, settings: Environment, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[InstalledOperator]:
     """Installed with its chart, and ready."""
-    made = Operator(helm, kube, settings.image)
+    made = InstalledOperator(helm, kube, settings, tmp_path_factory.mktemp("operator"))
     made.install()
     yield made
+    made.stop_local()
     if not settings.keep:
-        helm.uninstall(RELEASE)
-
-
-class Operator:
-    """The release."""
-
-    def __init__(self, helm: Helm, kube: Kube, image: str) -> None:
-        self._helm = helm
-        self._kube = kube
-        self.image = image
-
-    def install(self, image: str = "", **values: object) -> None:
-        """Install, or upgrade to another image."""
-        self.image = image or self.image
-        repository, _, tag = self.image.rpartition(":")
-        given = {"image": {"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"}, **values}
-        self._helm.install(RELEASE, "podkeeper-operator", given, wait=True)
-
-    @property
-    def deployment(self) -> str:
-        (found,) = [
-            each["metadata"]["name"]
-            for each in self._kube.list("Deployment", "app.kubernetes.io/name=podkeeper-operator")
-        ]
-        return str(found)
-
-    def scale(self, replicas: int) -> None:
-        name = self.deployment
-        self._kube.patch("Deployment", name, {"spec": {"replicas": replicas}}, subresource="scale")
-
-        def settled(found: dict[str, Object]) -> bool:
-            status = found[name].get("status") or {}
-            return (status.get("replicas") or 0) == replicas == (status.get("readyReplicas") or 0)
-
-        self._kube.wait_for("Deployment", settled, 120, f"{replicas} operators", name=name)
-
-    def logs(self) -> str:
-        pods = self._kube.list("Pod", "app.kubernetes.io/name=podkeeper-operator")
-        return "\n".join(self._kube.logs(pod["metadata"]["name"], lines=2000) for pod in pods)
+        helm.uninstall(made.release)
 
 
 @pytest.fixture
-def dying_operator(operator: Operator, settings: Environment, tmp_path: Path) -> Iterator[DyingOperator]:
+def dying_operator(operator: InstalledOperator, tmp_path: Path) -> Iterator[DyingOperator]:
     """Instead of the installed one: a process of this machine that dies after every few side effects."""
     operator.scale(0)
-    variables = {"KUBECONFIG": settings.kubeconfig, "PODKEEPER_IMAGE": settings.image}
     try:
-        with DyingOperator(tmp_path, ["--namespace", NAMESPACE], variables) as dying:
+        with operator.local(tmp_path, EFFECTS) as dying:
             yield dying
     finally:
         operator.scale(1)
@@ -177,7 +141,7 @@ _numbers = itertools.count(1)
 @pytest.fixture
 def make_cluster(
     request: pytest.FixtureRequest,
-    operator: Operator,
+    operator: InstalledOperator,
     kube: Kube,
     nodes: list[str],
     zookeeper_service: ZooKeeperServer,

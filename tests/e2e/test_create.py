@@ -29,7 +29,7 @@ def values(settings, uri: str, root: str) -> dict:
 def test_first_ledger_within_two_minutes(helm, kube, settings, operator, zookeeper_service, nodes):
     """Both charts, then `helm test`, which writes a ledger and reads it back."""
     uri = zookeeper_service.uri("", "hierarchical")
-    helm.uninstall("podkeeper")
+    operator.uninstall()
     began = time.monotonic()
     operator.install()
     helm.install("first", "podkeeper-cluster", values(settings, uri, "/first"))

@@ -7,6 +7,7 @@
     PODKEEPER_E2E_HOST          address of this machine that pods reach (198.18.0.1): a ZooKeeper listens there
     PODKEEPER_CLUSTER           folder with the commands `node` and `disk`, which break nodes and disks of the cluster
     PODKEEPER_E2E_ARTIFACTS     where the state of failed tests is written (a temporary folder)
+    PODKEEPER_E2E_LOCAL         anything: run the operator of this work tree here, instead of its image in the cluster
     PODKEEPER_E2E_KEEP          anything: leave the namespace as the last test left it
 
 Threads: values, for any thread.
@@ -31,6 +32,7 @@ class Environment:
     """Folder of the scripts; empty: there are none."""
     artifacts: str
     keep: bool
+    local: bool
 
 
 def environment() -> Environment:
@@ -47,4 +49,5 @@ def environment() -> Environment:
         faults=os.environ.get("PODKEEPER_CLUSTER", ""),
         artifacts=os.environ.get("PODKEEPER_E2E_ARTIFACTS", ""),
         keep=bool(os.environ.get("PODKEEPER_E2E_KEEP")),
+        local=bool(os.environ.get("PODKEEPER_E2E_LOCAL")),
     )

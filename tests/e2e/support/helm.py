@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 CHARTS = Path(__file__).parents[3] / "charts"
-_SECONDS = 300
+_SECONDS = 120
 
 
 class Helm:
@@ -52,7 +52,7 @@ class Helm:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=2 * _SECONDS,
+            timeout=3 * _SECONDS,
             check=False,
         )
         assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stderr[-4000:]}{done.stdout[-2000:]}"
