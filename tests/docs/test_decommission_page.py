@@ -15,7 +15,7 @@ import pytest
 from bookie_pod.autorecovery.decommission import ledger_drain
 from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.cli.main import cli
-from bookie_pod.server.http.admin.decommission import RESOURCES
+from bookie_pod.server.http.admin.routes import CLUSTER
 from tests.support.command_lines import resolve
 
 PAGE = (Path(__file__).parents[2] / "docs" / "decommission.md").read_text()
@@ -42,13 +42,14 @@ def test_calls_are_served(line: str) -> None:
     words = shlex.split(line)
     method = words[words.index("-X") + 1] if "-X" in words else "GET"
     url = urlsplit(next(word for word in words if word.startswith("http://")))
-    (resource,) = (each for each in RESOURCES if each.path == url.path)
+    (resource,) = (each for each in CLUSTER if each.path == url.path)
     operation = resource.operation(method)
     assert operation is not None
-    assert set(parse_qs(url.query)) == {each.name for each in operation.parameters}
+    required = {each.name for each in operation.parameters if each.missing is not None}
+    assert required <= set(parse_qs(url.query)) <= {each.name for each in operation.parameters}
     assert (operation.body is not None) is ("-d" in words)
     if "-d" in words:
-        assert set(json.loads(words[words.index("-d") + 1])) <= {"bookie_src", "delete_cookie"}
+        assert set(json.loads(words[words.index("-d") + 1])) <= {"bookie_src", "delete_cookie", "accept_loss"}
 
 
 def test_reasons_are_given_in_these_words() -> None:

@@ -63,6 +63,7 @@ class FakeDecommissionPort:
 
     begun: list[tuple[str, bool]] = field(default_factory=list)
     recovered: list[tuple[tuple[str, ...], bool]] = field(default_factory=list)
+    losses: list[frozenset[int]] = field(default_factory=list)
     undone: list[str] = field(default_factory=list)
     cookies: dict[str, bytes] = field(default_factory=lambda: {"b:1": b"5\nbookieHost: ..."})
     refusal: str = ""
@@ -72,8 +73,11 @@ class FakeDecommissionPort:
         if self.refusal:
             raise Refused(self.refusal)
 
-    async def decommission(self, bookie_id: str, *, delete_cookie: bool) -> None:
+    async def decommission(
+        self, bookie_id: str, *, delete_cookie: bool, accepted_losses: frozenset[int] = frozenset()
+    ) -> None:
         self._check()
+        self.losses.append(accepted_losses)
         self.begun.append((bookie_id, delete_cookie))
 
     async def decommission_state(self, bookie_id: str) -> DecommissionState:
@@ -118,7 +122,8 @@ class FakeDecommissionPort:
         await self.cookie(bookie_id)
         self.cookies[bookie_id] = data
 
-    async def delete_cookie(self, bookie_id: str) -> None:
+    async def delete_cookie(self, bookie_id: str, *, accepted_losses: frozenset[int] = frozenset()) -> None:
         self._check()
+        self.losses.append(accepted_losses)
         await self.cookie(bookie_id)
         del self.cookies[bookie_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from bookie_pod.server.http.admin.facts_port import ClusterFacts, DrainProof
@@ -24,18 +25,29 @@ FACTS = ClusterFacts(
 class FakeFactsPort:
     found: ClusterFacts = FACTS
     fault: Exception | None = None
-    asked: list[str] = field(default_factory=list)
+    asked: list[tuple[str, set[int]]] = field(default_factory=list)
 
     async def cluster(self) -> ClusterFacts:
         if self.fault is not None:
             raise self.fault
         return self.found
 
-    async def proof(self, bookie_id: str) -> DrainProof:
-        self.asked.append(bookie_id)
+    async def proof(self, bookie_id: str, accepted_losses: AbstractSet[int]) -> DrainProof:
+        self.asked.append((bookie_id, set(accepted_losses)))
         if self.fault is not None:
             raise self.fault
         found = self.found
         return DrainProof(
-            bookie_id, 0, 0, 0, [], False, found.auditor, found.last_audit_ms, found.instance_id, 40, 1_700_000_000_001
+            bookie_id,
+            0,
+            0,
+            0,
+            0,
+            [],
+            False,
+            found.auditor,
+            found.last_audit_ms,
+            found.instance_id,
+            40,
+            1_700_000_000_001,
         )

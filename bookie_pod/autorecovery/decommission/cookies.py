@@ -5,21 +5,27 @@ Threads: event loop.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
 from bookie_pod.autorecovery.decommission.survey import survey
 from bookie_protocol.errors import MetadataNotFound, MetadataVersionConflict, NotThere, Refused
 from bookie_protocol.metadata_service.interface import MetadataService
 
 
-async def delete_unneeded_cookie(service: MetadataService, bookie_id: str) -> None:
-    """`NotThere`: it has none. `Refused`: the bookie is registered, a ledger or mark names it, or somebody changed the
+async def delete_unneeded_cookie(
+    service: MetadataService, bookie_id: str, accepted_losses: Collection[int] = ()
+) -> None:
+    """`accepted_losses`: ledgers that may go on naming it, because somebody gave their data up.
+
+    `NotThere`: it has none. `Refused`: the bookie is registered, a ledger or mark names it, or somebody changed the
     cookie meanwhile. `MetadataError`: nobody can tell, and nothing was deleted."""
     try:
         version = (await service.cookies.read(bookie_id)).version
     except MetadataNotFound as error:
         raise NotThere(f"bookie {bookie_id} has no cookie") from error
     await _check_absent(service, bookie_id)
-    left = (await survey(service, bookie_id)).left()
+    left = (await survey(service, bookie_id)).left(accepted_losses)
     if left:
         raise Refused(f"the cookie of {bookie_id} stays: {len(left)} ledgers need it, such as {min(left)}")
     await _check_absent(service, bookie_id)

@@ -50,10 +50,10 @@ class CookieAdmin:
         except MetadataNotFound as error:
             raise NotThere(f"bookie {bookie_id} has no cookie") from error
 
-    async def delete(self, bookie_id: str) -> None:
+    async def delete(self, bookie_id: str, accepted_losses: frozenset[int] = frozenset()) -> None:
         from bookie_pod.autorecovery.decommission.cookies import delete_unneeded_cookie
 
-        await delete_unneeded_cookie(self._service, bookie_id)
+        await delete_unneeded_cookie(self._service, bookie_id, accepted_losses)
 
 
 def _check(bookie_id: str, data: bytes) -> None:

@@ -71,7 +71,9 @@ class Decommissions:
 
     # --- decommission -----------------------------------------------------------------------------------------
 
-    async def decommission(self, bookie_id: str, *, delete_cookie: bool) -> None:
+    async def decommission(
+        self, bookie_id: str, *, delete_cookie: bool, accepted_losses: frozenset[int] = frozenset()
+    ) -> None:
         """Returns when its record is stored: from then on it can be followed and resumed."""
         from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
         from bookie_pod.autorecovery.decommission.plan import make_plan
@@ -82,16 +84,20 @@ class Decommissions:
         )
 
         self._check_room(bookie_id)
-        if bookie_id in self._jobs:
-            return
-        if await DecommissionStore(self._service).active(bookie_id) is None:
+        active = await DecommissionStore(self._service).active(bookie_id)
+        if (job := self._jobs.get(bookie_id)) is not None:
+            if active is None or accepted_losses <= set(active.value.accepted_losses):
+                return
+            job.cancel()  # it goes on with what is known now
+            await asyncio.wait({job})
+        if active is None:
             plan = await make_plan(await self._client.get(), self._service, bookie_id)
             if plan.refusals:
                 raise Refused("; ".join(plan.refusals))
         coordinator = Coordinator(
             Parts(self._service, await self._mover(), self._bookie_admin(), self._drain_options())
         )
-        request = DecommissionRequest(bookie_id, coordinator_name(), delete_cookie)
+        request = DecommissionRequest(bookie_id, coordinator_name(), delete_cookie, accepted_losses)
         self._check_room(bookie_id)  # others may have come while the plan was made
         if bookie_id not in self._jobs:
             self._problems.pop(bookie_id, None)
@@ -206,8 +212,8 @@ class Decommissions:
     async def update_cookie(self, bookie_id: str, data: bytes) -> None:
         await self._cookies.update(bookie_id, data)
 
-    async def delete_cookie(self, bookie_id: str) -> None:
-        await self._cookies.delete(bookie_id)
+    async def delete_cookie(self, bookie_id: str, *, accepted_losses: frozenset[int] = frozenset()) -> None:
+        await self._cookies.delete(bookie_id, accepted_losses)
 
     # --- parts ------------------------------------------------------------------------------------------------
 

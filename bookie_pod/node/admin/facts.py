@@ -13,6 +13,7 @@ Sources: reference auto-recovery, sections 8 and 13; metadata layout, sections 4
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from heapq import nsmallest
 from typing import Final
@@ -63,7 +64,7 @@ class FactsView:
             unrecoverable=replicas.counts.get(NO_COPY, 0) if replicas is not None else None,
         )
 
-    async def proof(self, bookie_id: str) -> DrainProof:
+    async def proof(self, bookie_id: str, accepted_losses: AbstractSet[int] = frozenset()) -> DrainProof:
         from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check
         from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
         from bookie_pod.autorecovery.decommission.store import now_ms
@@ -78,10 +79,13 @@ class FactsView:
             after = await presence_of(self._service, bookie_id)
         return DrainProof(
             bookie_id=bookie_id,
-            ledgers=len(found.ledgers),
-            open_ledgers=found.open_ledgers,
-            marks=len(found.marks),
-            first_ledgers=nsmallest(_SHOWN, found.left()),
+            ledgers=len(found.ledgers.keys() - accepted_losses),
+            open_ledgers=sum(
+                not ledger.is_closed and ledger.ledger_id not in accepted_losses for ledger in found.ledgers.values()
+            ),
+            marks=len(found.marks - accepted_losses),
+            accepted_losses=len(found.left() & accepted_losses),
+            first_ledgers=nsmallest(_SHOWN, found.left(accepted_losses)),
             registered=before is not Presence.ABSENT or after is not Presence.ABSENT,
             auditor=await self._service.auditor_election.current_auditor(),
             last_audit_ms=audit.started_ms if audit is not None else None,

@@ -1,4 +1,4 @@
-"""Bookies that leave: decommission, recovery of lost ones, cookies, and what ledgers would suffer.
+"""Bookies that leave: decommission, recovery of lost ones, and what ledgers would suffer.
 
 Two paths are the reference's: both begin something in the background and answer at once.
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from bookie_pod.server.http.admin.bookie_ids import BOOKIE, accepted_losses, checked_id
 from bookie_pod.server.http.admin.decommission_port import (
     DecommissionOutlook,
     DecommissionState,
@@ -22,7 +23,6 @@ from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
 from bookie_protocol.errors import BadRequest
-from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
 
 _AUTORECOVERY: Final = "/api/v1/autorecovery"
 _LISTING_S: Final = 600.0
@@ -38,13 +38,6 @@ _RECOVERY_ENDS_WITH_US: Final = (
     f" which restores what is left. How far it is: GET {_AUTORECOVERY}/bookie/progress, from this bookie"
 )
 """A second line; the first ones are Apache's."""
-_BOOKIE: Final = Parameter("bookie_id", Kind.TEXT, "The bookie.", missing=Text("No bookie_id is given.", 400))
-
-
-def _checked_id(value: object, name: str) -> str:
-    if not isinstance(value, str) or not is_readable_bookie_id(value):
-        raise BadRequest(f"{name} must be a bookie id, not {str(value)[:100]!r}")
-    return value
 
 
 def _flag(value: object, name: str) -> bool:
@@ -73,24 +66,25 @@ async def _decommission(context: Context, call: Call) -> Reply:
     members = call.members()
     if "bookie_src" not in members:
         return Text("Request body not contains bookie_src.", 404)
-    bookie_id = _checked_id(members["bookie_src"], "bookie_src")
+    bookie_id = checked_id(members["bookie_src"], "bookie_src")
     delete_cookie = _flag(members.get("delete_cookie"), "delete_cookie")
-    await context.admin.decommission.decommission(bookie_id, delete_cookie=delete_cookie)
+    losses = accepted_losses(members.get("accept_loss"))
+    await context.admin.decommission.decommission(bookie_id, delete_cookie=delete_cookie, accepted_losses=losses)
     return Text(f"Success send decommission Bookie command {bookie_id}\n{_ENDS_WITH_US.format(_PROGRESS, bookie_id)}")
 
 
 async def _plan(context: Context, call: Call) -> Reply:
-    bookie_id = _checked_id(call.parameters["bookie_id"], "bookie_id")
+    bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
     return Json(await context.admin.decommission.decommission_outlook(bookie_id))
 
 
 async def _progress(context: Context, call: Call) -> Reply:
-    bookie_id = _checked_id(call.parameters["bookie_id"], "bookie_id")
+    bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
     return Json(await context.admin.decommission.decommission_state(bookie_id))
 
 
 async def _undo(context: Context, call: Call) -> Reply:
-    bookie_id = _checked_id(call.members().get("bookie_src"), "bookie_src")
+    bookie_id = checked_id(call.members().get("bookie_src"), "bookie_src")
     return Json(UndoAnswer(await context.admin.decommission.undo_decommission(bookie_id)))
 
 
@@ -104,7 +98,7 @@ async def _recover(context: Context, call: Call) -> Reply:
     bookies = members.get("bookie_src")
     if not isinstance(bookies, list) or not bookies:
         return _ONLY_PUT  # the reference's words for it
-    ids = [_checked_id(bookie, "bookie_src") for bookie in bookies]
+    ids = [checked_id(bookie, "bookie_src") for bookie in bookies]
     delete_cookies = _flag(members.get("delete_cookie"), "delete_cookie")
     await context.admin.decommission.recover(ids, delete_cookies=delete_cookies)
     return Text(f"Success send recovery request command.\n{_RECOVERY_ENDS_WITH_US}")
@@ -120,38 +114,12 @@ async def _recover_progress(context: Context, call: Call) -> Reply:
 
 async def _safety(context: Context, call: Call) -> Reply:
     bookies = str(call.parameters["bookies"]).split(",")
-    ids = [_checked_id(bookie.strip(), "bookies") for bookie in bookies]
+    ids = [checked_id(bookie.strip(), "bookies") for bookie in bookies]
     return Json(await context.admin.decommission.safety(ids))
 
 
 async def _replicas(context: Context, call: Call) -> Reply:
     return Json(await context.admin.decommission.holdings(call.number("ledger_id")))
-
-
-# --- cookies --------------------------------------------------------------------------------------------------------
-
-
-async def _cookie(context: Context, call: Call) -> Reply:
-    bookie_id = _checked_id(call.parameters["bookie_id"], "bookie_id")
-    return Text((await context.admin.decommission.cookie(bookie_id)).decode("utf-8", "replace"))
-
-
-async def _create_cookie(context: Context, call: Call) -> Reply:
-    bookie_id = _checked_id(call.parameters["bookie_id"], "bookie_id")
-    await context.admin.decommission.create_cookie(bookie_id, call.body)
-    return Text(f"cookie of {bookie_id} created")
-
-
-async def _update_cookie(context: Context, call: Call) -> Reply:
-    bookie_id = _checked_id(call.parameters["bookie_id"], "bookie_id")
-    await context.admin.decommission.update_cookie(bookie_id, call.body)
-    return Text(f"cookie of {bookie_id} updated")
-
-
-async def _delete_cookie(context: Context, call: Call) -> Reply:
-    bookie_id = _checked_id(call.parameters["bookie_id"], "bookie_id")
-    await context.admin.decommission.delete_cookie(bookie_id)
-    return Text(f"cookie of {bookie_id} deleted")
 
 
 _REFUSED: Final = Answer("Refused, and why.", 409)
@@ -164,7 +132,8 @@ RESOURCES: Final = (
         (
             Operation(
                 "PUT",
-                "Take a bookie out of the cluster, in the background; begins, or goes on where it was",
+                "Take a bookie out of the cluster, in the background; begins, or goes on where it was."
+                " `accept_loss`: ids of ledgers, with commas, whose data is given up",
                 _decommission,
                 (
                     Answer("Begun; a second line tells how to go on if this bookie stops meanwhile."),
@@ -187,7 +156,7 @@ RESOURCES: Final = (
                 "What a decommission would have to do, and what speaks against it",
                 _plan,
                 (Answer("The plan.", type=DecommissionOutlook),),
-                parameters=(_BOOKIE,),
+                parameters=(BOOKIE,),
                 timeout_s=_LISTING_S,
             ),
         ),
@@ -201,7 +170,7 @@ RESOURCES: Final = (
                 "How far a decommission is, whoever works on it",
                 _progress,
                 (Answer("The state.", type=DecommissionState), _NONE),
-                parameters=(_BOOKIE,),
+                parameters=(BOOKIE,),
             ),
         ),
     ),
@@ -280,43 +249,6 @@ RESOURCES: Final = (
                     Parameter("ledger_id", Kind.NUMBER, "The ledger.", missing=Text("No ledger_id is given.", 400)),
                 ),
                 timeout_s=60.0,
-            ),
-        ),
-    ),
-    Resource(
-        "/api/v1/bookie/cookie",
-        Group.ADMIN,
-        (
-            Operation(
-                "GET",
-                "The cookie that the metadata service keeps for a bookie",
-                _cookie,
-                (Answer("As in its VERSION files."), _NONE),
-                parameters=(_BOOKIE,),
-            ),
-            Operation(
-                "POST",
-                "Store a cookie for a bookie that has none",
-                _create_cookie,
-                (Answer("Done."), _REFUSED),
-                parameters=(_BOOKIE,),
-                body=str,
-            ),
-            Operation(
-                "PUT",
-                "Replace the cookie of a bookie",
-                _update_cookie,
-                (Answer("Done."), _NONE),
-                parameters=(_BOOKIE,),
-                body=str,
-            ),
-            Operation(
-                "DELETE",
-                "Delete the cookie of a bookie that is registered nowhere and that no ledger names",
-                _delete_cookie,
-                (Answer("Done."), _NONE, _REFUSED),
-                parameters=(_BOOKIE,),
-                timeout_s=_LISTING_S,
             ),
         ),
     ),

@@ -207,7 +207,9 @@ class LedgerHoldings:
 class DecommissionPort(Protocol):
     """Decommissions, recoveries of lost bookies, their cookies, and what ledgers would suffer."""
 
-    async def decommission(self, bookie_id: str, *, delete_cookie: bool) -> None:
+    async def decommission(
+        self, bookie_id: str, *, delete_cookie: bool, accepted_losses: frozenset[int] = frozenset()
+    ) -> None:
         """Begin or resume in the background. `Refused`: the plan speaks against it, or too many are under way here."""
         ...
 
@@ -245,6 +247,6 @@ class DecommissionPort(Protocol):
         """`NotThere`: it has none. `BadRequest`: this is no cookie of it."""
         ...
 
-    async def delete_cookie(self, bookie_id: str) -> None:
+    async def delete_cookie(self, bookie_id: str, *, accepted_losses: frozenset[int] = frozenset()) -> None:
         """`NotThere`: it has none. `Refused`: the bookie is registered, or ledgers name it."""
         ...

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from bookie_pod.server.http.admin.bookie_ids import BOOKIE, LOSSES, accepted_losses, checked_id
 from bookie_pod.server.http.admin.facts_port import ClusterFacts, DrainProof
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
-from bookie_pod.server.http.api.replies import Json, Reply, Text
-from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
-from bookie_protocol.errors import BadRequest
-from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
+from bookie_pod.server.http.api.replies import Json, Reply
+from bookie_pod.server.http.api.table import Answer, Group, Operation, Resource
 
 _STATE_S: Final = 120.0
 """Seconds for what counts every mark."""
@@ -24,10 +23,9 @@ async def _cluster(context: Context, call: Call) -> Reply:
 
 
 async def _proof(context: Context, call: Call) -> Reply:
-    bookie_id = call.parameters["bookie_id"]
-    if not is_readable_bookie_id(bookie_id):
-        raise BadRequest(f"bookie_id must be a bookie id, not {str(bookie_id)[:100]!r}")
-    return Json(await context.admin.facts.proof(bookie_id))
+    bookie_id = checked_id(call.parameters["bookie_id"], "bookie_id")
+    losses = accepted_losses(call.parameters["accept_loss"])
+    return Json(await context.admin.facts.proof(bookie_id, losses))
 
 
 RESOURCES: Final = (
@@ -53,9 +51,7 @@ RESOURCES: Final = (
                 "Whether any ledger, or any mark of an under-replicated one, names a bookie: a full listing made now",
                 _proof,
                 (Answer("What was found.", type=DrainProof), _UNKNOWN),
-                parameters=(
-                    Parameter("bookie_id", Kind.TEXT, "The bookie.", missing=Text("No bookie_id is given.", 400)),
-                ),
+                parameters=(BOOKIE, LOSSES),
                 timeout_s=_LISTING_S,
             ),
         ),

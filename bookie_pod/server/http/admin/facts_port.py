@@ -9,6 +9,7 @@ Threads: event loop.
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,11 +49,13 @@ class DrainProof:
     bookie_id: str
     """The bookie."""
     ledgers: int
-    """Ledgers that name it."""
+    """Ledgers that name it, without those that were given up."""
     open_ledgers: int
     """Of these, those that are not closed."""
     marks: int
-    """Under-replicated ledgers whose mark names it."""
+    """Under-replicated ledgers whose mark names it, without those that were given up."""
+    accepted_losses: int
+    """Ledgers of either kind that were given up, and name it still."""
     first_ledgers: list[int]
     """The first ones of either kind."""
     registered: bool
@@ -74,4 +77,6 @@ class FactsPort(Protocol):
     """Facts about the cluster. `MetadataError`: they cannot be read."""
 
     async def cluster(self) -> ClusterFacts: ...
-    async def proof(self, bookie_id: str) -> DrainProof: ...
+    async def proof(self, bookie_id: str, accepted_losses: AbstractSet[int]) -> DrainProof:
+        """`accepted_losses`: ledgers whose data was given up."""
+        ...

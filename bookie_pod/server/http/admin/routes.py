@@ -8,6 +8,7 @@ from bookie_pod.server.http.admin import (
     autorecovery,
     bookie,
     cluster,
+    cookies,
     decommission,
     facts,
     gc_control,
@@ -22,6 +23,7 @@ CLUSTER: Final = (
     *cluster.RESOURCES,
     *ledgers.RESOURCES,
     *decommission.RESOURCES,
+    *cookies.RESOURCES,
     *autorecovery.RESOURCES,
     *facts.RESOURCES,
 )

@@ -9,8 +9,9 @@ import pytest
 
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Finished, Runs
 from bookie_pod.config.load import load_config
+from bookie_pod.node.admin.cookie_store import CookieAdmin
 from bookie_pod.node.admin.facts import FactsView
-from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, Refused
 from tests.support.decommission_rig import BOOKIES, GOING, R, Rig, ledger
 
 CONFIG = load_config(environ={}, overrides={"lostBookieRecoveryDelay": "77"})
@@ -65,6 +66,24 @@ async def test_a_proof_counts_ledgers_and_marks(rig: Rig) -> None:
     assert (found.registered, found.ledgers_seen) == (True, 3)
     await rig.stop(GOING)
     assert not (await view.proof(GOING)).registered
+
+
+async def test_ledgers_that_were_given_up_do_not_count(rig: Rig) -> None:
+    view = FactsView(rig.service, CONFIG)
+    await rig.service.under_replication.mark(2, [GOING], ctime_ms=1)
+    found = await view.proof(GOING, {2, 4, 77})
+    assert (found.ledgers, found.open_ledgers, found.marks, found.first_ledgers) == (1, 0, 0, [1])
+    assert found.accepted_losses == 2
+
+
+async def test_a_cookie_goes_when_only_such_ledgers_need_it(rig: Rig) -> None:
+    cookies = CookieAdmin(rig.service)
+    await rig.stop(GOING)
+    with pytest.raises(Refused, match="1 ledgers need it, such as 4"):
+        await cookies.delete(GOING, frozenset({1}))
+    assert await rig.has_cookie()
+    await cookies.delete(GOING, frozenset({1, 4}))
+    assert not await rig.has_cookie()
 
 
 async def test_a_bookie_that_nothing_needs(rig: Rig) -> None:

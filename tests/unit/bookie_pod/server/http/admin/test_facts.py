@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -48,6 +49,7 @@ async def test_a_proof(served: Served) -> None:
         "registered": False,
         "instanceId": "i-1",
     }
+    assert answer.json["acceptedLosses"] == 0
     assert (answer.json["auditor"], answer.json["lastAuditMs"]) == ("a:1", 1_700_000_000_000)
 
 
@@ -63,3 +65,21 @@ async def test_a_proof_is_about_a_bookie(served: Served) -> None:
     assert (await served.get("autorecovery/decommission/proof")).status == 400
     assert (await served.get(PROOF + "a/b")).status == 400
     assert served.admin.facts.asked == []
+
+
+async def test_losses_that_were_accepted_are_handed_on(served: Served) -> None:
+    assert (await served.get(PROOF + "d:1&accept_loss=7,9")).status == 200
+    assert served.admin.facts.asked == [("d:1", {7, 9})]
+    assert (await served.put("autorecovery/decommission", '{"bookie_src": "b:1", "accept_loss": "7, 9"}')).status == 200
+    assert (await served("/api/v1/bookie/cookie?bookie_id=b:1&accept_loss=8", "DELETE")).status == 200
+    assert served.admin.decommission.losses == [{7, 9}, {8}]
+
+
+@pytest.mark.parametrize("text", ["seven", "7,", "-1", "7;9", "9" * 20])
+async def test_what_names_no_ledgers_is_refused(served: Served, text: str) -> None:
+    assert (await served.get(f"{PROOF}d:1&accept_loss={text}")).status == 400
+    body = json.dumps({"bookie_src": "b:1", "accept_loss": text})
+    assert (await served.put("autorecovery/decommission", body)).status == 400
+    assert (await served("/api/v1/bookie/cookie?bookie_id=b:1&accept_loss=" + text, "DELETE")).status == 400
+    assert (served.admin.facts.asked, served.admin.decommission.begun) == ([], [])
+    assert "b:1" in served.admin.decommission.cookies

@@ -37,6 +37,7 @@ PARAMETERS = {
     "entryLog": ["1f.log", "ff", "zz"],
     "enabled": ["true", "false"],
     "bookie_id": ["b:1", "gone:1"],
+    "accept_loss": ["7", "7,8", "", "x"],
     "bookies": ["b:1,b:2", ""],
     "missingreplica": ["b1", "b9"],
     "excludingmissingreplica": ["b2", "b1"],

@@ -1,0 +1,34 @@
+"""What several requests name alike: a bookie, and ledgers whose data is given up. Pure; any thread."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bookie_pod.server.http.api.replies import Text
+from bookie_pod.server.http.api.table import LONG_MAX, Kind, Parameter
+from bookie_protocol.errors import BadRequest
+from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
+
+BOOKIE: Final = Parameter("bookie_id", Kind.TEXT, "The bookie.", missing=Text("No bookie_id is given.", 400))
+LOSSES: Final = Parameter(
+    "accept_loss", Kind.TEXT, "Ids of ledgers, with commas, whose data is given up: that they name it does not count."
+)
+
+
+def checked_id(value: object, name: str) -> str:
+    """A bookie id. `BadRequest`."""
+    if not isinstance(value, str) or not is_readable_bookie_id(value):
+        raise BadRequest(f"{name} must be a bookie id, not {str(value)[:100]!r}")
+    return value
+
+
+def accepted_losses(text: object) -> frozenset[int]:
+    """Ledger ids with commas; None: none. `BadRequest`."""
+    if text is None or text == "":
+        return frozenset()
+    words = text.split(",") if isinstance(text, str) else [""]
+    found = [word.strip() for word in words]
+    for word in found:
+        if not (word.isascii() and word.isdigit() and len(word) <= 19 and int(word) <= LONG_MAX):
+            raise BadRequest(f"accept_loss must be ids of ledgers with commas, not {str(text)[:100]!r}")
+    return frozenset(map(int, found))
