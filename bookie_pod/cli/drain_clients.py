@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from bookie_pod.cli.bookie_api import BookieApi
     from bookie_pod.config.sections.service import HttpConfig
 
+LOOK_S: Final = 5.0
+"""Longest wait for the first answer, in seconds: a bookie that hangs is not waited for."""
 _EVERYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -39,14 +41,18 @@ def drain_clients(file: str | None, url: str | None, token_file: str | None, tim
     flushes, so that its stop is short. Nothing of it outlives the process: the next start is as the last one was.
     A bookie that is gone, or does not serve yet, is fine: exit code 0.
     """
+    import time
+
     from bookie_protocol.errors import BookieTimeout, BookieUnavailable
 
-    api = _api(file, url, token_file, timeout)
+    began = time.monotonic()
+    api = _api(file, url, token_file, min(timeout, LOOK_S))
     try:
         if not api.get("bookie/state")["running"]:
             click.echo(f"the bookie at {api.url} does not serve: nothing to do")
             return CommandExit.OK
-        state = api.put("bookie/drain_clients")
+        left = max(0.1, timeout - (time.monotonic() - began))
+        state = _api(file, url, token_file, left).put("bookie/drain_clients")
     except BookieTimeout:
         raise
     except BookieUnavailable:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.support.bookie_process import free_port
 from tests.support.served_admin import ServedAdmin
 
 Capture = pytest.CaptureFixture[str]
+drain_clients = sys.modules[_url.__module__]
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +58,14 @@ def test_a_bookie_that_does_not_serve_yet_is_fine(served: ServedAdmin, capsys: C
     assert run(["drain-clients"]) == 0
     assert capsys.readouterr().out == f"the bookie at {served.url} does not serve: nothing to do\n"
     assert served.admin.node.drained == 0
+
+
+def test_a_bookie_that_hangs_is_not_waited_for(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain_clients, "LOOK_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert run(["drain-clients", "--url", url]) == 12
+    assert capsys.readouterr().err == f"bookie: {url} does not answer within 0.2 s\n"
 
 
 def test_a_flush_that_fails_is_an_error(served: ServedAdmin, capsys: Capture) -> None:
