@@ -119,14 +119,16 @@ Step = Callable[[Run], Decision]
 def take(steps: Mapping[str, Step], run: Run) -> Decision:
     """The decision of the step that the operation is at."""
     step = steps.get(run.operation.step)
-    if step is None:
-        return run.wait(
-            "UnknownStep",
-            f"this operator does not know step {run.operation.step} of {run.operation.id}: it was begun by another"
-            " release, which has to finish it",
-            stalled=True,
-        )
-    return step(run)
+    return unknown_step(run) if step is None else step(run)
+
+
+def unknown_step(run: Run) -> Wait:
+    return run.wait(
+        "UnknownStep",
+        f"this operator does not know step {run.operation.step} of {run.operation.id}: it was begun by another"
+        " release, which has to finish it",
+        stalled=True,
+    )
 
 
 def refused(obstacle: Obstacle) -> Wait:

@@ -69,8 +69,9 @@ def grow(run: Run) -> Decision:
     waiting = [claim.name for claim in growing if claim not in failed]
     shown = ", ".join(waiting[:5]) + (f" and {len(waiting) - 5} more" if len(waiting) > 5 else "")
     message = f"waits until {shown} have grown"
-    if run.saved(_GROWING) != str(len(growing)):
-        run = run.progressed(message, **{_GROWING: str(len(growing))})
+    count = {_GROWING: str(len(growing))}
+    if run.saved(_GROWING) != count[_GROWING]:
+        run = run.progressed(message, **count) if run.saved(_GROWING) else run.keep(**count)
     if failed:
         return run.wait("ExpandFailed", f"{state.failure(failed)}; {message}", stalled=True)
     return run.wait_at_most(_patience(run), "Expanding", message)
