@@ -44,15 +44,20 @@ _OURS: Final = (
     kinds.SERVICE_ACCOUNT,
 )
 _AROUND: Final = (kinds.NODE, kinds.STORAGE_CLASS)
-_FACTS: Final[Mapping[str, str]] = {
+_OF_EVERY_POD: Final[Mapping[str, str]] = {
     "state.json": "/api/v1/bookie/state",
+    "cluster.json": "/api/v1/cluster/state",
+    "metrics.txt": "/metrics",
+}
+_OF_A_BOOKIE: Final[Mapping[str, str]] = {
+    **_OF_EVERY_POD,
     "readonly.json": "/api/v1/bookie/state/readonly",
     "info.json": "/api/v1/bookie/info",
     "config.json": "/api/v1/config/server_config",
     "gc.json": "/api/v1/bookie/gc_details",
-    "cluster.json": "/api/v1/cluster/state",
-    "metrics.txt": "/metrics",
 }
+_FACTS: Final = {naming.BOOKIE: _OF_A_BOOKIE, naming.AUTORECOVERY: _OF_EVERY_POD}
+"""What a pod of a component is asked for, by file."""
 _MAX_ANSWER: Final = 4 * 1024 * 1024
 _MAX_EVENTS: Final = 2000
 _SECONDS: Final = 15.0
@@ -148,11 +153,12 @@ class Bundle:
         async with session_to(pods, self._open) as session:
             for pod in pods:
                 address = (pod.get("status") or {}).get("podIP")
-                if not address or not _tells(pod):
+                facts = _FACTS.get((pod["metadata"].get("labels") or {}).get(names.COMPONENT, ""))
+                if not address or facts is None:
                     continue
                 name = str(pod["metadata"]["name"])
-                asked = (self._fact(session, name, address, path, headers) for path in _FACTS.values())
-                for file, text in zip(_FACTS, await asyncio.gather(*asked), strict=True):
+                asked = (self._fact(session, name, address, path, headers) for path in facts.values())
+                for file, text in zip(facts, await asyncio.gather(*asked), strict=True):
                     if text is not None:
                         yield f"facts/{name}/{file}", redacted_text(text)
 
@@ -198,11 +204,6 @@ class Bundle:
         except OSError as error:
             self.missing.append(str(error.strerror or error))
         return None
-
-
-def _tells(pod: KubernetesObject) -> bool:
-    labels = pod["metadata"].get("labels") or {}
-    return labels.get(names.COMPONENT) in (naming.BOOKIE, naming.AUTORECOVERY)
 
 
 def _yaml(thing: KubernetesObject) -> str:

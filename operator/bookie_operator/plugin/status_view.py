@@ -110,7 +110,7 @@ def _operation(status: BookieClusterStatus, now: datetime) -> RenderableType:
     about = f" of {operation.bookie}" if operation.bookie else ""
     facts.add_row("What", f"{operation.type.value}{about} ({operation.id}), begun {age(operation.started_at, now)} ago")
     facts.add_row("Step", f"{operation.step}, no progress for {age(operation.last_progress_at, now) or '?'}")
-    facts.add_row("Waits for", Text(_why(status, operation), style="red" if operation.stalled else ""))
+    facts.add_row("Why", Text(_why(status, operation), style="red" if operation.stalled else ""))
     if operation.attempts:
         facts.add_row("Failures", f"{operation.attempts} in a row")
     return facts

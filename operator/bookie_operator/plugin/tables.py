@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+import click
 from rich.console import Console, RenderableType
 from rich.table import Table
 
@@ -15,10 +16,15 @@ _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"))
 def print_to_terminal(*parts: RenderableType) -> None:
     """To standard output."""
     console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=_UNFOLDED)
-    for part in parts:
-        console.print(part)
+    if console.is_terminal:
+        for part in parts:
+            console.print(part)
+        return
+    console = Console(highlight=False, markup=False, width=_UNFOLDED)
+    with console.capture() as captured:
+        for part in parts:
+            console.print(part)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def plain_table(*columns: str) -> Table:
