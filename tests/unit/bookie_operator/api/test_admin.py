@@ -1,0 +1,136 @@
+"""The client of the pods' admin API against the pods' own server: both sides mean the same."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from bookie_operator.api.admin import Admin, AdminAbsent, AdminRefused, AdminUnreachable, Endpoint
+from bookie_operator.world.model import DrainPhase
+from bookie_protocol.errors import MetadataUnavailable
+from tests.support.fake_decommission import STATE
+from tests.support.served_admin import TOKEN, ServedAdmin
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ServedAdmin]:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    server = ServedAdmin(file)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as found:
+        yield found
+
+
+def endpoint(server: ServedAdmin) -> Endpoint:
+    return Endpoint("pod-0", "127.0.0.1", int(server.url.rpartition(":")[2]))
+
+
+async def test_facts_of_a_bookie(served: ServedAdmin, session: aiohttp.ClientSession) -> None:
+    facts = await Admin(session, TOKEN).bookie_facts(endpoint(served))
+    assert facts is not None
+    assert (facts.total_bytes, facts.used_bytes) == (100, 60)
+    assert facts.config is not None
+
+
+async def test_facts_of_the_cluster(served: ServedAdmin, session: aiohttp.ClientSession) -> None:
+    facts = await Admin(session, TOKEN).cluster_facts(endpoint(served))
+    assert facts.instance_id == "i-1"
+    assert facts.writable == {"a:1", "b:1"}
+    assert facts.last_audit == 1_700_000_000.0
+    assert (facts.under_replicated, facts.lost_bookie_recovery_delay, facts.unrecoverable) == (7, 300, 0)
+
+
+async def test_a_metadata_service_that_does_not_answer_is_told_as_such(
+    served: ServedAdmin, session: aiohttp.ClientSession
+) -> None:
+    served.admin.facts.fault = MetadataUnavailable("no session")
+    admin = Admin(session, TOKEN)
+    with pytest.raises(AdminUnreachable, match="no session"):
+        await admin.cluster_facts(endpoint(served))
+    assert await admin.proof(endpoint(served), "a:1") is None
+
+
+async def test_proof_drain_and_safety(served: ServedAdmin, session: aiohttp.ClientSession) -> None:
+    admin, at = Admin(session, TOKEN, now=lambda: STATE.updated_time / 1000), endpoint(served)
+    proof = await admin.proof(at, "d:1", (3, 1))
+    assert proof is not None
+    assert proof.holds(instance_id="i-1", drained_since=0.0)
+    assert served.admin.facts.asked == [("d:1", {1, 3})]
+    drain = await admin.drain(at, STATE.bookie_id)
+    assert drain is not None
+    assert drain.ledgers_left == STATE.ledgers_left
+    nobody = await admin.drain(at, "z:1")
+    assert nobody is not None
+    assert nobody.phase is DrainPhase.ABSENT
+    safety = await admin.safety(at, frozenset({"b:1", "a:1"}))
+    assert safety is not None
+    assert (safety.without_copy, safety.unrecoverable) == (1, (7,))
+
+
+async def test_requests(served: ServedAdmin, session: aiohttp.ClientSession) -> None:
+    admin, at = Admin(session, TOKEN), endpoint(served)
+    port = served.admin.decommission
+    await admin.begin_drain(at, "b:1", (2, 1))
+    assert port.begun == [("b:1", False)]
+    assert port.losses == [frozenset({1, 2})]
+    await admin.undo_drain(at, "b:1")
+    assert port.undone == ["b:1"]
+    await admin.delete_cookie(at, "b:1")
+    with pytest.raises(AdminAbsent):
+        await admin.delete_cookie(at, "b:1")
+    port.refusal = "not enough bookies"
+    with pytest.raises(AdminRefused, match="not enough bookies"):
+        await admin.begin_drain(at, "b:1")
+    await admin.set_config(at, {"majorCompactionInterval": "100"})
+    await admin.set_recovery_delay(at, 900)
+    await admin.trigger_audit(at)
+
+
+async def test_without_the_token_nothing_is_known(served: ServedAdmin, session: aiohttp.ClientSession) -> None:
+    for token in ("", "wrong"):
+        assert await Admin(session, token).bookie_facts(endpoint(served)) is None
+        with pytest.raises(AdminUnreachable, match="401"):
+            await Admin(session, token).set_read_only(endpoint(served), True)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'{"readOnly": 1}', b'"x"'])
+async def test_an_answer_that_cannot_be_read_is_no_fact(session: aiohttp.ClientSession, body: bytes) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(body=body)
+
+    app = web.Application()
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    at = Endpoint("pod-0", "127.0.0.1", runner.addresses[0][1])
+    admin = Admin(session)
+    assert await admin.bookie_facts(at) is None
+    assert await admin.proof(at, "a:1") is None
+    assert await admin.drain(at, "a:1") is None
+    assert await admin.safety(at, frozenset({"a:1"})) is None
+    with pytest.raises(AdminUnreachable):
+        await admin.cluster_facts(at)
+    await runner.cleanup()
+
+
+async def test_nobody_there_and_nobody_in_time(session: aiohttp.ClientSession, served: ServedAdmin) -> None:
+    assert await Admin(session).bookie_facts(Endpoint("gone", "127.0.0.1", 1)) is None
+    slow = Admin(session, TOKEN, timeout_s=0.000001)
+    assert await slow.bookie_facts(endpoint(served)) is None
+
+
+def test_addresses() -> None:
+    assert Endpoint("p", "10.0.0.1").url == "http://10.0.0.1:8000"
+    assert replace(Endpoint("p", "::1"), server_name="p.svc").url == "https://[::1]:8000"

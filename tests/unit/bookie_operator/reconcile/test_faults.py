@@ -1,0 +1,209 @@
+"""Passes while requests fail, operators die, or two of them work at once: nothing is lost, done twice or done wrong."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from bookie_operator.api.errors import KubernetesError
+from bookie_operator.api.kinds import CLAIM, EVENT, POD, SERVICE, STATEFUL_SET
+from bookie_operator.planner.decision import ApplyObjects, DeleteClaim
+from bookie_operator.reconcile import carrying_out
+from bookie_operator.reconcile.carrying_out import NotLeading
+from bookie_operator.reconcile.passing import run_pass
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.faults import Fault
+
+
+async def stubborn_pass(fake: FakeCluster, operator: int = 0) -> None:
+    """A pass that may fail, as after a crash: the next one begins anew."""
+    try:
+        await fake.one_pass(operator)
+    except KubernetesError:
+        fake.time += 1.0
+        fake.run_controllers()
+
+
+async def shrink(fake: FakeCluster, limit: int = 400) -> None:
+    """From four bookies to three, whatever happens to single requests."""
+    fake.apply(replicas=3)
+    for _ in range(limit):
+        await stubborn_pass(fake)
+        if fake.condition("Ready") == "True" and len(fake.pods()) == 3 and fake.status["replicas"] == 3:
+            break
+    assert fake.bookkeeper.deleted_cookies == [fake.bookie_id("demo-bookie-3")]
+    assert fake.whole()
+    assert len(fake.store.list(CLAIM, NAMESPACE)) == 6
+
+
+@pytest.mark.parametrize(("status", "done"), [(500, False), (500, True), (409, False), (429, False)])
+async def test_every_write_fails_once(status: int, done: bool) -> None:
+    """Refused, or carried out and never answered."""
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        fake.fill(8, 4)
+        failed: set[str] = set()
+
+        class OnceEach(Fault):
+            def strikes(self, request: str) -> bool:
+                fresh = not request.startswith("GET") and request not in failed
+                failed.add(request)
+                return fresh
+
+        fake.server.faults.append(OnceEach("", status, done=done))
+        await shrink(fake)
+        assert len(failed) > 5
+
+
+async def test_reads_and_writes_fail_at_random() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        fake.fill(8, 4)
+        draw = random.Random(7)
+
+        class Now(Fault):
+            def strikes(self, request: str) -> bool:
+                return draw.random() < 0.02
+
+        fake.server.faults.append(Now("", 503))
+        await shrink(fake)
+
+
+async def test_two_operators_at_once_do_what_one_does() -> None:
+    async with fake_cluster(operators=2) as fake:
+        fake.apply(replicas=4)
+        for turn in range(40):
+            await stubborn_pass(fake, turn % 2)
+        assert fake.condition("Ready") == "True"
+        assert len(fake.store.list(POD, NAMESPACE, "app.kubernetes.io/component=bookie")) == 4
+        fake.fill(8, 4)
+        fake.apply(replicas=3)
+        for turn in range(300):
+            await stubborn_pass(fake, turn % 2)
+            if fake.condition("Ready") == "True" and len(fake.pods()) == 3:
+                break
+        assert fake.bookkeeper.deleted_cookies == [fake.bookie_id("demo-bookie-3")]
+        assert fake.whole()
+        finished = [each["id"] for each in fake.status["history"]]
+        assert len(finished) == len(set(finished))
+
+
+async def test_an_operator_that_reads_while_another_writes_writes_nothing() -> None:
+    """Of two passes over the same resource version one ends with a conflict, and looks again soon."""
+    async with fake_cluster(operators=2) as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        fake.server.faults.append(Fault("PATCH .*/status", 409, times=1))
+        fake.apply(replicas=4)
+        assert await fake.one_pass() == 0.5
+
+
+async def test_without_leadership_nothing_is_written() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        fake.apply(replicas=4)
+        fake.operators[0].leading = lambda: False
+        before = len(fake.server.writes())
+        for _ in range(3):
+            with pytest.raises(NotLeading):
+                await run_pass(fake.operators[0], NAME, NAMESPACE)
+        assert len(fake.server.writes()) == before
+
+
+async def test_leadership_that_is_lost_during_a_pass_stops_it_before_its_action() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        fake.store.patch(STATEFUL_SET, NAMESPACE, "demo-bookie", {"spec": {"replicas": 2}})
+        fake.run_controllers()
+        context = fake.operators[0]
+        context.leading = lambda: not any("bookie/info" in each for each in fake.admin.requests)
+        fake.admin.requests.clear()
+        before = len(fake.server.writes())
+        with pytest.raises(NotLeading):
+            await run_pass(context, NAME, NAMESPACE)
+        assert len(fake.server.writes()) == before
+
+
+async def test_an_action_that_fails_is_spaced_shown_and_tried_again() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        fake.server.faults.append(Fault("PATCH .*/services/", 422, times=3))
+        fake.store.delete(SERVICE, NAMESPACE, "demo-client")
+        seconds = await fake.one_pass()
+        assert seconds is not None
+        assert 1.0 <= seconds <= 1.2
+        assert fake.condition("Stalled") == "True"
+        assert "fault 422" in fake.message("Stalled")
+        writes = len(fake.server.writes())
+        fake.time -= 1.1  # woken before the back-off is over: nothing is tried, nothing is written
+        await run_pass(fake.operators[0], NAME, NAMESPACE)
+        assert len(fake.server.writes()) == writes
+        fake.time += 1.3
+        again = await fake.one_pass()
+        assert again is not None
+        assert 2.0 <= again <= 2.4
+        await fake.until(lambda: fake.condition("Ready") == "True", limit=10)
+        assert "ActionFailed" in {event["reason"] for event in fake.store.list(EVENT, NAMESPACE)}
+
+
+async def test_failures_of_a_step_are_counted_in_the_operation() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        fake.server.faults.append(Fault("PUT .*/scale", 500, times=2))
+        fake.apply(replicas=4)
+        attempts = set()
+        for _ in range(40):
+            await fake.one_pass()
+            attempts.add((fake.status.get("operation") or {}).get("attempts", 0))
+            if fake.condition("Ready") == "True" and len(fake.pods()) == 4:
+                break
+        assert attempts == {0, 1, 2}
+        assert fake.condition("Ready") == "True"
+
+
+async def test_a_plan_that_breaks_an_invariant_is_not_carried_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        fake.apply(replicas=4)
+        monkeypatch.setattr(carrying_out, "check", lambda world, desired, plan: ["I1: no proof"])
+        before = set(fake.store.kind(STATEFUL_SET)), fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")["spec"]
+        for _ in range(3):
+            await fake.one_pass()
+        assert (
+            set(fake.store.kind(STATEFUL_SET)),
+            fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")["spec"],
+        ) == before
+        assert fake.reason("Stalled") == "InvariantViolated"
+        assert "I1: no proof" in fake.message("Stalled")
+        assert "InvariantViolated" in {event["reason"] for event in fake.store.list(EVENT, NAMESPACE)}
+
+
+async def test_bookies_that_nobody_can_ask_are_unknown_and_nothing_is_destroyed() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        fake.bookkeeper.reachable = False
+        fake.apply(replicas=3)
+        for _ in range(20):
+            await fake.one_pass()
+        assert fake.condition("Available") == "Unknown"
+        assert fake.condition("LedgersReplicated") == "Unknown"
+        assert len(fake.pods()) == 4
+        assert fake.status["writableReplicas"] == 4
+        fake.bookkeeper.reachable = True
+        await fake.settle()
+        assert len(fake.pods()) == 3
+
+
+def test_actions_are_compared_by_value() -> None:
+    """The back-off knows an action again that a later pass plans anew."""
+    assert ApplyObjects(("a",)) == ApplyObjects(("a",))
+    assert DeleteClaim("a", "1", None) != DeleteClaim("a", "2", None)
