@@ -68,9 +68,9 @@ CHANGES: Final[tuple[Rule, ...]] = (
     rollout.begin,
     decommission.begin,
     tasks.begin,
+    support.autorecovery,
     settings.begin,
     garbage.begin,
-    support.autorecovery,
     support.monitoring,
 )
 """While no operation runs. Space and bookies come before all that needs them; one that is broken before those that

@@ -37,6 +37,7 @@ from bookie_operator.planner.decision import (
 )
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import delete_data
+from bookie_operator.planner.run import Run, unknown_step
 from bookie_operator.world.model import World
 
 CANCEL: Final = "Cancel"
@@ -115,8 +116,10 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
             return _stop_bookies(world, operation)
         case "Release":
             return Act(ReleaseFinalizer(), "the cluster has stopped; nothing of it needs the operator any more")
-        case _:
+        case delete_data.DELETE_CLAIMS | delete_data.DESTROY_METADATA | delete_data.DELETE_IDENTITY:
             return delete_data.proceed(world, operation, RELEASE)
+        case _:
+            return unknown_step(Run(world, desired, operation))
 
 
 def _stop_autorecovery(world: World, operation: Operation) -> Decision:

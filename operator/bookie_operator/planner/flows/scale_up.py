@@ -31,12 +31,14 @@ from bookie_operator.planner.decision import (
 )
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
 from bookie_operator.planner.flows import leftovers
+from bookie_operator.planner.run import Run, unknown_step
 from bookie_operator.world.model import DrainPhase, StatefulSetView, World
 
 AUDIT: Final = "Audit"
 CLEAN: Final = "Clean"
 GROW: Final = "Grow"
 SETTLE: Final = "Settle"
+STEPS: Final = frozenset({AUDIT, CLEAN, GROW, SETTLE})
 
 _SET: Final = "set"
 _FROM: Final = "from"
@@ -103,6 +105,8 @@ def _new_pods(operation: Operation) -> list[str]:
 
 
 def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
+    if operation.step not in STEPS:
+        return unknown_step(Run(world, desired, operation))
     have = view.stateful_set(world, operation.saved[_SET])
     wanted = next((one for one in desired.stateful_sets if one.name == operation.saved[_SET]), None)
     if have is None or wanted is None:

@@ -17,6 +17,7 @@ from bookie_operator.planner import operations, view
 from bookie_operator.planner.decision import Act, Decision, Finish, Needs, Record, TriggerAudit, UpdateTask, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import decommission, repair, rollout
+from bookie_operator.planner.run import Run, unknown_step
 from bookie_operator.world.model import TaskType, TaskView, World
 
 MOST_BOOKIES: Final = 5
@@ -161,6 +162,8 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
     """Of an audit."""
     if operation.step == TRIGGER:
         return Act(TriggerAudit(), "an audit was asked for", operation=operations.stepped(world, operation, AWAIT))
+    if operation.step != AWAIT:
+        return unknown_step(Run(world, desired, operation))
     began = operations.read_time(operation.started_at)
     if world.facts is not None and view.audited(world.facts, began):
         return Finish(operation, "Done", f"{world.facts.under_replicated} ledgers are under-replicated")
