@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from bookie_operator.crds.quantity import bytes_of, known_bytes
 from bookie_operator.planner import view
 from bookie_operator.planner.decision import Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.quantity import bytes_of, known_bytes
 from bookie_operator.world.model import ClaimView, ResizeState, StatefulSetView, World
 
 RESTARTING: Final = "restarting"
