@@ -27,6 +27,9 @@ from bookie_operator.crds.validation_pod import config_faults, pod_faults
 
 MESSAGES: Final = 20
 """More are counted, not told."""
+_LENGTH: Final = 1000
+_TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
+_LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})(?:[.+-].*)?")
 _INTERVAL: Final = re.compile(r"[0-9]{1,9}(ms|s|m|h)")
 _URI: Final = re.compile(r"zk(\+[a-z]+)?://[^/\s]+/?")
@@ -71,9 +74,16 @@ def validate(spec: BookieClusterSpec, status: BookieClusterStatus) -> tuple[str,
 
 
 def _bounded(messages: list[str]) -> tuple[str, ...]:
-    if len(messages) <= MESSAGES:
-        return tuple(messages)
-    return (*messages[: MESSAGES - 1], f"and {len(messages) - MESSAGES + 1} more; mend these first")
+    shown = [_plain(message) for message in messages[:MESSAGES]]
+    if len(messages) > MESSAGES:
+        shown[-1] = f"and {len(messages) - MESSAGES + 1} more; mend these first"
+    return tuple(shown)
+
+
+def _plain(message: str) -> str:
+    """One line, whatever a user's key is called."""
+    line = "".join(character if character.isprintable() else "?" for character in message)
+    return line if len(line) <= _LENGTH else line[: _LENGTH - 1] + "…"
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -156,6 +166,9 @@ def _zones(spec: BookieClusterSpec) -> Iterator[str]:
     zones, least = spec.placement.zones, spec.placement.min_zones_per_write_quorum
     given = [zone.replicas for zone in zones if zone.replicas is not None]
     names = [zone.name for zone in zones]
+    for position, name in enumerate(names):
+        if not _LABEL.fullmatch(name):
+            yield f"spec.placement.zones[{position}].name: must be what a label of nodes can be, as eu-west-1a"
     if len(names) != len(set(names)):
         yield "spec.placement.zones: a zone is listed twice; list each zone once"
     if given and len(given) != len(zones):
@@ -182,11 +195,13 @@ def _zones(spec: BookieClusterSpec) -> Iterator[str]:
 
 def _sizes(spec: BookieClusterSpec) -> Iterator[str]:
     storage = spec.storage
-    sizes = [("storage.journal", storage.journal.size), ("storage.ledger", storage.ledger.size)]
+    sizes = [
+        ("storage.journal", storage.journal.size),
+        ("storage.ledger", storage.ledger.size),
+        ("metadataService", spec.metadata_service.size),
+    ]
     if storage.index is not None:
         sizes.append(("storage.index", storage.index.size))
-    if spec.metadata_service.type is MetadataServiceKind.EMBEDDED:
-        sizes.append(("metadataService", spec.metadata_service.size))
     for path, size in sizes:
         if (known_bytes(size) or 0) <= 0:
             yield f"spec.{path}.size: must be an amount of bytes above 0, as 100Gi"
@@ -203,6 +218,8 @@ def _security(spec: BookieClusterSpec) -> Iterator[str]:
 
 
 def _version(spec: BookieClusterSpec, status: BookieClusterStatus) -> Iterator[str]:
+    if not _TAG.fullmatch(spec.version):
+        yield "spec.version: must be letters, digits, dots, dashes and underscores, as 1.2.3"
     wanted, running = _VERSION.fullmatch(spec.version), _VERSION.fullmatch(status.version.current)
     if wanted is None or running is None:
         return
