@@ -108,6 +108,8 @@ def _proven(world: World, desired: Desired, action: Action) -> Iterator[str]:
         if claim is None:
             yield f"I1: nobody saw claim {action.name}"
             return
+        if action.proof is None and not delete_data.own(world, claim):
+            yield f"I1: claim {claim.name} is of another cluster: {claim.instance_id or 'unknown'}"
         bookie_id = desired.bookie_id(claim.bookie)
     elif isinstance(action, DeleteCookie):
         bookie_id = action.bookie_id

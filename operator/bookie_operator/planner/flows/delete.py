@@ -3,6 +3,7 @@
 Invariants
 - Nothing is stopped before it is clear what becomes of the data: `Delete` takes the confirming annotation.
 - Auto-recovery stops first: otherwise it would copy while bookies stop one after the other.
+- A resource that never got an instance id deletes nothing: volumes, metadata and identity of its name are another's.
 - Only claims go that bear this cluster's instance id and whose UIDs were recorded before the first bookie stopped; and
   only while `spec` and annotation still ask for it.
 - The finalizer goes last, and never waits for ever for a metadata service that may be gone.
@@ -72,7 +73,9 @@ def begin(world: World, desired: Desired) -> Decision:
 
 
 def _wants_data_gone(world: World) -> bool:
-    return world.cluster.spec.storage.retention.when_deleted is WhenDeleted.DELETE
+    """A cluster that never came to be has no data: what bears its name is another's."""
+    made = bool(world.cluster.status.instance_id)
+    return made and world.cluster.spec.storage.retention.when_deleted is WhenDeleted.DELETE
 
 
 def _blocked(world: World, why: str) -> Wait:

@@ -45,12 +45,13 @@ def confirmed(world: World) -> bool:
 
 def recorded(world: World) -> dict[str, str]:
     """To be saved when the deletion begins: that data go, and which claims."""
-    uids = sorted(one.uid for one in world.claims if _own(world, one))
+    uids = sorted(one.uid for one in world.claims if own(world, one))
     chunks = [uids[at : at + _PER_KEY] for at in range(0, len(uids), _PER_KEY)] or [[]]
     return {f"{_CLAIMS_KEY}{number}": ",".join(chunk) for number, chunk in enumerate(chunks)}
 
 
-def _own(world: World, claim: ClaimView) -> bool:
+def own(world: World, claim: ClaimView) -> bool:
+    """Whether it goes with this cluster."""
     own = world.cluster.status.instance_id
     return claim.volume == _METADATA_VOLUME or (bool(own) and claim.instance_id == own)
 
@@ -58,7 +59,12 @@ def _own(world: World, claim: ClaimView) -> bool:
 def goes(world: World, operation: Operation) -> bool:
     """Whether data are to be deleted: recorded so, and still wanted."""
     wanted = world.cluster.spec.storage.retention.when_deleted is WhenDeleted.DELETE
-    return wanted and confirmed(world) and any(key.startswith(_CLAIMS_KEY) for key in operation.saved)
+    return (
+        bool(world.cluster.status.instance_id)
+        and wanted
+        and confirmed(world)
+        and any(key.startswith(_CLAIMS_KEY) for key in operation.saved)
+    )
 
 
 def proceed(world: World, operation: Operation, last: str) -> Decision:
@@ -76,7 +82,7 @@ def proceed(world: World, operation: Operation, last: str) -> Decision:
 def _delete_claims(world: World, operation: Operation) -> Decision:
     uids = {uid for key, text in operation.saved.items() if key.startswith(_CLAIMS_KEY) for uid in text.split(",")}
     for claim in sorted(world.claims, key=lambda one: one.name):
-        if claim.uid in uids and _own(world, claim) and not claim.deleting and claim.volume != _METADATA_VOLUME:
+        if claim.uid in uids and own(world, claim) and not claim.deleting and claim.volume != _METADATA_VOLUME:
             return Act(
                 DeleteClaim(claim.name, claim.uid, None),
                 f"the cluster is deleted with its data, as {names.CONFIRM_DELETE} confirms: claim {claim.name}",

@@ -7,6 +7,7 @@ import copy
 import pytest
 
 from bookie_operator.crds import names
+from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.planner.decision import Act, DeleteClaim, DeleteObject, Rest, ScaleStatefulSet, Wait
 from bookie_operator.planner.flows import delete_data
 from tests.support.operator_sim import NAME, Simulation, killed_everywhere, resting
@@ -172,3 +173,18 @@ def test_without_its_finalizer_there_is_nothing_to_do() -> None:
     delete(sim)
     sim.finalizer = False
     assert sim.run_until_rest() == 1
+
+
+def test_a_resource_that_never_came_to_be_deletes_nothing_of_the_cluster_before_it() -> None:
+    sim = resting()
+    delete(sim)
+    sim.run_until_rest()
+    before, cookies = end(sim), dict(sim.bookkeeper.cookies)
+    sim.deleting, sim.finalizer, sim.status = False, True, BookieClusterStatus()
+    sim.kubernetes.sets.clear()
+    sim.run_until_stalled("AdoptRequired")
+    delete_with_data(sim)
+    sim.run_until_rest()
+    assert end(sim) == before
+    assert sim.bookkeeper.cookies == cookies
+    assert sim.cleanup_ends_at is None
