@@ -69,7 +69,7 @@ def _of_container(status: Mapping[str, Any]) -> tuple[PodFault, str]:
         return PodFault.CONFIG, _words(status, reason, message)
     ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated") or {}
     code = ended.get("exitCode")
-    if state.get("running") or not ended or code == 0:
+    if "running" in state or not ended or code == 0:
         return PodFault.NONE, ""
     said = str(ended.get("message") or "").strip() or f"exit code {code}"
     if code == _COOKIE_EXIT:

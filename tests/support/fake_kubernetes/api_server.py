@@ -41,6 +41,8 @@ class ApiServer:
         """Objects of an answer, if the client allows as many; 0: as many as it allows."""
         self.forbidden: set[str] = set()
         """Plurals that nobody may read."""
+        self.unknown: set[str] = set()
+        """Plurals that are not defined."""
 
     def writes(self) -> list[str]:
         return [each for each in self.requests if not each.startswith("GET ")]
@@ -74,7 +76,7 @@ class ApiServer:
         if found is None:
             return _resources(request.path)
         resource = RESOURCES.get((found["core"] or found["group"], found["plural"]))
-        if resource is None:
+        if resource is None or found["plural"] in self.unknown:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
         if found["plural"] in self.forbidden:
             raise Refused(403, "Forbidden", f"{found['plural']} is forbidden")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+
 from bookie_operator.api.kinds import (
     BUDGET,
     CLAIM,
@@ -158,3 +160,21 @@ async def test_volumes_grow_and_no_bookie_stops() -> None:
             for each in fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")["spec"]["volumeClaimTemplates"]
         )[::-1]
         assert template == "200Gi"
+
+
+async def test_the_token_that_pods_mount_is_the_one_that_is_shown() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        secret = fake.store.get(SECRET, NAMESPACE, "demo-admin-token")
+        fake.admin.token = base64.b64decode(secret["data"]["token"]).decode()
+        assert len(fake.admin.token) > 40
+        await fake.one_pass()
+        assert fake.condition("Available") == "True"
+        rotated = base64.b64encode(b"new\nold\n").decode()
+        fake.store.patch(SECRET, NAMESPACE, "demo-admin-token", {"data": {"token": rotated}})
+        await fake.one_pass()
+        assert fake.condition("Available") == "Unknown"
+        fake.admin.token = "new"
+        await fake.one_pass()
+        assert fake.condition("Available") == "True"

@@ -1,0 +1,212 @@
+"""Actions that may not be taken back, and preconditions that do not hold."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+
+from bookie_operator.api.admin import Admin, AdminRefused
+from bookie_operator.api.kinds import CLAIM, CLUSTER, POD, STATEFUL_SET
+from bookie_operator.builders.build import build
+from bookie_operator.crds import names
+from bookie_operator.crds.cluster_status import Operation, OperationType
+from bookie_operator.executor.carrying_out import _FUNCTIONS, carry_out
+from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
+from bookie_operator.observe.observing import Sources, observe
+from bookie_operator.observe.others import cluster_view
+from bookie_operator.planner import decision
+from bookie_operator.planner.decision import Plan, Rest
+from bookie_operator.planner.draining import SINCE
+from bookie_operator.planner.operations import written
+from bookie_operator.world.model import Proof
+from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
+
+
+@asynccontextmanager
+async def ready_execution() -> AsyncIterator[tuple[FakeCluster, Execution]]:
+    """Of three bookies at rest, of which the last is stopped and needed by nobody."""
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        fake.bookkeeper.stop(fake.bookie_id("demo-bookie-2"))
+        fake.bookkeeper.audit()
+        yield fake, await execution_of(fake)
+
+
+async def execution_of(fake: FakeCluster) -> Execution:
+    context = fake.operators[0]
+    cluster = cluster_view(fake.resource)
+    objects = build(cluster, await context.building())
+    admin = Admin(context.session, now=context.now)
+    sources = Sources(context.kubernetes, admin, admin_port=context.settings.admin_port)
+    desired = objects.desired()
+    observed = await observe(sources, cluster, desired, identity="demo-identity", now=fake.time)
+    bookie = fake.bookie_id("demo-bookie-2")
+    proof = Proof(bookie, 0, 0, False, "auditor", fake.time, "instance-1")
+    world = replace(observed.world, proofs={bookie: proof})
+    return Execution(
+        context.kubernetes, admin, world, observed.endpoints, observed.tellers, objects, desired, Plan(Rest())
+    )
+
+
+def claim_of(execution: Execution, pod: str = "demo-bookie-2") -> Any:
+    return next(claim for claim in execution.world.claims if claim.bookie == pod)
+
+
+def proof_of(execution: Execution) -> Proof:
+    (proof,) = execution.world.proofs.values()
+    assert proof is not None
+    return proof
+
+
+def test_every_action_has_a_function() -> None:
+    assert set(_FUNCTIONS) == set(get_args(decision.Action))
+
+
+async def test_with_a_proof_claim_and_cookie_go() -> None:
+    async with ready_execution() as (fake, execution):
+        claim, proof = claim_of(execution), proof_of(execution)
+        await carry_out(execution, decision.RetireClaim(claim.name, claim.uid, proof))
+        retired = fake.store.get(CLAIM, NAMESPACE, claim.name)["metadata"]
+        assert retired["labels"][names.RETIRED] == "true"
+        assert "instance-1" in retired["annotations"][names.RETIRED]
+        await carry_out(execution, decision.DeleteClaim(claim.name, claim.uid, proof))
+        assert "deletionTimestamp" in fake.store.get(CLAIM, NAMESPACE, claim.name)["metadata"]
+        await carry_out(execution, decision.DeleteCookie(proof.bookie_id, proof))
+        await carry_out(execution, decision.DeleteCookie(proof.bookie_id, proof))
+        assert fake.bookkeeper.deleted_cookies == [proof.bookie_id]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ledgers": 1},
+        {"marks": 1},
+        {"registered": True},
+        {"auditor": None},
+        {"last_audit": None},
+        {"instance_id": "another"},
+        {"instance_id": ""},
+        {"bookie_id": "other:3181"},
+    ],
+)
+async def test_a_proof_that_does_not_hold_deletes_nothing(change: dict[str, Any]) -> None:
+    async with ready_execution() as (fake, execution):
+        proof = replace(proof_of(execution), **change)
+        world = replace(execution.world, proofs={proof.bookie_id: proof})
+        broken = replace(execution, world=world)
+        claim = claim_of(execution)
+        for action in (
+            decision.DeleteClaim(claim.name, claim.uid, proof),
+            decision.RetireClaim(claim.name, claim.uid, proof),
+            decision.DeleteCookie(proof_of(execution).bookie_id, proof),
+        ):
+            with pytest.raises(Prohibited):
+                await carry_out(broken, action)
+        assert "deletionTimestamp" not in fake.store.get(CLAIM, NAMESPACE, claim.name)["metadata"]
+        assert fake.bookkeeper.deleted_cookies == []
+
+
+async def test_a_proof_of_another_pass_or_older_than_the_drain_deletes_nothing() -> None:
+    async with ready_execution() as (fake, execution):
+        claim, proof = claim_of(execution), proof_of(execution)
+        action = decision.DeleteClaim(claim.name, claim.uid, proof)
+        with pytest.raises(Prohibited, match="not of this pass"):
+            await carry_out(replace(execution, world=replace(execution.world, proofs={})), action)
+        operation = Operation(
+            id="Decommission-1", type=OperationType.DECOMMISSION, step="Claims", saved={SINCE: written(fake.time + 1)}
+        )
+        status = execution.cluster.status.model_copy(update={"operation": operation})
+        later = replace(execution.world, cluster=replace(execution.cluster, status=status))
+        with pytest.raises(Prohibited, match="does not hold"):
+            await carry_out(replace(execution, world=later), action)
+
+
+async def test_without_a_proof_data_go_only_with_a_confirmed_cluster() -> None:
+    async with ready_execution() as (fake, execution):
+        claim = claim_of(execution)
+        action = decision.DeleteClaim(claim.name, claim.uid, None)
+        deleting = replace(execution.cluster, deleting=True, annotations={names.CONFIRM_DELETE: "demo"})
+        for cluster in (execution.cluster, deleting):  # the second one retains by its spec
+            with pytest.raises(Prohibited, match="no proof"):
+                await carry_out(replace(execution, world=replace(execution.world, cluster=cluster)), action)
+        assert "deletionTimestamp" not in fake.store.get(CLAIM, NAMESPACE, claim.name)["metadata"]
+
+
+async def test_claims_and_pods_are_no_support_objects() -> None:
+    async with ready_execution() as (_, execution):
+        for key in ("PersistentVolumeClaim/x", "Pod/x", "BookieCluster/demo"):
+            with pytest.raises(Prohibited):
+                await carry_out(execution, decision.DeleteObject(key, "u"))
+
+
+async def test_what_has_changed_meanwhile_is_outdated() -> None:
+    async with ready_execution() as (fake, execution):
+        live = fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")["metadata"]["resourceVersion"]
+        claim = claim_of(execution)
+        for action in (
+            decision.ScaleStatefulSet("demo-bookie", "1", 3, 4),
+            decision.ApplyTemplate("demo-bookie", "1"),
+            decision.CreateStatefulSet("demo-bookie", 3),
+            decision.OrphanStatefulSet("demo-bookie", "another"),
+            decision.DeletePod("demo-bookie-0", "another"),
+            decision.EvictPod("gone", "u"),
+            decision.ExpandClaim(claim.name, "another", "1Ti"),
+            decision.DeleteClaim("gone", "u", proof_of(execution)),
+            decision.SetReadOnly("gone", True),
+            decision.ApplyObjects(("Service/unknown",)),
+            decision.UpdateTask("gone", "u", "Done"),
+            decision.ReleaseFinalizer(),
+            decision.BeginDrain(fake.bookie_id("demo-bookie-0"), stopped=True),
+        ):
+            with pytest.raises(Outdated):
+                await carry_out(execution, action)
+        assert fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")["metadata"]["resourceVersion"] == live
+        assert names.FINALIZER in fake.store.get(CLUSTER, NAMESPACE, "demo")["metadata"]["finalizers"]
+
+
+async def test_an_eviction_that_the_budget_forbids_is_tried_again() -> None:
+    async with ready_execution() as (fake, execution):
+        uid = fake.uids()["demo-bookie-0"]
+        fake.controllers.stuck["demo-bookie-1"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+        fake.store.delete(POD, NAMESPACE, "demo-bookie-1")
+        with pytest.raises(RefusedNow, match="disruption budget"):
+            await carry_out(execution, decision.EvictPod("demo-bookie-0", uid))
+        assert fake.uids()["demo-bookie-0"] == uid
+
+
+async def test_a_template_is_given_without_touching_replicas_and_claims() -> None:
+    async with ready_execution() as (fake, _):
+        before = fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")
+        fake.apply(replicas=5, version="0.1.1", storage={"journal": {"size": "10Gi"}, "ledger": {"size": "1Ti"}})
+        newer = await execution_of(fake)
+        await carry_out(newer, decision.ApplyTemplate("demo-bookie", before["metadata"]["resourceVersion"]))
+        after = fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")
+        assert after["spec"]["replicas"] == 3
+        assert after["spec"]["volumeClaimTemplates"] == before["spec"]["volumeClaimTemplates"]
+        assert after["spec"]["template"]["spec"]["containers"][0]["image"] == "podkeeper:0.1.1"
+
+
+async def test_a_drain_is_the_work_of_who_stays() -> None:
+    async with ready_execution() as (fake, execution):
+        asked: list[str] = []
+        begin = execution.admin.begin_drain
+
+        async def spy(at: Any, bookie_id: str, losses: Any = ()) -> None:
+            asked.append(at.pod)
+            await begin(at, bookie_id, losses)
+
+        execution.admin.begin_drain = spy  # type: ignore[method-assign]
+        fake.bookkeeper.start(fake.bookie_id("demo-bookie-2"))
+        await carry_out(execution, decision.BeginDrain(fake.bookie_id("demo-bookie-2"), stopped=False))
+        assert "autorecovery" in asked[0]
+        fake.bookkeeper.ledgers[1] = {fake.bookie_id(f"demo-bookie-{each}") for each in range(3)}
+        with pytest.raises(AdminRefused, match="no other writable bookie"):
+            await carry_out(execution, decision.BeginDrain(fake.bookie_id("demo-bookie-0"), stopped=False))
+        await carry_out(execution, decision.UndoDrain(fake.bookie_id("demo-bookie-2")))
+        await carry_out(execution, decision.UndoDrain(fake.bookie_id("demo-bookie-2")))
+        assert fake.bookie_id("demo-bookie-2") in fake.bookkeeper.writable

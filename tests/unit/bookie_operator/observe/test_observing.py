@@ -1,0 +1,131 @@
+"""One snapshot of a cluster that is there: what is asked, of whom, and what cannot be told."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_operator.api.admin import Admin
+from bookie_operator.api.errors import Unreachable
+from bookie_operator.api.kinds import POD_EVENT
+from bookie_operator.observe.observing import Observed, Sources, observe, with_needs
+from bookie_operator.observe.others import cluster_view
+from bookie_operator.planner.decision import Needs
+from bookie_operator.planner.desired import Desired
+from bookie_operator.world.model import PodFault
+from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.faults import Fault
+
+DESIRED = Desired(
+    (), {"Secret/demo-admin-token": "h"}, "Job/demo-metadata-init", "", autorecovery="Deployment/demo-autorecovery"
+)
+
+
+def sources(fake: FakeCluster) -> Sources:
+    context = fake.operators[0]
+    admin = Admin(context.session, now=context.now, timeout_s=1.0)
+    return Sources(context.kubernetes, admin, admin_port=context.settings.admin_port)
+
+
+async def look(fake: FakeCluster) -> Observed:
+    return await observe(sources(fake), cluster_view(fake.resource), DESIRED, identity="demo-identity", now=fake.time)
+
+
+async def ready_cluster(fake: FakeCluster) -> None:
+    fake.apply(replicas=3)
+    await fake.settle()
+
+
+async def test_everything_is_in_it() -> None:
+    async with fake_cluster() as fake:
+        await ready_cluster(fake)
+        observed = await look(fake)
+        world = observed.world
+        assert [pod.name for pod in world.pods] == ["demo-bookie-0", "demo-bookie-1", "demo-bookie-2"]
+        assert len(world.claims) == 6
+        assert world.facts is not None
+        assert world.facts.instance_id == "instance-1"
+        assert all(facts is not None for facts in world.bookies.values())
+        assert world.identity is not None
+        assert world.identity["instanceId"] == "instance-1"
+        assert (world.metadata_job, world.metadata_instance_id) == ("Complete", "instance-1")
+        assert (world.autorecovery_ready, world.autorecovery_replicas, world.autorecovery_pods) == (2, 2, 2)
+        assert {"ConfigMap", "Service", "Secret", "Deployment", "Job", "StatefulSet", "NetworkPolicy"} <= {
+            key.partition("/")[0] for key in world.object_hashes
+        }
+        assert all(world.object_hashes.values())
+        assert world.expandable == {"standard": True}
+        assert world.nodes == {}
+        assert observed.tellers[0].pod == "demo-bookie-0"
+
+
+async def test_what_may_not_be_read_is_none() -> None:
+    async with fake_cluster() as fake:
+        await ready_cluster(fake)
+        fake.server.forbidden |= {"nodes", "storageclasses"}
+        world = (await look(fake)).world
+        assert (world.nodes, world.expandable) == (None, None)
+
+
+async def test_half_a_snapshot_is_none() -> None:
+    async with fake_cluster() as fake:
+        await ready_cluster(fake)
+        fake.server.faults.append(Fault("GET .*/persistentvolumeclaims", 500))
+        with pytest.raises(Unreachable):
+            await look(fake)
+
+
+async def test_others_are_asked_when_a_bookie_does_not_answer() -> None:
+    async with fake_cluster() as fake:
+        await ready_cluster(fake)
+        fake.admin.silent = {fake.bookie_id(f"demo-bookie-{each}") for each in range(3)}
+        observed = await look(fake)
+        assert observed.world.facts is not None
+        assert set(observed.world.bookies.values()) == {None}
+        assert "autorecovery" in observed.tellers[0].pod
+
+
+async def test_a_metadata_service_that_does_not_answer_is_told() -> None:
+    async with fake_cluster() as fake:
+        await ready_cluster(fake)
+        fake.bookkeeper.reachable = False
+        world = (await look(fake)).world
+        assert world.facts is None
+        assert "the metadata service does not answer" in world.facts_error
+        assert all(facts is not None for facts in world.bookies.values())
+
+
+async def test_needs_are_asked_of_who_told_the_facts() -> None:
+    async with fake_cluster() as fake:
+        await ready_cluster(fake)
+        bookie = fake.bookie_id("demo-bookie-0")
+        needs = Needs(frozenset({bookie}), frozenset({bookie}), frozenset({frozenset({bookie})}))
+        observed = await with_needs(sources(fake), await look(fake), needs)
+        proof, drain = observed.world.proofs[bookie], observed.world.drains[bookie]
+        assert proof is not None
+        assert proof.registered
+        assert drain is not None
+        safety = observed.world.safety[frozenset({bookie})]
+        assert safety is not None
+        assert safety.safe
+        fake.bookkeeper.reachable = False
+        unknown = await with_needs(sources(fake), await look(fake), needs)
+        assert unknown.world.proofs == {bookie: None}
+        assert unknown.world.drains == {bookie: None}
+        assert unknown.world.safety == {frozenset({bookie}): None}
+
+
+async def test_a_pod_that_does_not_begin_is_explained_by_its_events() -> None:
+    async with fake_cluster() as fake:
+        await ready_cluster(fake)
+        fake.controllers.stuck["demo-bookie-3"] = {"waiting": {"reason": "ContainerCreating"}}
+        fake.apply(replicas=4)
+        await fake.until(lambda: len(fake.pods()) == 4)
+        fake.time += 60
+        uid = fake.uids()["demo-bookie-3"]
+        event = {"involvedObject": {"uid": uid}, "reason": "FailedMount", "message": 'secret "x" not found'}
+        fake.store.create(POD_EVENT, NAMESPACE, {"metadata": {"name": "e"}, **event})
+        world = (await look(fake)).world
+        assert {pod.name: pod.fault for pod in world.pods}["demo-bookie-3"] is PodFault.CONFIG
+        fake.server.forbidden.add("events")
+        world = (await look(fake)).world
+        assert {pod.name: pod.fault for pod in world.pods}["demo-bookie-3"] is PodFault.NONE

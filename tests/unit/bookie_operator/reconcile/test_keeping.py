@@ -1,0 +1,151 @@
+"""Passes over many clusters: one after the other for each, woken, spaced, and never forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from unittest.mock import Mock
+
+import pytest
+
+from bookie_operator.api.errors import Unreachable
+from bookie_operator.metrics import OperatorMetrics
+from bookie_operator.reconcile import keeping
+from bookie_operator.reconcile.keeping import Keeper
+
+Pass = Callable[[object, str, str], Awaitable[float | None]]
+
+
+@pytest.fixture(autouse=True)
+def _no_spacing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "SPACING_S", 0.001)
+    monkeypatch.setattr(keeping, "FOLLOW_S", 0.005)
+
+
+@asynccontextmanager
+async def keeper(one_pass: Pass, leading: Callable[[], bool] = lambda: True) -> AsyncIterator[Keeper]:
+    context = Mock(leading=leading, metrics=OperatorMetrics())
+    found = Keeper(context, one_pass=one_pass)  # type: ignore[arg-type]
+    try:
+        yield found
+    finally:
+        await found.stop()
+
+
+async def test_an_event_wakes_a_cluster_that_rests() -> None:
+    passes: asyncio.Queue[str] = asyncio.Queue()
+
+    async def one_pass(context: object, name: str, namespace: str) -> float:
+        passes.put_nowait(f"{namespace}/{name}")
+        return 3600.0
+
+    async with asyncio.timeout(10), keeper(one_pass) as found:
+        found.wake("a", "x")
+        assert await passes.get() == "a/x"
+        found.wake("a", "y", new=False)
+        for _ in range(3):
+            found.wake("a", "x", new=False)
+            assert await passes.get() == "a/x"
+
+
+async def test_passes_over_a_cluster_do_not_overlap_and_those_over_several_do() -> None:
+    running: set[str] = set()
+    most = 0
+    both = asyncio.Event()
+
+    async def one_pass(context: object, name: str, namespace: str) -> float:
+        nonlocal most
+        assert name not in running
+        running.add(name)
+        most = max(most, len(running))
+        if most == 2:
+            both.set()
+        await both.wait()
+        await asyncio.sleep(0)
+        running.discard(name)
+        return 0.0
+
+    async with asyncio.timeout(10), keeper(one_pass) as found:
+        for _ in range(50):
+            found.wake("a", "x")
+            found.wake("a", "y")
+            await asyncio.sleep(0.001)
+    assert most == 2
+
+
+async def test_a_pass_that_fails_is_followed_by_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "_MOST_S", 0.01)
+    errors = [Unreachable("gone"), ValueError("a bug"), None]
+    done = asyncio.Event()
+
+    async def one_pass(context: object, name: str, namespace: str) -> float:
+        error = errors.pop(0)
+        if error is not None:
+            raise error
+        done.set()
+        return 3600.0
+
+    async with asyncio.timeout(10), keeper(one_pass) as found:
+        found.wake("a", "x")
+        await done.wait()
+
+
+async def test_a_cluster_that_is_gone_is_kept_no_longer_and_may_come_again() -> None:
+    count = 0
+    ended = asyncio.Event()
+
+    async def one_pass(context: object, name: str, namespace: str) -> float | None:
+        nonlocal count
+        count += 1
+        ended.set()
+        return None
+
+    async with asyncio.timeout(10), keeper(one_pass) as found:
+        for turn in (1, 2):
+            ended.clear()
+            found.wake("a", "x")
+            await ended.wait()
+            await asyncio.sleep(0.01)
+            found.wake("a", "x", new=False)
+            assert count == turn
+
+
+async def test_who_does_not_lead_makes_no_pass_until_it_does() -> None:
+    leads = False
+    passed = asyncio.Event()
+
+    async def one_pass(context: object, name: str, namespace: str) -> float:
+        assert leads
+        passed.set()
+        return 3600.0
+
+    async with asyncio.timeout(10), keeper(one_pass, lambda: leads) as found:
+        found.wake("a", "x")
+        await asyncio.sleep(0.05)
+        assert not passed.is_set()
+        assert found.idle_for() < 0.05
+        leads = True
+        await passed.wait()
+
+
+async def test_stopping_lets_a_pass_end_and_begins_no_other() -> None:
+    entered, release, finished = asyncio.Event(), asyncio.Event(), []
+
+    async def one_pass(context: object, name: str, namespace: str) -> float:
+        entered.set()
+        await release.wait()
+        finished.append(name)
+        return 0.0
+
+    async with asyncio.timeout(10), keeper(one_pass) as found:
+        found.wake("a", "x")
+        await entered.wait()
+        assert found.idle_for() >= 0.0
+        stopping = asyncio.create_task(found.stop())
+        await asyncio.sleep(0)
+        release.set()
+        await stopping
+        assert finished == ["x"]
+        found.wake("a", "y")
+    assert finished == ["x"]

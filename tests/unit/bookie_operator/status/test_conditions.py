@@ -1,0 +1,225 @@
+"""Conditions and numbers of a status: what they say, and when they change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bookie_operator.crds.cluster_spec import BookieClusterSpec
+from bookie_operator.crds.cluster_status import (
+    BookieClusterStatus,
+    BookieState,
+    Condition,
+    Operation,
+    OperationType,
+    VersionStatus,
+)
+from bookie_operator.planner.decision import Act, Plan, Rest, TriggerAudit, Wait
+from bookie_operator.planner.desired import Desired, DesiredStatefulSet
+from bookie_operator.status import conditions, counts, reporting
+from bookie_operator.world.model import (
+    BookieFacts,
+    ClaimView,
+    ClusterFacts,
+    ClusterView,
+    DrainFacts,
+    DrainPhase,
+    PodFault,
+    PodView,
+    StatefulSetView,
+    World,
+)
+
+SPEC = BookieClusterSpec.model_validate(
+    {
+        "version": "2",
+        "replicas": 4,
+        "metadataService": {"uri": "zk://a"},
+        "storage": {"journal": {"size": "1Gi"}, "ledger": {"size": "2Gi"}},
+    }
+)
+DESIRED = Desired(
+    (DesiredStatefulSet("d-bookie", "", 4, "h2", {}),), {}, "", "", bookie_id_suffix=".d-bookie.n.svc:3181"
+)
+
+
+def bookie(number: int) -> str:
+    return f"d-bookie-{number}.d-bookie.n.svc:3181"
+
+
+IDS = frozenset(bookie(number) for number in range(4))
+FACTS = ClusterFacts("i", IDS, frozenset(), IDS, 0, "a", 1000.0, True, 300)
+
+
+def world(**changes: object) -> World:
+    pods = tuple(
+        PodView(f"d-bookie-{number}", f"u{number}", "d-bookie", number, ready=True, template_hash="h2")
+        for number in range(4)
+    )
+    cluster = ClusterView("d", "n", "u", 7, SPEC, BookieClusterStatus())
+    sets = (StatefulSetView("d-bookie", "", "s", "1", 4, 1, 1, "h2", {}),)
+    return replace(World(2000.0, cluster, stateful_sets=sets, pods=pods, facts=FACTS), **changes)  # type: ignore[arg-type]
+
+
+def found(at: World, plan: Plan, operation: Operation | None = None) -> dict[str, conditions.Finding]:
+    return {each.type: each for each in conditions.findings(at, DESIRED, plan, operation)}
+
+
+def operation(kind: OperationType, **changes: object) -> Operation:
+    return Operation.model_validate({"id": f"{kind.value}-1", "type": kind, "step": "Step", **changes})
+
+
+def test_at_rest() -> None:
+    told = found(world(), Plan(Rest()))
+    assert {name for name, each in told.items() if each.status == "True"} == {
+        "Ready",
+        "Available",
+        "LedgersReplicated",
+        "SpecValid",
+        "SpareCapacity",
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "condition"),
+    [
+        (OperationType.ROLLOUT, "Upgrading", "Upgrading"),
+        (OperationType.DECOMMISSION, "Scaling", "ScalingDown"),
+        (OperationType.EXPAND, "Expanding", "VolumesExpanding"),
+        (OperationType.REPLACE, "Repairing", "Repairing"),
+    ],
+)
+def test_an_operation_is_told(kind: OperationType, reason: str, condition: str) -> None:
+    told = found(world(), Plan(Wait("X", "y")), operation(kind, message="waits"))
+    assert (told["Ready"].status, told["Ready"].reason, told["Ready"].message) == ("False", reason, "waits")
+    assert (told["Reconciling"].status, told["Reconciling"].reason) == ("True", "Step")
+    assert (told[condition].status, told[condition].reason) == ("True", "Step")
+    assert told["Stalled"].status == "False"
+
+
+def test_what_stalls_beside_is_told_and_the_work_goes_on() -> None:
+    blocked = Wait("DecommissionBlocked", "too few bookies", stalled=True)
+    told = found(world(), Plan(Act(TriggerAudit(), "why"), (blocked,)))
+    assert (told["Stalled"].status, told["Stalled"].reason) == ("True", "DecommissionBlocked")
+    assert told["Ready"].reason == "Blocked"
+    assert told["Reconciling"].status == "True"
+    resting = found(world(), Plan(blocked))
+    assert resting["Reconciling"].status == "False"
+
+
+def test_nobody_who_could_tell() -> None:
+    told = found(world(facts=None, facts_error="no session"), Plan(Rest()))
+    for name in ("Available", "LedgersReplicated"):
+        assert (told[name].status, told[name].reason, told[name].message) == (
+            "Unknown",
+            "MetadataUnreachable",
+            "no session",
+        )
+    assert (told["Ready"].status, told["Ready"].reason) == ("False", "MetadataUnreachable")
+
+
+def test_without_an_auditor_nobody_knows_whether_copies_are_missing() -> None:
+    told = found(world(facts=replace(FACTS, auditor=None)), Plan(Rest()))
+    assert (told["LedgersReplicated"].status, told["LedgersReplicated"].reason) == ("Unknown", "NotAudited")
+    told = found(world(facts=replace(FACTS, under_replicated=3)), Plan(Rest()))
+    assert (told["LedgersReplicated"].status, told["LedgersReplicated"].reason) == ("False", "UnderReplicated")
+
+
+def test_too_few_writable_bookies() -> None:
+    told = found(world(facts=replace(FACTS, writable=frozenset({bookie(0)}))), Plan(Rest()))
+    assert (told["Available"].status, told["Available"].reason) == ("False", "BelowEnsemble")
+
+
+def test_a_deletion_that_waits_for_a_person() -> None:
+    deleting = replace(world().cluster, deleting=True)
+    told = found(world(cluster=deleting), Plan(Wait("DeletionBlocked", "confirm it", stalled=True)))
+    assert (told["DeletionBlocked"].status, told["DeletionBlocked"].message) == ("True", "confirm it")
+    assert told["Ready"].reason == "Deleting"
+
+
+def test_a_wrong_spec() -> None:
+    told = found(world(spec_errors=("spec.a: wrong",)), Plan(Wait("InvalidSpec", "x", stalled=True)))
+    assert (told["SpecValid"].status, told["SpecValid"].message) == ("False", "spec.a: wrong")
+    assert told["Stalled"].reason == "InvalidSpec"
+
+
+def test_times_change_with_the_status_of_a_condition_only() -> None:
+    before = [Condition(type="Ready", status="False", reason="A", last_transition_time="2026-01-01T00:00:00Z")]
+    same = conditions.dated([conditions.Finding("Ready", "False", "B", "other words")], before, 8, "now")
+    assert (same[0].last_transition_time, same[0].reason, same[0].observed_generation) == (
+        "2026-01-01T00:00:00Z",
+        "B",
+        8,
+    )
+    other = conditions.dated([conditions.Finding("Ready", "True", "B")], before, 8, "now")
+    assert other[0].last_transition_time == "now"
+
+
+def test_the_status_of_an_unchanged_cluster_does_not_change() -> None:
+    first = reporting.status_after(world(), DESIRED, Plan(Rest()), BookieClusterStatus(), "zk://a/ledgers")
+    later = world(now=9999.0, cluster=replace(world().cluster, status=first))
+    assert reporting.status_after(later, DESIRED, Plan(Rest()), first, "zk://a/ledgers") == first
+    assert first.observed_generation == 7
+    assert first.metadata_service_uri == "zk://a/ledgers"
+    assert BookieClusterStatus.model_validate(reporting.body(first)) == first
+
+
+def test_a_spec_that_cannot_be_read_keeps_what_is_known() -> None:
+    known = BookieClusterStatus(instance_id="i", operation=operation(OperationType.ROLLOUT), replicas=3)
+    told = reporting.unreadable(known, 9, ("spec.replicas: wrong",), 5.0)
+    assert (told.instance_id, told.operation, told.replicas, told.observed_generation) == ("i", known.operation, 3, 9)
+    assert reporting.unreadable(told, 9, ("spec.replicas: wrong",), 99.0) == told
+
+
+@pytest.mark.parametrize(
+    ("percent", "before", "after"),
+    [(51.0, None, 50), (53.0, 50, 50), (54.9, 50, 50), (55.0, 50, 55), (None, 50, 50), (99.9, None, 100)],
+)
+def test_a_disk_that_breathes_changes_nothing(percent: float | None, before: int | None, after: int) -> None:
+    facts = None if percent is None else BookieFacts(False, 1, 2, percent)
+    earlier = [counts.BookieStatus(name="d-bookie-0", ordinal=0, disk_used_percent=before)]
+    told = counts.bookies(world(bookies={"d-bookie-0": facts}), DESIRED, earlier, None)
+    assert told[0].disk_used_percent == after
+
+
+def test_what_each_bookie_does() -> None:
+    pods = list(world().pods)
+    pods[1] = replace(pods[1], ready=False, fault=PodFault.COOKIE, fault_message="another cluster's")
+    pods[2] = replace(pods[2], ready=False)
+    facts = replace(FACTS, writable=frozenset({bookie(0)}), read_only=frozenset({bookie(3)}))
+    drains = {bookie(3): DrainFacts(bookie(3), DrainPhase.RUNNING, ledgers_left=8)}
+    leaving = operation(OperationType.DECOMMISSION, bookie="d-bookie-3")
+    told = counts.bookies(world(pods=tuple(pods), facts=facts, drains=drains), DESIRED, [], leaving)
+    assert [each.state for each in told] == [
+        BookieState.WRITABLE,
+        BookieState.LOST,
+        BookieState.PENDING,
+        BookieState.DRAINING,
+    ]
+    assert told[1].message == "another cluster's"
+    assert told[3].ledgers_remaining == 8
+    without = counts.bookies(world(pods=tuple(pods[:2]), facts=facts), DESIRED, [], None)
+    assert [each.state for each in without][2:] == [BookieState.STOPPED, BookieState.READ_ONLY]
+    unknown = counts.bookies(world(facts=None), DESIRED, [], None)
+    assert {each.state for each in unknown} == {BookieState.UNKNOWN}
+
+
+def test_the_version_is_told_when_all_run_it() -> None:
+    before = VersionStatus(current="1", target="1")
+    assert counts.version(world(), DESIRED, before).current == "2"
+    old = tuple(replace(pod, template_hash="h1") for pod in world().pods)
+    assert counts.version(world(pods=old), DESIRED, before).current == "1"
+    mixed = (*old[:3], world().pods[3])
+    assert counts.version(world(pods=mixed), DESIRED, before).current == ""
+    assert counts.version(world(pods=mixed), DESIRED, VersionStatus(current="2", target="2")).current == "2"
+
+
+def test_the_smallest_volume_counts_by_its_size_and_not_by_its_name() -> None:
+    claims = tuple(
+        ClaimView(f"ledger-0-d-bookie-{number}", "u", f"d-bookie-{number}", number, "ledger", "2Gi", actual)
+        for number, actual in enumerate(["9Gi", "10Gi", "1Ti"])
+    )
+    assert counts.storage(world(claims=claims)).ledger.smallest_actual == "9Gi"
+    unbound = (*claims, replace(claims[0], actual=""))
+    assert counts.storage(world(claims=unbound)).ledger.smallest_actual == ""

@@ -1,0 +1,95 @@
+"""The whole operator, with kopf, as a process would run it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+import kopf
+
+from bookie_operator.api.kinds import CLUSTER, LEASE, POD
+from bookie_operator.running import RunOptions, run_operator
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+
+
+async def reached(fake: FakeCluster, what: Callable[[], bool]) -> None:
+    """Controllers run beside the operator until then."""
+    async with asyncio.timeout(60):
+        while not what():
+            fake.run_controllers()
+            fake.time += 0.05
+            await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def operator(fake: FakeCluster, identity: str = "one") -> AsyncIterator[int]:
+    """The port of its own server."""
+    stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
+    options = RunOptions((NAMESPACE,), fake.operators[0].settings, NAMESPACE, identity=identity, metrics_port=0)
+
+    def login(**_: object) -> kopf.ConnectionInfo:
+        return kopf.ConnectionInfo(server=fake.server.host)
+
+    running = asyncio.create_task(
+        run_operator(fake.server.configuration(), options, login=login, stop=stop, serves=port.set_result)
+    )
+    try:
+        yield await port
+    finally:
+        stop.set()
+        await running
+
+
+async def get(port: int, path: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+async def test_a_cluster_from_its_resource_to_its_end() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        async with operator(fake) as port:
+            await reached(fake, lambda: fake.condition("Ready") == "True")
+            assert await get(port, "/healthz") == (200, "OK\n")
+            assert await get(port, "/readyz") == (200, "OK\n")
+            status, text = await get(port, "/metrics")
+            assert status == 200
+            assert "podkeeper_operator_leader 1.0" in text
+            assert 'podkeeper_operator_decisions_total{cluster="demo"' in text
+            assert 'cluster_condition{cluster="demo",condition="Ready",namespace="storage",status="True"} 1.0' in text
+            fake.store.delete(POD, NAMESPACE, "demo-bookie-1")
+            await reached(fake, lambda: len(fake.bookkeeper.writable) == 3)
+            fake.apply(replicas=4)
+            await reached(fake, lambda: fake.status.get("replicas") == 4)
+            metadata = fake.resource["metadata"]
+            assert metadata["finalizers"] == ["podkeeper.dev/operator"]
+            assert not metadata.get("annotations")
+            fake.store.delete(CLUSTER, NAMESPACE, NAME)
+            await reached(fake, lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
+        assert fake.store.get(LEASE, NAMESPACE, "podkeeper-operator")["spec"]["holderIdentity"] == ""
+        assert not [thread for thread in threading.enumerate() if thread.name == "kopf"]
+
+
+async def test_a_second_operator_takes_over_when_the_first_one_ends() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        async with operator(fake, "two") as second:
+            await reached(fake, lambda: fake.store.find(LEASE, NAMESPACE, "podkeeper-operator") is not None)
+            async with operator(fake, "one") as first:
+                await reached(fake, lambda: fake.condition("Ready") == "True")
+                assert "podkeeper_operator_leader 0.0" in (await get(first, "/metrics"))[1]
+                assert "podkeeper_operator_leader 1.0" in (await get(second, "/metrics"))[1]
+                assert await get(first, "/healthz") == (200, "OK\n")
+
+
+async def test_it_waits_for_the_definition_of_its_resource() -> None:
+    async with fake_cluster() as fake:
+        fake.server.unknown.add("bookieclusters")
+        async with operator(fake) as port:
+            asked = len(fake.server.requests)
+            await reached(fake, lambda: len(fake.server.requests) > asked)
+            assert (await get(port, "/readyz"))[0] == 503
+            assert (await get(port, "/healthz"))[0] == 200
