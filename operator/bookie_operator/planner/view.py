@@ -109,11 +109,6 @@ def adopts(world: World) -> bool:
     return world.cluster.spec.bootstrap.mode is BootstrapMode.ADOPT
 
 
-def deletable_uid(world: World, key: str) -> str | None:
-    """UID of an object of the operator's own making; None: it is not there."""
-    return world.object_uids.get(key)
-
-
 def accepted_losses(world: World) -> tuple[int, ...]:
     """Ledgers whose loss somebody accepted by a `BookieTask` that is not finished, sorted."""
     asked = (one for one in world.tasks if one.type is TaskType.ACCEPT_LOSS)

@@ -1,0 +1,75 @@
+"""Objects that are applied when they are not as desired, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bookie_operator.planner.decision import Act, ApplyObjects
+from bookie_operator.planner.flows import support
+from tests.support.operator_sim import Simulation, resting
+from tests.support.operator_sim.flows import at_step
+
+AUTORECOVERY = "Deployment/c-autorecovery"
+
+
+def without(sim: Simulation, *keys: str) -> dict[str, str]:
+    return {key: one for key, one in sim.world().object_hashes.items() if key not in keys}
+
+
+def applied(found: Act | None) -> tuple[str, ...]:
+    assert found is not None
+    assert isinstance(found.action, ApplyObjects)
+    return found.action.keys
+
+
+def test_all_that_differ_are_applied_in_one_pass_in_their_order() -> None:
+    sim = resting()
+    assert support.begin(sim.world(), sim.desired()) is None
+    changed = {**without(sim, "Service/c-client"), "ServiceAccount/c-bookie": "another"}
+    found = support.begin(replace(sim.world(), object_hashes=changed), sim.desired())
+    assert applied(found) == ("ServiceAccount/c-bookie", "Service/c-client")
+
+
+def test_also_while_an_operation_runs() -> None:
+    sim = resting()
+    sim.change(version="2.0")
+    at_step(sim, "Await")
+    del sim.kubernetes.objects["Service/c-client"]
+    sim.run_pass()
+    assert "Service/c-client" in sim.kubernetes.objects
+
+
+def test_auto_recovery_begins_when_an_ensemble_can_be_written() -> None:
+    sim = resting()
+    facts = sim.bookkeeper.facts()
+    assert facts is not None
+    status = sim.status.model_copy(update={"ledgers": type(sim.status.ledgers)()})
+    missing = replace(sim.world(), object_hashes=without(sim, AUTORECOVERY), cluster=replace(sim.view(), status=status))
+    two = replace(facts, writable=frozenset(sorted(facts.writable)[:2]))
+    assert support.autorecovery(replace(missing, facts=two), sim.desired()) is None
+    assert support.autorecovery(replace(missing, facts=None), sim.desired()) is None
+    assert applied(support.autorecovery(missing, sim.desired())) == (AUTORECOVERY,)
+
+
+def test_auto_recovery_that_is_gone_comes_back_also_without_bookies() -> None:
+    sim = resting()
+    gone = replace(sim.world(), object_hashes=without(sim, AUTORECOVERY), facts=None)
+    assert applied(support.missing_autorecovery(gone, sim.desired())) == (AUTORECOVERY,)
+
+
+def test_while_an_operation_runs_auto_recovery_keeps_its_version() -> None:
+    sim = resting()
+    older = {**sim.world().object_hashes, AUTORECOVERY: "another"}
+    world = replace(sim.world(), object_hashes=older)
+    assert support.missing_autorecovery(world, sim.desired()) is None
+    assert applied(support.autorecovery(world, sim.desired())) == (AUTORECOVERY,)
+
+
+def test_auto_recovery_that_spec_does_not_want_is_not_made_and_goes() -> None:
+    sim = resting()
+    sim.change(autorecovery={"enabled": False})
+    assert support.autorecovery(sim.world(), sim.desired()) is None
+    for _ in range(10):
+        sim.run_pass()
+        sim.advance(2)
+    assert AUTORECOVERY not in sim.kubernetes.objects
