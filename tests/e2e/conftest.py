@@ -23,7 +23,6 @@ from tests.e2e.support.recorder import Recorder
 from tests.e2e.support.workload import Workload
 from tests.support.zookeeper import ZooKeeperServer
 
-NAMESPACE = "podkeeper-e2e"
 _SECONDS = 1800
 _GONE_SECONDS = 300
 
@@ -55,17 +54,17 @@ def settings() -> Environment:
 @pytest.fixture(scope="session")
 def kube(settings: Environment) -> Iterator[Kube]:
     """The API server, in a namespace that nothing else is in."""
-    made = Kube(settings.kubeconfig, NAMESPACE)
-    if made.get("Namespace", NAMESPACE) is not None:
+    made = Kube(settings.kubeconfig, settings.namespace)
+    if made.get("Namespace", settings.namespace) is not None:
         _forget_clusters(made)
-        made.delete("Namespace", NAMESPACE)
-        made.wait_gone("Namespace", NAMESPACE, _GONE_SECONDS)
-    made.apply(manifests.namespace(NAMESPACE))
+        made.delete("Namespace", settings.namespace)
+        made.wait_gone("Namespace", settings.namespace, _GONE_SECONDS)
+    made.apply(manifests.namespace(settings.namespace))
     yield made
     if not settings.keep:
         _forget_clusters(made)
-        made.delete("Namespace", NAMESPACE)
-        made.wait_gone("Namespace", NAMESPACE, _GONE_SECONDS)
+        made.delete("Namespace", settings.namespace)
+        made.wait_gone("Namespace", settings.namespace, _GONE_SECONDS)
     made.close()
 
 
@@ -105,7 +104,7 @@ def zookeeper_service(settings: Environment, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="session")
 def helm(settings: Environment) -> Helm:
-    return Helm(settings.kubeconfig, NAMESPACE)
+    return Helm(settings.kubeconfig, settings.namespace)
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +117,7 @@ def operator(
     yield made
     made.stop_local()
     if not settings.keep:
-        helm.uninstall(made.release)
+        made.uninstall()
 
 
 @pytest.fixture
@@ -196,7 +195,7 @@ def make_recorder(zookeeper_service: ZooKeeperServer, settings: Environment) -> 
     made: list[Recorder] = []
 
     def make(name: str) -> Recorder:
-        recorder = Recorder(Kube(settings.kubeconfig, NAMESPACE), zookeeper_service.hosts, f"/{name}").start()
+        recorder = Recorder(Kube(settings.kubeconfig, settings.namespace), zookeeper_service.hosts, f"/{name}").start()
         made.append(recorder)
         return recorder
 

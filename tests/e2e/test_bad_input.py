@@ -40,10 +40,11 @@ def test_refused_by_the_api_server(kube, operator, settings, case):
 def test_what_cannot_be_changed(make_cluster):
     """Of a cluster that is there already."""
     cluster = make_cluster()
+    cluster.wait_condition("Available", "True", 240)
     for members, words in (
         ({"metadataService": {"uri": "zk+hierarchical://elsewhere:2181"}}, "metadataService"),
         ({"storage": {"ledger": {"size": "1Gi"}}}, "size"),
-        ({"storage": {"ledger": {"storageClassName": "retain"}}}, "storageClassName"),
+        ({"storage": {"ledger": {"storageClassName": "retain"}}}, "storage class"),
         ({"storage": {"ledger": {"volumes": 2}}}, "volumes"),
         ({"storage": {"index": {"size": "1Gi"}}}, "index"),
     ):

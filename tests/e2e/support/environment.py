@@ -4,10 +4,11 @@
     PODKEEPER_E2E_IMAGE         image of bookies and operator, present on every node (podkeeper:e2e)
     PODKEEPER_E2E_NEXT_IMAGE    another tag of it, to upgrade to (podkeeper:e2e-next)
     PODKEEPER_E2E_JAVA_IMAGE    image with Java and the classes of the interop ring (podkeeper-java:e2e)
+    PODKEEPER_E2E_NAMESPACE     namespace of everything (podkeeper-e2e); it is made, and deleted with all that is in it
     PODKEEPER_E2E_HOST          address of this machine that pods reach (198.18.0.1): a ZooKeeper listens there
     PODKEEPER_CLUSTER           folder with the commands `node` and `disk`, which break nodes and disks of the cluster
     PODKEEPER_E2E_ARTIFACTS     where the state of failed tests is written (a temporary folder)
-    PODKEEPER_E2E_LOCAL         anything: run the operator of this work tree here, instead of its image in the cluster
+    PODKEEPER_E2E_LOCAL         anything: run the operator of this work tree here, instead of installing its chart
     PODKEEPER_E2E_KEEP          anything: leave the namespace as the last test left it
 
 Threads: values, for any thread.
@@ -24,6 +25,7 @@ import pytest
 @dataclass(frozen=True)
 class Environment:
     kubeconfig: str
+    namespace: str
     image: str
     next_image: str
     java_image: str
@@ -42,6 +44,7 @@ def environment() -> Environment:
         pytest.fail(f"the e2e ring needs a Kubernetes: set KUBECONFIG (now: {kubeconfig or 'unset'})", pytrace=False)
     return Environment(
         kubeconfig=kubeconfig,
+        namespace=os.environ.get("PODKEEPER_E2E_NAMESPACE", "podkeeper-e2e"),
         image=os.environ.get("PODKEEPER_E2E_IMAGE", "podkeeper:e2e"),
         next_image=os.environ.get("PODKEEPER_E2E_NEXT_IMAGE", "podkeeper:e2e-next"),
         java_image=os.environ.get("PODKEEPER_E2E_JAVA_IMAGE", "podkeeper-java:e2e"),

@@ -1,12 +1,15 @@
-"""The operator as a release of its chart; for a quick look at changes also as a process of this machine.
+"""The operator as a release of its chart; for a quick look at changes as a process of this machine.
 
 Threads: that of the test.
 """
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Final
+
+import yaml
 
 from tests.e2e.support.environment import Environment
 from tests.e2e.support.helm import Helm
@@ -14,12 +17,12 @@ from tests.e2e.support.kube import Kube, Object
 from tests.e2e.support.operator_process import DyingOperator
 
 SELECTOR: Final = "app.kubernetes.io/name=podkeeper-operator"
-_METRICS_PORT: Final = 19080
+_DEFINITIONS: Final = Path(__file__).parents[3] / "crds"
 _NEVER: Final = (1_000_000_000,)
 
 
 class InstalledOperator:
-    """`install` makes the release. With `settings.local` its pods are replaced by a process here."""
+    """`install` makes the release. With `settings.local` there is none, but a process here."""
 
     release: Final = "podkeeper"
 
@@ -34,16 +37,19 @@ class InstalledOperator:
     def install(self, image: str = "", **values: object) -> None:
         """Install, or upgrade to another image."""
         self.image = image or self.image
+        if self._settings.local:
+            for path in sorted(_DEFINITIONS.glob("*.yaml")):
+                self._kube.apply(yaml.safe_load(path.read_text(encoding="utf-8")))
+            self.scale(1)
+            return
         repository, _, tag = self.image.rpartition(":")
         given = {"image": {"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"}, **values}
-        self._helm.install(self.release, "podkeeper-operator", given, wait=not self._settings.local)
-        if self._settings.local:
-            self._scale(0)
-            self.scale(1)
+        self._helm.install(self.release, "podkeeper-operator", given, wait=True)
 
     def uninstall(self) -> None:
         self.stop_local()
-        self._helm.uninstall(self.release)
+        if not self._settings.local:
+            self._helm.uninstall(self.release)
 
     def scale(self, replicas: int) -> None:
         """0 or 1."""
@@ -62,7 +68,7 @@ class InstalledOperator:
 
     def local(self, folder: Path, effects: tuple[int, ...]) -> DyingOperator:
         """The operator of this work tree as a process that dies after so many side effects; not started."""
-        options = ["--no-election", "--metrics-port", str(_METRICS_PORT), "--log-format", "console"]
+        options = ["--no-election", "--metrics-port", str(_free_port()), "--log-format", "console"]
         variables = {"KUBECONFIG": self._settings.kubeconfig, "PODKEEPER_IMAGE": self._settings.image}
         return DyingOperator(folder, ["run", "--namespace", self._kube.namespace, *options], variables, effects)
 
@@ -80,3 +86,9 @@ class InstalledOperator:
             return (status.get("replicas") or 0) == replicas == (status.get("readyReplicas") or 0)
 
         self._kube.wait_for("Deployment", settled, 120, f"{replicas} operators", name=name)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -283,7 +283,7 @@ class Server:
 
 async def main() -> None:
     state = State()
-    shapes = [(3, 3, 2), (3, 2, 2), (3, 3, 2)]
+    shapes = [(3, 3, 2)] * 3
     async with Client(os.environ["METADATA_URI"], OPTIONS) as client:
         workers = [asyncio.create_task(write_for_ever(state, client, shape, BUSY_PAUSE)) for shape in shapes]
         workers.append(asyncio.create_task(write_for_ever(state, client, (3, 3, 2), IDLE_PAUSE)))
