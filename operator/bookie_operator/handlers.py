@@ -23,7 +23,7 @@ from bookie_operator.crds import names
 
 _MANAGED: Final[dict[str, Any]] = {names.NAME: "podkeeper", names.INSTANCE: kopf.PRESENT}
 _CHILDREN: Final = (STATEFUL_SET, POD, CLAIM, JOB, DEPLOYMENT)
-_SERVER_TIMEOUT_S: Final = 300.0
+_SERVER_TIMEOUT_S: Final = 300
 _REQUEST_TIMEOUT_S: Final = 30.0
 _STOP_S: Final = 15.0
 

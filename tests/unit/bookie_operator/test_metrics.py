@@ -1,0 +1,77 @@
+"""What the operator measures, and forgets with a cluster."""
+
+from __future__ import annotations
+
+import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
+
+from bookie_operator.crds.cluster_status import Condition, Operation, OperationType
+from bookie_operator.metrics import OperatorMetrics
+from bookie_operator.serving import serving
+
+Sample = tuple[str, tuple[tuple[str, str], ...]]
+
+
+def samples(metrics: OperatorMetrics) -> dict[Sample, float]:
+    return {
+        (sample.name.removeprefix("podkeeper_operator_"), tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(metrics.render().decode())
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+
+
+OF = (("cluster", "c"), ("namespace", "n"))
+
+
+def operation(step: str) -> Operation:
+    return Operation(id="Rollout-1", type=OperationType.ROLLOUT, step=step)
+
+
+def test_the_age_of_a_step_is_that_of_the_present_one() -> None:
+    metrics = OperatorMetrics()
+    metrics.operation("n", "c", operation("Stage"), 100.0, 130.0)
+    metrics.operation("n", "c", operation("Stop"), 140.0, 141.0)
+    ages = {key[1]: value for key, value in samples(metrics).items() if key[0] == "operation_step_age_seconds"}
+    assert ages == {(*OF, ("step", "Stop"), ("type", "Rollout")): 1.0}
+    metrics.operation("n", "c", None, 0.0, 150.0)
+    assert not [key for key in samples(metrics) if key[0] == "operation_step_age_seconds"]
+
+
+def test_a_condition_has_one_status() -> None:
+    metrics = OperatorMetrics()
+    for status in ("Unknown", "False", "True"):
+        metrics.told("n", "c", [Condition(type="Ready", status=status, reason="R")])
+    told = [key[1] for key in samples(metrics) if key[0] == "cluster_condition"]
+    assert told == [(("cluster", "c"), ("condition", "Ready"), ("namespace", "n"), ("status", "True"))]
+
+
+def test_nothing_is_left_of_a_cluster_that_is_gone() -> None:
+    metrics = OperatorMetrics()
+    metrics.passed("n", "c", 0.1, 5.0)
+    metrics.failed("n", "c", "Unreachable")
+    metrics.decided("n", "c", "Act", "ApplyObjects")
+    metrics.operation("n", "c", operation("Stage"), 1.0, 2.0)
+    metrics.told("n", "c", [Condition(type="Ready", status="True", reason="R")])
+    assert [key for key in samples(metrics) if ("cluster", "c") in key[1]]
+    metrics.forget("n", "c")
+    assert not [key for key in samples(metrics) if ("cluster", "c") in key[1]]
+    metrics.forget("n", "c")
+
+
+async def test_health_is_about_the_loop_and_not_about_a_cluster() -> None:
+    idle, ready = 0.0, False
+    async with (
+        serving(
+            0, OperatorMetrics(), idle_for=lambda: idle, leading=lambda: True, ready=lambda: ready, limit_s=900.0
+        ) as port,
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
+    ):
+
+        async def status(path: str) -> int:
+            async with session.get(path) as answer:
+                return answer.status
+
+        assert (await status("/healthz"), await status("/readyz"), await status("/metrics")) == (200, 503, 200)
+        idle, ready = 901.0, True
+        assert (await status("/healthz"), await status("/readyz"), await status("/metrics")) == (503, 200, 200)
