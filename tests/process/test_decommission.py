@@ -281,7 +281,7 @@ async def test_a_stopped_bookie(cluster: StandaloneCluster) -> None:
         stderr=asyncio.subprocess.PIPE,
     )
     assert b"a bookie of this id was decommissioned at" in (await restarted.communicate())[1]
-    assert restarted.returncode == 5
+    assert restarted.returncode == 2
 
 
 async def test_undo(embedded: StandaloneCluster) -> None:

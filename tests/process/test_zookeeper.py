@@ -138,7 +138,7 @@ def test_two_bookies_of_one_name(bookie: ServeProcess, zookeeper: ZooKeeperServe
     )
     with second:
         code, line = second.refused()
-        assert code == 5
+        assert code == 2
         assert "the-one" in line
     add(bookie, 1)
 
