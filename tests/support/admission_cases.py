@@ -141,9 +141,14 @@ CHANGED = (
     Case(
         "metadata-service",
         _spec(metadataService={"uri": "zk://other:2181"}),
-        "cannot be changed once the cluster exists: its ledgers are listed there",
+        "spec.metadataService: Invalid value",
         before={},
-        status=_CREATED,
+    ),
+    Case(
+        "metadata-service-words",
+        _spec(metadataService={"rootPath": "/elsewhere"}),
+        "cannot be changed: the ledgers of the cluster are listed there; put it back, or make a new cluster",
+        before={},
     ),
     Case(
         "bootstrap",
@@ -230,7 +235,6 @@ CHANGED = (
 """Refused as changes of what is stored."""
 
 ALLOWED = (
-    Case("metadata-service-before-it-exists", _spec(metadataService={"uri": "zk://other:2181"}), "", before={}),
     Case("bootstrap-before-it-exists", _spec(bootstrap={"mode": "Adopt"}), "", before={}),
     Case("more-replicas", _spec(replicas=5), "", before={}, status=_CREATED),
     Case("larger", _storage(ledger={"size": "200Gi"}), "", before={}),

@@ -37,7 +37,7 @@ class MetadataServiceKind(StrEnum):
 
 
 class MetadataService(Model):
-    """Where the cluster keeps what its clients and bookies agree on."""
+    """Where the cluster keeps what its clients and bookies agree on. It cannot be changed."""
 
     type: MetadataServiceKind = MetadataServiceKind.EXTERNAL
     """`External`: a ZooKeeper of yours. `Embedded`: one pod that the operator runs, for development only."""

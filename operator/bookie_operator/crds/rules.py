@@ -8,8 +8,8 @@ Invariants
 - Each message says what is wrong and what to do.
 - A rule that compares with the object as it was stands on a node that is always there: the API server skips it where
   a field was added or removed. `has` of both sides stands in its place.
-- What cannot be changed later may be changed until the cluster exists (`status.instanceId`), so that a mistake in the
-  first try is not for ever.
+- How a cluster comes to be may be changed until it exists (`status.instanceId`): a new one that finds the volumes of
+  an old one is told to adopt them.
 
 Source: Kubernetes documentation, CustomResourceDefinition, "Validation rules"; reference operator page, section 5.5.
 
@@ -47,7 +47,8 @@ def _volume(kind: str) -> Iterator[Rule]:
         "has(self.storageClassName) == has(oldSelf.storageClassName) && "
         "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
         "the storage class of volumes that exist cannot be changed: put the old one back; to move to another class, "
-        "make a new cluster with it, or recreate the volumes bookie by bookie with BookieTask Replace",
+        "make a new cluster with it",
+        field="storageClassName",
     )
     yield Rule(
         path,
@@ -92,12 +93,6 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
         f"self.metadata.name.matches('{NAME_PATTERN}')",
         "metadata.name: must begin with a letter and hold lower-case letters, digits and dashes only, because "
         "Services are named after it; choose another name",
-    ),
-    Rule(
-        "",
-        f"!({_EXISTS}) || self.spec.metadataService == oldSelf.spec.metadataService",
-        "cannot be changed once the cluster exists: its ledgers are listed there; put it back, or make a new cluster",
-        field="spec.metadataService",
     ),
     Rule(
         "",
@@ -160,6 +155,11 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
         "must be a value that a label of nodes can have: letters, digits, dashes, underscores and dots, with a letter "
         "or digit at both ends",
         field="name",
+    ),
+    Rule(
+        "spec.metadataService",
+        "self == oldSelf",
+        "cannot be changed: the ledgers of the cluster are listed there; put it back, or make a new cluster",
     ),
     Rule(
         "spec.metadataService",
