@@ -124,7 +124,13 @@ async def observe(
     owned = [*read.others, *read.stateful_sets, *read.deployments, *read.jobs]
     autorecovery = _named(read.deployments, desired.autorecovery)
     ready, wanted = workloads.ready_replicas(autorecovery)
-    job = workloads.job_view(_named(read.jobs, desired.metadata_job), read.pods)
+    made = _named(read.jobs, desired.metadata_job)
+    waiting = {
+        pod["metadata"]["uid"]: await _events_of(sources.kubernetes, cluster.namespace, pod)
+        for pod in workloads.pods_of_job(made, read.pods)
+        if starts_slowly(pod, now)
+    }
+    job = workloads.job_view(made, read.pods, waiting)
     cleanup = workloads.job_view(_named(read.jobs, cleanup_job), read.pods)
     world = World(
         now=now,
@@ -217,12 +223,16 @@ async def _pod_views(
         events: list[KubernetesObject] = []
         if explained < _EXPLAINED and starts_slowly(pod, now):
             explained += 1
-            fields = f"involvedObject.uid={pod['metadata']['uid']}"
-            events = await _allowed(kubernetes.list(POD_EVENT, namespace, fields=fields)) or []
+            events = await _events_of(kubernetes, namespace, pod)
         view = workloads.pod_view(pod, events)
         if view is not None:
             views.append(view)
     return views
+
+
+async def _events_of(kubernetes: Kubernetes, namespace: str, pod: Mapping[str, Any]) -> list[KubernetesObject]:
+    fields = f"involvedObject.uid={pod['metadata']['uid']}"
+    return await _allowed(kubernetes.list(POD_EVENT, namespace, fields=fields)) or []
 
 
 async def _allowed(reading: Awaitable[_T]) -> _T | None:

@@ -119,11 +119,23 @@ class JobView:
     """Termination message of a pod of it that succeeded, the last line."""
 
 
-def job_view(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> JobView:
-    """`pods`: those among which its own are."""
+def pods_of_job(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those of `pods` that are its own."""
+    uid = job["metadata"]["uid"] if job is not None else None
+    return [
+        pod for pod in pods if any(owner.get("uid") == uid for owner in pod["metadata"].get("ownerReferences") or ())
+    ]
+
+
+def job_view(
+    job: Mapping[str, Any] | None,
+    pods: Iterable[Mapping[str, Any]],
+    events: Mapping[str, Iterable[Mapping[str, Any]]] | None = None,
+) -> JobView:
+    """`pods`: those among which its own are. `events`: by UID of the pod, where they were read."""
     if job is None:
         return JobView()
-    told, problem = _ends(job["metadata"]["uid"], pods)
+    told, problem = _ends(pods_of_job(job, pods), events or {})
     for kind in ("Complete", "Failed"):
         found = condition(job, kind)
         if found.get("status") == "True":
@@ -133,17 +145,15 @@ def job_view(job: Mapping[str, Any] | None, pods: Iterable[Mapping[str, Any]]) -
     return JobView("Running", problem, None, told)
 
 
-def _ends(job_uid: str, pods: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
+def _ends(pods: Iterable[Mapping[str, Any]], events: Mapping[str, Iterable[Mapping[str, Any]]]) -> tuple[str, str]:
     """What the pod that succeeded told in the end, and what the last failure of any was."""
     told, problem = "", ""
     for pod in pods:
-        if not any(owner.get("uid") == job_uid for owner in pod["metadata"].get("ownerReferences") or ()):
-            continue
         for status in (pod.get("status") or {}).get("containerStatuses") or ():
             ended = (status.get("state") or {}).get("terminated") or (status.get("lastState") or {}).get("terminated")
             if ended and ended.get("exitCode") == 0:
                 told = str(ended.get("message") or "").strip().rpartition("\n")[2]
-        fault, message = fault_of(pod)
+        fault, message = fault_of(pod, events.get(pod["metadata"].get("uid", ""), ()))
         problem = message if fault is not PodFault.NONE else problem
     return told, problem
 

@@ -63,8 +63,11 @@ def metadata(world: World, desired: Desired) -> Decision | None:
         return Act(ApplyObjects((desired.metadata_job,)), "the cluster is not in the metadata service yet")
     if world.metadata_job == "Failed":
         return _failed_job(world, desired)
+    problem = f": {world.metadata_job_message}" if world.metadata_job_message else ""
     return Wait(
-        "Creating", f"waits for {desired.metadata_job} to make the cluster in the metadata service", seconds=2.0
+        "Creating",
+        f"waits for {desired.metadata_job} to make the cluster in the metadata service{problem}",
+        seconds=2.0,
     )
 
 

@@ -195,6 +195,15 @@ def test_a_job_that_failed_tells_why() -> None:
     assert workloads.job_view(job, []).message == "limit"
 
 
+def test_a_job_whose_pod_cannot_begin_tells_what_is_missing() -> None:
+    waiting = pod(phase="Pending")
+    waiting["metadata"] |= {"uid": "p", "ownerReferences": [{"uid": "j"}]}
+    event = {"reason": "FailedMount", "message": 'MountVolume.SetUp failed: secret "tls" not found'}
+    view = workloads.job_view({"metadata": {"uid": "j"}}, [waiting], {"p": [event]})
+    assert view.state == "Running"
+    assert 'secret "tls" not found' in view.message
+
+
 def test_ready_replicas_count_for_a_deployment_that_was_seen() -> None:
     status = {"observedGeneration": 2, "readyReplicas": 2, "updatedReplicas": 1}
     found = {"metadata": {"generation": 2}, "spec": {"replicas": 2}, "status": status}

@@ -71,6 +71,15 @@ def test_a_metadata_job_that_fails_is_told_and_tried_again_after_a_while() -> No
     assert later.action == DeleteObject("Job/c-metadata-init", "uid-job")
 
 
+def test_a_metadata_job_that_cannot_begin_is_told_while_it_is_waited_for() -> None:
+    sim = Simulation(spec())
+    sim.run_pass()
+    stuck = replace(sim.world(), metadata_job="Running", metadata_job_message='secret "tls" not found')
+    told = create.metadata(stuck, sim.desired())
+    assert isinstance(told, Wait)
+    assert 'secret "tls" not found' in told.message
+
+
 def test_the_instance_id_of_a_bookie_counts_when_the_job_is_gone() -> None:
     sim = resting()
     unknown = sim.view().status.model_copy(update={"instance_id": ""})
