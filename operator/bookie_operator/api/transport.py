@@ -4,7 +4,8 @@ Objects stay as JSON has them: turning hundreds of pods and claims into the clie
 requests of a pass. Authentication (tokens that are renewed included), TLS and proxies are the client's.
 
 Invariants
-- Every request has a time-out and ends in an answer or in one of `api.errors`; nothing is repeated here.
+- Every request has a time-out and ends in an answer or in one of `api.errors`. A read over a connection that broke is
+  made once more, over another one; nothing else is repeated.
 - At most `workers` requests are under way; others wait their turn.
 
 Threads: `request` is called on the event loop; requests run in threads of the transport's own.
@@ -106,12 +107,25 @@ class Transport:
             for setting in settings.values():
                 if setting["in"] == "header" and setting["value"]:
                     headers[setting["key"]] = setting["value"]
-            answer = self._pool.request(
-                request.method, url, body=body, headers=headers, timeout=self._timeout, retries=False, redirect=False
-            )
+            answer = self._exchange(request.method, url, body, headers)
         except (urllib3.exceptions.HTTPError, OSError) as exc:
             raise Unreachable(f"{request}: {type(exc).__name__}: {str(exc)[:_MAX_MESSAGE]}") from exc
         return _judged(request, answer)
+
+    def _exchange(
+        self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> urllib3.BaseHTTPResponse:
+        def once() -> urllib3.BaseHTTPResponse:
+            return self._pool.request(
+                method, url, body=body, headers=headers, timeout=self._timeout, retries=False, redirect=False
+            )
+
+        try:
+            return once()
+        except urllib3.exceptions.ProtocolError:  # an idle connection that the server has closed
+            if method != "GET":
+                raise
+            return once()
 
 
 def _judged(request: Request, answer: urllib3.BaseHTTPResponse) -> Any:

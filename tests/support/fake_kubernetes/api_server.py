@@ -59,6 +59,8 @@ class ApiServer:
         fault = next((each for each in self.faults if each.strikes(line)), None)
         if fault is not None:
             await asyncio.sleep(fault.delay_s)
+            if fault.breaks and request.transport is not None:
+                request.transport.abort()
             if fault.status:
                 if fault.done:
                     self._answer(request, body)

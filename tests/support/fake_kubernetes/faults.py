@@ -14,6 +14,8 @@ class Fault:
     status: int = 0
     """Instead of an answer; 0: none."""
     delay_s: float = 0.0
+    breaks: bool = False
+    """The connection breaks instead of an answer."""
     done: bool = False
     """The request is carried out all the same."""
     times: int = 1

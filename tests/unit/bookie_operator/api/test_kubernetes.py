@@ -71,6 +71,18 @@ async def test_nobody_there_is_unreachable() -> None:
     await kubernetes.close()
 
 
+async def test_a_read_over_a_broken_connection_is_made_once_more_and_a_write_is_not() -> None:
+    async with kubernetes_alone() as (kubernetes, server):
+        server.faults.append(Fault("GET", breaks=True))
+        assert await kubernetes.find(CONFIG_MAP, NAMESPACE, "c") is None
+        server.faults.append(Fault("GET", breaks=True, times=2))
+        with pytest.raises(errors.Unreachable):
+            await kubernetes.find(CONFIG_MAP, NAMESPACE, "c")
+        server.faults.append(Fault("POST", breaks=True))
+        with pytest.raises(errors.Unreachable):
+            await kubernetes.create(config_map())
+
+
 async def test_absence_is_an_answer_and_a_fault_is_none() -> None:
     async with kubernetes_alone() as (kubernetes, server):
         assert await kubernetes.find(CONFIG_MAP, NAMESPACE, "c") is None
