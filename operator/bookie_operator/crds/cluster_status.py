@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from bookie_operator.crds.model import Message, Name, Quantity, StatusModel, Text, Time, Words, by_name
+from bookie_operator.crds.model import WHOLE, Message, Name, Quantity, StatusModel, Text, Time, Words, by_name
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -62,7 +62,9 @@ class Operation(StatusModel):
     """When it was recorded."""
     last_progress_at: Time = ""
     """When the step began, or last came nearer to its end; RFC 3339, UTC."""
-    saved: Annotated[dict[str, Annotated[str, Field(max_length=16384)]], Field(max_length=256)] = {}
+    saved: Annotated[
+        dict[str, Annotated[str, Field(max_length=16384)]], Field(max_length=256, json_schema_extra=WHOLE)
+    ] = {}
     """What later steps need: values to restore, UIDs to delete, times to compare with."""
     attempts: Count = 0
     """Failures of this step in a row."""
@@ -194,12 +196,12 @@ class BookieClusterStatus(StatusModel):
     version: VersionStatus = VersionStatus()
     ledgers: LedgersStatus = LedgersStatus()
     storage: StorageStatus = StorageStatus()
-    bookies: Annotated[list[BookieStatus], Field(max_length=2000, json_schema_extra=by_name("name"))] = []
+    bookies: Annotated[list[BookieStatus], Field(max_length=2000)] = []
     """Every bookie."""
     operation: Operation | None = None
     operations_begun: Count = 0
     """How many there have been."""
     history: Annotated[list[FinishedOperation], Field(max_length=10)] = []
     """The last ten."""
-    recorded_replicas: Annotated[dict[str, Count], Field(max_length=64)] = {}
+    recorded_replicas: Annotated[dict[str, Count], Field(max_length=64, json_schema_extra=WHOLE)] = {}
     """Replicas that the operator gave each StatefulSet; one that was scaled by hand is put back."""

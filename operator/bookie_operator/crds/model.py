@@ -47,6 +47,10 @@ def by_name(key: str) -> dict[str, Any]:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
+WHOLE: Final[dict[str, Any]] = {"x-kubernetes-map-type": "atomic"}
+"""A map that is applied as one value. The API server leaves null, which no schema takes, where an apply takes the last
+key of any other map away."""
+
 Quantity = Annotated[str, Field(max_length=32)]
 """Bytes as Kubernetes writes them, such as `100Gi`; always a string."""
 

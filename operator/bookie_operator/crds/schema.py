@@ -39,6 +39,7 @@ _KEPT: Final = (
     "required",
     "x-kubernetes-list-type",
     "x-kubernetes-list-map-keys",
+    "x-kubernetes-map-type",
     "x-kubernetes-preserve-unknown-fields",
 )
 _INT32: Final = 2**31 - 1

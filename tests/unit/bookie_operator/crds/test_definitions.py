@@ -63,3 +63,13 @@ def test_columns_show_fields_that_there_are(kind: Kind) -> None:
 
 def test_the_planner_knows_every_type_of_task() -> None:
     assert [each.value for each in BookieTaskType] == [each.value for each in TaskType]
+
+
+def test_maps_and_lists_of_the_status_can_be_emptied() -> None:
+    """The API server leaves null where an apply takes the last key of a map away that is not one value."""
+    (version,) = definition(CLUSTER)["spec"]["versions"]
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]
+    maps = [each for _, each in nodes(status) if "additionalProperties" in each]
+    assert maps
+    assert all(each["x-kubernetes-map-type"] == "atomic" for each in maps)
+    assert status["properties"]["bookies"]["x-kubernetes-list-type"] == "atomic"
