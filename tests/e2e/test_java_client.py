@@ -24,7 +24,8 @@ def java_pod(kube, settings, nodes):
 def test_java_writes_and_reads(
     make_cluster, make_workload, make_recorder, java_pod, kube, settings, tmp_path, zookeeper_service
 ):
-    cluster = make_cluster()
+    # a bookie more than the ensemble: this client gives a ledger up when it finds no other one
+    cluster = make_cluster(replicas=4)
     cluster.wait_ready(240)
     uri = zookeeper_service.uri(f"/{cluster.name}", "hierarchical")
     with (

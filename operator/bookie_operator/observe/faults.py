@@ -27,6 +27,7 @@ _CONFIG: Final = frozenset({"CreateContainerConfigError", "CreateContainerError"
 _MOUNT_EVENTS: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 _VOLUME_WORDS: Final = (
     "volume node affinity conflict",
+    "persistentvolume's node affinity",  # the same, as Kubernetes 1.34 says it
     'persistentvolumeclaim "',
     "bound to non-existent persistentvolume",
     "didn't find available persistent volumes",

@@ -89,6 +89,7 @@ def test_why_a_container_does_not_run(state: dict[str, Any], fault: PodFault, wo
     [
         ("0/3 nodes are available: 3 Insufficient cpu.", PodFault.UNSCHEDULABLE),
         ("0/3 nodes are available: 1 node(s) had volume node affinity conflict.", PodFault.VOLUME),
+        ("0/3 nodes are available: 2 node(s) didn't match PersistentVolume's node affinity.", PodFault.VOLUME),
         ('persistentvolumeclaim "ledger-0-demo-bookie-1" not found', PodFault.VOLUME),
     ],
 )
