@@ -83,10 +83,9 @@ def test_a_missing_image_is_told(make_cluster):
 
 
 def test_an_unreachable_metadata_service_is_told(make_cluster, settings):
-    cluster = make_cluster(
-        metadataService={"type": "External", "uri": f"zk+hierarchical://{settings.host}:1", "rootPath": "/x"}
-    )
-    told(cluster, "metadata")
+    nobody = f"{settings.host}:1"
+    cluster = make_cluster(metadataService={"type": "External", "uri": f"zk+hierarchical://{nobody}", "rootPath": "/x"})
+    told(cluster, nobody)
 
 
 def told(cluster: BookieCluster, words: str) -> None:

@@ -16,7 +16,7 @@ CREATE_SECONDS: Final = 300.0
 CHANGE_SECONDS: Final = 900.0
 
 
-def spec(image: str, uri: str, root: str, **changes: Any) -> Object:
+def spec(image: str, uri: str, root: str, /, **changes: Any) -> Object:
     """Three small bookies that notice and roll quickly; `changes` replace members at the top."""
     made: Object = {
         "version": "0.1.0",
