@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-from kubernetes.dynamic.exceptions import DynamicApiError
-
 from tests.e2e.support.bookie_cluster import spec
 from tests.e2e.support.kube import condition_of
 
@@ -94,5 +91,3 @@ def test_an_adopted_cluster_has_to_be_the_same(make_cluster):
     assert found["message"]
     assert not cluster.pods()
     assert condition_of(cluster.get(), "Ready")["status"] != "True"
-    with pytest.raises(DynamicApiError, match="bootstrap"):
-        cluster.change(bootstrap={"mode": "New"})
