@@ -45,3 +45,11 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
         pytest.fail(str(error), pytrace=False)
     yield server
     server.stop()
+
+
+@pytest.fixture(autouse=True)
+def interrupts() -> Iterator[None]:
+    """Who takes SIGINT for itself gives it back: another test of the same process waits for it."""
+    yield
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert handler is signal.default_int_handler, f"SIGINT was left to {handler}"

@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 import structlog
 import uvloop
@@ -19,6 +19,8 @@ import uvloop
 from bookie_protocol.errors import ExitCode
 
 _log = structlog.get_logger(__name__)
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def run_until_signal(run: Callable[[], Coroutine[Any, Any, None]]) -> int:
@@ -40,9 +42,13 @@ async def _serve(run: Callable[[], Coroutine[Any, Any, None]]) -> int:
         _log.info("stopping", signal=signal.Signals(number).name)
         working.cancel()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
-    await asyncio.wait({working})
+    try:
+        await asyncio.wait({working})
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
     if working.cancelled() and told:
         return ExitCode.OK
     working.result()
