@@ -34,10 +34,12 @@ MAX_LISTED: Final = 1_000
 
 
 class Risk(Enum):
-    """What would become of a ledger. UNKNOWN: nobody can tell, which is unsafe."""
+    """What would become of a ledger. UNKNOWN: nobody can tell, which is unsafe. NO_SLACK: its write quorum is no larger
+    than its ack quorum, so that no bookie of it can ever be stopped without going below; all its other copies stay."""
 
     NO_COPY = "no copy"
     BELOW_ACK_QUORUM = "below ack quorum"
+    NO_SLACK = "no slack"
     UNKNOWN = "unknown"
 
 
@@ -63,13 +65,15 @@ class SafetyReport:
     """Ledgers that store entries on one of the bookies."""
     no_copy: int
     below_ack_quorum: int
+    """Not counting those without slack."""
+    no_slack: int
     unknown: int
     listed: tuple[LedgerAtRisk, ...]
 
     @property
     def is_safe(self) -> bool:
         """No ledger is at risk, and everything could be told."""
-        return not self.no_copy and not self.below_ack_quorum and not self.unknown
+        return not (self.no_copy or self.below_ack_quorum or self.no_slack or self.unknown)
 
 
 SafetyProgress = Callable[[int, int], None]
@@ -145,6 +149,7 @@ class _Tally:
             ledgers_concerned=self._concerned,
             no_copy=self._counts[Risk.NO_COPY],
             below_ack_quorum=self._counts[Risk.BELOW_ACK_QUORUM],
+            no_slack=self._counts[Risk.NO_SLACK],
             unknown=self._counts[Risk.UNKNOWN],
             listed=tuple(self._listed),
         )
@@ -207,9 +212,11 @@ class _SafetyCheck:
         sure: int,
         unsure: int,
     ) -> LedgerAtRisk:
-        ack_quorum = fragment.quorums.ack
+        ack_quorum, write_quorum = fragment.quorums.ack, fragment.quorums.write
         if sure + unsure >= ack_quorum:
             risk = Risk.UNKNOWN
+        elif sure and ack_quorum == write_quorum and sure == write_quorum - 1:
+            risk = Risk.NO_SLACK
         elif sure:
             risk = Risk.BELOW_ACK_QUORUM
         else:
@@ -244,7 +251,7 @@ class _SafetyCheck:
         return _Live.SERVES if reachable else _Live.UNKNOWN
 
 
-_GRAVITY: Final = {Risk.NO_COPY: 0, Risk.UNKNOWN: 1, Risk.BELOW_ACK_QUORUM: 2}
+_GRAVITY: Final = {Risk.NO_COPY: 0, Risk.UNKNOWN: 1, Risk.BELOW_ACK_QUORUM: 2, Risk.NO_SLACK: 3}
 
 
 def _with_entries(metadata: LedgerMetadata) -> list[Fragment]:

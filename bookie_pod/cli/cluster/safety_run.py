@@ -63,8 +63,8 @@ def _print_safety(report: SafetyReport) -> None:
         print_table(table)
     click.echo(
         f"{'safe' if report.is_safe else 'NOT SAFE'}: of {report.ledgers_seen} ledgers {report.ledgers_concerned} are"
-        f" concerned; without a copy {report.no_copy}, below their ack quorum {report.below_ack_quorum}, nobody can"
-        f" tell {report.unknown}"
+        f" concerned; without a copy {report.no_copy}, below their ack quorum {report.below_ack_quorum}, the same"
+        f" because it is as large as the write quorum {report.no_slack}, nobody can tell {report.unknown}"
     )
 
 

@@ -81,6 +81,7 @@ def safety_of(report: SafetyReport) -> Safety:
         ledgers_concerned=report.ledgers_concerned,
         no_copy=report.no_copy,
         below_ack_quorum=report.below_ack_quorum,
+        no_slack=report.no_slack,
         unknown=report.unknown,
         ledgers=ledgers,
     )

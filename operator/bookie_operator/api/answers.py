@@ -191,6 +191,7 @@ def safety_facts(body: Any, bookies: frozenset[str]) -> SafetyFacts:
     gone = sorted({_member(each, "ledgerId", whole) for each in risky if _member(each, "risk", text) == "no copy"})
     return SafetyFacts(
         bookies=bookies,
+        # A pod of a version that does not tell them apart counts them here: then they are in the way, as it knew.
         below_ack_quorum=_member(found, "belowAckQuorum", whole),
         without_copy=without_copy,
         unknown=_member(found, "unknown", whole),

@@ -146,24 +146,22 @@ def audited_after(world: World, moment: float) -> bool:
 
 
 def stoppable(world: World, bookie_ids: frozenset[str]) -> Obstacle | None:
-    """For a while: no ledger falls below its ack quorum.
+    """For a while: no ledger falls below its ack quorum that need not.
 
-    Where `spec.durability` has an ack quorum as large as the write quorum every stop is below it: then it is enough
-    that a copy stays, and with a write quorum of one nothing can be asked for.
+    Of a ledger whose ack quorum is as large as its write quorum no bookie could ever be stopped: then it is enough
+    that all other copies stay. With a write quorum of one nothing can be asked for.
     """
     safety = world.safety.get(bookie_ids)
     who = ", ".join(sorted(bookie_ids))
     if safety is None:
         return Obstacle("SafetyUnknown", f"nobody could tell yet which ledgers need {who} at this moment")
-    durability = world.cluster.spec.durability
-    spare_copies = durability.write_quorum > durability.ack_quorum
     if safety.unknown:
         return Obstacle("SafetyUnknown", f"of {safety.unknown} ledgers nobody can tell what they need{_shown(safety)}")
-    if safety.without_copy and durability.write_quorum > 1:
+    if safety.without_copy and world.cluster.spec.durability.write_quorum > 1:
         return Obstacle(
             "LastCopy", f"{safety.without_copy} ledgers could not be read without {who}{_shown(safety)}", True
         )
-    if safety.below_ack_quorum and spare_copies:
+    if safety.below_ack_quorum:
         return Obstacle(
             "BelowAckQuorum",
             f"{safety.below_ack_quorum} ledgers would have fewer copies than their ack quorum without {who}"

@@ -246,6 +246,8 @@ class SafetyFacts:
 
     bookies: frozenset[str]
     below_ack_quorum: int
+    """Not counting those whose ack quorum is as large as their write quorum and whose other copies all stay: of these
+    no bookie could ever be stopped."""
     without_copy: int
     unknown: int
     examples: tuple[str, ...] = ()

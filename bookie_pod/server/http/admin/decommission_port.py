@@ -127,7 +127,7 @@ class RiskyLedger:
     ledger_id: int
     """The ledger."""
     risk: str
-    """no copy, below ack quorum or unknown."""
+    """no copy, below ack quorum, no slack or unknown."""
     first_entry: int
     """Of the segment that is worst."""
     copies_left: int
@@ -153,7 +153,9 @@ class Safety:
     no_copy: int
     """Would have no copy of some entry."""
     below_ack_quorum: int
-    """Would have fewer copies than their ack quorum."""
+    """Would have fewer copies than their ack quorum, and need not."""
+    no_slack: int
+    """The same, but whichever of their bookies goes, as the write quorum is no larger; all other copies stay."""
     unknown: int
     """Nobody can tell, which is unsafe."""
     ledgers: list[RiskyLedger]

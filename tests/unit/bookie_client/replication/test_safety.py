@@ -69,6 +69,19 @@ async def test_bookies_that_are_gone_silent_or_marked_do_not_count(models):
         assert f"{three} is down" in report.listed[0].detail
 
 
+async def test_of_a_ledger_without_slack_no_bookie_can_be_stopped_and_its_other_copies_have_to_stay(models):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 10, ensemble=3, write_quorum=3, ack_quorum=3)
+        one, two, _ = await members(client, ledger_id)
+        report = await safety_check(client, [one])
+        assert seen(report) == {ledger_id: (Risk.NO_SLACK, 2)}
+        assert (report.no_slack, report.below_ack_quorum, report.is_safe) == (1, 0, False)
+        assert seen(await safety_check(client, [one, two])) == {ledger_id: (Risk.BELOW_ACK_QUORUM, 1)}
+        await models.service.under_replication.mark(ledger_id, [two], ctime_ms=None)
+        assert seen(await safety_check(client, [one])) == {ledger_id: (Risk.BELOW_ACK_QUORUM, 1)}
+
+
 async def test_a_read_only_bookie_keeps_what_it_has(models):
     await models.add(*"abc")
     async with models.client() as client:
@@ -83,7 +96,7 @@ async def test_an_open_ledger_counts_even_while_it_is_empty(models):
     async with models.client() as client:
         async with client.create(ensemble=2, write_quorum=2, ack_quorum=2, password=PASSWORD) as ledger:
             one = (await members(client, ledger.ledger_id))[0]
-            assert seen(await safety_check(client, [one])) == {ledger.ledger_id: (Risk.BELOW_ACK_QUORUM, 1)}
+            assert seen(await safety_check(client, [one])) == {ledger.ledger_id: (Risk.NO_SLACK, 1)}
         assert (await safety_check(client, [one])).is_safe  # closed without an entry
 
 
@@ -121,7 +134,7 @@ async def test_the_list_is_bounded_and_progress_is_told(models):
             await written(client, 1, ensemble=2, write_quorum=2, ack_quorum=2)
         told = []
         report = await safety_check(client, ["a"], progress=lambda *state: told.append(state), max_listed=5)
-        assert (report.below_ack_quorum, len(report.listed), told[-1]) == (70, 5, (70, 70))
+        assert (report.no_slack, len(report.listed), told[-1]) == (70, 5, (70, 70))
 
 
 async def test_what_was_unsafe_is_safe_once_it_was_copied(models):

@@ -136,9 +136,9 @@ BOTH = frozenset({"a", "b"})
         ((3, 2), 0, 0, 1, "SafetyUnknown"),
         ((3, 2), 1, 0, 0, "BelowAckQuorum"),
         ((3, 2), 0, 1, 0, "LastCopy"),
-        ((2, 2), 5, 0, 0, ""),
+        ((2, 2), 5, 0, 0, "BelowAckQuorum"),
         ((2, 2), 5, 1, 0, "LastCopy"),
-        ((1, 1), 5, 5, 0, ""),
+        ((1, 1), 0, 5, 0, ""),
         ((1, 1), 0, 0, 1, "SafetyUnknown"),
     ],
 )
