@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from bookie_pod.autorecovery import locks
+from bookie_pod.autorecovery.decommission import ledger_drain
 from bookie_pod.autorecovery.decommission.state import Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
 from bookie_pod.autorecovery.decommission.undo import undo
@@ -51,6 +53,13 @@ async def check_cookie(rig: Rig) -> None:
         assert await rig.naming() == set()
         assert rig.registered[GOING] is R
         assert [mark async for mark in rig.service.under_replication.list()] == []
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies gives no locks back, and none of its tasks goes on."""
+    monkeypatch.setattr(locks, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(ledger_drain, "STOP_SECONDS", 0.001)
 
 
 async def requests_of_a_whole_run(folder: Path) -> int:

@@ -18,8 +18,8 @@ from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.report import ReplicaVerdict
 from bookie_pod.autorecovery.decommission import drain, survey
 from bookie_pod.autorecovery.decommission.ledger_drain import LedgerDrain
+from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker import judgement, ledger_repair
-from bookie_pod.autorecovery.worker.locks import LockKeeper
 from bookie_protocol.errors import BookieUnavailable, MetadataExists, PodkeeperError
 from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
 from bookie_protocol.metadata_service.tree.under_replication.marks import Marks
@@ -218,15 +218,23 @@ HEALING_BUGS = (
     HealingBug("a drain that counts its own copy", _drain_counts_its_own_copy, DATA, 20, many_drains),
     HealingBug("do not respect locks", _do_not_respect_locks, ("H4",), 60, many_drains),
     HealingBug("drain without a lock", _drain_without_a_lock, ("H4",), 20, many_drains),
-    HealingBug("remove marks that were renewed", _remove_marks_that_were_renewed, ("H3",), 300, one_loss_after_another),
+    HealingBug(
+        "remove marks that were renewed",
+        _remove_marks_that_were_renewed,
+        ("H3",),
+        260,
+        one_loss_after_another,
+        first=40,
+    ),
     HealingBug("remove marks without a look", _remove_marks_without_a_look, ("H3", "L"), 60),
     HealingBug("look at the ends only", _look_at_the_ends_only, ("L", "H3"), 60, writers_leave_holes),
     HealingBug(
         "fill whom the mark does not name",
         _fill_whom_the_mark_does_not_name,
         ("H3",),
-        300,
+        200,
         healers_die_while_they_fill,
+        first=180,
     ),
     HealingBug("keep locks", _keep_locks, ("L", "H3", "H4"), 40),
     HealingBug("delete a cookie without a proof", _delete_the_cookie_without_a_proof, ("H6",), 60, many_drains),

@@ -25,10 +25,16 @@ def many_drains(scenario: Scenario) -> Scenario:
 
 
 def one_loss_after_another(scenario: Scenario) -> Scenario:
-    """Bookies are lost right after locks were taken, and are counted as lost at once."""
-    faults = tuple(FaultPlan("lost disk", None, "lock", 1 + n, 0.0005 * (1 + n % 5)) for n in range(12))
+    """Bookies are lost while workers look slowly at what they have just restored, and count as lost at once."""
+    faults = tuple(FaultPlan("lost disk", None, "exchange", 1 + n, 0.05 * (1 + n % 5)) for n in range(12))
     metadata = replace(scenario.metadata, session_timeout=0.4)
-    healing = _config(scenario, lost_bookie_recovery_delay_s=0, rate_by_bytes=500, entry_batch_size=1)
+    healing = _config(
+        scenario,
+        lost_bookie_recovery_delay_s=0,
+        rate_by_bytes=1000,
+        entry_batch_size=1,
+        auditor_verification_percentage=100,
+    )
     return replace(scenario, faults=scenario.faults + faults, metadata=metadata, healing=healing)
 
 

@@ -130,6 +130,12 @@ class Coordinator:
 
     async def _work(self, held: HeldRecord, vigil: Vigil) -> DecommissionRecord:
         drain = LedgerDrain(self._service, self._parts.mover, (held.record.bookie_id,), self._parts.options)
+        try:
+            return await self._steps(held, vigil, drain)
+        finally:
+            await drain.close()
+
+    async def _steps(self, held: HeldRecord, vigil: Vigil, drain: LedgerDrain) -> DecommissionRecord:
         while held.phase is not Phase.DONE:
             self._parts.on_step(held.phase)
             _log.info("decommission", bookie=held.record.bookie_id, phase=held.phase.value)

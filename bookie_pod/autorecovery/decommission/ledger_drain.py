@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_protocol.errors import (
     MetadataExists,
     MetadataNotFound,
@@ -31,7 +32,12 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 
+STOP_SECONDS: Final = 5.0
 LONGEST_REASON: Final = 400
+
+
+class Locked(str):
+    """A reason: somebody else has the ledger's lock, so it is tried again."""
 
 
 class LedgerMover(Protocol):
@@ -66,7 +72,7 @@ class DrainOptions:
 
 
 class LedgerDrain:
-    """Drains ledgers of some bookies; any number at once, but one ledger once."""
+    """Drains ledgers of some bookies; any number at once, but one ledger once. `close` in the end."""
 
     def __init__(
         self, service: MetadataService, mover: LedgerMover, bookies: Collection[str], options: DrainOptions
@@ -75,7 +81,12 @@ class LedgerDrain:
         self._mover = mover
         self._bookies = frozenset(bookies)
         self._options = options
+        self._locks = LockKeeper(service.under_replication)
         self._open_since: dict[int, float] = {}  # ledgers that are waited for: no more than name the bookies
+
+    async def close(self) -> None:
+        """Locks that could not be given back yet have `STOP_SECONDS`; then they end with the session."""
+        await self._locks.close(STOP_SECONDS)
 
     async def drain(self, ledger_id: int, progress: Callable[[int], None]) -> str | None:
         """One try: why the ledger, or its mark, still names a bookie; None: neither does. `progress` is told of bytes
@@ -93,27 +104,21 @@ class LedgerDrain:
             if reason is None:
                 self._open_since.pop(ledger_id, None)
                 if await self._mark_is_settled(lock):
+                    await self._locks.finish(lock)
                     given_back = True
-                    await marks.mark_replicated(lock)
             return reason
         except PodkeeperError as error:
             return one_line(error)
         finally:
             if not given_back:
-                await self._release(lock)
+                await self._locks.give_back(lock)
 
-    async def _locked(self, ledger_id: int) -> str:
+    async def _locked(self, ledger_id: int) -> Locked:
         try:
             holder = await self._service.under_replication.locked_by(ledger_id)
         except PodkeeperError:
             holder = None
-        return f"a replication worker on {holder or 'another machine'} works on it: it has the ledger's lock"
-
-    async def _release(self, lock: LedgerLock) -> None:
-        try:
-            await self._service.under_replication.release(lock)
-        except PodkeeperError:
-            return  # it ends with the session
+        return Locked(f"a replication worker on {holder or 'another machine'} works on it: it has the ledger's lock")
 
     async def _under_lock(self, lock: LedgerLock, progress: Callable[[int], None]) -> str | None:
         metadata = await self._read(lock.ledger_id)

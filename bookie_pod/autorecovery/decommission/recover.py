@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from bookie_pod.autorecovery.decommission.cookies import delete_unneeded_cookie
 from bookie_pod.autorecovery.decommission.drain import DrainMeter
-from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions, LedgerDrain, LedgerMover
+from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions, LedgerDrain, LedgerMover, Locked
 from bookie_pod.autorecovery.decommission.survey import all_ledgers, bytes_held
 from bookie_protocol.errors import CouldNotTell, NotThere, Refused
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
@@ -108,7 +108,10 @@ class Recover:
             else:
                 todo.append(ledger)
         self.meter.expect({ledger.ledger_id: ledger.nbytes for ledger in todo})
-        await self._restore_all([ledger.ledger_id for ledger in todo])
+        try:
+            await self._restore_all([ledger.ledger_id for ledger in todo])
+        finally:
+            await self._drain.close()
         if options.delete_cookies:
             await self._delete_cookies()
         return self.result
@@ -140,7 +143,7 @@ class Recover:
             if reason is None:
                 self.result.restored += 1
                 return
-            if await self._service.under_replication.locked_by(ledger_id) is None:
+            if not isinstance(reason, Locked):
                 break
             await asyncio.sleep(self._options.drain.retry_interval)
         self.result.failed[ledger_id] = reason

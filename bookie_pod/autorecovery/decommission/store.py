@@ -103,7 +103,8 @@ class DecommissionStore:
             found = await self.active(request.bookie_id)
             try:
                 return await (self._create(request) if found is None else self._take_over(request, found))
-            except (MetadataExists, MetadataNotFound, MetadataVersionConflict):
+            except (MetadataExists, MetadataNotFound, MetadataVersionConflict, TakenOver):
+                # A coordinator before wrote how far it is: the last one who begins has the record all the same.
                 if not await self._changed(request.bookie_id, found):
                     raise
 

@@ -25,8 +25,8 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker.backoff import Backoff
-from bookie_pod.autorecovery.worker.locks import LockKeeper
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress, WorkerStatus
 from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_protocol.errors import MetadataError, PodkeeperError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.autorecovery.decommission.state import DrainProgress, Phase
-from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord
+from bookie_pod.autorecovery.decommission.state import DecommissionRecord, DrainProgress, Phase
+from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord, TakenOver
 from bookie_pod.autorecovery.decommission.undo import undo
 from tests.support.decommission_rig import GOING, R, Rig, W, ledger
 
@@ -79,3 +79,24 @@ async def test_a_new_bookie_of_the_same_id_has_numbers_of_its_own(rig: Rig) -> N
     finished = await DecommissionStore(rig.service).finished(GOING)
     assert finished is not None
     assert (finished.coordinator, finished.progress.ledgers_total) == ("second", 0)
+
+
+async def test_who_takes_over_while_the_coordinator_before_tells_how_far_it_is_has_the_record(rig: Rig) -> None:
+    store = DecommissionStore(rig.service)
+    first = await store.begin(DecommissionRequest(GOING, "first"))
+
+    class Slow(DecommissionStore):
+        """Between its read and its write the other one writes, once."""
+
+        noted = False
+
+        async def write(self, record: DecommissionRecord, version: int) -> int:
+            if not self.noted:
+                self.noted = True
+                await first.note(DrainProgress(ledgers_total=3, ledgers_left=2))
+            return await super().write(record, version)
+
+    second = await Slow(rig.service).begin(DecommissionRequest(GOING, "second"))
+    assert (second.record.coordinator, second.record.progress.ledgers_left) == ("second", 2)
+    with pytest.raises(TakenOver):
+        await first.note(DrainProgress())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.autorecovery.worker.locks import LockKeeper
+from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker.progress import LedgerNote, Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import Outcome, ReplicationWorker, RoundResult, WorkerOptions
 from bookie_pod.metrics.registry import Registry

@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 
 class LockKeeper:
-    """Gives locks back. `close` when the worker has ended."""
+    """Gives locks back. `close` when whoever takes them has ended."""
 
     def __init__(self, marks: UnderReplication) -> None:
         self._marks = marks
