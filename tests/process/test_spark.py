@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import pytest
@@ -20,6 +21,7 @@ def spark(monkeypatch):
     monkeypatch.setenv("JAVA_HOME", os.path.dirname(os.path.dirname(os.path.realpath(find_java()))))
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    before = signal.getsignal(signal.SIGINT)
     session = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -28,6 +30,7 @@ def spark(monkeypatch):
     )
     yield session
     session.stop()
+    signal.signal(signal.SIGINT, before)  # Spark's own handler cancels jobs of a context that is gone
 
 
 @pytest.mark.timeout(240)
