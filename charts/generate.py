@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import yaml
 
+from bookie_operator.crds.generated_files import keep
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 DEFINITIONS: Final = "crds"
 COPIES: Final = "charts/podkeeper-operator/files/crds"
@@ -99,26 +101,9 @@ def _default(given: Any, names: Sequence[str]) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     files = generated()
-    extra = [path for path in (ROOT / COPIES).glob("*.yaml") if f"{COPIES}/{path.name}" not in files]
-    stale = [path for path, content in files.items() if _present(path) != content]
-    if "--check" in arguments:
-        for path in [*stale, *(str(copy.relative_to(ROOT)) for copy in extra)]:
-            print(f"{path} is not as it is generated: run `python charts/generate.py`", file=sys.stderr)
-        return 1 if stale or extra else 0
-    for copy in extra:
-        copy.unlink()
-    for path in stale:
-        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-        (ROOT / path).write_text(files[path], encoding="utf-8")
-        print(f"written: {path}")
-    return 0
-
-
-def _present(path: str) -> str | None:
-    try:
-        return (ROOT / path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
+    copies = (str(path.relative_to(ROOT)) for path in (ROOT / COPIES).glob("*.yaml"))
+    surplus = [path for path in copies if path not in files]
+    return keep(ROOT, files, surplus, check="--check" in arguments, command="python charts/generate.py")
 
 
 if __name__ == "__main__":

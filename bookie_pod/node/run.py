@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import signal
 import sys
 from typing import Any, Final
 
@@ -22,6 +20,7 @@ import uvloop
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.bookie import Bookie
 from bookie_pod.node.termination_log import tell_kubernetes
+from bookie_pod.node.until_signal import signalled
 from bookie_protocol.errors import ExitCode, PodkeeperError, StartupError
 
 _log = structlog.get_logger(__name__)
@@ -41,10 +40,13 @@ def serve(config: BookieConfig) -> int:
 
 
 async def _serve(config: BookieConfig) -> int:
-    loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _on_signal, stop, number)
+    with signalled(stop.set):
+        return await _run(config, stop)
+
+
+async def _run(config: BookieConfig, stop: asyncio.Event) -> int:
+    loop = asyncio.get_running_loop()
     bookie = Bookie(config)
     starting = loop.create_task(bookie.start())
     stopping = loop.create_task(stop.wait())
@@ -73,14 +75,6 @@ async def _serve(config: BookieConfig) -> int:
         return _exit_code(failure)
     await bookie.stop()
     return ExitCode.OK
-
-
-def _on_signal(stop: asyncio.Event, number: int) -> None:
-    if stop.is_set():
-        _log.warning("second signal: ending at once", signal=signal.Signals(number).name)
-        os._exit(ExitCode.BOOKIE_EXCEPTION)
-    _log.info("stopping", signal=signal.Signals(number).name)
-    stop.set()
 
 
 def _exit_code(error: PodkeeperError) -> int:

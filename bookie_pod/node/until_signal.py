@@ -1,6 +1,7 @@
 """Running something until the process is told to end.
 
-SIGTERM and SIGINT cancel it, and it winds up in its own time; a second one ends the process at once.
+SIGTERM and SIGINT end it in an orderly way, in its own time; a second one ends the process at once. Afterwards signals
+are handled as before.
 
 Threads: the main thread runs the event loop.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import structlog
@@ -23,15 +25,10 @@ _log = structlog.get_logger(__name__)
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def run_until_signal(run: Callable[[], Coroutine[Any, Any, None]]) -> int:
-    """The exit code after a signal, or after an end of its own. Raises what `run` raises."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(run))
-
-
-async def _serve(run: Callable[[], Coroutine[Any, Any, None]]) -> int:
+@contextmanager
+def signalled(stop: Callable[[], object]) -> Iterator[None]:
+    """`stop` is called at the first signal. To be entered in the event loop."""
     loop = asyncio.get_running_loop()
-    working = loop.create_task(run())
     told: list[int] = []
 
     def on_signal(number: int) -> None:
@@ -40,16 +37,34 @@ async def _serve(run: Callable[[], Coroutine[Any, Any, None]]) -> int:
             os._exit(ExitCode.BOOKIE_EXCEPTION)
         told.append(number)
         _log.info("stopping", signal=signal.Signals(number).name)
-        working.cancel()
+        stop()
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
     try:
-        await asyncio.wait({working})
+        yield
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
-    if working.cancelled() and told:
+
+
+def run_until_signal(run: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    """The exit code after a signal, or after an end of its own. Raises what `run` raises."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(run))
+
+
+async def _serve(run: Callable[[], Coroutine[Any, Any, None]]) -> int:
+    working = asyncio.get_running_loop().create_task(run())
+    told = asyncio.Event()
+
+    def stop() -> None:
+        told.set()
+        working.cancel()
+
+    with signalled(stop):
+        await asyncio.wait({working})
+    if working.cancelled() and told.is_set():
         return ExitCode.OK
     working.result()
     return ExitCode.OK

@@ -16,6 +16,7 @@ from typing import Any, Final
 import yaml
 
 from bookie_operator.crds.definitions import KINDS, definition
+from bookie_operator.crds.generated_files import keep
 from bookie_operator.crds.reference import reference_page
 
 ROOT: Final = Path(__file__).parents[3]
@@ -44,23 +45,8 @@ def generated() -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    stale = [path for path, content in generated().items() if _present(path) != content]
-    if "--check" in arguments:
-        for path in stale:
-            print(f"{path} is not as it is generated: run `python -m bookie_operator.crds.generate`", file=sys.stderr)
-        return 1 if stale else 0
-    for path in stale:
-        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
-        (ROOT / path).write_text(generated()[path], encoding="utf-8")
-        print(f"written: {path}")
-    return 0
-
-
-def _present(path: str) -> str | None:
-    try:
-        return (ROOT / path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
+    command = "python -m bookie_operator.crds.generate"
+    return keep(ROOT, generated(), (), check="--check" in arguments, command=command)
 
 
 if __name__ == "__main__":

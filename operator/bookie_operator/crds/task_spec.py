@@ -16,7 +16,7 @@ from bookie_operator.crds.cluster_status import Condition
 from bookie_operator.crds.model import Message, Model, Name, StatusModel, Time, Words, by_name
 
 
-class BookieTaskType(StrEnum):
+class TaskType(StrEnum):
     RESTART = "Restart"
     REPLACE = "Replace"
     DECOMMISSION = "Decommission"
@@ -29,7 +29,7 @@ class BookieTaskSpec(Model):
 
     cluster: Name
     """Name of the BookieCluster, in the same namespace."""
-    type: BookieTaskType
+    type: TaskType
     """`Restart`: restart bookies through the gates of an update. `Replace`: start a bookie anew with empty disks, once
     the ledgers have their copies elsewhere. `Decommission`: take a bookie out. `Audit`: look now for ledgers with too
     few copies. `AcceptLoss`: let `Replace` and `Decommission` go on without what is lost of these ledgers."""

@@ -124,13 +124,7 @@ async def observe(
     owned = [*read.others, *read.stateful_sets, *read.deployments, *read.jobs]
     autorecovery = _named(read.deployments, desired.autorecovery)
     ready, wanted = workloads.ready_replicas(autorecovery)
-    made = _named(read.jobs, desired.metadata_job)
-    waiting = {
-        pod["metadata"]["uid"]: await _events_of(sources.kubernetes, cluster.namespace, pod)
-        for pod in workloads.pods_of_job(made, read.pods)
-        if starts_slowly(pod, now)
-    }
-    job = workloads.job_view(made, read.pods, waiting)
+    job = await _metadata_job(sources, cluster, _named(read.jobs, desired.metadata_job), read.pods, now)
     cleanup = workloads.job_view(_named(read.jobs, cleanup_job), read.pods)
     world = World(
         now=now,
@@ -249,6 +243,18 @@ async def _there(reading: Awaitable[_T]) -> _T | None:
         return await reading
     except Absent:
         return None
+
+
+async def _metadata_job(
+    sources: Sources, cluster: ClusterView, job: KubernetesObject | None, pods: list[KubernetesObject], now: float
+) -> workloads.JobView:
+    """With what Kubernetes says of its pod while that does not begin."""
+    waiting = {
+        pod["metadata"]["uid"]: await _events_of(sources.kubernetes, cluster.namespace, pod)
+        for pod in workloads.pods_of_job(job, pods)
+        if starts_slowly(pod, now)
+    }
+    return workloads.job_view(job, pods, waiting)
 
 
 def _named(found: Iterable[KubernetesObject], key: str) -> KubernetesObject | None:

@@ -17,7 +17,7 @@ from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.task_spec import BookieTaskSpec, BookieTaskStatus
 from bookie_operator.observe.times import condition, seconds
-from bookie_operator.world.model import ClusterView, NodeView, TaskType, TaskView
+from bookie_operator.world.model import ClusterView, NodeView, TaskView
 
 _OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
 
@@ -57,7 +57,7 @@ def task_views(tasks: Iterable[Mapping[str, Any]], cluster: str) -> tuple[TaskVi
             TaskView(
                 name=metadata["name"],
                 uid=metadata["uid"],
-                type=TaskType(spec.type.value),
+                type=spec.type,
                 bookies=tuple(spec.bookies),
                 phase=status.phase.value,
                 created_at=seconds(metadata.get("creationTimestamp")) or 0.0,

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bookie_operator.crds.cluster_spec import BootstrapMode
+from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.desired import Desired
-from bookie_operator.world.model import ClaimView, ClusterFacts, PodView, StatefulSetView, TaskType, World
+from bookie_operator.world.model import ClaimView, ClusterFacts, PodView, StatefulSetView, World
 
 VOLUMES = frozenset({"journal", "ledger", "index"})
 

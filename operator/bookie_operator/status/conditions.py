@@ -57,7 +57,7 @@ def findings(world: World, desired: Desired, plan: Plan, operation: Operation | 
         _reconciling(plan, operation, stalled),
         stalled,
         _replicated(world),
-        _spec_valid(world),
+        _spec_valid(world, desired),
         _active(operation, "Upgrading", OperationType.ROLLOUT),
         _scaling_down(world, desired, plan, operation),
         _active(operation, "VolumesExpanding", OperationType.EXPAND),
@@ -172,10 +172,11 @@ def _replicated(world: World) -> Finding:
     return Finding("LedgersReplicated", FALSE, "UnderReplicated", f"{count} ledgers have too few copies")
 
 
-def _spec_valid(world: World) -> Finding:
+def _spec_valid(world: World, desired: Desired) -> Finding:
     if world.spec_errors:
         return Finding("SpecValid", FALSE, "InvalidSpec", "; ".join(world.spec_errors))
-    return Finding("SpecValid", TRUE, "Valid")
+    # What this Kubernetes does not offer is left out, and nothing else waits for it.
+    return Finding("SpecValid", TRUE, "PartlyApplied" if desired.missing else "Valid", "; ".join(desired.missing))
 
 
 def _active(operation: Operation | None, name: str, kind: OperationType) -> Finding:

@@ -17,6 +17,7 @@ from enum import StrEnum
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.crds.task_spec import TaskType
 
 
 @dataclass(frozen=True)
@@ -259,14 +260,6 @@ class SafetyFacts:
     @property
     def safe(self) -> bool:
         return self.below_ack_quorum == 0 and self.without_copy == 0 and self.unknown == 0
-
-
-class TaskType(StrEnum):
-    RESTART = "Restart"
-    REPLACE = "Replace"
-    DECOMMISSION = "Decommission"
-    AUDIT = "Audit"
-    ACCEPT_LOSS = "AcceptLoss"
 
 
 @dataclass(frozen=True)

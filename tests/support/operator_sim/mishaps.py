@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bookie_operator.crds import names
-from bookie_operator.world.model import TaskType
+from bookie_operator.crds.task_spec import TaskType
 from tests.support.operator_sim.simulation import Simulation
 
 Mishap = Callable[[Simulation, int], None]

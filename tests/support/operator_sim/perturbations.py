@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from bookie_operator.crds import names
-from bookie_operator.world.model import DrainPhase, PodFault, ResizeState, TaskType, TaskView, World
+from bookie_operator.crds.task_spec import TaskType
+from bookie_operator.world.model import DrainPhase, PodFault, ResizeState, TaskView, World
 
 Perturbation = Callable[[World, int], World]
 """With a number that chooses among things and values."""

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 from bookie_operator.crds.cluster_spec import BookieClusterSpec, DecommissionMode
 from bookie_operator.crds.cluster_status import BookieClusterStatus, LedgersStatus
+from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import invariants, operations
 from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, UpdateTask, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.plan import plan
-from bookie_operator.world.model import ClusterView, PodFault, TaskType, TaskView, World
+from bookie_operator.world.model import ClusterView, PodFault, TaskView, World
 from tests.support.operator_sim.bookkeeper import Refused, SimBookKeeper
 from tests.support.operator_sim.effects import carry_out
 from tests.support.operator_sim.kubernetes import Conflict, SimKubernetes

@@ -29,6 +29,7 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
+from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import draining, gates, operations, view
 from bookie_operator.planner.decision import Decision, Event, EventType, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
@@ -37,7 +38,7 @@ from bookie_operator.planner.flows.repair_steps import POD_UID, patience
 from bookie_operator.planner.proving import Claims
 from bookie_operator.planner.remedies import stuck_on_node
 from bookie_operator.planner.run import Run, refused, take
-from bookie_operator.world.model import TaskType, World
+from bookie_operator.world.model import World
 
 _CANCELLABLE: Final = frozenset({"Check", "Drain", "Prove"})
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.crds.cluster_status import FinishedOperation, Operation, OperationType
+from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import operations, view
 from bookie_operator.planner.decision import Act, Decision, Finish, Needs, Record, TriggerAudit, UpdateTask, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import decommission, repair, rollout
 from bookie_operator.planner.run import Run, unknown_step
-from bookie_operator.world.model import TaskType, TaskView, World
+from bookie_operator.world.model import TaskView, World
 
 MOST_BOOKIES: Final = 5
 """Of a task that rebuilds or takes out bookies: the history has to bear what became of each."""

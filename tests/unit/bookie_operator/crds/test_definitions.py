@@ -9,8 +9,6 @@ import yaml
 
 from bookie_operator.crds import generate, names
 from bookie_operator.crds.definitions import CLUSTER, KINDS, TASK, Kind, definition
-from bookie_operator.crds.task_spec import BookieTaskType
-from bookie_operator.world.model import TaskType
 from tests.support.structural_schemas import nodes
 
 _LIMIT = 256 * 1024
@@ -59,10 +57,6 @@ def test_columns_show_fields_that_there_are(kind: Kind) -> None:
     for column in kind.columns:
         path = column["jsonPath"].replace('[?(@.type=="Ready")]', "[]")
         assert path in known or path == ".metadata.creationTimestamp", column["name"]
-
-
-def test_the_planner_knows_every_type_of_task() -> None:
-    assert [each.value for each in BookieTaskType] == [each.value for each in TaskType]
 
 
 def test_maps_and_lists_of_the_status_can_be_emptied() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from bookie_operator.crds import names
+from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.observe import faults, others, volumes, workloads
-from bookie_operator.world.model import PodFault, ResizeState, TaskType
+from bookie_operator.world.model import PodFault, ResizeState
 
 AT = "2026-01-02T03:04:05Z"
 SECONDS = 1767323045.0

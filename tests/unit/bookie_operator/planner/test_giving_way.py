@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
+from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.decision import Rest
-from bookie_operator.world.model import TaskType
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.flows import at_step
 

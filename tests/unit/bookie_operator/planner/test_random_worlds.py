@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import Operation, OperationType
+from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import invariants
 from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.plan import plan
-from bookie_operator.world.model import TaskType, World
+from bookie_operator.world.model import World
 from tests.support.operator_sim import NAME, Simulation, desired_of, resting
 from tests.support.operator_sim.perturbations import PERTURBATIONS
 

@@ -144,6 +144,14 @@ def test_a_wrong_spec() -> None:
     assert told["Stalled"].reason == "InvalidSpec"
 
 
+def test_what_this_kubernetes_does_not_offer_is_told_and_holds_nothing_up() -> None:
+    asked = replace(DESIRED, missing=("spec.monitoring.podMonitor: there is no Prometheus operator here",))
+    told = {each.type: each for each in conditions.findings(world(), asked, Plan(Rest()), None)}
+    assert (told["SpecValid"].status, told["SpecValid"].reason) == ("True", "PartlyApplied")
+    assert "no Prometheus operator" in told["SpecValid"].message
+    assert told["Ready"].status == "True"
+
+
 def test_times_change_with_the_status_of_a_condition_only() -> None:
     before = [Condition(type="Ready", status="False", reason="A", last_transition_time="2026-01-01T00:00:00Z")]
     same = conditions.dated([conditions.Finding("Ready", "False", "B", "other words")], before, 8, "now")

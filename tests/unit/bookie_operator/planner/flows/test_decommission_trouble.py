@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import operations
 from bookie_operator.planner.decision import (
     Act,
@@ -18,7 +19,7 @@ from bookie_operator.planner.decision import (
     Wait,
 )
 from bookie_operator.planner.flows import decommission
-from bookie_operator.world.model import DrainPhase, TaskType, World
+from bookie_operator.world.model import DrainPhase, World
 from tests.support.operator_sim import Simulation, resting
 from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.flows import acted, at_step, every_step, steps_taken

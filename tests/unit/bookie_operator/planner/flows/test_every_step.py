@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import invariants
 from bookie_operator.planner.decision import (
     Act,
@@ -19,7 +20,7 @@ from bookie_operator.planner.decision import (
     Wait,
 )
 from bookie_operator.planner.flows.registry import FLOWS
-from bookie_operator.world.model import PodFault, TaskType, World
+from bookie_operator.world.model import PodFault, World
 from tests.support.operator_sim import Simulation, resting
 from tests.support.operator_sim.flows import at_step, every_step
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
+from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.decision import (
     Act,
     BeginDrain,
@@ -19,7 +20,6 @@ from bookie_operator.planner.decision import (
     Wait,
 )
 from bookie_operator.planner.flows import repair
-from bookie_operator.world.model import TaskType
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.flows import acted, at_step, every_step, steps_taken
 

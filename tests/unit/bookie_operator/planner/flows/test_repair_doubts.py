@@ -8,6 +8,7 @@ import pytest
 
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import OperationType
+from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.decision import (
     Decision,
     DeleteClaim,
@@ -19,7 +20,7 @@ from bookie_operator.planner.decision import (
 )
 from bookie_operator.planner.flows import repair
 from bookie_operator.planner.flows.repair_gates import loss_hash
-from bookie_operator.world.model import NodeView, PodFault, SafetyFacts, TaskType, World
+from bookie_operator.world.model import NodeView, PodFault, SafetyFacts, World
 from tests.support.operator_sim import Simulation, resting
 from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.flows import acted

@@ -8,6 +8,7 @@ import pytest
 
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import OperationType
+from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.decision import (
     Act,
     ApplyObjects,
@@ -19,7 +20,6 @@ from bookie_operator.planner.decision import (
     Wait,
 )
 from bookie_operator.planner.flows import rollout
-from bookie_operator.world.model import TaskType
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.flows import acted, at_step, steps_taken
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bookie_operator.world.model import TaskType
+from bookie_operator.crds.task_spec import TaskType
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import SimLedger
 
