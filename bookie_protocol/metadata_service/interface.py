@@ -22,6 +22,7 @@ from enum import Enum
 from typing import Protocol
 
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.managed_ledgers import ROOT, ManagedLedgerNodes
 from bookie_protocol.metadata_service.records import RecordStore
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 from bookie_protocol.metadata_service.subscription import Subscription
@@ -276,6 +277,11 @@ class MetadataService(Protocol):
 
     def records(self, kind: str) -> RecordStore:
         """Podkeeper's own documents of a kind. `BadRequest` for a text that is no kind."""
+        ...
+
+    def managed_ledgers(self, root: str = ROOT) -> ManagedLedgerNodes:
+        """Apache Pulsar's managed ledgers, where Pulsar uses this metadata service too. `BadRequest` for a root that
+        is no path."""
         ...
 
     async def close(self) -> None:

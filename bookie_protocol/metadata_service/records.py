@@ -24,6 +24,12 @@ from bookie_protocol.metadata_service.versioned import ANY_VERSION, Versioned
 
 DECOMMISSION: Final = "decommission"
 """The kind of records that tell which bookies are being taken out of the cluster; names are bookie ids."""
+STREAM: Final = "stream"
+"""The kind of records that are the heads of streams of ledgers; names are those of the streams."""
+STREAM_SEGMENT: Final = "stream-segment"
+"""The kind of records that hold parts of long streams; names are "stream:id"."""
+STREAM_CURSOR: Final = "stream-cursor"
+"""The kind of records that tell how far consumers of streams are; names are "stream:cursor"."""
 
 _KIND: Final = re.compile(r"[a-z][a-z0-9\-]{0,63}")
 _MAX_NAME: Final = 512

@@ -1,10 +1,12 @@
 """The thread that owns the store, with group commit.
 
 Invariants
-- Calls run one after the other, in the order they were posted. All calls that wait are run, then synced
+- Calls run one after the other, in the order they were accepted. All calls that wait are run, then synced
   once, then answered: whoever is answered, reader or writer, sees only what is durable.
 - A failed sync fails every call of its group that got a result.
-- `stop` runs what was posted before it, then closes the store.
+- At most `places` calls are accepted and not answered; beyond, callers wait for their turn, in the order they came. A
+  call keeps its place until it was run, also if its caller gave up.
+- `stop` runs what was accepted before it, then closes the store. Who still waits for a place is refused.
 
 Threads: `post` and `stop` from the event loop; the calls run on the thread `metadata-store`.
 """
@@ -17,12 +19,14 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
 
+T = TypeVar("T")
 MAX_GROUP: Final = 256
+MAX_PENDING: Final = 4096
 
 
 @dataclass(slots=True)
@@ -36,7 +40,12 @@ class _Call:
 class StoreThread:
     """Runs calls on a store. `on_changes` gets, on the loop, what each group changed, before its answers."""
 
-    def __init__(self, store: NodeStore, on_changes: Callable[[set[tuple[Change, str]]], None]) -> None:
+    def __init__(
+        self, store: NodeStore, on_changes: Callable[[set[tuple[Change, str]]], None], places: int = MAX_PENDING
+    ) -> None:
+        self.pending = 0
+        """Calls that were accepted and are not answered yet."""
+        self._places = asyncio.Semaphore(places)
         self._store = store
         self._on_changes = on_changes
         self._loop = asyncio.get_running_loop()
@@ -45,14 +54,24 @@ class StoreThread:
         self._thread = threading.Thread(target=self._run, name="metadata-store", daemon=True)
         self._thread.start()
 
-    def post(self, run: Callable[[NodeStore], Any]) -> asyncio.Future[Any]:
-        """Run a call; the future has its result or its error."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-        if self._stopping:
-            future.set_exception(MetadataUnavailable("the embedded metadata store was closed"))
-        else:
-            self._calls.put(_Call(run, future))
-        return future
+    async def post(self, run: Callable[[NodeStore], T], accept: Callable[[], None] | None = None) -> T:
+        """Run a call once there is a place for it; its result or its error. `MetadataUnavailable`: the store is closed.
+
+        `accept` is called when there is a place, right before the call is queued; what it raises refuses the call.
+        """
+        await self._places.acquire()
+        try:
+            if self._stopping:
+                raise MetadataUnavailable("the embedded metadata store was closed")
+            if accept is not None:
+                accept()
+        except BaseException:
+            self._places.release()
+            raise
+        future: asyncio.Future[T] = self._loop.create_future()
+        self.pending += 1
+        self._calls.put(_Call(run, future))
+        return await future
 
     async def stop(self) -> None:
         """Finish, and close the store. Calling it again is fine."""
@@ -96,7 +115,9 @@ class StoreThread:
 
     def _answer(self, group: list[_Call], changes: set[tuple[Change, str]]) -> None:
         self._on_changes(changes)
+        self.pending -= len(group)
         for call in group:
+            self._places.release()
             if call.future.done():
                 continue
             if call.error is not None:

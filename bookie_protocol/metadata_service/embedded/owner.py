@@ -6,8 +6,9 @@ Invariants
 - Sessions outlive the owner: after a restart each gets its full time-out once more. But those of the former
   owner's own process, and of processes of this machine that are certainly gone, end with the open: nobody
   has to wait for the dead. (The database admits one owner, so the former one is gone.)
+- A session that has begun to end does end, though whoever ended it gives up, or closes the owner, meanwhile.
 - An operation of an ended session is refused; one that was accepted before the end is carried out before it.
-- At most `MAX_PENDING` operations wait; beyond, callers wait for their turn.
+- At most `commits.MAX_PENDING` operations wait for the store; beyond, callers wait for their turn.
 
 Threads: event loop only; the store has its own thread.
 """
@@ -36,7 +37,6 @@ from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
 from bookie_protocol.metadata_service.embedded.watches import SessionWatches, Watches
 from bookie_protocol.metadata_service.tree.nodes import NodeStat
 
-MAX_PENDING: Final = 4096
 MAX_SESSIONS: Final = 10_000
 SHORTEST_TIMEOUT_MS: Final = 100
 LONGEST_TIMEOUT_MS: Final = 600_000
@@ -59,6 +59,10 @@ class _Lease:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+class _SessionEnded(Exception):
+    """The session of an operation ended before its turn came."""
+
+
 class EmbeddedOwner:
     """One open store. Use `EmbeddedOwner.open`."""
 
@@ -66,10 +70,10 @@ class EmbeddedOwner:
         self._loop = asyncio.get_running_loop()
         self._watches = Watches()
         self._thread = StoreThread(store, self._watches.fire)
-        self._places = asyncio.Semaphore(MAX_PENDING)
         self._leases: dict[int, _Lease] = {}
         for record in sessions:
             self._leases[record.session_id] = _Lease(record, self._loop.time() + record.timeout_ms / 1000)
+        self._endings: set[asyncio.Task[None]] = set()
         self._reaper = self._loop.create_task(self._reap())
 
     @staticmethod
@@ -84,6 +88,8 @@ class EmbeddedOwner:
         for lease in self._leases.values():
             lease.ended.set()
         self._leases.clear()
+        if self._endings:
+            await asyncio.wait(self._endings)
         await self._thread.stop()
 
     # --- sessions -----------------------------------------------------------------------------------------
@@ -127,14 +133,19 @@ class EmbeddedOwner:
         return messages.Outcome()
 
     async def expire(self, session_id: int) -> None:
-        """End a session now."""
+        """End a session now. `MetadataUnavailable`: its nodes stand until the store is opened again."""
         lease = self._leases.pop(session_id, None)
         if lease is None:
             return
+        # Its lease is gone, so nobody would try again: that the caller gives up must not end this. It comes first:
+        # whoever hears of the end finds the nodes gone.
+        ending = self._loop.create_task(self._thread.post(lambda store: store.end_session(session_id)))
+        self._endings.add(ending)
+        ending.add_done_callback(self._endings.discard)
         self._watches.remove_all(session_id, lease.watches)
         lease.ended.set()
         lease.watches.signal.set()
-        await self._thread.post(lambda store: store.end_session(session_id))
+        await asyncio.shield(ending)
 
     async def events(self, request: messages.SessionRequest) -> AsyncIterator[messages.Event]:
         """Fired watches; ends with the session."""
@@ -172,18 +183,21 @@ class EmbeddedOwner:
             return messages.ExecuteReply(outcome=outcome)
         watched = _watched(request)
         session_id = request.session.session_id
-        async with self._places:
+
+        def accept() -> None:
             if lease.ended.is_set():
-                return messages.ExecuteReply(outcome=_EXPIRED)
+                raise _SessionEnded
             if watched is not None:  # before the read: at worst it fires for a change that the read shows
                 self._watches.add(session_id, lease.watches, *watched)
-            try:
-                reply: messages.ExecuteReply = await self._thread.post(call)
-            except MetadataError as error:
-                if watched is not None:
-                    self._watches.remove(session_id, lease.watches, watched[0])
-                return messages.ExecuteReply(outcome=_outcome(error))
-        return reply
+
+        try:
+            return await self._thread.post(call, accept)
+        except _SessionEnded:
+            return messages.ExecuteReply(outcome=_EXPIRED)
+        except MetadataError as error:
+            if watched is not None:
+                self._watches.remove(session_id, lease.watches, watched[0])
+            return messages.ExecuteReply(outcome=_outcome(error))
 
 
 def _open(folder: str) -> tuple[NodeStore, list[SessionRecord]]:

@@ -12,12 +12,14 @@ from random import Random
 
 from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import LedgerLayout, Session
+from bookie_protocol.metadata_service.managed_ledgers import ROOT
 from bookie_protocol.metadata_service.options import MetadataServiceOptions
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.bookies import TreeBookies
 from bookie_protocol.metadata_service.tree.cookies import TreeCookies
 from bookie_protocol.metadata_service.tree.ledgers import TreeLedgers
 from bookie_protocol.metadata_service.tree.life_cycle import TreeClusterLifeCycle
+from bookie_protocol.metadata_service.tree.managed_ledgers import TreeManagedLedgers
 from bookie_protocol.metadata_service.tree.nodes import NodeTree
 from bookie_protocol.metadata_service.tree.records import TreeRecords
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
@@ -50,6 +52,9 @@ class TreeMetadataService:
 
     def records(self, kind: str) -> TreeRecords:
         return TreeRecords(self.tree, self.root, self.cluster, kind)
+
+    def managed_ledgers(self, root: str = ROOT) -> TreeManagedLedgers:
+        return TreeManagedLedgers(self.tree, root)
 
     @property
     def session(self) -> Session:

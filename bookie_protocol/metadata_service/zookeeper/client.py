@@ -23,6 +23,9 @@ from bookie_protocol.metadata_service.options import SaslLogin, SaslMechanism
 
 _RECONNECT_PAUSE: Final = 0.1
 LONGEST_RECONNECT_PAUSE: Final = 2.0
+_HANDSHAKES_PER_SESSION: Final = 4
+"""A server that is just starting accepts connections that it never answers. Waiting for one of them must not use up the
+time in which the session could be saved by another."""
 
 
 def make_client(
@@ -41,6 +44,7 @@ def make_client(
         ),
         logger=logging.getLogger("kazoo.client"),
     )
+    _hasten_handshakes(client, timeout / _HANDSHAKES_PER_SESSION)
     if sasl is not None:
         _tame_login(client)
     return client
@@ -58,6 +62,16 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Any:
         return super().create_connection(*args, timeout=min(timeout, self._connect_timeout), **kwargs)
+
+
+def _hasten_handshakes(client: Any, longest: float) -> None:
+    """What is said while a connection is made is answered within so many seconds, or the connection is given up."""
+    invoke = client._connection._invoke
+
+    def hastened(timeout: float, request: Any, xid: int | None = None) -> Any:
+        return invoke(min(timeout, longest), request, xid)
+
+    client._connection._invoke = hastened
 
 
 def _tame_login(client: Any) -> None:

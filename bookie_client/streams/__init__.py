@@ -1,0 +1,34 @@
+"""Streams of ledgers: `Streams` and its handles. An endless log is a list of ledgers, see `model`."""
+
+from bookie_client.streams.cursors import StreamCursor
+from bookie_client.streams.manifest import LedgerSpan, Manifest
+from bookie_client.streams.model import (
+    START,
+    PublishedLedger,
+    StreamLedger,
+    StreamPosition,
+    StreamSettings,
+    Transaction,
+    Txn,
+)
+from bookie_client.streams.publishing import PublishResult
+from bookie_client.streams.reader import StreamReader
+from bookie_client.streams.streams import Streams
+from bookie_client.streams.writer import StreamWriter
+
+__all__ = [
+    "START",
+    "LedgerSpan",
+    "Manifest",
+    "PublishResult",
+    "PublishedLedger",
+    "StreamCursor",
+    "StreamLedger",
+    "StreamPosition",
+    "StreamReader",
+    "StreamSettings",
+    "StreamWriter",
+    "Streams",
+    "Transaction",
+    "Txn",
+]

@@ -1,0 +1,164 @@
+"""Cursors: how far the consumers of a stream are.
+
+A cursor is a record of its own, kind "stream-cursor", so that consumers do not disturb writers: JSON, `format` 1, with
+`position`, its `ordinal`, and `moved_ms`.
+
+Invariants
+- A cursor only goes forwards, as its ordinal tells; of concurrent moves the farthest stays.
+- A new cursor counts for every truncation and retention that comes to its decision later: the stream's head is changed
+  after the record was made, so that a decision that did not see it loses its compare-and-set.
+
+Event loop only.
+
+Source: reference client protocol, section 25, item 5; a cursor here is metadata, and not a ledger of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from bookie_client.streams.manifest import Manifest
+from bookie_client.streams.model import StreamPosition, check_stream_name
+from bookie_client.streams.store import MAX_ATTEMPTS, ManifestStore
+from bookie_client.streams.together import together
+from bookie_protocol.errors import (
+    MetadataDamaged,
+    MetadataExists,
+    MetadataNotFound,
+    MetadataVersionConflict,
+    NoSuchStream,
+    PodkeeperError,
+)
+from bookie_protocol.metadata_service.interface import MetadataService, Versioned
+from bookie_protocol.metadata_service.records import STREAM_CURSOR, RecordStore
+
+FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCursor:
+    """How far a consumer is: everything before `position` is done with."""
+
+    stream: str
+    cursor_id: str
+    position: StreamPosition
+    ordinal: int
+    """`Manifest.ordinal` of the position when it was stored."""
+    moved_ms: int
+    """When it was stored, in ms since 1970."""
+
+
+class StreamCursors:
+    """The cursors of a cluster's streams."""
+
+    def __init__(self, service: MetadataService, store: ManifestStore, now_ms: Callable[[], int]) -> None:
+        self._records: RecordStore = service.records(STREAM_CURSOR)
+        self._store = store
+        self._now_ms = now_ms
+
+    async def read(self, name: str, cursor_id: str) -> StreamCursor:
+        """Raises `NoSuchStream`."""
+        try:
+            return (await self._read(name, cursor_id)).value
+        except MetadataNotFound as error:
+            raise NoSuchStream(f"stream {name} has no cursor {cursor_id}") from error
+
+    async def of(self, name: str) -> dict[str, StreamCursor]:
+        """All cursors of a stream, by id."""
+        prefix = f"{check_stream_name(name)}:"
+        ids = sorted(each[len(prefix) :] for each in await self._records.names() if each.startswith(prefix))
+        found = await together([partial(self._read_if_there, name, each) for each in ids])
+        return {cursor.cursor_id: cursor for cursor in found if cursor is not None}
+
+    async def move(self, name: str, cursor_id: str, position: StreamPosition) -> StreamCursor:
+        """As `Streams.move_cursor`."""
+        manifest = (await self._store.read(name)).manifest
+        wanted = StreamCursor(name, cursor_id, position, manifest.ordinal(position), self._now_ms())
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                stored = await self._read(name, cursor_id)
+            except MetadataNotFound:
+                with suppress(MetadataExists):
+                    return await self._create(wanted)
+                continue
+            if stored.value.ordinal >= wanted.ordinal:
+                return stored.value
+            with suppress(MetadataVersionConflict, MetadataNotFound):
+                await self._records.update(_record(name, cursor_id), _encode(wanted), stored.version)
+                return wanted
+        raise MetadataVersionConflict(f"cursor {cursor_id} of stream {name}: lost {MAX_ATTEMPTS} rounds; try again")
+
+    async def delete(self, name: str, cursor_id: str) -> None:
+        """One that does not exist is fine."""
+        with suppress(MetadataNotFound):
+            await self._records.delete(_record(name, cursor_id))
+
+    async def delete_all(self, name: str) -> None:
+        """Of a stream that is being deleted."""
+        prefix = f"{check_stream_name(name)}:"
+        for each in await self._records.names():
+            if each.startswith(prefix):
+                with suppress(MetadataNotFound):
+                    await self._records.delete(each)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _create(self, cursor: StreamCursor) -> StreamCursor:
+        record = _record(cursor.stream, cursor.cursor_id)
+        version = await self._records.create(record, _encode(cursor))
+
+        def announced(manifest: Manifest) -> Manifest:
+            manifest.resolve(cursor.position)
+            return replace(manifest, epoch=manifest.epoch + 1)
+
+        try:
+            await self._store.update(cursor.stream, announced)
+        except PodkeeperError:
+            # The place went while the cursor was made, or nobody can tell: a cursor that holds nothing helps nobody.
+            with suppress(PodkeeperError):
+                await self._records.delete(record, version)
+            raise
+        return cursor
+
+    async def _read_if_there(self, name: str, cursor_id: str) -> StreamCursor | None:
+        try:
+            return (await self._read(name, cursor_id)).value
+        except MetadataNotFound:
+            return None
+
+    async def _read(self, name: str, cursor_id: str) -> Versioned[StreamCursor]:
+        stored = await self._records.read(_record(name, cursor_id))
+        return Versioned(_decode(name, cursor_id, stored.value), stored.version)
+
+
+def _record(name: str, cursor_id: str) -> str:
+    return f"{check_stream_name(name)}:{check_stream_name(cursor_id)}"
+
+
+def _encode(cursor: StreamCursor) -> bytes:
+    document = {
+        "format": FORMAT,
+        "position": str(cursor.position),
+        "ordinal": cursor.ordinal,
+        "moved_ms": cursor.moved_ms,
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _decode(name: str, cursor_id: str, data: bytes) -> StreamCursor:
+    try:
+        document = json.loads(data)
+        if document.pop("format") != FORMAT:
+            raise ValueError(f"it is no document of format {FORMAT}; a newer version may have written it")
+        position = StreamPosition.parse(document.pop("position"))
+        cursor = StreamCursor(name, cursor_id, position, int(document.pop("ordinal")), int(document.pop("moved_ms")))
+        if document:
+            raise ValueError(f"it has members that this version does not know: {', '.join(sorted(document))}")
+    except (ValueError, KeyError, TypeError, AttributeError, PodkeeperError) as error:
+        raise MetadataDamaged(f"cursor {cursor_id} of stream {name} cannot be read: {error!r}") from error
+    return cursor

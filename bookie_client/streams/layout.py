@@ -1,0 +1,155 @@
+"""How a long list of ledgers is cut into segments, and put together again.
+
+Invariants
+- Segments that a head names already stay as they are, as long as the list still has their end: a change of a long list
+  writes only what is new.
+- What stands in the head itself is bounded, so the head stays small whatever the length of the list.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from bookie_client.streams.encoding import (
+    Head,
+    RetiredRef,
+    Row,
+    SegmentRef,
+    encode_retired,
+    encode_segment,
+    row_of,
+    with_ordinals,
+)
+from bookie_client.streams.manifest import Manifest
+from bookie_client.streams.model import RetiredLedgers
+
+SEGMENT_LEDGERS: Final = 1_000
+"""Ledgers of a segment, and the closed ones that a head holds itself: some 60 KB."""
+INLINE_RETIRED: Final = 500
+"""Retired ledgers that a head holds itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The segments that a head names, read: rows by segment id, and ids of retired ledgers by segment id."""
+
+    ledgers: Mapping[str, tuple[Row, ...]] = field(default_factory=dict)
+    retired: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """A head, and the segments that must be written before it."""
+
+    head: Head
+    new_segments: Mapping[str, bytes]
+
+
+def put_together(name: str, version: int, head: Head, loaded: Loaded) -> Manifest:
+    """The manifest that a head and its segments stand for."""
+    rows: list[Row] = []
+    for segment in head.segments:
+        rows += loaded.ledgers[segment.segment_id][segment.removed :]
+    rows += head.tail
+    retired = tuple(
+        RetiredLedgers(each.due_ms, loaded.retired[each.segment_id] if each.segment_id else each.ledger_ids)
+        for each in head.retired
+    )
+    return Manifest(
+        name=name,
+        version=version,
+        generation=head.generation,
+        ledgers=with_ordinals(rows, head.base_ordinal),
+        settings=head.settings,
+        transactions=head.transactions,
+        writer=head.writer,
+        truncated_before=head.truncated_before,
+        landmarks=head.landmarks,
+        base_ordinal=head.base_ordinal,
+        created_ms=head.created_ms,
+        retired=retired,
+        is_deleting=head.is_deleting,
+        epoch=head.epoch,
+    )
+
+
+def lay_out(manifest: Manifest, before: Head | None, loaded: Loaded, new_id: Callable[[], str]) -> LaidOut:
+    """The records of a manifest, with as much of the head `before` as still holds. `new_id`: ids that nobody used."""
+    rows = [row_of(ledger) for ledger in manifest.ledgers]
+    kept = _kept(rows, before.segments if before else (), loaded)
+    new: dict[str, bytes] = {}
+    at = sum(each.ledgers - each.removed for each in kept)
+    closed = len(rows) - (manifest.open_ledger is not None)
+    while closed - at > SEGMENT_LEDGERS:
+        part = rows[at : at + SEGMENT_LEDGERS]
+        segment_id = new_id()
+        new[segment_id] = encode_segment(part)
+        kept.append(SegmentRef(segment_id, len(part), 0))
+        at += len(part)
+    head = Head(
+        settings=manifest.settings,
+        created_ms=manifest.created_ms,
+        generation=manifest.generation,
+        epoch=manifest.epoch,
+        is_deleting=manifest.is_deleting,
+        writer=manifest.writer,
+        base_ordinal=manifest.base_ordinal,
+        truncated_before=manifest.truncated_before,
+        landmarks=manifest.landmarks,
+        transactions=dict(manifest.transactions),
+        segments=tuple(kept),
+        tail=tuple(rows[at:]),
+        retired=_retired(manifest.retired, before.retired if before else (), loaded, new, new_id),
+    )
+    return LaidOut(head, new)
+
+
+def _kept(rows: Sequence[Row], segments: Sequence[SegmentRef], loaded: Loaded) -> list[SegmentRef]:
+    """The segments, with the number of their ledgers that were removed, that the list begins with."""
+    kept: list[SegmentRef] = []
+    at = 0
+    for segment in segments:
+        ledgers = loaded.ledgers[segment.segment_id]
+        removed = _index_of(rows[at], ledgers) if at < len(rows) else None
+        if removed is None:
+            if kept:
+                break
+            continue
+        part = rows[at : at + len(ledgers) - removed]
+        if part[-1] != ledgers[-1] or len(part) != len(ledgers) - removed:
+            break
+        kept.append(SegmentRef(segment.segment_id, len(ledgers), removed))
+        at += len(part)
+    return kept
+
+
+def _index_of(row: Row, ledgers: Sequence[Row]) -> int | None:
+    return next((index for index, each in enumerate(ledgers) if each == row), None)
+
+
+def _retired(
+    retired: Sequence[RetiredLedgers],
+    before: Sequence[RetiredRef],
+    loaded: Loaded,
+    new: dict[str, bytes],
+    new_id: Callable[[], str],
+) -> tuple[RetiredRef, ...]:
+    known = {loaded.retired[each.segment_id]: each.segment_id for each in before if each.segment_id is not None}
+    refs: list[RetiredRef] = []
+    inline = 0
+    for each in retired:
+        segment_id = known.get(each.ledger_ids)
+        if segment_id is None and inline + len(each.ledger_ids) > INLINE_RETIRED:
+            for first in range(0, len(each.ledger_ids), 4 * SEGMENT_LEDGERS):
+                part = each.ledger_ids[first : first + 4 * SEGMENT_LEDGERS]
+                new[part_id := new_id()] = encode_retired(part)
+                refs.append(RetiredRef(each.due_ms, (), part_id))
+            continue
+        if segment_id is None:
+            inline += len(each.ledger_ids)
+        refs.append(RetiredRef(each.due_ms, () if segment_id else each.ledger_ids, segment_id))
+    return tuple(refs)

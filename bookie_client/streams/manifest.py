@@ -1,0 +1,223 @@
+"""A stream's list of ledgers at one moment, and arithmetic with positions in it.
+
+Values only: any thread.
+
+Source: reference client protocol, section 25.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from bookie_client.streams.model import (
+    START,
+    RetiredLedgers,
+    StreamLedger,
+    StreamPosition,
+    StreamSettings,
+    Transaction,
+)
+from bookie_protocol.errors import BadRequest, StreamPositionGone
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSpan:
+    """Entries `first` to `last`, both included, of one ledger of a stream; `last` None: as far as the open ledger
+    goes."""
+
+    ledger: StreamLedger
+    first: int
+    last: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Landmark:
+    """A place in a stream that no listed ledger names."""
+
+    position: StreamPosition
+    ordinal: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A snapshot of a stream. Made by `Streams.manifest` and `Streams.watch`."""
+
+    name: str
+    version: int
+    """Token of the stored head; only compared for equality."""
+    generation: int
+    """How often the stream was overwritten as a whole; positions of an earlier generation are gone."""
+    ledgers: tuple[StreamLedger, ...]
+    settings: StreamSettings
+    transactions: Mapping[str, Transaction] = field(default_factory=dict)
+    """By application id (a Spark query's id)."""
+    writer: str | None = None
+    """Token of the `StreamWriter` that owns the stream, or owned it last and was not closed."""
+    truncated_before: StreamPosition | None = None
+    """Entries before it were truncated, though their ledger may still be listed."""
+    landmarks: tuple[Landmark, ...] = ()
+    """Places in the stream whose ledger left the list: behind the last ledger that was removed, and ledgers that were
+    dropped without entries."""
+    base_ordinal: int = 0
+    """Ordinal of entry 0 of the first listed ledger; of an empty list, of the next entry."""
+    created_ms: int = 0
+    retired: tuple[RetiredLedgers, ...] = ()
+    """Ledgers that were taken out and are not deleted yet, oldest first."""
+    is_deleting: bool = False
+    """Somebody deletes the stream: nothing may be added any more."""
+    epoch: int = 0
+    """Grows when nothing but the version is to change, so that compare-and-sets under way fail."""
+
+    # --- what is in it --------------------------------------------------------------------------------------
+
+    @property
+    def open_ledger(self) -> StreamLedger | None:
+        """The ledger that a writer appends to, or appended to when it died."""
+        return self.ledgers[-1] if self.ledgers and self.ledgers[-1].is_open else None
+
+    @property
+    def closed(self) -> tuple[StreamLedger, ...]:
+        """All ledgers but the open one."""
+        return self.ledgers[:-1] if self.open_ledger else self.ledgers
+
+    @property
+    def end_ordinal(self) -> int:
+        """Ordinal of the next entry behind all closed ledgers."""
+        return self._at(len(self.ledgers), 0)
+
+    @property
+    def entries(self) -> int:
+        """Entries of all closed ledgers, truncated ones included while their ledger is listed."""
+        return sum(ledger.entries or 0 for ledger in self.ledgers)
+
+    @property
+    def nbytes(self) -> int:
+        """Payload bytes of all closed ledgers."""
+        return sum(ledger.nbytes or 0 for ledger in self.ledgers)
+
+    def __contains__(self, ledger_id: object) -> bool:
+        return ledger_id in self._index
+
+    # --- positions ------------------------------------------------------------------------------------------
+
+    @property
+    def earliest(self) -> StreamPosition:
+        """The first position that can be read."""
+        if self.truncated_before is not None:
+            return self.truncated_before
+        if self.closed:
+            return StreamPosition(self.ledgers[0].ledger_id, 0)
+        return StreamPosition(START.ledger_id, self.base_ordinal)
+
+    @property
+    def closed_end(self) -> StreamPosition:
+        """Behind the last entry of the last closed ledger: where an open ledger begins, if there is one."""
+        if not self.closed:
+            return self.earliest
+        last = self.closed[-1]
+        return StreamPosition(last.ledger_id, last.entries or 0)
+
+    def resolve(self, position: StreamPosition) -> tuple[int, int]:
+        """Where a position is now: the index in `ledgers`, and the entry in that ledger that comes next. Behind the end
+        of the last closed ledger the index is `len(ledgers)` and the entry 0.
+
+        Raises `StreamPositionGone` for what is no part of the stream any more, or never was, and `BadRequest` for an
+        entry behind the end of a closed ledger.
+        """
+        found = self._index.get(position.ledger_id)
+        if found is None:
+            return self._resolve_ordinal(self._noted_ordinal(position), position)
+        index, entry = self._next_to_read(found, position.entry_id, position)
+        if self._at(index, entry) < self.first_ordinal:
+            raise self._gone(position)
+        return index, entry
+
+    def ordinal(self, position: StreamPosition) -> int:
+        """How many entries the stream had before this position, since it was created. Of two positions the one with
+        the lower ordinal comes first; with equal ones both are the same place. Raises as `resolve`."""
+        return self._at(*self.resolve(position))
+
+    def spans(self, start: StreamPosition, end: StreamPosition | None = None) -> tuple[LedgerSpan, ...]:
+        """What is to be read from `start` up to, not including, `end` (None: all that is listed). Spans without an
+        entry are left out, but not that of the open ledger when `end` is None. Raises as `resolve`, and `BadRequest`
+        when `end` comes before `start`."""
+        index, entry = self.resolve(start)
+        last_index, limit = (len(self.ledgers), 0) if end is None else self.resolve(end)
+        if (last_index, limit) < (index, entry):
+            raise BadRequest(f"stream {self.name}: position {end} comes before {start}")
+        spans = []
+        for at in range(index, min(last_index + 1, len(self.ledgers))):
+            ledger = self.ledgers[at]
+            first = entry if at == index else 0
+            behind = limit if at == last_index else ledger.entries
+            if behind is None or behind > first:
+                spans.append(LedgerSpan(ledger, first, None if behind is None else behind - 1))
+        return tuple(spans)
+
+    def position_at(self, ordinal: int) -> StreamPosition:
+        """The position with this ordinal. Raises `StreamPositionGone` before the earliest one. Behind the end of the
+        closed ledgers it is in the open one, whether that has so many entries or not; without one: `BadRequest`."""
+        index, entry = self._resolve_ordinal(ordinal, StreamPosition(START.ledger_id, ordinal))
+        if ordinal == self.end_ordinal:
+            return self.closed_end
+        return StreamPosition(self.ledgers[index].ledger_id, entry)
+
+    @cached_property
+    def first_ordinal(self) -> int:
+        """Ordinal of the first entry that can be read."""
+        before = self.truncated_before
+        if before is None or before.ledger_id not in self._index:
+            return self.base_ordinal
+        return self.ledgers[self._index[before.ledger_id]].first_ordinal + before.entry_id
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _index(self) -> dict[int, int]:
+        return {ledger.ledger_id: index for index, ledger in enumerate(self.ledgers)}
+
+    def _noted_ordinal(self, position: StreamPosition) -> int:
+        """Of a position whose ledger is not listed."""
+        if position.ledger_id == START.ledger_id:
+            return position.entry_id
+        for landmark in self.landmarks:
+            if landmark.position == position:
+                return landmark.ordinal
+        raise self._gone(position)
+
+    def _resolve_ordinal(self, ordinal: int, position: StreamPosition) -> tuple[int, int]:
+        if ordinal < self.first_ordinal:
+            raise self._gone(position)
+        index = bisect_right(self.ledgers, ordinal, key=lambda ledger: ledger.first_ordinal) - 1
+        if index < 0:
+            entry = ordinal - self.base_ordinal
+        else:
+            entry = ordinal - self.ledgers[index].first_ordinal
+            index, entry = self._next_to_read(index, entry, position)
+        if (index < 0 or index == len(self.ledgers)) and entry > 0:
+            raise self._behind(position)
+        return max(index, 0), entry
+
+    def _next_to_read(self, index: int, entry: int, position: StreamPosition) -> tuple[int, int]:
+        entries = self.ledgers[index].entries
+        if entries is not None and entry > entries:
+            raise self._behind(position)
+        return (index + 1, 0) if entry == entries else (index, entry)
+
+    def _at(self, index: int, entry: int) -> int:
+        if index < len(self.ledgers):
+            return self.ledgers[index].first_ordinal + entry
+        last = self.ledgers[-1] if self.ledgers else None
+        return self.base_ordinal if last is None else last.first_ordinal + (last.entries or 0)
+
+    def _behind(self, position: StreamPosition) -> BadRequest:
+        return BadRequest(f"position {position} of stream {self.name} is behind the end of a closed ledger")
+
+    def _gone(self, position: StreamPosition) -> StreamPositionGone:
+        return StreamPositionGone(
+            f"position {position} is no part of stream {self.name} any more, or never was: the earliest one is"
+            f" {self.earliest}"
+        )

@@ -1,0 +1,100 @@
+"""The owner of a stream: claims it, begins its ledgers, ends them, gives it up.
+
+A crash between any two steps leaves: a claim without more (the next owner claims again), a ledger that no manifest
+lists (its custom metadata tell whose it is), an open ledger that the manifest lists (the next owner recovers it), or
+retired ledgers that are not deleted (the next sweep does it). Nothing that was acknowledged is in any of these but the
+listed ledger.
+
+Event loop only.
+
+Source: reference client protocol, section 25, items 2 to 4.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+
+from bookie_client.logs import get_logger
+from bookie_client.streams.ledgers import StreamLedgers, end_of
+from bookie_client.streams.manifest import Manifest
+from bookie_client.streams.ownership import LedgerEnd, check_owner, claimed, moved_on, released
+from bookie_client.streams.store import ManifestStore
+from bookie_client.writing.writer import LedgerWriter
+from bookie_protocol.errors import PodkeeperError
+
+_log = get_logger(__name__)
+
+
+class StreamOwner:
+    """One claim to one stream."""
+
+    def __init__(self, name: str, store: ManifestStore, ledgers: StreamLedgers, now_ms: Callable[[], int]) -> None:
+        self.name = name
+        self.token = secrets.token_hex(8)
+        self._store = store
+        self._ledgers = ledgers
+        self._now_ms = now_ms
+
+    async def claim(self, *, take_over: bool) -> Manifest:
+        """Become the owner, fence the former one, and record how its last ledger ended. Raises as
+        `StreamWriter.start`."""
+        loose = await self._store.segment_ids(self.name)
+        manifest, is_new = await self._store.update(
+            self.name, lambda each: claimed(each, self.token, take_over=take_over)
+        )
+        if is_new:
+            await self._store.drop_unnamed(self.name, loose)
+        current = manifest.open_ledger
+        if current is None:
+            return manifest
+        _log.info("taking a stream over", stream=self.name, ledger=current.ledger_id)
+        end = await self._ledgers.end_of(self.name, current.ledger_id, manifest.settings)
+        return await self.record(end)
+
+    async def begin(self, end: LedgerEnd | None) -> tuple[Manifest, LedgerWriter]:
+        """Begin a ledger behind the one that ended like this. Raises `StreamFenced`, and as `Client.create`."""
+        manifest = (await self._store.read(self.name)).manifest
+        check_owner(manifest, self.token)
+        current = manifest.open_ledger
+        if current is not None and (end is None or current.ledger_id != end.ledger_id):
+            # An attempt whose answer was lost has listed it; nothing was appended to it.
+            end = await self._ledgers.end_of(self.name, current.ledger_id, manifest.settings)
+        writer = await self._ledgers.create(self.name, manifest.settings, self.token)
+        try:
+            return await self.record(end, writer.ledger_id), writer
+        except BaseException:
+            await self._discard(writer)
+            raise
+
+    async def record(self, end: LedgerEnd | None, next_id: int | None = None) -> Manifest:
+        """Store that the open ledger ended, and that the next one is open. Raises `StreamFenced`."""
+
+        def change(manifest: Manifest) -> Manifest | None:
+            return moved_on(manifest, self.token, end, next_id, self._now_ms())
+
+        return (await self._store.update(self.name, change))[0]
+
+    async def finish(self, ledger: LedgerWriter, manifest: Manifest) -> LedgerEnd:
+        """Close a ledger behind what was acknowledged, or find where somebody else has closed it."""
+        try:
+            await ledger.close()
+        except PodkeeperError:
+            # Somebody else closed it, or is about to, or nobody can tell. The handle tries once; recovery tells the
+            # end, which may lie behind entries whose acknowledgement was not seen.
+            return await self._ledgers.end_of(self.name, ledger.ledger_id, manifest.settings)
+        return end_of(ledger.metadata)
+
+    async def release(self) -> None:
+        """Give the stream up; another owner's is left alone."""
+        await self._store.update(self.name, lambda manifest: released(manifest, self.token))
+
+    async def _discard(self, writer: LedgerWriter) -> None:
+        """A ledger that was not listed, unless nobody can tell: then it stays, and its custom metadata tell whose it
+        is."""
+        with suppress(PodkeeperError):
+            await writer.close()
+            manifest = (await self._store.read(self.name, even_deleting=True)).manifest
+            if writer.ledger_id not in manifest:
+                await self._ledgers.delete([writer.ledger_id])

@@ -1,0 +1,194 @@
+"""Publishing ledgers to a stream, each batch once.
+
+Invariants
+- A batch is in the stream entirely or not at all, and once, however often and by however many it is published.
+- An application that was set back, so that its batches hold something else than before, is refused: to go on would lose
+  entries, or double them, without a word.
+
+`published` is pure; `check_ledgers` belongs to the event loop.
+
+Source: reference Spark notes, section 2b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from bookie_client.client import Client
+from bookie_client.streams.manifest import Manifest
+from bookie_client.streams.model import (
+    PublishedLedger,
+    RetiredLedgers,
+    StreamLedger,
+    StreamPosition,
+    Transaction,
+    Txn,
+)
+from bookie_client.streams.together import together
+from bookie_protocol.errors import BadRequest, Refused, StreamInUse, StreamTransactionConflict
+
+MAX_TRANSACTIONS: Final = 500
+"""Applications whose last batch a stream remembers."""
+FORGOTTEN_AFTER_MS: Final = 30 * 24 * 3600 * 1000
+"""An application that has not published for so long is forgotten when there are too many."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishResult:
+    """What became of `Streams.publish`."""
+
+    manifest: Manifest
+    """The stream afterwards."""
+    is_new: bool
+    """Whether this call changed the stream; False: the batch was published before."""
+    unlisted: tuple[int, ...]
+    """Those of the given ledgers that are no part of the stream, and that nobody will miss: the caller deletes them.
+    Ledgers of a repeated attempt, and ledgers without entries."""
+    start: StreamPosition
+    """Of a new batch: where its entries begin; else the end of the stream's closed ledgers."""
+    end: StreamPosition
+    """Behind its last entry."""
+
+
+def published(
+    manifest: Manifest, ledgers: Sequence[PublishedLedger], txn: Txn | None, *, replacing: bool, now_ms: int
+) -> Manifest | None:
+    """The stream with these ledgers at its end, or (`replacing`) with nothing else; None: it was published before, or
+    there is nothing to do. `ledgers` have entries. Raises as `Streams.publish`."""
+    if txn is not None and _is_repeated(manifest, txn):
+        return None
+    listed = [each.ledger_id for each in ledgers if each.ledger_id in manifest]
+    if listed and txn is None and len(listed) == len(ledgers):
+        return None
+    _check_fresh(manifest, ledgers, listed)
+    if not ledgers and txn is None and not replacing:
+        return None
+    if manifest.open_ledger is not None:
+        raise StreamInUse(
+            f"stream {manifest.name}: a writer has ledger {manifest.open_ledger.ledger_id} open, so nothing can be"
+            " published behind it: close the writer, or `seal` the stream if it is dead"
+        )
+    if replacing:
+        manifest = overwritten(manifest, now_ms)
+    return replace(
+        manifest,
+        ledgers=(*manifest.ledgers, *_numbered(ledgers, manifest.end_ordinal, now_ms)),
+        transactions=_with(manifest, txn, now_ms),
+    )
+
+
+def result_of(manifest: Manifest, ledgers: Sequence[PublishedLedger], *, is_new: bool) -> PublishResult:
+    """What to tell the caller. `manifest`: what is stored now."""
+    retired = {each for group in manifest.retired for each in group.ledger_ids}
+    unlisted = tuple(
+        each.ledger_id for each in ledgers if each.ledger_id not in manifest and each.ledger_id not in retired
+    )
+    listed = [each for each in ledgers if each.ledger_id in manifest]
+    if not is_new or not listed:
+        return PublishResult(manifest, is_new, unlisted, manifest.closed_end, manifest.closed_end)
+    first, last = listed[0], listed[-1]
+    return PublishResult(
+        manifest,
+        is_new,
+        unlisted,
+        StreamPosition(first.ledger_id, 0),
+        StreamPosition(last.ledger_id, last.entries),
+    )
+
+
+def overwritten(manifest: Manifest, now_ms: int) -> Manifest:
+    """The stream without its ledgers, as the next generation."""
+    due_ms = now_ms + int(manifest.settings.deletion_lag_seconds * 1000)
+    ids = tuple(ledger.ledger_id for ledger in manifest.ledgers)
+    return replace(
+        manifest,
+        generation=manifest.generation + 1,
+        ledgers=(),
+        base_ordinal=manifest.end_ordinal,
+        truncated_before=None,
+        landmarks=(),
+        retired=(*manifest.retired, RetiredLedgers(due_ms, ids)) if ids else manifest.retired,
+    )
+
+
+async def check_ledgers(client: Client, ledgers: Sequence[PublishedLedger]) -> None:
+    """That they are what they are said to be. Raises `NoSuchLedger`, `BadRequest`."""
+    await together([partial(_check_ledger, client, ledger) for ledger in ledgers])
+
+
+# --- inside ---------------------------------------------------------------------------------------------------
+
+
+def _is_repeated(manifest: Manifest, txn: Txn) -> bool:
+    last = manifest.transactions.get(txn.app_id)
+    if last is None or txn.batch_id > last.batch_id:
+        return False
+    what = f"stream {manifest.name}, application {txn.app_id}: batch {txn.batch_id}"
+    if txn.batch_id < last.batch_id:
+        raise StreamTransactionConflict(
+            f"{what} comes after batch {last.batch_id} was published: its checkpoint was set back, or two programs use"
+            " it. Nothing was published; give the application a new id, and decide what to do with what is there twice"
+        )
+    if txn.rows != last.rows:
+        raise StreamTransactionConflict(
+            f"{what} has {txn.rows} rows, and had {last.rows} when it was published: its checkpoint was set back, or"
+            " the batch is not the same each time it is made. Nothing was published"
+        )
+    if None not in (txn.checksum, last.checksum) and txn.checksum != last.checksum:
+        raise StreamTransactionConflict(
+            f"{what} has another content than when it was published (checksum {txn.checksum}, not {last.checksum}):"
+            " its checkpoint was set back. Nothing was published"
+        )
+    return True
+
+
+def _check_fresh(manifest: Manifest, ledgers: Sequence[PublishedLedger], listed: Sequence[int]) -> None:
+    ids = [each.ledger_id for each in ledgers]
+    if len(set(ids)) != len(ids):
+        raise BadRequest(f"stream {manifest.name}: a ledger is published twice in one call: {_shown(ids)}")
+    retired = {each for group in manifest.retired for each in group.ledger_ids}
+    if taken := [*listed, *retired.intersection(ids)]:
+        raise BadRequest(f"stream {manifest.name}: these ledgers belong to it, or did: {_shown(taken)}")
+
+
+def _numbered(ledgers: Sequence[PublishedLedger], ordinal: int, now_ms: int) -> list[StreamLedger]:
+    numbered = []
+    for each in ledgers:
+        numbered.append(StreamLedger(each.ledger_id, ordinal, each.entries, each.nbytes, now_ms, each.crc))
+        ordinal += each.entries
+    return numbered
+
+
+def _with(manifest: Manifest, txn: Txn | None, now_ms: int) -> Mapping[str, Transaction]:
+    if txn is None:
+        return manifest.transactions
+    transactions = dict(manifest.transactions)
+    transactions[txn.app_id] = Transaction(txn.batch_id, txn.rows, txn.checksum, now_ms)
+    if len(transactions) <= MAX_TRANSACTIONS:
+        return transactions
+    kept = {app: last for app, last in transactions.items() if last.published_ms > now_ms - FORGOTTEN_AFTER_MS}
+    if len(kept) > MAX_TRANSACTIONS:
+        raise Refused(
+            f"stream {manifest.name}: more than {MAX_TRANSACTIONS} applications have published to it within 30 days,"
+            " and forgetting one could double its batches: publish under fewer ids, or to another stream"
+        )
+    return kept
+
+
+async def _check_ledger(client: Client, ledger: PublishedLedger) -> None:
+    metadata = await client.metadata(ledger.ledger_id)
+    if not metadata.is_closed:
+        raise BadRequest(f"ledger {ledger.ledger_id} is not closed: a ledger is published when its writer closed it")
+    if (metadata.last_entry_id + 1, metadata.length) != (ledger.entries, ledger.nbytes):
+        raise BadRequest(
+            f"ledger {ledger.ledger_id} has {metadata.last_entry_id + 1} entries of {metadata.length} bytes, not"
+            f" {ledger.entries} of {ledger.nbytes}"
+        )
+
+
+def _shown(ledger_ids: Sequence[int]) -> str:
+    more = "" if len(ledger_ids) <= 10 else f" and {len(ledger_ids) - 10} more"
+    return ", ".join(map(str, ledger_ids[:10])) + more

@@ -1,0 +1,153 @@
+"""The reader of a stream: ranges and tails over its ledgers.
+
+Invariants
+- Entries come in the order of the manifest, without gaps, each once. A ledger or an entry that is gone ends the
+  iteration with an error; nothing is passed over.
+- Nobody is fenced: of an open ledger only what is confirmed is read.
+
+Event loop only.
+
+Source: reference client protocol, sections 12 and 25.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Literal, cast
+
+from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.handle import LedgerReader
+from bookie_client.streams.ledgers import StreamLedgers
+from bookie_client.streams.manifest import LedgerSpan, Manifest
+from bookie_client.streams.model import StreamLedger, StreamPosition
+from bookie_client.streams.store import ManifestStore
+from bookie_protocol.errors import BadRequest, NoSuchLedger, StreamPositionGone
+
+From = StreamPosition | Literal["earliest", "latest"]
+"""Where to begin: a position, the first one that can be read, or behind the last one that can be read now."""
+
+
+def position_after(entry: LedgerEntry) -> StreamPosition:
+    """Where to go on behind an entry."""
+    return StreamPosition(entry.ledger_id, entry.entry_id + 1)
+
+
+class StreamReader:
+    """Reads one stream. Made by `Streams.reader`; it holds nothing between calls."""
+
+    def __init__(self, name: str, store: ManifestStore, ledgers: StreamLedgers) -> None:
+        self.name = name
+        self._store = store
+        self._ledgers = ledgers
+
+    async def end(self) -> StreamPosition:
+        """As `Streams.end`."""
+        return await self._end((await self._store.read(self.name)).manifest)
+
+    async def batches(
+        self, start: From = "earliest", to: StreamPosition | None = None
+    ) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+        """Entries from `start` up to, not including, `to`; by default up to what can be read when the iteration begins.
+
+        A batch is of one ledger and never empty; `position_after(batch[-1])` is where to go on. Iterating raises
+        `NoSuchStream`, `StreamPositionGone` (a position, or a ledger under the reader's hands), `BadRequest` (`to` lies
+        before `start`, or behind the end), and what reading a ledger raises.
+        """
+        manifest = (await self._store.read(self.name)).manifest
+        first = await self._start(manifest, start)
+        end = await self._end(manifest) if to is None else to
+        for span in manifest.spans(first, end):
+            async with aclosing(self._span(manifest, span)) as batches:
+                async for batch in batches:
+                    yield batch
+
+    async def entries(
+        self, start: From = "earliest", to: StreamPosition | None = None
+    ) -> AsyncGenerator[LedgerEntry, None]:
+        """The same entries one by one."""
+        async with aclosing(self.batches(start, to)) as batches:
+            async for batch in batches:
+                for entry in batch:
+                    yield entry
+
+    async def tail(self, start: From = "latest") -> AsyncGenerator[LedgerEntry, None]:
+        """Entries from `start` on as they become confirmed, over roll-overs and take-overs, without an end.
+
+        The newest entry comes when the next one is written, when its writer tells the bookies (client option
+        `explicit_lac_interval`), or when the ledger is closed. Raises as `batches`, and `NoSuchStream` when the stream
+        is deleted. Whoever ends it early closes it (`contextlib.aclosing`).
+        """
+        position: StreamPosition | None = None
+        async with aclosing(self._store.watch(self.name)) as manifests:
+            async for manifest in manifests:
+                if position is None:
+                    position = await self._start(manifest, start)
+                for span in manifest.spans(position):
+                    async with aclosing(self._follow(manifest, span)) as entries:
+                        async for entry in entries:
+                            position = position_after(entry)
+                            yield entry
+                # What the open ledger gave ends with its close; the manifest that tells of the next one comes now.
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _start(self, manifest: Manifest, start: From) -> StreamPosition:
+        if isinstance(start, StreamPosition):
+            return start
+        if start == "earliest":
+            return manifest.earliest
+        if start == "latest":
+            return await self._end(manifest)
+        raise BadRequest(f"a stream is read from a position, 'earliest' or 'latest', not {start!r}")
+
+    async def _end(self, manifest: Manifest) -> StreamPosition:
+        current = manifest.open_ledger
+        if current is None:
+            return manifest.closed_end
+        try:
+            async with await self._open(manifest, current) as ledger:
+                confirmed = ledger.last_add_confirmed
+        except StreamPositionGone:
+            # Its writer has dropped it, empty, since the manifest was read.
+            return manifest.closed_end
+        return StreamPosition(current.ledger_id, confirmed + 1) if confirmed >= 0 else manifest.closed_end
+
+    async def _span(self, manifest: Manifest, span: LedgerSpan) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+        async with await self._open(manifest, span.ledger) as ledger:
+            try:
+                async with aclosing(ledger.batches(span.first, span.last)) as batches:
+                    async for batch in batches:
+                        yield batch
+            except NoSuchLedger as error:
+                raise self._gone(span.ledger) from error
+
+    async def _follow(self, manifest: Manifest, span: LedgerSpan) -> AsyncGenerator[LedgerEntry, None]:
+        """A closed ledger to its end, an open one until it is closed."""
+        try:
+            ledger = await self._open(manifest, span.ledger)
+        except StreamPositionGone:
+            if span.last is None and span.first == 0:
+                return  # dropped, empty, since the manifest was read; the next one tells
+            raise
+        async with ledger:
+            try:
+                async with aclosing(cast("AsyncGenerator[LedgerEntry, None]", ledger.tail(span.first))) as entries:
+                    async for entry in entries:
+                        yield entry
+            except NoSuchLedger as error:
+                if span.last is None and ledger.last_add_confirmed < span.first:
+                    return
+                raise self._gone(span.ledger) from error
+
+    async def _open(self, manifest: Manifest, ledger: StreamLedger) -> LedgerReader:
+        try:
+            return await self._ledgers.open(ledger.ledger_id, manifest.settings)
+        except NoSuchLedger as error:
+            raise self._gone(ledger) from error
+
+    def _gone(self, ledger: StreamLedger) -> StreamPositionGone:
+        return StreamPositionGone(
+            f"ledger {ledger.ledger_id} of stream {self.name} was deleted while the stream was read: it was truncated"
+            " or overwritten, or somebody deleted the ledger alone"
+        )

@@ -1,0 +1,262 @@
+"""Streams in the metadata service: read, compare-and-set, watch.
+
+Invariants
+- A change is one compare-and-set of the head. Segments are created before it under ids that nobody used, and removed
+  again when it is lost; an attempt after a lost one takes new ids.
+- Segments that no head names are removed (`drop_unnamed`) only behind a change of the head that was made after they
+  were listed: whoever was about to name them has lost by then.
+- A change whose answer was lost is found when the head is read again, because changes are functions of what they find:
+  "done already" is one of their results.
+
+Event loop only.
+
+Source: reference client protocol, section 25.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from bookie_client.logs import get_logger
+from bookie_client.streams.encoding import Head, Row, decode_head, decode_retired, decode_segment, encode_head
+from bookie_client.streams.layout import LaidOut, Loaded, lay_out, put_together
+from bookie_client.streams.manifest import Manifest
+from bookie_client.streams.model import check_stream_name
+from bookie_client.streams.together import together
+from bookie_protocol.errors import (
+    MetadataDamaged,
+    MetadataError,
+    MetadataExists,
+    MetadataNotFound,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+    NoSuchStream,
+    Refused,
+    StreamExists,
+)
+from bookie_protocol.metadata_service.interface import MetadataService, Versioned
+from bookie_protocol.metadata_service.records import STREAM, STREAM_SEGMENT, RecordStore
+
+MAX_ATTEMPTS: Final = 100
+"""Compare-and-sets lost in a row until a change is given up."""
+MAX_HEAD_BYTES: Final = 256 * 1024
+CACHED_SEGMENTS: Final = 256
+_RETRY_SECONDS: Final = 0.2
+
+_log = get_logger(__name__)
+
+Change = Callable[[Manifest], Manifest | None]
+"""What a stream becomes; None: it stays as it is. Raises to refuse. Pure."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStream:
+    """A manifest and the records that it was read from."""
+
+    manifest: Manifest
+    head: Head
+    loaded: Loaded
+
+
+class ManifestStore:
+    """The manifests of a cluster."""
+
+    def __init__(self, service: MetadataService) -> None:
+        self._heads: RecordStore = service.records(STREAM)
+        self._segments: RecordStore = service.records(STREAM_SEGMENT)
+        self._cache: OrderedDict[str, tuple[Row, ...]] = OrderedDict()
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    async def names(self) -> frozenset[str]:
+        """Names of all streams, half deleted ones included."""
+        return await self._heads.names()
+
+    async def read(self, name: str, *, even_deleting: bool = False) -> StoredStream:
+        """The stream now. Raises `NoSuchStream`, unless told otherwise also for one that is being deleted,
+        `MetadataDamaged`, `MetadataUnavailable`."""
+        check_stream_name(name)
+        missing: tuple[int, str] | None = None
+        while True:
+            try:
+                stored = await self._heads.read(name)
+            except MetadataNotFound as error:
+                raise _no_such_stream(name) from error
+            try:
+                found = await self._load(name, stored)
+            except MetadataNotFound as error:
+                # Another head may have been stored since, and its segments removed; the same head has lost one.
+                if missing == (stored.version, str(error)):
+                    raise MetadataDamaged(f"stream {name}: a segment that its head names is gone: {error}") from error
+                missing = (stored.version, str(error))
+                continue
+            if found.manifest.is_deleting and not even_deleting:
+                raise NoSuchStream(f"stream {name} is being deleted; deleting it again finishes that")
+            return found
+
+    async def watch(self, name: str) -> AsyncGenerator[Manifest, None]:
+        """As `Streams.watch`."""
+        check_stream_name(name)
+        newest: Manifest | None = None
+        async with self._heads.watch(name) as snapshots:
+            async for snapshot in snapshots:
+                if snapshot is None:
+                    raise _no_such_stream(name)
+                if (newest := await self._ridden_out(name, newest)) is not None:
+                    yield newest
+
+    async def _ridden_out(self, name: str, seen: Manifest | None) -> Manifest | None:
+        """What is stored now; None if that was seen."""
+        while True:
+            try:
+                manifest = (await self.read(name)).manifest
+            except MetadataUnavailable:
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            return None if seen is not None and seen.version == manifest.version else manifest
+
+    # --- changing -------------------------------------------------------------------------------------------
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Raises `StreamExists`."""
+        check_stream_name(manifest.name)
+        data = encode_head(lay_out(manifest, None, Loaded(), _new_id).head)
+        try:
+            version = await self._heads.create(manifest.name, data)
+        except MetadataExists as error:
+            raise StreamExists(f"there is a stream {manifest.name} already") from error
+        return put_together(manifest.name, version, decode_head(manifest.name, data), Loaded())
+
+    async def update(self, name: str, change: Change) -> tuple[Manifest, bool]:
+        """Bring a change into the stream; returns what is stored then, and whether this call changed it.
+
+        Raises what the change raises, `NoSuchStream`, `MetadataUnavailable` (it may have been done or not), and
+        `MetadataVersionConflict` after too many lost rounds.
+        """
+        for _ in range(MAX_ATTEMPTS):
+            stored = await self.read(name)
+            changed = change(stored.manifest)
+            if changed is None:
+                return stored.manifest, False
+            with suppress(MetadataVersionConflict):
+                return await self.replace(stored, changed), True
+        raise MetadataVersionConflict(
+            f"stream {name}: lost {MAX_ATTEMPTS} compare-and-set rounds in a row against others; try again"
+        )
+
+    async def replace(self, stored: StoredStream, manifest: Manifest) -> Manifest:
+        """One compare-and-set. Raises `MetadataVersionConflict`, and as `update`."""
+        name = manifest.name
+        laid_out = lay_out(manifest, stored.head, stored.loaded, _new_id)
+        data = encode_head(laid_out.head)
+        if len(data) > MAX_HEAD_BYTES:
+            raise Refused(
+                f"stream {name}: its record would have {len(data)} bytes, more than {MAX_HEAD_BYTES}: too many ledgers"
+                " or applications; truncate it, or begin another one"
+            )
+        await self._write_segments(name, laid_out)
+        try:
+            version = await self._heads.update(name, data, stored.manifest.version)
+        except MetadataVersionConflict:
+            await self._drop_unless_named(name, laid_out.new_segments)
+            raise
+        except MetadataNotFound as error:
+            await self._drop(name, laid_out.new_segments)
+            raise _no_such_stream(name) from error
+        await self._drop(name, stored.head.segment_ids - laid_out.head.segment_ids)
+        return (await self._load(name, Versioned(data, version))).manifest
+
+    async def remove(self, manifest: Manifest) -> None:
+        """Remove the head. Raises `MetadataVersionConflict`; a head that is gone is fine."""
+        with suppress(MetadataNotFound):
+            await self._heads.delete(manifest.name, manifest.version)
+
+    # --- segments -------------------------------------------------------------------------------------------
+
+    async def segment_ids(self, name: str) -> frozenset[str]:
+        """Ids of all segments of a stream, named by its head or not."""
+        prefix = f"{name}:"
+        return frozenset(each[len(prefix) :] for each in await self._segments.names() if each.startswith(prefix))
+
+    async def drop_unnamed(self, name: str, listed: Iterable[str]) -> None:
+        """Remove those of `listed` that the head does not name. The caller listed them, and changed the head since."""
+        named = (await self.read(name, even_deleting=True)).head.segment_ids
+        await self._drop(name, frozenset(listed) - named)
+
+    async def drop_all(self, name: str) -> None:
+        """Remove all segments of a stream that is being deleted."""
+        for segment_id in await self.segment_ids(name):
+            with suppress(MetadataNotFound):
+                await self._segments.delete(_record(name, segment_id))
+
+    async def _write_segments(self, name: str, laid_out: LaidOut) -> None:
+        await together(
+            [partial(self._segments.create, _record(name, each), data) for each, data in laid_out.new_segments.items()]
+        )
+
+    async def _drop_unless_named(self, name: str, segments: Mapping[str, bytes]) -> None:
+        """A compare-and-set that seems lost may be our own, whose answer was lost."""
+        if segments:
+            with suppress(MetadataError):
+                await self._drop(
+                    name, frozenset(segments) - (await self.read(name, even_deleting=True)).head.segment_ids
+                )
+
+    async def _drop(self, name: str, segment_ids: Iterable[str]) -> None:
+        """What cannot be removed now is removed by a later writer."""
+        for segment_id in segment_ids:
+            with suppress(MetadataNotFound):
+                try:
+                    await self._segments.delete(_record(name, segment_id))
+                except MetadataUnavailable as error:
+                    _log.warning("segment of a stream stays behind", stream=name, segment=segment_id, error=str(error))
+                    return
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _load(self, name: str, stored: Versioned[bytes]) -> StoredStream:
+        """`MetadataNotFound`: a segment is gone."""
+        head = decode_head(name, stored.value)
+        listed = await together([partial(self._segment, name, each.segment_id) for each in head.segments])
+        ids = [each.segment_id for each in head.retired if each.segment_id is not None]
+        retired = await together([partial(self._retired_segment, name, each) for each in ids])
+        loaded = Loaded(
+            dict(zip((each.segment_id for each in head.segments), listed, strict=True)),
+            dict(zip(ids, retired, strict=True)),
+        )
+        return StoredStream(put_together(name, stored.version, head, loaded), head, loaded)
+
+    async def _segment(self, name: str, segment_id: str) -> tuple[Row, ...]:
+        record = _record(name, segment_id)
+        rows = self._cache.get(record)
+        if rows is None:
+            rows = decode_segment(record, (await self._segments.read(record)).value)
+            self._cache[record] = rows
+            if len(self._cache) > CACHED_SEGMENTS:
+                self._cache.popitem(last=False)
+        else:
+            self._cache.move_to_end(record)
+        return rows
+
+    async def _retired_segment(self, name: str, segment_id: str) -> tuple[int, ...]:
+        record = _record(name, segment_id)
+        return decode_retired(record, (await self._segments.read(record)).value)
+
+
+def _record(name: str, segment_id: str) -> str:
+    return f"{name}:{segment_id}"
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)
+
+
+def _no_such_stream(name: str) -> NoSuchStream:
+    return NoSuchStream(f"there is no stream {name}")

@@ -1,0 +1,288 @@
+"""Streams of ledgers in the metadata service: create, list, publish to, truncate, delete; writers, readers, cursors.
+
+    streams = Streams(client)
+    await streams.create("orders", StreamSettings(ensemble=3, write_quorum=3, ack_quorum=2))
+    async with streams.writer("orders") as writer:
+        await writer.append(b"first")
+    async for batch in streams.reader("orders").batches():
+        for entry in batch:
+            print(entry.ledger_id, entry.entry_id, entry.payload)
+
+Invariants
+- Each change of a stream is one compare-and-set of its head record; what a crash leaves half done is finished or
+  removed by the next change.
+- A ledger is taken out of the list before it is deleted, and stays noted as retired until it is.
+
+Errors of every call here: `NoSuchStream`, `MetadataUnavailable` (nobody can tell whether it was done; do it again),
+`MetadataDamaged`, `BadRequest` for names that none may have.
+
+Event loop only.
+
+Source: reference client protocol, section 25; reference Spark notes, sections 2b and 4.2.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
+
+from bookie_client.client import Client
+from bookie_client.logs import get_logger
+from bookie_client.streams.appends import Appends
+from bookie_client.streams.cursors import StreamCursor, StreamCursors
+from bookie_client.streams.ledgers import StreamLedgers
+from bookie_client.streams.manifest import Manifest
+from bookie_client.streams.model import PublishedLedger, StreamPosition, StreamSettings, Txn, check_stream_name
+from bookie_client.streams.owner import StreamOwner
+from bookie_client.streams.publishing import PublishResult, check_ledgers, published, result_of
+from bookie_client.streams.reader import StreamReader
+from bookie_client.streams.removal import due, forgotten, retained, truncated
+from bookie_client.streams.rolling import RollingLedger
+from bookie_client.streams.store import MAX_ATTEMPTS, ManifestStore, StoredStream
+from bookie_client.streams.writer import StreamWriter, new_window
+from bookie_protocol.errors import (
+    CouldNotTell,
+    MetadataVersionConflict,
+    StreamExists,
+    StreamInUse,
+    StreamPositionGone,
+)
+
+_log = get_logger(__name__)
+
+
+class Streams:
+    """The streams of a cluster. `password` protects the ledgers that writers create, and opens those that are read;
+    None, for administration: the one that each ledger recorded (new ledgers get none then)."""
+
+    def __init__(self, client: Client, *, password: bytes | None = b"", clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since 1970."""
+        self._client = client
+        self._clock = clock
+        self._store = ManifestStore(client.metadata_service)
+        self._ledgers = StreamLedgers(client, password)
+        self._cursors = StreamCursors(client.metadata_service, self._store, self._now_ms)
+
+    # --- streams --------------------------------------------------------------------------------------------
+
+    async def create(self, name: str, settings: StreamSettings | None = None, *, if_absent: bool = False) -> Manifest:
+        """Create a stream without ledgers. Raises `StreamExists`, unless `if_absent`: then what is there is returned,
+        with its own settings."""
+        check_stream_name(name)
+        made = Manifest(
+            name=name,
+            version=0,
+            generation=0,
+            ledgers=(),
+            settings=settings or StreamSettings(),
+            created_ms=self._now_ms(),
+        )
+        try:
+            return await self._store.create(made)
+        except StreamExists:
+            if not if_absent:
+                raise
+            return await self.manifest(name)
+
+    async def manifest(self, name: str) -> Manifest:
+        """The stream as it is now."""
+        return (await self._store.read(name)).manifest
+
+    async def names(self) -> frozenset[str]:
+        """The names of all streams; also of those whose deletion was not finished."""
+        return await self._store.names()
+
+    def watch(self, name: str) -> AsyncGenerator[Manifest, None]:
+        """The stream now, then each newer state of it; states in between may be left out. Faults are ridden out. Ends
+        by `NoSuchStream` when the stream is deleted. Whoever ends it early closes it (`contextlib.aclosing`)."""
+        return self._store.watch(name)
+
+    async def configure(self, name: str, settings: StreamSettings) -> Manifest:
+        """Change the settings; ledgers that exist stay as they are, and a writer takes them up with its next ledger."""
+        return (await self._store.update(name, lambda manifest: dataclasses.replace(manifest, settings=settings)))[0]
+
+    async def delete(self, name: str, *, with_ledgers: bool = True, force: bool = False) -> tuple[int, ...]:
+        """Delete a stream with its cursors and, unless told otherwise, its ledgers; returns the ids of the ledgers.
+
+        A deletion that was interrupted is finished by calling it again. Raises `StreamInUse` when a writer has a ledger
+        open and `force` is not set.
+        """
+        stored = await self._store.read(name, even_deleting=True)
+        if stored.manifest.open_ledger is not None and not stored.manifest.is_deleting:
+            if not force:
+                raise StreamInUse(
+                    f"stream {name}: a writer has ledger {stored.manifest.open_ledger.ledger_id} open; close it, or"
+                    " `seal` the stream if it is dead"
+                )
+            with suppress(CouldNotTell):  # its bookies may be gone, and the ledger goes anyway
+                await self.seal(name)
+        manifest = await self._mark_deleting(name)
+        ids = tuple(ledger.ledger_id for ledger in manifest.ledgers)
+        retired = tuple(each for group in manifest.retired for each in group.ledger_ids)
+        if with_ledgers:
+            await self._ledgers.delete(ids)
+        await self._ledgers.delete(retired)
+        await self._cursors.delete_all(name)
+        await self._store.remove(manifest)
+        await self._store.drop_all(name)
+        return ids if with_ledgers else ()
+
+    # --- what goes in ---------------------------------------------------------------------------------------
+
+    def writer(self, name: str, *, take_over: bool = True, patience: float = 60.0) -> StreamWriter:
+        """A writer, to be entered with `async with`, which takes the stream over from any other writer.
+
+        `take_over` False: `StreamInUse` instead when a writer has a ledger open, whether it lives or died. `patience`:
+        seconds for which appends are tried again while no ledger takes them.
+        """
+        owner = StreamOwner(name, self._store, self._ledgers, self._now_ms)
+        appends = Appends(new_window(self._client))
+        rolling = RollingLedger(owner, appends, lambda: self.apply_retention(name), patience=patience)
+        return StreamWriter(self._client, rolling, take_over=take_over)
+
+    async def publish(
+        self, name: str, ledgers: Sequence[PublishedLedger], txn: Txn | None = None, *, replace: bool = False
+    ) -> PublishResult:
+        """Add closed ledgers to the end of the stream, in the order given, all or none, by one compare-and-set.
+
+        With `txn` each batch of an application counts once: a batch above the last one is published; the last one once
+        more, with as many rows (and the same checksum, if both are known), was published before and changes nothing;
+        the last one with another content, or one below it, raises `StreamTransactionConflict`, because the application
+        was set back and its entries would be lost or doubled. Without `txn` ledgers that are listed already change
+        nothing, so that a call whose answer was lost may be repeated.
+
+        `replace`: the ledgers become the whole content, as the next generation; the replaced ones can be read on for
+        `deletion_lag_seconds` and are deleted by a later change.
+
+        Raises `StreamInUse` when a writer has a ledger open (`seal` ends a dead one), `NoSuchLedger` when a ledger does
+        not exist, `BadRequest` when its metadata tell another end or none, or it belonged to the stream before.
+        """
+        given = [each for each in ledgers if each.entries > 0]
+        now_ms = self._now_ms()
+
+        def change(manifest: Manifest) -> Manifest | None:
+            return published(manifest, given, txn, replacing=replace, now_ms=now_ms)
+
+        stored = (await self._store.read(name)).manifest
+        if change(stored) is None:
+            return result_of(stored, ledgers, is_new=False)
+        await check_ledgers(self._client, given)
+        manifest, is_new = await self._store.update(name, change)
+        return result_of(manifest, ledgers, is_new=is_new)
+
+    async def seal(self, name: str) -> Manifest:
+        """Recover and close the open ledger that a dead writer left; a living writer is fenced. Fine when there is
+        none."""
+        owner = StreamOwner(name, self._store, self._ledgers, self._now_ms)
+        if (await self.manifest(name)).open_ledger is not None:
+            await owner.claim(take_over=True)
+            await owner.release()
+            await self._sweep(name)
+        return await self.manifest(name)
+
+    # --- what comes out -------------------------------------------------------------------------------------
+
+    def reader(self, name: str) -> StreamReader:
+        """A reader; it needs no closing."""
+        return StreamReader(name, self._store, self._ledgers)
+
+    async def end(self, name: str) -> StreamPosition:
+        """Behind the last entry that can be read now: the last add confirmed of an open ledger, which is asked for
+        without disturbing its writer, or the end of the closed ones."""
+        return await self.reader(name).end()
+
+    # --- what goes away -------------------------------------------------------------------------------------
+
+    async def truncate(self, name: str, before: StreamPosition, *, force: bool = False) -> tuple[int, ...]:
+        """Make everything before a position unreadable, and delete the ledgers that end there or before; returns their
+        ids. A position that is gone already changes nothing.
+
+        Raises `StreamInUse` when a cursor has not passed that position and `force` is not set; `BadRequest` for a
+        position in the open ledger other than its beginning.
+        """
+
+        def change(manifest: Manifest, passed: int | None) -> Manifest | None:
+            with suppress(StreamPositionGone):
+                ordinal = manifest.ordinal(before)
+                if passed is not None and passed < ordinal and not force:
+                    raise StreamInUse(
+                        f"stream {name}: a cursor is {ordinal - passed} entries before {before}; truncate with force,"
+                        " or delete the cursor, if those entries may go unread"
+                    )
+            return truncated(manifest, before, self._now_ms())
+
+        await self._with_cursors(name, change)
+        return await self._sweep(name)
+
+    async def apply_retention(self, name: str) -> tuple[int, ...]:
+        """Delete the ledgers that the settings no longer keep and that every cursor has passed, and retired ones whose
+        time has come; returns their ids. Writers do it whenever they begin a ledger."""
+        await self._with_cursors(name, lambda manifest, passed: retained(manifest, passed, self._now_ms()))
+        return await self._sweep(name)
+
+    async def retired(self, name: str) -> frozenset[int]:
+        """Ids of ledgers that were taken out of the stream and are not deleted yet: they have an owner."""
+        manifest = (await self._store.read(name, even_deleting=True)).manifest
+        return frozenset(each for group in manifest.retired for each in group.ledger_ids)
+
+    # --- cursors --------------------------------------------------------------------------------------------
+
+    async def cursor(self, name: str, cursor_id: str) -> StreamCursor:
+        """A cursor. Raises `NoSuchStream` when there is none of this id."""
+        return await self._cursors.read(name, cursor_id)
+
+    async def cursors(self, name: str) -> Mapping[str, StreamCursor]:
+        """All cursors of a stream, by id."""
+        await self.manifest(name)
+        return await self._cursors.of(name)
+
+    async def move_cursor(self, name: str, cursor_id: str, position: StreamPosition) -> StreamCursor:
+        """Store how far a consumer is, and return what is stored then. The first move creates the cursor.
+
+        Cursors only go forwards: a position behind the stored one changes nothing, and of two moves at the same time
+        the farther one stays. From then on retention keeps what comes behind it. Raises `StreamPositionGone`.
+        """
+        return await self._cursors.move(name, cursor_id, position)
+
+    async def delete_cursor(self, name: str, cursor_id: str) -> None:
+        """Forget a cursor; one that does not exist is fine."""
+        await self._cursors.delete(name, cursor_id)
+
+    # --- inside ---------------------------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    async def _mark_deleting(self, name: str) -> Manifest:
+        while True:
+            stored = await self._store.read(name, even_deleting=True)
+            if stored.manifest.is_deleting:
+                return stored.manifest
+            with suppress(MetadataVersionConflict):
+                return await self._store.replace(stored, dataclasses.replace(stored.manifest, is_deleting=True))
+
+    async def _with_cursors(self, name: str, change: Callable[[Manifest, int | None], Manifest | None]) -> None:
+        """Bring a change into the stream that is told the lowest cursor's ordinal, as it was after the stream was read:
+        a cursor that is made later changes the stream, and the change is lost."""
+        for _ in range(MAX_ATTEMPTS):
+            stored: StoredStream = await self._store.read(name)
+            cursors = await self._cursors.of(name)
+            passed = min((cursor.ordinal for cursor in cursors.values()), default=None)
+            changed = change(stored.manifest, passed)
+            if changed is None:
+                return
+            with suppress(MetadataVersionConflict):
+                await self._store.replace(stored, changed)
+                return
+        raise MetadataVersionConflict(f"stream {name}: lost {MAX_ATTEMPTS} rounds in a row against others; try again")
+
+    async def _sweep(self, name: str) -> tuple[int, ...]:
+        """Delete the retired ledgers whose time has come."""
+        ids = due((await self._store.read(name)).manifest, self._now_ms())
+        if ids:
+            await self._ledgers.delete(ids)
+            await self._store.update(name, lambda manifest: forgotten(manifest, ids))
+            _log.info("ledgers of a stream deleted", stream=name, ledgers=len(ids))
+        return ids

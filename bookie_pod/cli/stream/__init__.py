@@ -1,0 +1,1 @@
+"""`bookie stream`: streams of ledgers on the command line."""

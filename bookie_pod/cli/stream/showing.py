@@ -1,0 +1,210 @@
+"""Streams for people and for programs; truncation and deletion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+from rich.table import Table
+
+from bookie_client.streams import Manifest, StreamCursor, StreamPosition, Streams, StreamSettings
+from bookie_pod.cli.connection import Cluster
+from bookie_pod.cli.progress import Bar
+from bookie_pod.cli.stream.reading import place
+from bookie_pod.cli.tables import facts, print_table
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import NoSuchStream, StreamPositionGone
+
+_LIST: Final = ("stream", "state", "ledger_count", "entries", "bytes", "generation", "writer")
+_LEDGER: Final = ("ledger_id", "state", "entries", "bytes", "closed")
+_CURSOR: Final = ("cursor", "position", "behind", "moved")
+_COUNTS: Final = ("ledger_count", "entries", "bytes", "behind")
+
+
+def streams_of(cluster: Cluster) -> Streams:
+    """For administration: ledgers are opened with the password that each recorded."""
+    return Streams(cluster.client, password=None)
+
+
+async def create_stream(
+    cluster: Cluster, name: str, settings: Mapping[str, Any], *, if_absent: bool, as_json: bool
+) -> None:
+    """Create it, and print its name."""
+    made = StreamSettings(**{**settings, "digest": DigestType[settings["digest"]]})
+    manifest = await streams_of(cluster).create(name, made, if_absent=if_absent)
+    click.echo(json.dumps(_summary(manifest)) if as_json else manifest.name)
+
+
+async def list_streams(cluster: Cluster, *, is_long: bool, as_json: bool) -> None:
+    """Print names, or a table; as JSON one object a line."""
+    streams = streams_of(cluster)
+    table = Table(*(each.replace("_", " ") for each in _LIST), box=None)
+    for name in sorted(await streams.names()):
+        if not is_long:
+            click.echo(json.dumps({"stream": name}) if as_json else name)
+            continue
+        try:
+            fields = _summary(await streams.manifest(name))
+        except NoSuchStream:
+            continue  # deleted since it was listed, or on its way
+        if as_json:
+            click.echo(json.dumps(fields))
+        else:
+            table.add_row(*(_cell(each, fields[each]) for each in _LIST))
+    if is_long and not as_json:
+        print_table(table)
+
+
+async def show_stream(cluster: Cluster, name: str, *, as_json: bool) -> None:
+    """Print everything about one stream."""
+    streams = streams_of(cluster)
+    manifest = await streams.manifest(name)
+    end = await streams.end(name)
+    cursors = await streams.cursors(name)
+    fields = _as_dict(manifest, end, cursors)
+    if as_json:
+        click.echo(json.dumps(fields))
+        return
+    table = facts()
+    for key, value in fields.items():
+        if not isinstance(value, dict | list):
+            table.add_row(key.replace("_", " "), _cell(key, value))
+    for key, value in fields["settings"].items():
+        table.add_row(key.replace("_", " "), _cell(key, value))
+    print_table(table)
+    _print_rows(_LEDGER, fields["ledgers"])
+    if cursors:
+        _print_rows(_CURSOR, fields["cursors"])
+
+
+async def truncate_stream(cluster: Cluster, name: str, before: str | None, *, force: bool, as_json: bool) -> None:
+    """Truncate, or (`before` None) apply the retention; print the ledgers that were deleted."""
+    streams = streams_of(cluster)
+    with Bar("truncating"):
+        if before is None:
+            deleted = await streams.apply_retention(name)
+        else:
+            at = place(before)
+            manifest = await streams.manifest(name)
+            position = at if isinstance(at, StreamPosition) else manifest.closed_end
+            if at == "earliest":
+                position = manifest.earliest
+            deleted = await streams.truncate(name, position, force=force)
+    for ledger_id in deleted:
+        click.echo(json.dumps({"ledger_id": ledger_id}) if as_json else ledger_id)
+
+
+async def seal_stream(cluster: Cluster, name: str) -> None:
+    """Seal it, and print where it ends."""
+    with Bar(f"sealing stream {name}"):
+        manifest = await streams_of(cluster).seal(name)
+    click.echo(manifest.closed_end)
+
+
+async def delete_streams(cluster: Cluster, names: Sequence[str], *, with_ledgers: bool, force: bool) -> None:
+    """Delete them in order. Raises `NoSuchStream` for one that does not exist; those before it are deleted."""
+    streams = streams_of(cluster)
+    with Bar("deleting", len(names)) as bar:
+        for name in names:
+            await streams.delete(name, with_ledgers=with_ledgers, force=force)
+            bar.advance(1)
+
+
+async def show_cursors(
+    cluster: Cluster, name: str, move: tuple[str, str] | None, delete_it: str | None, *, as_json: bool
+) -> None:
+    """Print the cursors, after a change of one."""
+    streams = streams_of(cluster)
+    if move is not None:
+        cursor_id, text = move
+        at = place(text)
+        manifest = await streams.manifest(name)
+        named = {"earliest": manifest.earliest, "latest": await streams.end(name)}
+        await streams.move_cursor(name, cursor_id, at if isinstance(at, StreamPosition) else named[at])
+    if delete_it is not None:
+        await streams.delete_cursor(name, delete_it)
+    manifest, cursors = await streams.manifest(name), await streams.cursors(name)
+    rows = _cursors(manifest, await streams.end(name), cursors)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+    elif rows:
+        _print_rows(_CURSOR, rows)
+
+
+# --- inside ---------------------------------------------------------------------------------------------------
+
+
+def _summary(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "stream": manifest.name,
+        "state": "open" if manifest.open_ledger else "closed",
+        "ledger_count": len(manifest.ledgers),
+        "entries": manifest.entries,
+        "bytes": manifest.nbytes,
+        "generation": manifest.generation,
+        "writer": manifest.writer,
+    }
+
+
+def _as_dict(manifest: Manifest, end: StreamPosition, cursors: Mapping[str, StreamCursor]) -> dict[str, Any]:
+    """What `info --json` prints. Entries and bytes are those of closed ledgers; those of the open one are null."""
+    return {
+        **_summary(manifest),
+        "earliest": str(manifest.earliest),
+        "end": str(end),
+        "created": _time(manifest.created_ms),
+        "to_be_deleted": sum(len(group.ledger_ids) for group in manifest.retired),
+        "settings": {**asdict(manifest.settings), "digest": manifest.settings.digest.name},
+        "transactions": {
+            app: {"batch_id": last.batch_id, "rows": last.rows, "published": _time(last.published_ms)}
+            for app, last in manifest.transactions.items()
+        },
+        "cursors": _cursors(manifest, end, cursors),
+        "ledgers": [
+            {
+                "ledger_id": ledger.ledger_id,
+                "state": "open" if ledger.is_open else "closed",
+                "first_ordinal": ledger.first_ordinal,
+                "entries": ledger.entries,
+                "bytes": ledger.nbytes,
+                "closed": None if ledger.closed_ms is None else _time(ledger.closed_ms),
+            }
+            for ledger in manifest.ledgers
+        ],
+    }
+
+
+def _cursors(manifest: Manifest, end: StreamPosition, cursors: Mapping[str, StreamCursor]) -> list[dict[str, Any]]:
+    try:
+        last = manifest.ordinal(end)
+    except StreamPositionGone:  # truncated between the two
+        last = manifest.end_ordinal
+    return [
+        {
+            "cursor": cursor.cursor_id,
+            "position": str(cursor.position),
+            "behind": max(0, last - cursor.ordinal),
+            "moved": _time(cursor.moved_ms),
+        }
+        for cursor in cursors.values()
+    ]
+
+
+def _print_rows(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(*(name.replace("_", " ") for name in columns), box=None)
+    for row in rows:
+        table.add_row(*(_cell(name, row[name]) for name in columns))
+    print_table(table)
+
+
+def _time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _cell(name: str, value: object) -> str:
+    return "-" if value is None else f"{value:,}" if name in _COUNTS else str(value)

@@ -1,0 +1,53 @@
+"""Apache Pulsar's managed ledgers as nodes of the same metadata service: to be read, never written.
+
+Pulsar keeps its metadata below a root of its own, beside that of BookKeeper: `<root>/<tenant>/<namespace>/<domain>/
+<topic>`, with one child for each subscription. What the nodes hold is told elsewhere; this is where they are.
+
+Errors: `MetadataNotFound` when there is no such node, `MetadataUnavailable` where nothing can be told, `BadRequest` for
+what is no name.
+
+Threads: the event loop on which the service was opened.
+
+Source: reference metadata layout, section 15.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from bookie_protocol.errors import BadRequest
+from bookie_protocol.metadata_service.versioned import Versioned
+
+ROOT: Final = "/managed-ledgers"
+"""Where Pulsar keeps them, unless its metadata store has a path of its own."""
+
+
+class ManagedLedgerNodes(Protocol):
+    """Names are as Pulsar stores them, each component URL-encoded: "tenant/namespace/persistent/topic", and below a
+    topic its subscriptions."""
+
+    async def read(self, name: str, *, timeout: float | None = None) -> Versioned[bytes]:
+        """The bytes of a node; `timeout` in seconds for each request, None for the default."""
+        ...
+
+    async def children(self, name: str, *, timeout: float | None = None) -> tuple[str, ...]:
+        """The names one level below, sorted; of "" those of the tenants. None, if there is no such node."""
+        ...
+
+
+def check_root(root: str) -> str:
+    """The root, if it may be one; `BadRequest` otherwise."""
+    if not root.startswith("/") or root != "/" + "/".join(_components(root[1:])):
+        raise BadRequest(f"{root[:100]!r} is no path of managed ledgers: it looks like {ROOT}")
+    return root
+
+
+def check_name(name: str) -> str:
+    """The name, if nodes may have it; `BadRequest` otherwise."""
+    if name != "/".join(_components(name)):
+        raise BadRequest(f"{name[:100]!r} is no managed ledger: it looks like tenant/namespace/persistent/topic")
+    return name
+
+
+def _components(name: str) -> list[str]:
+    return [each for each in name.split("/") if each not in ("", ".", "..") and each.isprintable()]

@@ -1,0 +1,48 @@
+"""docs/streams.md: every example runs, and prints what the page says."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from bookie_client.streams import StreamSettings
+from tests.docs.examples import blocks, check_example
+from tests.support.standalone_command import StandaloneCommand
+
+PAGE = Path(__file__).parents[2] / "docs" / "streams.md"
+BLOCKS = blocks(PAGE)
+URI = "embedded://127.0.0.1:3180/ledgers"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with StandaloneCommand(tmp_path_factory.mktemp("docs") / "data", "--bookies", "3") as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def namespace():
+    return {"__name__": "docs"}
+
+
+def test_the_page_has_no_blocks_that_do_not_run():
+    kinds = [block.language for block in BLOCKS]
+    assert set(kinds) == {"python", "text", "console"}
+    assert all(before == "python" for before, kind in pairwise(kinds) if kind == "text")
+
+
+def test_the_page_names_every_setting():
+    text = PAGE.read_text()
+    assert [field.name for field in dataclasses.fields(StreamSettings) if f"`{field.name}`" not in text] == []
+
+
+@pytest.mark.parametrize(
+    "number",
+    [n for n, block in enumerate(BLOCKS) if block.language in ("python", "console")],
+    ids=lambda n: f"line {BLOCKS[n].line}",
+)
+async def test_example(number, cluster, namespace):
+    await check_example(PAGE, number, {URI: cluster.uri}, cluster.uri, namespace)

@@ -1,0 +1,235 @@
+"""Truncation, retention, deletion, cursors."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from bookie_client.streams import StreamPosition, Streams, StreamSettings
+from bookie_protocol.errors import (
+    BadRequest,
+    MetadataDamaged,
+    MetadataUnavailable,
+    NoSuchStream,
+    StreamExists,
+    StreamInUse,
+    StreamPositionGone,
+)
+from tests.unit.bookie_client.streams.conftest import SETTINGS, read_all
+
+TEN = StreamSettings(**SETTINGS, max_ledger_entries=10)
+
+
+@pytest.fixture
+async def fifty(streams):
+    """Stream "s" with five ledgers of ten entries, each a byte."""
+    await streams.configure("s", TEN)
+    async with streams.writer("s") as writer:
+        await writer.append_many([b"x"] * 50)
+    await streams.apply_retention("s")
+    return await streams.manifest("s")
+
+
+async def test_truncation_deletes_whole_ledgers_and_hides_the_rest(streams, three, fifty):
+    assert await streams.truncate("s", fifty.position_at(25)) == (0, 1)
+    manifest = await streams.manifest("s")
+    assert manifest.earliest == StreamPosition(2, 5)
+    assert len(await read_all(streams)) == 25
+    assert set(three.metadata.ledgers.stored) == {2, 3, 4}
+    assert await streams.truncate("s", fifty.position_at(25)) == ()
+    assert await streams.truncate("s", fifty.closed_end) == (2, 3, 4)
+    assert await read_all(streams) == []
+    assert await read_all(streams, start=fifty.closed_end) == []
+
+
+async def test_an_interrupted_truncation_is_finished_by_the_next_one(streams, three, fifty):
+    real = three.metadata.ledgers.delete
+    calls = []
+
+    async def delete(ledger_id, *arguments, **options):
+        calls.append(ledger_id)
+        if len(calls) == 2:
+            raise MetadataUnavailable("no answer")
+        await real(ledger_id, *arguments, **options)
+
+    three.metadata.ledgers.delete = delete
+    with pytest.raises(MetadataUnavailable):
+        await streams.truncate("s", fifty.position_at(30))
+    assert await streams.retired("s") == {0, 1, 2}
+    assert len(await read_all(streams)) == 20
+    assert await streams.apply_retention("s") == (0, 1, 2)
+    assert await streams.retired("s") == frozenset()
+    assert set(three.metadata.ledgers.stored) == {3, 4}
+
+
+async def test_no_cursor_is_overtaken_unless_forced(streams, fifty):
+    await streams.move_cursor("s", "slow", fifty.position_at(20))
+    await streams.move_cursor("s", "fast", fifty.position_at(45))
+    with pytest.raises(StreamInUse, match="5 entries before"):
+        await streams.truncate("s", fifty.position_at(25))
+    assert await streams.truncate("s", fifty.position_at(20)) == (0, 1)
+    assert await streams.truncate("s", fifty.position_at(30), force=True) == (2,)
+    await streams.delete_cursor("s", "slow")
+    await streams.delete_cursor("s", "slow")
+    assert await streams.truncate("s", fifty.position_at(40)) == (3,)
+
+
+async def test_retention_by_age(streams, fifty, clock):
+    await streams.configure("s", replace(TEN, retention_seconds=60.0))
+    clock.now += 59
+    assert await streams.apply_retention("s") == ()
+    await streams.move_cursor("s", "c", fifty.position_at(35))
+    clock.now += 1
+    assert await streams.apply_retention("s") == (0, 1, 2)
+    await streams.move_cursor("s", "c", fifty.closed_end)
+    assert await streams.apply_retention("s") == (3, 4)
+    assert (await streams.manifest("s")).ledgers == ()
+
+
+async def test_retention_by_size_and_never_the_open_ledger(streams, fifty):
+    await streams.configure("s", replace(TEN, retention_bytes=20))
+    assert await streams.apply_retention("s") == (0, 1, 2)
+    await streams.configure("s", replace(TEN, retention_bytes=0))
+    writer = streams.writer("s")
+    await writer.start()
+    await writer.append(b"x")
+    assert await streams.apply_retention("s") == (3, 4)
+    assert len((await streams.manifest("s")).ledgers) == 1
+    await writer.close()
+
+
+async def test_writers_apply_retention_when_they_begin_a_ledger(streams, three):
+    await streams.configure("s", replace(TEN, retention_bytes=10))
+    async with streams.writer("s") as writer:
+        await writer.append_many([b"x"] * 35)
+        async for manifest in streams.watch("s"):
+            if manifest.entries <= 10 and not manifest.retired:
+                break
+    assert len(three.metadata.ledgers.stored) == 2
+
+
+# --- cursors --------------------------------------------------------------------------------------------------
+
+
+async def test_cursors_only_go_forwards(streams, fifty):
+    first = await streams.move_cursor("s", "c", fifty.position_at(20))
+    assert await streams.cursor("s", "c") == first
+    assert await streams.move_cursor("s", "c", fifty.position_at(10)) == first
+    assert (await streams.move_cursor("s", "c", fifty.position_at(30))).ordinal == 30
+    assert {name: each.ordinal for name, each in (await streams.cursors("s")).items()} == {"c": 30}
+    with pytest.raises(NoSuchStream, match="no cursor other"):
+        await streams.cursor("s", "other")
+    with pytest.raises(StreamPositionGone):
+        await streams.move_cursor("s", "c", StreamPosition(4711, 0))
+    with pytest.raises(BadRequest, match="no name of a stream or cursor"):
+        await streams.move_cursor("s", "a:b", fifty.earliest)
+
+
+async def test_of_many_moves_at_once_the_farthest_stays(streams, fifty):
+    await asyncio.gather(*(streams.move_cursor("s", "c", fifty.position_at(n)) for n in (3, 41, 17, 29, 40, 5)))
+    assert (await streams.cursor("s", "c")).ordinal == 41
+
+
+async def test_a_cursor_that_is_made_while_the_stream_is_truncated_is_not_overtaken(streams, three, fifty, monkeypatch):
+    """The cursor is stored after the truncation has listed the cursors, and before it changes the stream."""
+    cursors = type(three.metadata.records("stream-cursor"))
+    original = cursors.names
+    made = []
+
+    async def names(store, **options):
+        found = await original(store, **options)
+        if not made:
+            made.append("cursor")
+            await streams.move_cursor("s", "late", fifty.position_at(5))
+        return found
+
+    monkeypatch.setattr(cursors, "names", names)
+    with pytest.raises(StreamInUse):
+        await streams.truncate("s", fifty.position_at(30))
+    assert len(await read_all(streams)) == 50
+
+
+async def test_a_cursor_for_a_place_that_goes_meanwhile_is_not_kept(streams, three, fifty):
+    """The stream is truncated between the cursor's record and its announcement."""
+    records = three.metadata.all_records
+
+    def before(line):
+        if line == "create stream-cursor s:late":
+            records.before = lambda line: None
+            truncating.append(asyncio.get_running_loop().create_task(streams.truncate("s", fifty.position_at(30))))
+
+    truncating = []
+    records.before = before
+    try:
+        cursor = await streams.move_cursor("s", "late", fifty.position_at(5))
+    except StreamPositionGone:
+        await truncating[0]
+        assert await streams.cursors("s") == {}
+    else:
+        assert cursor.ordinal == 5
+        with pytest.raises(StreamInUse):
+            await truncating[0]
+
+
+async def test_a_cursor_that_cannot_be_read(streams, three, fifty):
+    cursors = three.metadata.records("stream-cursor")
+    await cursors.create("s:bad", b'{"format":2}')
+    with pytest.raises(MetadataDamaged, match="newer version"):
+        await streams.cursor("s", "bad")
+    with pytest.raises(MetadataDamaged):
+        await streams.truncate("s", fifty.closed_end)  # nobody can tell what it has not passed
+
+
+# --- streams --------------------------------------------------------------------------------------------------
+
+
+async def test_create_and_names(streams):
+    with pytest.raises(StreamExists):
+        await streams.create("s")
+    assert (await streams.create("s", TEN, if_absent=True)).settings != TEN
+    await streams.create("a.b-c_D9")
+    assert await streams.names() == {"s", "a.b-c_D9"}
+    for name in ("", "a b", "a/b", ".a", "-a", "a:b", "ü", "x" * 201):
+        with pytest.raises(BadRequest, match="no name of a stream"):
+            await streams.create(name)
+
+
+async def test_delete_takes_everything_and_may_be_interrupted(streams, three, fifty):
+    await streams.move_cursor("s", "c", fifty.earliest)
+    await streams.create("other")
+    await streams.move_cursor("other", "c", (await streams.manifest("other")).earliest)
+    records = three.metadata.all_records
+
+    def fail(line):
+        if line.startswith("delete stream-cursor"):
+            records.before = lambda line: None
+            raise MetadataUnavailable("no answer")
+
+    records.before = fail
+    with pytest.raises(MetadataUnavailable):
+        await streams.delete("s")
+    with pytest.raises(NoSuchStream, match="deleting it again"):
+        await streams.manifest("s")
+    assert "s" in await streams.names()
+    await streams.delete("s")
+    assert three.metadata.ledgers.stored == {}
+    assert {(kind, name) for kind, name in records.stored} == {("stream", "other"), ("stream-cursor", "other:c")}
+    with pytest.raises(NoSuchStream):
+        await streams.delete("s")
+
+
+async def test_delete_may_leave_the_ledgers(streams, three, fifty):
+    assert await streams.delete("s", with_ledgers=False) == ()
+    assert set(three.metadata.ledgers.stored) == {0, 1, 2, 3, 4}
+
+
+async def test_a_stream_that_a_newer_version_wrote_is_left_alone(streams, three):
+    heads = three.metadata.records("stream")
+    stored = await heads.read("s")
+    for data in (stored.value.replace(b'"format":1', b'"format":2'), b"{", b"[]", stored.value[:-1] + b',"new":1}'):
+        version = (await heads.read("s")).version
+        await heads.update("s", data, version)
+        with pytest.raises(MetadataDamaged, match="stream s cannot be read"):
+            await streams.manifest("s")
+        with pytest.raises(MetadataDamaged):
+            await Streams(streams._client).delete("s")
