@@ -1,8 +1,11 @@
 """Makes the image's environment small, and quick to start: `trim.py ENVIRONMENT`, run by its own interpreter.
 
 - What nothing here imports goes: tests of libraries, the second (asyncio) half of the Kubernetes client, sources of
-  extension modules, stubs, programs of others.
-- The Kubernetes client (a thousand modules, most of it documentation) and pygments become zip archives with byte code.
+  extension modules, stubs, programs of others; and, without Spark, where nobody's jobs run, parts of numpy beyond
+  arrays.
+- Large libraries in Python alone become one zip archive with byte code; most of them are the operator's. The Kubernetes
+  client (a thousand generated modules, most of it documentation) and pygments stand there without documentation and
+  sources.
 - Extension modules lose their debugging symbols, where `strip` is at hand.
 - Everything left is compiled, because a read-only root file system keeps no byte code.
 """
@@ -15,20 +18,39 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-UNUSED: Final = ("kubernetes/aio", "numpy/_core/include", "numpy/_core/lib", "numpy/f2py")
-WITH_TESTS: Final = ("numpy", "google", "kazoo", "aiohttp")
+UNUSED: Final = (
+    *("google/api", "google/cloud", "google/gapic", "google/logging", "google/longrunning", "google/type"),
+    *("grpc/beta", "grpc/framework", "kubernetes/aio"),
+    *("numpy/_core/include", "numpy/_core/lib", "numpy/_pyinstaller", "numpy/distutils", "numpy/doc", "numpy/f2py"),
+    *("pyarrow/include", "pyarrow/src", "pyspark/examples", "pyspark/data"),
+)
+UNUSED_MODULES: Final = ("numpy/_core/_*_tests.*.so", "numpy/_core/_simd.*.so")
+# Jobs may well use them.
+UNUSED_WITHOUT_SPARK: Final = ("numpy/fft", "numpy/ma", "numpy/polynomial", "numpy/random", "numpy/testing")
+WITH_TESTS: Final = ("numpy", "google", "kazoo", "aiohttp", "pyarrow", "websocket")
 SOURCES: Final = (".pyx", ".pxd", ".pxi", ".c", ".h", ".cpp", ".hpp", ".a", ".pyi")
 PROGRAMS: Final = ("bookie", "kubectl-", "python")
-ZIPPED: Final = ("kubernetes", "pygments")
+ZIPPED: Final = (
+    *("attr", "attrs", "click", "idna", "kazoo", "kopf", "markdown_it", "oauthlib", "prometheus_client", "pydantic"),
+    *("requests", "requests_oauthlib", "rich", "structlog", "tzdata", "urllib3", "websocket"),
+)
+ZIPPED_WITHOUT_SOURCES: Final = ("kubernetes", "pygments")
+ARCHIVE: Final = "libraries.zip"
+# The files of an image do not change, so nothing is compared at an import.
+MODE: Final = py_compile.PycInvalidationMode.UNCHECKED_HASH
 
 
 def trim(packages: Path) -> None:
     """Remove what is not used."""
-    for name in UNUSED:
+    for name in UNUSED if (packages / "pyspark").exists() else (*UNUSED, *UNUSED_WITHOUT_SPARK):
         shutil.rmtree(packages / name, ignore_errors=True)
+    for pattern in UNUSED_MODULES:
+        for module in packages.glob(pattern):
+            module.unlink()
     for package in WITH_TESTS:
         for folder in list((packages / package).rglob("tests")):
             shutil.rmtree(folder)
@@ -53,18 +75,26 @@ def strip(packages: Path) -> None:
     subprocess.run([tool, "--strip-unneeded", *map(str, modules)], check=True)
 
 
-def zip_package(packages: Path, name: str) -> None:
-    """Replace a package of pure Python by an archive that a `.pth` file puts on the path."""
+def zip_packages(packages: Path, names: Iterable[str], without_sources: Iterable[str] = ()) -> None:
+    """Replace packages of pure Python by an archive that a `.pth` file puts on the path."""
+    with zipfile.ZipFile(packages / ARCHIVE, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as into:
+        for name in names:
+            _into_archive(packages, name, into, optimize=0)
+        for name in without_sources:
+            _into_archive(packages, name, into, optimize=2)
+    (packages / ARCHIVE).with_suffix(".pth").write_text(f"{ARCHIVE}\n")
+
+
+def _into_archive(packages: Path, name: str, into: zipfile.ZipFile, *, optimize: int) -> None:
+    """With `optimize` byte code takes the place of sources, and has no documentation."""
+    root = packages / name
     # Byte code stands beside its source, and is not compared with it: that is how archives are imported.
-    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    compileall.compile_dir(packages / name, quiet=1, legacy=True, invalidation_mode=mode, ddir=name)
-    archive = packages / f"{name}.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as into:
-        for file in sorted((packages / name).rglob("*")):
-            if file.is_file() and file.parent.name != "__pycache__":
-                into.write(file, file.relative_to(packages))
-    shutil.rmtree(packages / name)
-    (packages / f"{name}.pth").write_text(f"{archive.name}\n")
+    if not compileall.compile_dir(root, quiet=1, legacy=True, invalidation_mode=MODE, ddir=name, optimize=optimize):
+        raise SystemExit(f"{root}: does not compile")
+    for file in sorted(root.rglob("*")):
+        if file.is_file() and file.parent.name != "__pycache__" and not (optimize and file.suffix == ".py"):
+            into.write(file, file.relative_to(packages))
+    shutil.rmtree(root)
 
 
 def main() -> int:
@@ -73,9 +103,8 @@ def main() -> int:
     trim(packages)
     trim_programs(Path(sys.argv[1], "bin"))
     strip(packages)
-    for name in ZIPPED:
-        zip_package(packages, name)
-    return 0 if compileall.compile_dir(packages, quiet=1, workers=1) else 1
+    zip_packages(packages, ZIPPED, ZIPPED_WITHOUT_SOURCES)
+    return 0 if compileall.compile_dir(packages, quiet=1, workers=1, invalidation_mode=MODE) else 1
 
 
 if __name__ == "__main__":

@@ -1,0 +1,154 @@
+"""How a task reaches the cluster: the options that source, sink and jobs share.
+
+    @dataclass(frozen=True, kw_only=True)
+    class SinkOptions(AccessOptions): ...
+
+Pure but for `AccessOptions.client` and `AccessOptions.client_options`, which read files; any process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from bookie_protocol.errors import PodkeeperError
+from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError, told
+from pyspark_bookie.common.options import option, seconds
+from pyspark_bookie.common.secrets import PasswordSource, read_secret
+
+if TYPE_CHECKING:
+    from bookie_client.blocking import BlockingClient
+    from bookie_client.options import ClientOptions, TlsOptions
+    from bookie_protocol.metadata_service.options import MetadataServiceOptions
+
+URI_VARIABLE: Final = "BK_metadataServiceUri"
+DEFAULT_METADATA_SECONDS: Final = 10.0
+
+
+class ZooKeeperAuthScheme(Enum):
+    """How the user in `zkAuthCredentialsPath` logs in."""
+
+    DIGEST = "digest"
+    SASL = "sasl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessOptions:
+    """The cluster, logins, encryption, and where passwords of ledgers are."""
+
+    metadata_service_uri: str = option(variable=URI_VARIABLE)
+    metadata_timeout: float = option(DEFAULT_METADATA_SECONDS, read=seconds)
+    """Seconds until the metadata service must have answered."""
+    zk_auth_credentials_path: str | None = option(None)
+    """File with one line `user:password`."""
+    zk_auth_scheme: ZooKeeperAuthScheme = option(ZooKeeperAuthScheme.DIGEST)
+    password_file: str | None = option(None)
+    recorded_passwords: bool = option(False)
+    tls_ca_file: str | None = option(None, name="tls.caFile")
+    tls_certificate_file: str | None = option(None, name="tls.certificateFile")
+    tls_key_file: str | None = option(None, name="tls.keyFile")
+    tls_key_password_file: str | None = option(None, name="tls.keyPasswordFile")
+    tls_check_hostname: bool = option(True, name="tls.checkHostname")
+    tls: bool = option(False)
+    """Encrypt connections to bookies; any of the other `tls` options turns it on, too."""
+    client_settings: Mapping[str, str] = option(factory=dict, prefix="client.")
+    """Fields of `ClientOptions`, such as `client.readTimeout`."""
+
+    def __post_init__(self) -> None:
+        self.password  # noqa: B018 - refuses two sources of one password
+
+    @property
+    def password(self) -> PasswordSource:
+        """Where the password of ledgers comes from."""
+        return PasswordSource(self.password_file, self.recorded_passwords)
+
+    def client_options(self) -> ClientOptions:
+        """Raises `PodkeeperSparkError` (OPTION)."""
+        from bookie_client.options import ClientOptions
+
+        try:
+            settings = _client_settings(self.client_settings)
+            return ClientOptions(tls=self._tls(), metadata_service=self._metadata_service(), **settings)
+        except PodkeeperError as error:
+            raise PodkeeperSparkError(OPTION, str(error)) from None
+
+    def client(self) -> BlockingClient:
+        """The client of this process for these options. Raises `PodkeeperSparkError`."""
+        from pyspark_bookie.common.clients import client
+
+        with told():
+            return client(self.metadata_service_uri, self.client_options())
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _tls(self) -> TlsOptions | None:
+        from bookie_client.options import TlsOptions
+
+        files = (self.tls_ca_file, self.tls_certificate_file, self.tls_key_file, self.tls_key_password_file)
+        if not self.tls and not any(files):
+            return None
+        ca, certificate, key, password = files
+        return TlsOptions(
+            ca_file=ca,
+            certificate_file=certificate,
+            key_file=key,
+            key_password_file=password,
+            check_hostname=self.tls_check_hostname,
+        )
+
+    def _metadata_service(self) -> MetadataServiceOptions:
+        from bookie_protocol.metadata_service.options import MetadataServiceOptions, SaslLogin
+
+        path = self.zk_auth_credentials_path
+        if path is None:
+            return MetadataServiceOptions(timeout=self.metadata_timeout)
+        user, colon, password = _text(read_secret("zkAuthCredentialsPath", path)).partition(":")
+        if not (user and colon and password) or "\n" in password:
+            raise PodkeeperSparkError(OPTION, f"option zkAuthCredentialsPath={path}: must hold one line user:password")
+        if self.zk_auth_scheme is ZooKeeperAuthScheme.SASL:
+            login = SaslLogin(username=user, password=password)
+            return MetadataServiceOptions(timeout=self.metadata_timeout, sasl=login)
+        return MetadataServiceOptions(timeout=self.metadata_timeout, auth=(("digest", f"{user}:{password}"),))
+
+
+def _text(secret: bytes) -> str:
+    try:
+        return secret.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def _client_settings(given: Mapping[str, str]) -> dict[str, Any]:
+    """Texts to fields of `ClientOptions`; names in any case, with or without underscores."""
+    from bookie_client.options import ClientOptions
+
+    known = {
+        item.name.replace("_", ""): item
+        for item in dataclasses.fields(ClientOptions)
+        if re.fullmatch(r"(int|float|bool|str)( \| None)?", str(item.type))
+    }
+    values: dict[str, Any] = {}
+    for name, text in given.items():
+        item = known.get(name.replace("_", "").lower())
+        if item is None:
+            raise PodkeeperSparkError(
+                OPTION, f"there is no option client.{name}: there are {', '.join(item.name for item in known.values())}"
+            )
+        values[item.name] = _setting(name, str(item.type), text)
+    return values
+
+
+def _setting(name: str, kind: str, text: str) -> object:
+    plain = kind.removesuffix(" | None")
+    if text.strip().lower() == "none" and plain != kind:
+        return None
+    try:
+        if plain == "bool":
+            return {"true": True, "false": False}[text.strip().lower()]
+        return {"int": int, "float": float, "str": str}[plain](text)
+    except (KeyError, ValueError):
+        raise PodkeeperSparkError(OPTION, f"option client.{name}={text}: is no {kind}") from None

@@ -1,0 +1,70 @@
+"""The one error that users of the Spark package see.
+
+Spark keeps neither class nor attributes of an exception that Python raised, only its text. So the text begins with a
+code that scripts can look for, and names the ledger and the remedy:
+
+    [BOOKIE_NO_SUCH_LEDGER] ledger 7 does not exist
+
+The code is the name of the error in `bookie_protocol.errors`, or one of the package's own: `OPTION`, `SCHEMA`,
+`DATA_LOSS`, `DECODE`.
+
+Pure; any process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from bookie_protocol.errors import MetadataUnavailable, PodkeeperError, Unauthorized
+
+OPTION: Final = "OPTION"
+SCHEMA: Final = "SCHEMA"
+DATA_LOSS: Final = "DATA_LOSS"
+DECODE: Final = "DECODE"
+
+_WORD_START: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_REMEDIES: Final[dict[type[PodkeeperError], str]] = {
+    Unauthorized: "set passwordFile, or recordedPasswords=true to use the one in the ledger's metadata",
+    MetadataUnavailable: "does the metadata service run, and is metadataServiceUri right?",
+}
+
+
+class PodkeeperSparkError(Exception):
+    """`code` without its prefix; `str()` has both."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"[BOOKIE_{code}] {message}")
+        self.code = code
+        self.message = message
+
+    def __reduce__(self) -> tuple[type[PodkeeperSparkError], tuple[str, str]]:
+        return type(self), (self.code, self.message)
+
+
+def code_of(error: PodkeeperError) -> str:
+    """`NoSuchLedger` is NO_SUCH_LEDGER."""
+    return _WORD_START.sub("_", type(error).__name__).upper()
+
+
+def spark_error(error: PodkeeperError, what: str = "") -> PodkeeperSparkError:
+    """`error` as users see it; `what`, such as "ledger 7", goes in front of a message that does not name it."""
+    text = str(error)
+    if what and not re.search(rf"\b{re.escape(what)}\b", text):
+        text = f"{what}: {text}"
+    for kind, remedy in _REMEDIES.items():
+        if isinstance(error, kind):
+            text = f"{text}; {remedy}"
+    return PodkeeperSparkError(code_of(error), text)
+
+
+@contextmanager
+def told(what: str = "") -> Iterator[None]:
+    """Errors of the client that leave the block leave it as `PodkeeperSparkError`, without the chain of causes, which
+    Spark would print in full."""
+    try:
+        yield
+    except PodkeeperError as error:
+        raise spark_error(error, what) from None

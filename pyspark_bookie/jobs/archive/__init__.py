@@ -1,0 +1,9 @@
+"""Ledgers as Parquet files that any engine can read: what `offload` writes and `restore` reads.
+
+checksum.py   what is counted of the entries of a ledger, on either side
+layout.py     names of files and folders
+files.py      a file system and a folder in it
+manifest.py   what is told of an archived ledger
+writing.py    entries in, Parquet files out
+reading.py    Parquet files in, verified entries out
+"""

@@ -1,0 +1,113 @@
+"""A folder on some file system of pyarrow's: local, S3, GCS, HDFS.
+
+Invariants
+- `write` and `move` make a file visible whole or not at all: on object stores by the nature of an upload, elsewhere by
+  a rename. On the local file system what they return from is on the disk.
+- Paths are relative to the folder, with `/` in between.
+
+Any thread. Errors: `OSError` and what pyarrow makes of those of stores.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from pyspark_bookie.jobs.framework.reports import file_system
+
+if TYPE_CHECKING:
+    import pyarrow.fs as pafs
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A file in a listing. `modified` None: the store does not tell."""
+
+    path: str
+    nbytes: int
+    modified: datetime | None
+
+
+class Files:
+    """`argument` is named where the URI cannot be used (`UsageError`)."""
+
+    def __init__(self, uri: str, argument: str) -> None:
+        self.system, self._root = file_system(argument, uri)
+        self._local = self.system.type_name == "local"
+
+    def path(self, relative: str) -> str:
+        """The path for the file system."""
+        return f"{self._root.rstrip('/')}/{relative}" if relative else self._root
+
+    def size(self, path: str) -> int | None:
+        """Bytes of a file; None: there is none."""
+        import pyarrow.fs as pafs
+
+        info: pafs.FileInfo = self.system.get_file_info(self.path(path))
+        return info.size if info.type == pafs.FileType.File else None
+
+    def read(self, path: str) -> bytes:
+        """A small file, whole. `FileNotFoundError`."""
+        with self.system.open_input_stream(self.path(path)) as stream:
+            return bytes(stream.read())
+
+    def make_folder(self, path: str) -> None:
+        """With what is above it; it may exist."""
+        self.system.create_dir(self.path(path), recursive=True)
+
+    def write(self, path: str, content: bytes, temporary: str) -> None:
+        """Write a small file by way of `temporary`, a path on the same file system."""
+        self.make_folder(temporary.rpartition("/")[0])
+        with self.system.open_output_stream(self.path(temporary)) as stream:
+            stream.write(content)
+        self.move(temporary, path)
+
+    def move(self, path: str, to: str) -> None:
+        """`to` is replaced if it exists."""
+        self.make_folder(to.rpartition("/")[0])
+        self.sync(path)
+        self.system.move(self.path(path), self.path(to))
+        self.sync(to.rpartition("/")[0])
+
+    def sync(self, path: str) -> None:
+        """What was written to a file or folder is durable when this returns; of remote stores a finished upload is."""
+        if not self._local:
+            return
+        descriptor = os.open(self.path(path), os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def delete(self, path: str) -> None:
+        """A file that does not exist is fine."""
+        try:
+            self.system.delete_file(self.path(path))
+        except FileNotFoundError:
+            return
+
+    def delete_folder(self, path: str) -> None:
+        """With everything in it; one that does not exist is fine."""
+        try:
+            self.system.delete_dir(self.path(path))
+        except FileNotFoundError:
+            return
+
+    def list(self, folder: str) -> Iterator[Listed]:
+        """All files below a folder; none if there is no such folder."""
+        import pyarrow.fs as pafs
+
+        selector = pafs.FileSelector(self.path(folder), allow_not_found=True, recursive=True)
+        prefix = len(self.path("")) + 1 if self._root != "/" else 1
+        for info in self.system.get_file_info(selector):
+            if info.type == pafs.FileType.File:
+                yield Listed(info.path[prefix:], info.size or 0, info.mtime)
+
+
+def absolute_uri(text: str) -> str:
+    """One text for one place, as far as texts tell; relative paths mean nothing to executors."""
+    uri = text if "://" in text else f"file://{os.path.abspath(text)}"
+    return uri.rstrip("/")

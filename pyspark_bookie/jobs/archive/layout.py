@@ -1,0 +1,60 @@
+"""Where things lie in an archive.
+
+    data/date=2026-11-21/ledger-7-<uuid>-0.parquet    what engines read: `.../data` as one partitioned table
+    _manifests/ledger-7.json                          what there is of a ledger; written last
+    _tmp/<uuid>/...                                   what is being written
+
+Engines overlook names that begin with an underscore. The uuid is that of the attempt which wrote a file, so that what
+an attempt left behind can be told from what counts.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from datetime import UTC, datetime
+from typing import Final
+
+DATA: Final = "data"
+MANIFESTS: Final = "_manifests"
+TEMPORARY: Final = "_tmp"
+PARTITIONS: Final = ("date", "stream", "none")
+_NOTHING: Final = "__HIVE_DEFAULT_PARTITION__"
+_DATA_FILE: Final = re.compile(r"ledger-(\d+)-([0-9a-f]{32})-(\d+)\.parquet")
+_MANIFEST: Final = re.compile(r"ledger-(\d+)\.json")
+
+
+def data_file(ledger_id: int, uuid: str, part: int) -> str:
+    return f"ledger-{ledger_id}-{uuid}-{part}.parquet"
+
+
+def parse_data_file(name: str) -> tuple[int, str] | None:
+    """Ledger and uuid that a file name tells; None: it is no file of ours."""
+    found = _DATA_FILE.fullmatch(name)
+    return (int(found[1]), found[2]) if found else None
+
+
+def temporary_folder(uuid: str) -> str:
+    return f"{TEMPORARY}/{uuid}"
+
+
+def manifest_file(ledger_id: int) -> str:
+    return f"{MANIFESTS}/ledger-{ledger_id}.json"
+
+
+def parse_manifest_file(name: str) -> int | None:
+    """The ledger of a manifest by its name; None: it is no manifest."""
+    found = _MANIFEST.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def data_folder(partition: str, created_ms: int | None, stream: str | None) -> str:
+    """The folder of a ledger's files, in the way in which Hive names partitions."""
+    if partition == "none":
+        return DATA
+    if partition == "stream":
+        return f"{DATA}/stream={urllib.parse.quote(stream, safe='') if stream else _NOTHING}"
+    day = _NOTHING if created_ms is None else f"{datetime.fromtimestamp(created_ms / 1000, UTC):%Y-%m-%d}"
+    return f"{DATA}/date={day}"

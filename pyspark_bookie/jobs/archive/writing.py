@@ -1,0 +1,150 @@
+"""Entries in, Parquet files out: columns `ledger_id`, `entry_id`, `length` and `value`, sorted by the first two, zstd,
+with checksums of pages.
+
+Memory: one row group, `ROW_GROUP_BYTES` of payload or one entry, and what Parquet makes of it.
+
+One thread uses a writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from bookie_client.reading.entry import LedgerEntry
+from pyspark_bookie.common.throttle import Throttle
+from pyspark_bookie.jobs.archive.checksum import Counter, Counts
+from pyspark_bookie.jobs.archive.files import Files
+from pyspark_bookie.jobs.archive.layout import data_file
+from pyspark_bookie.jobs.archive.manifest import ArchivedFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
+ROW_GROUP_ENTRIES: Final = 100_000
+
+
+class Written:
+    """What was written: files with paths relative to the folder that was given, and what they hold."""
+
+    def __init__(self, files: tuple[ArchivedFile, ...], counts: Counts) -> None:
+        self.files = files
+        self.counts = counts
+
+
+def schema() -> pa.Schema:
+    """Of all files. `length`: bytes of `value`."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("length", pa.int32()), ("value", pa.binary())]
+    )
+
+
+def write_ledger(
+    files: Files,
+    folder: str,
+    ledger_id: int,
+    uuid: str,
+    batches: Iterable[Sequence[LedgerEntry]],
+    max_file_bytes: int,
+    throttle: Throttle,
+) -> Written:
+    """Write the entries of one ledger, in order from entry 0, as one file or several in `folder`."""
+    files.make_folder(folder)
+    writer = _Writer(files, folder, ledger_id, uuid, max_file_bytes)
+    try:
+        for batch in batches:
+            throttle.take(sum(len(entry.payload) for entry in batch))
+            writer.add([entry.payload for entry in batch])
+    except BaseException:
+        writer.abandon()
+        raise
+    return writer.end()
+
+
+class _Writer:
+    def __init__(self, files: Files, folder: str, ledger_id: int, uuid: str, max_file_bytes: int) -> None:
+        self._files = files
+        self._folder = folder
+        self._ledger_id = ledger_id
+        self._uuid = uuid
+        self._max_file_bytes = max_file_bytes
+        self._counter = Counter()
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._next_entry = 0
+        self._done: list[ArchivedFile] = []
+        self._open: Any = None
+        self._open_bytes = 0
+        self._open_first = 0
+
+    def add(self, payloads: list[bytes]) -> None:
+        self._counter.add(payloads)
+        for payload in payloads:
+            self._waiting.append(payload)
+            self._waiting_bytes += len(payload)
+            if self._waiting_bytes >= ROW_GROUP_BYTES or len(self._waiting) >= ROW_GROUP_ENTRIES:
+                self._write_group()
+
+    def end(self) -> Written:
+        self._write_group()
+        self._close_file()
+        return Written(tuple(self._done), self._counter.counts())
+
+    def abandon(self) -> None:
+        """Close what is open; the files are of no use."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _write_group(self) -> None:
+        import pyarrow as pa
+
+        if not self._waiting:
+            return
+        if self._open is None:
+            self._open_file()
+        count = len(self._waiting)
+        values = pa.array(self._waiting, pa.binary())
+        columns = [
+            pa.repeat(pa.scalar(self._ledger_id, pa.int64()), count),
+            pa.array(range(self._next_entry, self._next_entry + count), pa.int64()),
+            pa.array([len(payload) for payload in self._waiting], pa.int32()),
+            values,
+        ]
+        self._open.write_table(pa.Table.from_arrays(columns, schema=schema()), row_group_size=count)
+        self._next_entry += count
+        self._open_bytes += self._waiting_bytes
+        self._waiting, self._waiting_bytes = [], 0
+        if self._open_bytes >= self._max_file_bytes:
+            self._close_file()
+
+    def _open_file(self) -> None:
+        import pyarrow.parquet as pq
+
+        self._open = pq.ParquetWriter(
+            self._files.path(self._open_path()),
+            schema(),
+            filesystem=self._files.system,
+            compression="zstd",
+            use_dictionary=["ledger_id"],
+            write_statistics=["ledger_id", "entry_id"],
+            write_page_checksum=True,
+            sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(1)],
+        )
+        self._open_first, self._open_bytes = self._next_entry, 0
+
+    def _open_path(self) -> str:
+        return f"{self._folder}/{data_file(self._ledger_id, self._uuid, len(self._done))}"
+
+    def _close_file(self) -> None:
+        if self._open is None:
+            return
+        self._open.close()
+        self._open = None
+        path = self._open_path()
+        name = path.rpartition("/")[2]
+        size = self._files.size(path) or 0
+        self._done.append(ArchivedFile(name, size, self._open_first, self._next_entry - self._open_first))

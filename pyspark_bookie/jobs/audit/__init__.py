@@ -1,0 +1,1 @@
+"""Every replica of every ledger: is it there, and is it what was written."""

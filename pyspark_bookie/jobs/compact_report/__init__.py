@@ -1,0 +1,1 @@
+"""What compaction would give back, bookie by bookie and entry log by entry log."""

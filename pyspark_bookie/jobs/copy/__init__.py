@@ -1,0 +1,1 @@
+"""`copy`: ledgers from one cluster to another."""

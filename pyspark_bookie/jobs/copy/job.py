@@ -1,0 +1,50 @@
+"""`copy`: ledgers of one cluster become ledgers of another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark_bookie.jobs.framework.arguments import UsageError, argument
+from pyspark_bookie.jobs.framework.common import access_options
+from pyspark_bookie.jobs.framework.context import JobContext
+from pyspark_bookie.jobs.framework.ledgers import SelectionArguments, select_ledgers
+from pyspark_bookie.jobs.framework.registry import job
+from pyspark_bookie.jobs.framework.result import JobResult
+from pyspark_bookie.jobs.transfer.arguments import TransferArguments
+from pyspark_bookie.jobs.transfer.running import TransferPlan, run_transfer
+from pyspark_bookie.jobs.transfer.sources import ClusterSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyArguments(SelectionArguments, TransferArguments):
+    """Of `copy`; `--metadata` is the cluster that is read."""
+
+    to_metadata: str = argument(help="URI of the metadata service of the cluster that gets the ledgers.", metavar="URI")
+    to_option: tuple[str, ...] = argument(
+        (), help="As --option, for that cluster; may be given several times.", metavar="NAME=VALUE"
+    )
+
+
+@job("copy")
+class CopyJob:
+    """Copy closed ledgers from one cluster to another, with their custom metadata, digest type and password.
+
+    Ledgers are read again before they count. A run that was interrupted is resumed by the next one.
+    """
+
+    Arguments = CopyArguments
+
+    def run(self, context: JobContext[CopyArguments]) -> JobResult:
+        """Select, then transfer."""
+        args = context.args
+        if args.to_metadata == args.metadata and args.keep_ids:
+            raise UsageError("--to-metadata is the cluster that is read: there the ids are taken; leave --keep-ids out")
+        selected = select_ledgers(context)
+        rows = [row for row in selected.rows if row.is_closed]
+        if len(rows) < len(selected.rows):
+            context.log(f"{len(selected.rows) - len(rows)} ledgers are not closed and are left out")
+        target = access_options(args.to_metadata, args.to_option, None)
+        settings = args.settings("copy", args.metadata)
+        return run_transfer(
+            context, TransferPlan(ClusterSource(context.access), rows, selected.missing, settings, target)
+        )

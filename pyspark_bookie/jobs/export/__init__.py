@@ -1,0 +1,1 @@
+"""`export`: closed ledgers to single files."""

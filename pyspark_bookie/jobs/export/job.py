@@ -1,0 +1,126 @@
+"""`export`: closed ledgers to single files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_bookie.jobs.archive.files import Files, absolute_uri
+from pyspark_bookie.jobs.dumps.files import SUFFIXES, Dumps
+from pyspark_bookie.jobs.export.tasks import ExportBundle, ExportFate, ExportOutcome, export_bundle
+from pyspark_bookie.jobs.framework.arguments import argument
+from pyspark_bookie.jobs.framework.bundles import bundles
+from pyspark_bookie.jobs.framework.context import JobContext
+from pyspark_bookie.jobs.framework.findings import MISSING, WOULD, LedgerFinding, findings_table
+from pyspark_bookie.jobs.framework.ledgers import LedgerRow, SelectionArguments, select_ledgers
+from pyspark_bookie.jobs.framework.registry import job
+from pyspark_bookie.jobs.framework.result import JobExit, JobResult
+from pyspark_bookie.jobs.framework.tasks import TaskError
+
+_COMPRESSIONS: Final = tuple(SUFFIXES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportArguments(SelectionArguments):
+    """Of `export`."""
+
+    target: str = argument(help="The folder, as s3://bucket/path, file:///path or a plain path.", metavar="URI")
+    compression: str = argument("zstd", help="Of the files.", choices=_COMPRESSIONS)
+    replace: bool = argument(False, help="Write dumps anew that are there.")
+
+
+@job("export")
+class ExportJob:
+    """Write closed ledgers, with their metadata and entry ids, to single files that `import` reads.
+
+    A dump is read again before it gets its name. What is there is not written again, so a run that was interrupted is
+    resumed by the next one. Passwords are not exported.
+    """
+
+    Arguments = ExportArguments
+
+    def run(self, context: JobContext[ExportArguments]) -> JobResult:
+        """Select, then write."""
+        return _Run(context).run()
+
+
+class _Run:
+    def __init__(self, context: JobContext[ExportArguments]) -> None:
+        self._context = context
+        self._target = absolute_uri(context.args.target)
+        self._found: list[LedgerFinding] = []
+        self._fates: Counter[ExportFate] = Counter()
+        self._totals: Counter[str] = Counter()
+
+    def run(self) -> JobResult:
+        selected = select_ledgers(self._context)
+        self._found += [LedgerFinding(each, MISSING, "the ledger does not exist") for each in selected.missing]
+        closed = [row for row in selected.rows if row.is_closed]
+        pending = self._dry_run(closed) if self._context.dry_run else self._export(closed)
+        bad = self._totals["failed"] or selected.missing or self._fates[ExportFate.ANOTHER]
+        return JobResult(
+            {
+                "selected": len(selected.rows),
+                "exported": self._fates[ExportFate.EXPORTED],
+                "already_there": self._fates[ExportFate.ALREADY],
+                "entries": self._totals["entries"],
+                "bytes": self._totals["bytes"],
+                "file_bytes": self._totals["file_bytes"],
+                "not_closed": len(selected.rows) - len(closed),
+                "dump_exists": self._fates[ExportFate.ANOTHER],
+                "missing": len(selected.missing),
+                "failed": self._totals["failed"],
+                "pending": pending,
+            },
+            findings_table(self._found) if self._found else None,
+            JobExit.FINDINGS if bad else JobExit.OK,
+            complete=not (bad or pending) or self._context.dry_run,
+        )
+
+    def _dry_run(self, rows: list[LedgerRow]) -> int:
+        there = Dumps(Files(self._target, "--target")).names()
+        work = [row for row in rows if row.ledger_id not in there or self._context.args.replace]
+        self._fates[ExportFate.ALREADY] = len(rows) - len(work)
+        for row in work:
+            detail = f"{row.entries} entries, {row.nbytes} bytes"
+            self._found.append(LedgerFinding(row.ledger_id, WOULD + "EXPORT", detail))
+        return len(work)
+
+    def _export(self, rows: list[LedgerRow]) -> int:
+        """Returns how many ledgers were not tried."""
+        if not rows:
+            return 0
+        args, total = self._context.args, sum(row.nbytes for row in rows)
+        items = [
+            ExportBundle(
+                tuple(row.ledger_id for row in bundle),
+                tuple((row.entries, row.nbytes) for row in bundle),
+                self._target,
+                args.compression,
+                args.replace,
+            )
+            for bundle in bundles(rows, at_least=self._context.concurrent)
+        ]
+        tried = done = 0
+        for outcome in self._context.run_tasks(export_bundle, items):
+            tried += len(outcome.item.ledger_ids)
+            done += outcome.item.nbytes
+            failure = outcome.error or TaskError("SPARK", "no result")
+            for each in outcome.result or tuple(ExportOutcome(i, None, failure) for i in outcome.item.ledger_ids):
+                self._take(each)
+            self._context.progress(done, total, "bytes", f"{tried} of {len(rows)} ledgers")
+        return len(rows) - tried
+
+    def _take(self, outcome: ExportOutcome) -> None:
+        if outcome.error is not None:
+            self._totals["failed"] += 1
+            self._found.append(LedgerFinding(outcome.ledger_id, outcome.error.code, outcome.error.message))
+            return
+        assert outcome.fate is not None
+        self._fates[outcome.fate] += 1
+        self._totals["entries"] += outcome.entries
+        self._totals["bytes"] += outcome.nbytes
+        self._totals["file_bytes"] += outcome.file_bytes
+        if outcome.fate is ExportFate.ANOTHER:
+            self._found.append(LedgerFinding(outcome.ledger_id, "DUMP_EXISTS", outcome.fate.value))

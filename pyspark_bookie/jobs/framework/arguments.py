@@ -1,0 +1,174 @@
+"""Typed arguments of jobs: a frozen dataclass is the one source of names, types, defaults and help.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Arguments(CommonArguments):
+        target: str = argument(help="Where the files go.", metavar="URI")            # required
+        max_file_bytes: int = argument(1 << 30, help="Size of a file.", kind=SIZE)   # --max-file-bytes 1g
+
+All arguments are named. Names are written with hyphens or underscores. An unknown one is refused with the nearest name.
+
+Invariants
+- Parsing has no effect but its result or one `UsageError`, whose text is one line that names the argument.
+
+Any thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar, cast, get_type_hints
+
+import click
+
+from pyspark_bookie.common.options import at_least, seconds, size
+from pyspark_bookie.jobs.framework.ledger_ids import LedgerIds
+
+A = TypeVar("A")
+
+_REQUIRED: Final = dataclasses.MISSING
+
+
+Kind: TypeAlias = "click.ParamType[Any]"
+"""How the text of an argument becomes its value."""
+
+
+class UsageError(Exception):
+    """The command line is wrong; the text is one line for the user."""
+
+
+class _Kind(click.ParamType[Any]):
+    """A text that a function reads; its `ValueError` says what would be right."""
+
+    def __init__(self, name: str, read: Callable[[str], Any]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value  # a default
+        try:
+            return self._read(value)
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", param, ctx)
+
+
+SIZE: Final[Kind] = _Kind("size", size)
+"""Bytes, an int: `128m`, `1g`, `1048576`."""
+DURATION: Final[Kind] = _Kind("duration", seconds)
+"""Seconds, a float: `3d`, `12h`, `90`."""
+COUNT: Final[Kind] = _Kind("number", at_least(1))
+"""A whole number from 1 on."""
+NICENESS: Final[Kind] = click.IntRange(0, 19)
+"""0 to 19, as `nice` counts."""
+LEDGERS: Final[Kind] = _Kind("ledgers", LedgerIds.parse)
+"""`LedgerIds`: `5,7,100-200`."""
+
+
+def argument(
+    default: Any = _REQUIRED,
+    *,
+    help: str,  # noqa: A002 - the name that argparse, click and typer use
+    kind: Kind | None = None,
+    metavar: str | None = None,
+    env: str | None = None,
+    choices: Sequence[str] = (),
+    hidden: bool = False,
+) -> Any:
+    """A field of a dataclass of arguments. Without `default` it is required.
+
+    By its annotation a field is a flag (`bool`; one that is True by default is turned off with `--no-NAME`), a number,
+    a text, or with `tuple[str, ...]` an argument that may be given several times. `kind` reads it in another way.
+    """
+    details = {"help": help, "kind": kind, "metavar": metavar, "env": env, "choices": tuple(choices), "hidden": hidden}
+    return dataclasses.field(default=default, metadata={"argument": details})
+
+
+def parse(of: type[A], command: str, summary: str, arguments: Sequence[str]) -> A:
+    """The arguments; `--help` prints and raises `HelpShown`. Raises `UsageError`."""
+    made = _command(of, command, summary)
+    try:
+        with made.make_context(command, list(arguments)) as context:
+            return of(**context.params)
+    except click.NoSuchOption as error:
+        near = difflib.get_close_matches(error.option_name, error.possibilities or (), n=1)
+        hint = f"did you mean {near[0]}?" if near else f"see {command} --help"
+        raise UsageError(f"{command}: unknown argument {error.option_name}: {hint}") from error
+    except click.MissingParameter as error:
+        name = error.param.opts[0] if error.param is not None else "an argument"
+        raise UsageError(f"{command}: {name} is missing; see {command} --help") from error
+    except click.ClickException as error:
+        raise UsageError(f"{command}: " + " ".join(error.format_message().split())) from error
+    except click.exceptions.Exit as error:
+        raise HelpShown from error
+
+
+class HelpShown(Exception):
+    """The help was asked for, and was printed."""
+
+
+def _command(of: type[Any], name: str, summary: str) -> click.Command:
+    hints = get_type_hints(of)
+    parameters: list[click.Parameter] = [
+        _option(field, hints[field.name])
+        for field in sorted(dataclasses.fields(of), key=_own_first(of))
+        if "argument" in field.metadata
+    ]
+    return click.Command(
+        name,
+        params=parameters,
+        help=summary,
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": 110,
+            "token_normalize_func": lambda token: token.replace("_", "-"),
+        },
+    )
+
+
+def _own_first(of: type[Any]) -> Any:
+    """In the help the job's own arguments come before those of all jobs."""
+    own = inspect.get_annotations(of)
+    return lambda field: field.name not in own
+
+
+def _option(field: dataclasses.Field[Any], hint: Any) -> click.Option:
+    details = cast("Mapping[str, Any]", field.metadata["argument"])
+    name = field.name.replace("_", "-")
+    required = field.default is _REQUIRED
+    shared: dict[str, Any] = {
+        "help": details["help"],
+        "envvar": details["env"],
+        "show_envvar": details["env"] is not None,
+        "hidden": details["hidden"],
+        "required": required,
+    }
+    if not required:
+        shared["default"] = field.default
+    if hint is bool:
+        flag = f"--{name}/--no-{name}" if field.default is True else f"--{name}"
+        return click.Option([flag, field.name], is_flag=True, show_default=field.default is True, **shared)
+    several = "tuple" in str(hint)
+    return click.Option(
+        [f"--{name}", field.name],
+        type=_type_of(details, hint),
+        multiple=several,
+        metavar=details["metavar"],
+        show_default=field.default not in (None, (), "", _REQUIRED),
+        **shared,
+    )
+
+
+def _type_of(details: Mapping[str, Any], hint: Any) -> Kind:
+    if details["kind"] is not None:
+        return cast("Kind", details["kind"])
+    if details["choices"]:
+        return click.Choice(details["choices"])
+    text = str(hint)
+    if hint is int or text.startswith("int |"):
+        return click.INT
+    if hint is float or text.startswith("float |"):
+        return click.FLOAT
+    return click.STRING

@@ -1,0 +1,188 @@
+"""The command line of the jobs, and what happens around each.
+
+Standard output has the summary table and, as its last line, the result row; everything else goes to standard error.
+The row is printed however the job ends, a wrong command line included, and `--result FILE` has it too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+from bookie_client.cpu_priority import yield_processors
+from bookie_protocol.errors import PodkeeperError
+from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.jobs.framework.arguments import HelpShown, UsageError, parse
+from pyspark_bookie.jobs.framework.context import JobContext
+from pyspark_bookie.jobs.framework.registry import description, find_job, job_names, summary
+from pyspark_bookie.jobs.framework.result import JobExit, JobResult, ResultRow
+from pyspark_bookie.jobs.framework.tasks import UNEXPECTED, last_line, task_error
+
+PROGRAM: Final = "bookie job"
+_SHOWN_FINDINGS: Final = 20
+
+
+class _Terminated(BaseException):
+    """SIGTERM, as an exception of the main thread, so that everything is closed."""
+
+
+def main(arguments: Sequence[str], *, own_process: bool = False) -> int:
+    """Run a job and return the exit code. `own_process`: it is all that this process is for, so `--niceness` counts."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        _print_jobs()
+        return JobExit.OK if arguments else JobExit.ERROR
+    row = ResultRow(arguments[0])
+    began = time.monotonic()
+    with _terminable():
+        try:
+            _run(row, arguments, own_process)
+        except HelpShown:
+            return JobExit.OK
+        except (UsageError, PodkeeperError, PodkeeperSparkError) as error:
+            row.exit, row.error = JobExit.ERROR, str(error)
+        except KeyboardInterrupt:
+            row.exit, row.error, row.complete = JobExit.INTERRUPTED, "interrupted; another run goes on", False
+        except _Terminated:
+            row.exit, row.error, row.complete = JobExit.TERMINATED, "terminated; another run goes on", False
+        except Exception as error:
+            row.exit, row.error = JobExit.ERROR, _unexpected(error)
+    if row.error is not None:
+        row.complete = False
+        print(f"bookie: {' '.join(row.error.split())}", file=sys.stderr, flush=True)
+    row.seconds = time.monotonic() - began
+    return _tell(row, _result_file(arguments))
+
+
+def quiet_grpc() -> None:
+    """To be called by programs, before gRPC loads: it writes past every logger, and its handlers of forks only
+    complain, here and in Spark's workers. What a user set stays."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+
+def run_job(context: JobContext[Any], row: ResultRow) -> JobResult:
+    """Run the job of a context and fill the row."""
+    result: JobResult = find_job(context.name)().run(context)
+    row.counters, row.exit, row.complete = result.counters, result.exit, result.complete
+    return result
+
+
+def _run(row: ResultRow, arguments: Sequence[str], own_process: bool) -> None:
+    found = find_job(arguments[0])
+    args = parse(found.Arguments, f"{PROGRAM} {arguments[0]}", description(found), arguments[1:])
+    row.dry_run = args.dry_run
+    if own_process:
+        yield_processors(args.niceness)  # before Java starts, which inherits it
+    with JobContext(row.job, args) as context:
+        result = run_job(context, row)
+        context.progress.close()
+        _show(row, result, args.report)
+
+
+def _show(row: ResultRow, result: JobResult, report: str | None) -> None:
+    """Findings, then the counters; the report is written first, because it is what lasts."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=100_000)
+    if result.findings is not None:
+        if report is not None:
+            from pyspark_bookie.jobs.framework.reports import write_report
+
+            folder = write_report(result.findings, report, row.started)
+            print(f"{row.job}: findings in {folder}", file=sys.stderr, flush=True)
+        _print_findings(console, result.findings)
+    table = Table(show_header=False, box=None)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    for name, value in result.counters.items():
+        shown = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        table.add_row(name.replace("_", " "), shown)
+    console.print(table)
+
+
+def _print_findings(console: Any, findings: Any) -> None:
+    from rich.table import Table
+
+    names, rows = _first_rows(findings, _SHOWN_FINDINGS + 1)
+    if not rows:
+        return
+    table = Table(box=None)
+    for name in names:
+        table.add_column(name)
+    for values in rows[:_SHOWN_FINDINGS]:
+        table.add_row(*("" if value is None else str(value) for value in values))
+    console.print(table)
+    if len(rows) > _SHOWN_FINDINGS:
+        console.print("... and more; --report URI keeps all of them")
+
+
+def _first_rows(findings: Any, count: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+    import pyarrow as pa
+
+    if isinstance(findings, pa.Table):
+        names = list(findings.column_names)
+        return names, [tuple(row[name] for name in names) for row in findings.slice(0, count).to_pylist()]
+    return list(findings.columns), [tuple(row) for row in findings.limit(count).collect()]
+
+
+def _tell(row: ResultRow, path: str | None) -> int:
+    line = row.line()
+    if path is not None:
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            print(f"bookie: --result {path}: {error.strerror}", file=sys.stderr)
+            row.exit = row.exit or JobExit.ERROR
+    print(line, flush=True)
+    return row.exit
+
+
+def _result_file(arguments: Sequence[str]) -> str | None:
+    """The value of `--result`, also where the rest of the command line is wrong."""
+    for place, text in enumerate(arguments):
+        if text.startswith("--result="):
+            return text.partition("=")[2]
+        if text == "--result" and place + 1 < len(arguments):
+            return arguments[place + 1]
+    return None
+
+
+def _unexpected(error: Exception) -> str:
+    """Spark's errors are told by the line that matters; of what nobody foresaw the traceback is printed."""
+    if type(error).__module__.startswith(("pyspark", "py4j")):
+        return last_line(error)
+    told = task_error(error)
+    if told.code == UNEXPECTED:
+        traceback.print_exc(file=sys.stderr)
+    return told.message
+
+
+def _print_jobs() -> None:
+    print(f"Usage: {PROGRAM} NAME [arguments]; {PROGRAM} NAME --help tells about one.\n\nJobs:")
+    names = job_names()
+    width = max(map(len, names), default=0)
+    for name in names:
+        print(f"  {name:{width}}  {summary(find_job(name))}")
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    def terminate(_number: int, _frame: FrameType | None) -> None:
+        raise _Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

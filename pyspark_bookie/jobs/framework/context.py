@@ -1,0 +1,149 @@
+"""What a job is given: its arguments, Spark, the cluster, and ways to tell how far it is.
+
+Invariants
+- Spark and the client are made when they are first asked for: a dry run that needs no Spark starts none.
+- Whatever was made is closed with the context.
+
+The driver's main thread; `progress` and `log` from any.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from pyspark_bookie.common.access import AccessOptions
+from pyspark_bookie.common.session import parallelism
+from pyspark_bookie.common.throttle import Throttle, share
+from pyspark_bookie.jobs.framework.common import CommonArguments
+from pyspark_bookie.jobs.framework.progress import Progress
+from pyspark_bookie.jobs.framework.session import open_session
+from pyspark_bookie.jobs.framework.tasks import Outcome, TaskEnvironment, run_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from bookie_client.blocking import BlockingClient
+
+A_co = TypeVar("A_co", bound=CommonArguments, covariant=True)
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class JobContext(Generic[A_co]):
+    """Made by the command, or by a program that runs a job itself:
+
+    with JobContext("offload", OffloadArguments(metadata=uri, target="file:///tmp/x"), spark=spark) as context:
+        result = OffloadJob().run(context)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        args: A_co,
+        *,
+        spark: SparkSession | None = None,
+        progress: Progress | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.args = args
+        self.progress = progress or Progress(name)
+        self._clock = clock
+        self._began = clock()
+        self._spark = spark
+        self._ours = False
+
+    # --- what is asked ----------------------------------------------------------------------------------------
+
+    @property
+    def dry_run(self) -> bool:
+        """Nothing may be changed."""
+        return self.args.dry_run
+
+    @property
+    def deadline(self) -> float | None:
+        """By `time.monotonic` (or the clock given), when nothing new may begin; None: never."""
+        return None if self.args.time_limit is None else self._began + self.args.time_limit
+
+    @property
+    def in_time(self) -> bool:
+        """Something new may begin."""
+        return self.deadline is None or self._clock() < self.deadline
+
+    @cached_property
+    def access(self) -> AccessOptions:
+        """How the cluster is reached; may be sent to tasks."""
+        return self.args.access()
+
+    # --- what is used -----------------------------------------------------------------------------------------
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session."""
+        if self._spark is None:
+            self._spark, self._ours = open_session(f"podkeeper {self.name}", self.args.master)
+        return self._spark
+
+    @property
+    def concurrent(self) -> int:
+        """Pieces of work at a time."""
+        return self.args.max_concurrent or parallelism(self.spark)
+
+    def client(self, access: AccessOptions | None = None) -> BlockingClient:
+        """The driver's client; not to be closed. `access`: of another cluster than that of `--metadata`. Raises
+        `PodkeeperSparkError`."""
+        if not self.dry_run:
+            self.open_spark()
+        return (access or self.access).client()
+
+    def open_spark(self) -> None:
+        """Start Java now, if it has to be: a client has threads, and to fork a process with gRPC's threads may fail."""
+        self.spark  # noqa: B018 - it is made when it is asked for
+
+    def throttle(self) -> Throttle:
+        """For bytes that the driver itself moves: the whole rate."""
+        return Throttle(self.args.max_bytes_per_second)
+
+    def environment(self, access: AccessOptions | None = None) -> TaskEnvironment:
+        """What tasks get: the cluster, and each its share of the rate."""
+        return TaskEnvironment(access or self.access, share(self.args.max_bytes_per_second, self.concurrent))
+
+    def run_tasks(
+        self, function: Callable[[T, TaskEnvironment], R], items: Iterable[T], access: AccessOptions | None = None
+    ) -> Iterator[Outcome[T, R]]:
+        """Run pieces of work, `concurrent` at a time, until the time limit: see `tasks`. `access`: in place of that of
+        the cluster of `--metadata`."""
+        return run_tasks(
+            self.spark,
+            function,
+            items,
+            concurrent=self.concurrent,
+            environment=self.environment(access),
+            go_on=lambda: self.in_time,
+        )
+
+    def log(self, text: str) -> None:
+        """A line for people, on standard error."""
+        self.progress.close()
+        print(f"{self.name}: {text}", file=sys.stderr, flush=True)
+
+    # --- its end ----------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop a session that was started here, and the clients of this process."""
+        self.progress.close()
+        from pyspark_bookie.common.clients import close_clients
+
+        close_clients()
+        if self._spark is not None and self._ours:
+            self._spark.stop()
+
+    def __enter__(self) -> JobContext[A_co]:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,59 @@
+"""Findings of jobs that move ledgers: one row for each ledger of which there is something to say.
+
+Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from bookie_protocol.errors import PodkeeperError
+from pyspark_bookie.jobs.framework.tasks import task_error
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+MISSING: Final = "MISSING"
+WOULD: Final = "WOULD_"
+"""In front of what a dry run would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFinding:
+    """`what`: a code in capitals. `detail`: one line."""
+
+    ledger_id: int
+    what: str
+    detail: str = ""
+
+
+def readable(ledger_ids: Iterable[int], read: Callable[[int], T]) -> tuple[list[T], list[LedgerFinding]]:
+    """What `read` gives of each ledger, and a finding for each that it raised for: one damaged file does not keep the
+    others from being taken."""
+    there: list[T] = []
+    found: list[LedgerFinding] = []
+    for ledger_id in ledger_ids:
+        try:
+            there.append(read(ledger_id))
+        except (PodkeeperError, OSError) as error:
+            told = task_error(error)
+            found.append(LedgerFinding(ledger_id, told.code, told.message))
+    return there, found
+
+
+def findings_table(found: Sequence[LedgerFinding]) -> pa.Table:
+    """Columns `ledger_id`, `what`, `detail`, in the order of ids."""
+    import pyarrow as pa
+
+    ordered = sorted(found, key=lambda finding: (finding.ledger_id, finding.what))
+    return pa.table(
+        {
+            "ledger_id": pa.array([finding.ledger_id for finding in ordered], pa.int64()),
+            "what": pa.array([finding.what for finding in ordered], pa.string()),
+            "detail": pa.array([finding.detail for finding in ordered], pa.string()),
+        }
+    )

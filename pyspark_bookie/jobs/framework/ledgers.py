@@ -1,0 +1,236 @@
+"""Which ledgers a job is about: the arguments that select them, and reading their metadata.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Arguments(SelectionArguments): ...
+
+    selected = select_ledgers(context)
+    for row in selected.rows: ...                # ascending ids
+
+Exactly one of `--ledgers`, `--stream`, `--ledger-pattern`, `--all`; then `--older-than` and `--where` narrow it.
+
+Driver only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from bookie_protocol.errors import NoSuchLedger
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from pyspark_bookie.jobs.framework.arguments import LEDGERS, UsageError, argument
+from pyspark_bookie.jobs.framework.common import CommonArguments
+from pyspark_bookie.jobs.framework.context import JobContext
+from pyspark_bookie.jobs.framework.ledger_ids import LedgerIds
+
+if TYPE_CHECKING:
+    from bookie_client import Client
+
+STREAM_KEY: Final = "podkeeper/stream"
+_READ_AT_ONCE: Final = 64
+_COLUMNS: Final = (
+    "ledger_id long, state string, entries long, bytes long, created timestamp, ensemble int, write_quorum int,"
+    " ack_quorum int, application string, stream string, metadata map<string, string>"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionArguments(CommonArguments):
+    """Of jobs that work on a choice of ledgers."""
+
+    ledgers: LedgerIds | None = argument(  # noqa: RUF009 - it makes a field
+        None, help="These ledgers, such as 5,7,100-200.", kind=LEDGERS, metavar="IDS"
+    )
+    stream: tuple[str, ...] = argument((), help="All ledgers of a stream; may be given several times.", metavar="NAME")
+    ledger_pattern: str | None = argument(
+        None, help="Ledgers whose custom metadata KEY matches the regular expression as a whole.", metavar="KEY=REGEX"
+    )
+    all: bool = argument(False, help="All ledgers of the cluster.")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """A ledger, as far as choosing it needs. `entries` and `nbytes` are those of a closed ledger, else 0."""
+
+    ledger_id: int
+    state: str
+    entries: int
+    nbytes: int
+    created_ms: int | None
+    quorums: tuple[int, int, int]
+    custom: dict[str, bytes] = field(hash=False)
+
+    @classmethod
+    def of(cls, metadata: LedgerMetadata) -> LedgerRow:
+        return cls(
+            metadata.ledger_id,
+            metadata.state.value,
+            metadata.last_entry_id + 1,
+            metadata.length,
+            metadata.ctime,
+            (metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size),
+            dict(metadata.custom_metadata),
+        )
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state == "CLOSED"
+
+    @property
+    def stream(self) -> str | None:
+        """The stream that the ledger was written for."""
+        return _text(self.custom.get(STREAM_KEY))
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """`missing`: ids that were named one by one, or that a stream lists, and that do not exist."""
+
+    rows: tuple[LedgerRow, ...]
+    missing: tuple[int, ...]
+
+
+def select_ledgers(context: JobContext[SelectionArguments]) -> Selected:
+    """Read the metadata of what the arguments select. Raises `UsageError`, and what the metadata service raises."""
+    args = context.args
+    check_selection(args)
+    wanted = _pattern(args.ledger_pattern)
+    rows, missing = context.client().run(lambda client: _read(client, args, context.progress))
+    rows = narrowed(context, [row for row in rows if wanted(row)])
+    return Selected(tuple(sorted(rows, key=lambda row: row.ledger_id)), tuple(missing))
+
+
+def check_selection(args: SelectionArguments) -> None:
+    """For jobs that want to know before they connect to anything. Raises `UsageError`."""
+    given = [args.ledgers is not None, bool(args.stream), args.ledger_pattern is not None, args.all]
+    if sum(given) != 1:
+        raise UsageError("select ledgers by exactly one of --ledgers, --stream, --ledger-pattern and --all")
+    _pattern(args.ledger_pattern)
+
+
+def narrowed(context: JobContext[CommonArguments], rows: Sequence[LedgerRow]) -> list[LedgerRow]:
+    """Those that `--older-than` and `--where` leave, in the order given. Raises `UsageError`."""
+    args = context.args
+    kept = list(rows)
+    if args.older_than is not None:
+        before = (time.time() - args.older_than) * 1000
+        kept = [row for row in kept if row.created_ms is not None and row.created_ms <= before]
+    if args.where is not None:
+        ids = _where(context, kept, args.where)
+        kept = [row for row in kept if row.ledger_id in ids]
+    return kept
+
+
+async def _read(
+    client: Client, args: SelectionArguments, progress: Callable[..., None]
+) -> tuple[list[LedgerRow], list[int]]:
+    rows: list[LedgerRow] = []
+    missing: list[int] = []
+    named = await _named(client, args)
+    ids = _all_ids(client, args.ledgers) if named is None else _each(named)
+    must_exist = set(named or ()) | set(args.ledgers.singles() if args.ledgers else ())
+    found: set[int] = set()
+
+    async def read(ledger_id: int) -> None:
+        try:
+            rows.append(LedgerRow.of(await client.metadata(ledger_id)))
+            found.add(ledger_id)
+        except NoSuchLedger:
+            pass  # deleted since it was listed; `missing` tells it of those that were named
+        progress(len(rows), None, "ledgers", "reading metadata")
+
+    pending: set[asyncio.Task[None]] = set()
+    try:
+        async for ledger_id in ids:
+            if len(pending) >= _READ_AT_ONCE:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            pending.add(asyncio.create_task(read(ledger_id)))
+        await asyncio.gather(*pending)
+    finally:
+        for task in pending:
+            task.cancel()
+    missing.extend(sorted(must_exist - found))
+    return rows, missing
+
+
+async def _named(client: Client, args: SelectionArguments) -> list[int] | None:
+    """The ids where they are known without a listing; None: the cluster has to be listed."""
+    if args.stream:
+        from bookie_client.streams import Streams
+
+        manifests = [await Streams(client).manifest(name) for name in args.stream]
+        return sorted({ledger.ledger_id for manifest in manifests for ledger in manifest.ledgers})
+    if args.ledgers is not None and all(first == last for first, last in args.ledgers.spans):
+        return list(args.ledgers.singles())
+    return None
+
+
+async def _each(ids: list[int]) -> AsyncIterator[int]:
+    for ledger_id in ids:
+        yield ledger_id
+
+
+async def _all_ids(client: Client, within: LedgerIds | None) -> AsyncIterator[int]:
+    async for ledger_id in client.list():
+        if within is None or ledger_id in within:
+            yield ledger_id
+
+
+def _pattern(text: str | None) -> Callable[[LedgerRow], bool]:
+    if text is None:
+        return lambda _: True
+    key, separator, expression = text.partition("=")
+    try:
+        compiled = re.compile(expression)
+    except re.error as error:
+        raise UsageError(f"--ledger-pattern {text}: is no regular expression: {error}") from error
+    if not separator or not key:
+        raise UsageError(f"--ledger-pattern {text}: must be KEY=REGEX, such as application=pulsar")
+
+    def matches(row: LedgerRow) -> bool:
+        value = _text(row.custom.get(key))
+        return value is not None and compiled.fullmatch(value) is not None
+
+    return matches
+
+
+def _where(context: JobContext[CommonArguments], rows: list[LedgerRow], condition: str) -> set[int]:
+    """Ids of the rows for which a condition in Spark's SQL holds."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    if not rows:
+        return set()
+    try:
+        frame = context.spark.createDataFrame([_values(row) for row in rows], _COLUMNS)
+        return {found[0] for found in frame.where(condition).select("ledger_id").collect()}
+    except (AnalysisException, ParseException) as error:
+        first = str(error).strip().partition("\n")[0]
+        raise UsageError(f"--where {condition}: {first}; the columns are {_COLUMNS}") from error
+
+
+def _values(row: LedgerRow) -> tuple[object, ...]:
+    from datetime import UTC, datetime
+
+    created = None if row.created_ms is None else datetime.fromtimestamp(row.created_ms / 1000, UTC)
+    custom = {key: value.decode("utf-8", "replace") for key, value in row.custom.items()}
+    return (
+        row.ledger_id,
+        row.state,
+        row.entries,
+        row.nbytes,
+        created,
+        *row.quorums,
+        custom.get("application"),
+        custom.get(STREAM_KEY),
+        custom,
+    )
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")

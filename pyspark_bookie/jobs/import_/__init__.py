@@ -1,0 +1,1 @@
+"""`import`: what `export` has written, back into a cluster."""

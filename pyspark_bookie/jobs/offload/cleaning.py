@@ -1,0 +1,84 @@
+"""What dead attempts have left in an archive, and its removal.
+
+Two ways lead to it. Attempts that a record remembers are removed by name, at once. What no record remembers is found by
+a listing, and removed only when it is old: until then its writer may live.
+
+Invariants
+- A manifest is removed before the files that it names; files that a manifest names are never removed.
+
+Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark_bookie.jobs.archive.files import Files, Listed
+from pyspark_bookie.jobs.archive.layout import (
+    DATA,
+    TEMPORARY,
+    data_file,
+    manifest_file,
+    parse_data_file,
+    temporary_folder,
+)
+from pyspark_bookie.jobs.archive.reading import read_manifest
+from pyspark_bookie.jobs.offload.record import Abandoned
+
+
+def remove_attempt(files: Files, ledger_id: int, attempt: Abandoned) -> None:
+    """Remove everything of an attempt that was given up."""
+    manifest = read_manifest(files, ledger_id)
+    if manifest is not None and manifest.uuid == attempt.uuid:
+        files.delete(manifest_file(ledger_id))
+    part = 0
+    while files.size(path := f"{attempt.folder}/{data_file(ledger_id, attempt.uuid, part)}") is not None:
+        files.delete(path)
+        part += 1
+    files.delete_folder(temporary_folder(attempt.uuid))
+
+
+@dataclass(frozen=True, slots=True)
+class Orphans:
+    """Files that nobody remembers."""
+
+    files: tuple[Listed, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.nbytes for file in self.files)
+
+
+def find_orphans(files: Files, before: datetime, current_uuid: Callable[[int], str | None]) -> Orphans:
+    """Files written before a moment whose attempt is not the current one of its ledger. `current_uuid`: of the ledger's
+    record, or None. What has no date is kept."""
+    found: list[Listed] = []
+    for listed in _old(files.list(TEMPORARY), before):
+        uuid = listed.path.split("/")[1]
+        told = parse_data_file(listed.path.rpartition("/")[2])
+        if told is None or current_uuid(told[0]) != uuid:
+            found.append(listed)
+    for listed in _old(files.list(DATA), before):
+        told = parse_data_file(listed.path.rpartition("/")[2])
+        if told is None or current_uuid(told[0]) == told[1]:
+            continue
+        manifest = read_manifest(files, told[0])
+        if manifest is None or listed.path not in {file.path for file in manifest.files}:
+            found.append(listed)
+    return Orphans(tuple(found))
+
+
+def remove_orphans(files: Files, orphans: Orphans) -> None:
+    """Remove what `find_orphans` found, and temporary folders that are empty then."""
+    for listed in orphans.files:
+        files.delete(listed.path)
+    left = {listed.path.split("/")[1] for listed in files.list(TEMPORARY)}
+    for uuid in {listed.path.split("/")[1] for listed in orphans.files if listed.path.startswith(f"{TEMPORARY}/")}:
+        if uuid not in left:
+            files.delete_folder(temporary_folder(uuid))
+
+
+def _old(listing: Iterable[Listed], before: datetime) -> Iterable[Listed]:
+    return (listed for listed in listing if listed.modified is not None and listed.modified < before)

@@ -1,0 +1,168 @@
+"""Deleting an offloaded ledger from the cluster.
+
+A ledger goes when its record has been COMPLETE for the lag, it still is the ledger that was archived, nobody else
+counts on it, and its files were read once more, whole, and are what was written. The metadata is deleted by its
+version: a change in between, such as a re-replication, is a reason to look again and not a race.
+
+Invariants
+- Nothing is deleted of which the archive was not proved good in this very call.
+- A crash between the deletion and the record's last state is repaired by the next run: the ledger is gone then.
+
+One thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from bookie_protocol.errors import EntryDamaged, MetadataVersionConflict, NoSuchLedger, NotThere
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from pyspark_bookie.common.throttle import Throttle
+from pyspark_bookie.jobs.archive.files import Files
+from pyspark_bookie.jobs.archive.reading import count_files, read_manifest
+from pyspark_bookie.jobs.framework.ledgers import STREAM_KEY
+from pyspark_bookie.jobs.offload.record import LedgerIdentity, OffloadRecord, OffloadState
+from pyspark_bookie.jobs.offload.store import OffloadStore
+
+if TYPE_CHECKING:
+    from bookie_client.blocking import BlockingClient
+
+_TRIES: Final = 5
+_PULSAR_KEY: Final = "pulsar/managed-ledger"
+
+
+class DeletionFate(Enum):
+    """What became of it."""
+
+    DELETED = "deleted"
+    NOT_DUE = "not due yet"
+    IN_STREAM = "a stream lists it"
+    OWNED = "it belongs to a Pulsar topic"
+    ANOTHER_LEDGER = "there is another ledger of this id now"
+    ALREADY = "already deleted"
+    PROVEN = "it may go"
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionSettings:
+    """`lag`: seconds since COMPLETE. `target`: records of other archives are left alone."""
+
+    target: str
+    lag: float
+
+
+class Deleter:
+    """`clock` (seconds since 1970) and `store` are there for tests."""
+
+    def __init__(
+        self,
+        client: BlockingClient,
+        files: Files,
+        settings: DeletionSettings,
+        throttle: Throttle,
+        *,
+        clock: Callable[[], float] = time.time,
+        store: OffloadStore | None = None,
+    ) -> None:
+        self._client = client
+        self._files = files
+        self._settings = settings
+        self._throttle = throttle
+        self._clock = clock
+        self._store = store or OffloadStore(client)
+
+    def delete(self, ledger_id: int) -> DeletionFate:
+        """Delete a ledger if it may go. Raises `EntryDamaged` and `FileNotFoundError` when the archive is not good: the
+        ledger stays; `TakenOver`, `MetadataUnavailable`."""
+        stored = self._store.read(ledger_id)
+        if stored is None or not is_due(stored.value, self._settings, self._clock()):
+            return _not_now(stored.value if stored is not None else None)
+        fate = self._delete(stored.value)
+        if fate is DeletionFate.DELETED:
+            self._store.update(stored, stored.value.deleted(round(self._clock() * 1000)))
+        return fate
+
+    def prove(self, ledger_id: int) -> bool:
+        """Whether nothing but a stream that lists it keeps a ledger from going now. Raises as `delete`."""
+        stored = self._store.read(ledger_id)
+        if stored is None or not is_due(stored.value, self._settings, self._clock()):
+            return False
+        if self.obstacle(stored.value) not in (None, DeletionFate.IN_STREAM):
+            return False
+        self._prove(stored.value)
+        return True
+
+    def obstacle(self, record: OffloadRecord) -> DeletionFate | None:
+        """Why a ledger that is due stays nevertheless; None: nothing stands in the way but its archive's proof."""
+        try:
+            return self._obstacle(record, self._client.metadata(record.ledger_id))
+        except NoSuchLedger:
+            return None
+
+    def _delete(self, record: OffloadRecord) -> DeletionFate:
+        for _ in range(_TRIES):
+            try:
+                found = self._client.run(lambda client: client.stored_metadata(record.ledger_id))
+            except NoSuchLedger:
+                return DeletionFate.DELETED
+            obstacle = self._obstacle(record, found.value)
+            if obstacle is not None:
+                return obstacle
+            self._prove(record)
+            try:
+                self._delete_version(record.ledger_id, found.version)
+            except MetadataVersionConflict:
+                continue
+            return DeletionFate.DELETED
+        return DeletionFate.NOT_DUE  # its metadata changes all the time: the next run
+
+    def _delete_version(self, ledger_id: int, version: int) -> None:
+        self._client.run(lambda client: client.metadata_service.ledgers.delete(ledger_id, version))
+
+    def _obstacle(self, record: OffloadRecord, metadata: LedgerMetadata) -> DeletionFate | None:
+        if not metadata.is_closed or LedgerIdentity.of(metadata) != record.ledger:
+            return DeletionFate.ANOTHER_LEDGER
+        if _PULSAR_KEY in metadata.custom_metadata or metadata.custom_metadata.get("application") == b"pulsar":
+            return DeletionFate.OWNED
+        stream = metadata.custom_metadata.get(STREAM_KEY)
+        if stream is not None and self._listed(stream.decode("utf-8", "replace"), record.ledger_id):
+            return DeletionFate.IN_STREAM
+        return None
+
+    def _listed(self, stream: str, ledger_id: int) -> bool:
+        from bookie_client.streams import Streams
+
+        try:
+            manifest = self._client.run(lambda client: Streams(client).manifest(stream))
+        except NotThere:
+            return False
+        return any(ledger.ledger_id == ledger_id for ledger in manifest.ledgers)
+
+    def _prove(self, record: OffloadRecord) -> None:
+        manifest = read_manifest(self._files, record.ledger_id)
+        if manifest is None:
+            raise FileNotFoundError(f"the archive has no manifest of ledger {record.ledger_id}: the ledger stays")
+        if (manifest.uuid, manifest.files) != (record.uuid, record.files):
+            raise EntryDamaged(f"the manifest of ledger {record.ledger_id} is of another attempt: the ledger stays")
+        if count_files(self._files, record.ledger_id, record.files, self._throttle) != record.counts:
+            raise EntryDamaged(f"the files of ledger {record.ledger_id} are not what was written: the ledger stays")
+
+
+def is_due(record: OffloadRecord, settings: DeletionSettings, now: float) -> bool:
+    """Whether the lag has passed."""
+    return (
+        record.state is OffloadState.COMPLETE
+        and record.target == settings.target
+        and record.completed_ms is not None
+        and record.completed_ms / 1000 + settings.lag <= now
+    )
+
+
+def _not_now(record: OffloadRecord | None) -> DeletionFate:
+    return (
+        DeletionFate.ALREADY if record is not None and record.state is OffloadState.BK_DELETED else DeletionFate.NOT_DUE
+    )

@@ -1,0 +1,251 @@
+"""`offload`: ledgers to Parquet."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from pyspark_bookie.jobs.archive.files import Files, absolute_uri
+from pyspark_bookie.jobs.archive.layout import PARTITIONS
+from pyspark_bookie.jobs.framework.arguments import DURATION, SIZE, argument
+from pyspark_bookie.jobs.framework.bundles import bundles
+from pyspark_bookie.jobs.framework.context import JobContext
+from pyspark_bookie.jobs.framework.findings import MISSING, WOULD, LedgerFinding, findings_table
+from pyspark_bookie.jobs.framework.ledgers import Selected, SelectionArguments, check_selection, select_ledgers
+from pyspark_bookie.jobs.framework.registry import job
+from pyspark_bookie.jobs.framework.result import JobExit, JobResult
+from pyspark_bookie.jobs.framework.tasks import TaskError
+from pyspark_bookie.jobs.offload.cleaning import find_orphans, remove_orphans
+from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
+from pyspark_bookie.jobs.offload.machine import Fate, OffloadSettings
+from pyspark_bookie.jobs.offload.planning import OffloadPlan, due, plan_offload
+from pyspark_bookie.jobs.offload.record import OffloadRecord
+from pyspark_bookie.jobs.offload.store import OffloadStore
+from pyspark_bookie.jobs.offload.streams import cut, oldest
+from pyspark_bookie.jobs.offload.tasks import (
+    DeletionBundle,
+    LedgerOutcome,
+    OffloadBundle,
+    delete_bundle,
+    offload_bundle,
+    prove_bundle,
+)
+
+if TYPE_CHECKING:
+    from bookie_client import Client
+    from bookie_client.streams import Manifest
+
+_DAYS: Final = 86400.0
+_DELETED_AT_ONCE: Final = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffloadArguments(SelectionArguments):
+    """Of `offload`."""
+
+    target: str = argument(help="The archive: a folder, s3://bucket/path, hdfs://... or file:///...", metavar="URI")
+    partition_by: str = argument("date", help="How data files are laid out.", choices=PARTITIONS)
+    max_file_bytes: int = argument(1 << 30, help="A ledger with more payload gets several files.", kind=SIZE)
+    delete_after: float | None = argument(
+        None, help="Delete ledgers from the cluster so long after they were archived. Default: never.", kind=DURATION
+    )
+    orphans_older_than: float = argument(
+        3 * _DAYS, help="Remove files of dead attempts that are at least so old.", kind=DURATION
+    )
+
+
+@job("offload")
+class OffloadJob:
+    """Copy closed ledgers into Parquet files that any engine can read; later delete them from the cluster, if wanted.
+
+    Each ledger goes through PREPARED, UPLOADED, VERIFIED and COMPLETE, kept in the metadata service; a run that was
+    interrupted is resumed by the next one. With --delete-after ledgers go, after their files were read once more.
+    """
+
+    Arguments = OffloadArguments
+
+    def run(self, context: JobContext[OffloadArguments]) -> JobResult:
+        """Offload, delete what is due, remove orphans."""
+        return _Run(context).run()
+
+
+class _Run:
+    def __init__(self, context: JobContext[OffloadArguments]) -> None:
+        self._context = context
+        self._args = context.args
+        check_selection(self._args)
+        self._target = absolute_uri(self._args.target)
+        self._files = Files(self._target, "--target")
+        self._store = OffloadStore(context.client())
+        self._found: list[LedgerFinding] = []
+        self._totals: Counter[str] = Counter()
+        self._fates: Counter[Fate | DeletionFate] = Counter()
+
+    def run(self) -> JobResult:
+        selected = select_ledgers(self._context)
+        records = self._records(selected)
+        plan = plan_offload(selected.rows, records, self._target)
+        for ledger_id in selected.missing:
+            if ledger_id not in records or not records[ledger_id].state.is_archived:
+                self._found.append(LedgerFinding(ledger_id, MISSING, "the ledger does not exist"))
+        for ledger_id in plan.elsewhere:
+            self._found.append(LedgerFinding(ledger_id, "ELSEWHERE", f"in the archive {records[ledger_id].target}"))
+        exit_code = JobExit.FINDINGS if self._found else JobExit.OK
+        pending, pending_bytes = self._offload(plan)
+        waiting = self._delete(selected)
+        orphans = self._sweep()
+        if self._totals["failed"]:
+            exit_code = JobExit.FINDINGS
+        return JobResult(
+            {
+                "selected": len(selected.rows),
+                "offloaded": self._fates[Fate.OFFLOADED],
+                "resumed": plan.begun,
+                "already_there": plan.already + self._fates[Fate.ALREADY],
+                "entries": self._totals["entries"],
+                "bytes": self._totals["bytes"],
+                "files": self._totals["files"],
+                "file_bytes": self._totals["file_bytes"],
+                "not_closed": plan.not_closed + self._fates[Fate.NOT_CLOSED],
+                "empty": plan.empty + self._fates[Fate.EMPTY],
+                "deleted_meanwhile": self._fates[Fate.GONE],
+                "taken_over": self._fates[Fate.TAKEN_OVER],
+                "failed": self._totals["failed"],
+                "pending": pending,
+                "pending_bytes": pending_bytes,
+                "deleted": self._fates[DeletionFate.DELETED],
+                "waiting_for_deletion": waiting,
+                "orphans_removed": orphans,
+                "missing": len(selected.missing),
+            },
+            findings_table(self._found) if self._found else None,
+            exit_code,
+            complete=not (self._totals["failed"] or (pending and not self._context.dry_run)),
+        )
+
+    # --- the three parts --------------------------------------------------------------------------------------
+
+    def _offload(self, plan: OffloadPlan) -> tuple[int, int]:
+        """Returns how many ledgers were not tried, and their bytes."""
+        total = sum(row.nbytes for row in plan.work)
+        if self._context.dry_run:
+            for row in plan.work:
+                detail = f"{row.entries} entries, {row.nbytes} bytes"
+                self._found.append(LedgerFinding(row.ledger_id, WOULD + "OFFLOAD", detail))
+            return len(plan.work), total
+        if not plan.work:
+            return 0, 0
+        settings = OffloadSettings(self._target, self._args.partition_by, self._args.max_file_bytes)
+        instance = self._context.client().run(lambda client: client.metadata_service.cluster.instance_id())
+        items = [
+            OffloadBundle(tuple(row.ledger_id for row in rows), sum(row.nbytes for row in rows), settings, instance)
+            for rows in bundles(plan.work, at_least=self._context.concurrent)
+        ]
+        tried = done = 0
+        for outcome in self._context.run_tasks(offload_bundle, items):
+            tried += len(outcome.item.ledger_ids)
+            done += outcome.item.nbytes
+            self._take(outcome.item.ledger_ids, outcome.result, outcome.error)
+            self._context.progress(done, total, "bytes", f"{tried} of {len(plan.work)} ledgers")
+        return len(plan.work) - tried, total - done
+
+    def _delete(self, selected: Selected) -> int:
+        """Returns how many archived ledgers wait for their lag."""
+        if self._args.delete_after is None:
+            return 0
+        settings = DeletionSettings(self._target, self._args.delete_after)
+        records = self._records(selected)
+        going, waiting = due(records, settings, time.time())
+        if self._context.dry_run:
+            deleter = Deleter(self._context.client(), self._files, settings, self._context.throttle())
+            cut_off = {each for name in self._args.stream for each in oldest(self._manifest_of(name), going)}
+            for ledger_id in going:
+                obstacle = deleter.obstacle(records[ledger_id])
+                if obstacle is DeletionFate.IN_STREAM and ledger_id in cut_off:
+                    obstacle = None
+                what = WOULD + "DELETE" if obstacle is None else "KEPT"
+                self._found.append(LedgerFinding(ledger_id, what, obstacle.value if obstacle else ""))
+            return waiting
+        for name in self._args.stream:
+            self._cut_stream(name, going, settings)
+        items = _deletion_bundles(going, settings)
+        for outcome in self._context.run_tasks(delete_bundle, items) if items else ():
+            self._take(outcome.item.ledger_ids, outcome.result, outcome.error)
+            self._context.progress(self._fates[DeletionFate.DELETED], len(going), "ledgers", "deleted")
+        return waiting
+
+    def _cut_stream(self, name: str, going: Collection[int], settings: DeletionSettings) -> None:
+        """Take the oldest ledgers of a stream out of it, as far as they may go."""
+        manifest = self._manifest_of(name)
+        proven: set[int] = set()
+        items = _deletion_bundles(oldest(manifest, going), settings)
+        for outcome in self._context.run_tasks(prove_bundle, items) if items else ():
+            for each in outcome.result or ():
+                if each.fate is DeletionFate.PROVEN:
+                    proven.add(each.ledger_id)
+        obstacle = cut(self._context.client(), manifest, proven)
+        if obstacle is not None:
+            self._context.log(obstacle)
+
+    def _manifest_of(self, stream: str) -> Manifest:
+        return self._context.client().run(lambda client: _manifest(client, stream))
+
+    def _sweep(self) -> int:
+        before = datetime.now(UTC) - timedelta(seconds=self._args.orphans_older_than)
+
+        def current_uuid(ledger_id: int) -> str | None:
+            stored = self._store.read(ledger_id)
+            return None if stored is None else stored.value.uuid
+
+        orphans = find_orphans(self._files, before, current_uuid)
+        if not self._context.dry_run:
+            remove_orphans(self._files, orphans)
+        elif orphans.files:
+            self._context.log(f"would remove {len(orphans.files)} files of dead attempts, {orphans.nbytes} bytes")
+        return 0 if self._context.dry_run else len(orphans.files)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _records(self, selected: Selected) -> dict[int, OffloadRecord]:
+        """Of what is selected. A ledger that was deleted after it was archived is in no listing, so with --all, and
+        nothing that narrows it, every record counts."""
+        recorded = self._store.ledger_ids()
+        if not self._args.all or self._args.where is not None or self._args.older_than is not None:
+            chosen = {*(row.ledger_id for row in selected.rows), *selected.missing}
+            recorded = [ledger_id for ledger_id in recorded if ledger_id in chosen]
+        return self._store.read_all(recorded)
+
+    def _take(self, ledger_ids: Iterable[int], result: tuple[LedgerOutcome, ...] | None, error: object | None) -> None:
+        if result is None:
+            failure = error if isinstance(error, TaskError) else TaskError("SPARK", str(error))
+            result = tuple(LedgerOutcome(ledger_id, None, failure) for ledger_id in ledger_ids)
+        for outcome in result:
+            if outcome.error is not None:
+                self._totals["failed"] += 1
+                self._found.append(LedgerFinding(outcome.ledger_id, outcome.error.code, outcome.error.message))
+                continue
+            assert outcome.fate is not None
+            self._fates[outcome.fate] += 1
+            self._totals["entries"] += outcome.entries
+            self._totals["bytes"] += outcome.nbytes
+            self._totals["files"] += outcome.files
+            self._totals["file_bytes"] += outcome.file_bytes
+            if outcome.fate in (DeletionFate.IN_STREAM, DeletionFate.OWNED, DeletionFate.ANOTHER_LEDGER):
+                self._found.append(LedgerFinding(outcome.ledger_id, "KEPT", str(outcome.fate.value)))
+
+
+def _deletion_bundles(ledger_ids: Sequence[int], settings: DeletionSettings) -> list[DeletionBundle]:
+    return [
+        DeletionBundle(tuple(ledger_ids[start : start + _DELETED_AT_ONCE]), settings)
+        for start in range(0, len(ledger_ids), _DELETED_AT_ONCE)
+    ]
+
+
+async def _manifest(client: Client, name: str) -> Manifest:
+    from bookie_client.streams import Streams
+
+    return await Streams(client).manifest(name)

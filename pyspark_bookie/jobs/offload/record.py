@@ -1,0 +1,182 @@
+"""The state of a ledger that is being offloaded: a record of kind `offload` in the cluster's metadata service, by the
+ledger's id.
+
+    PREPARED    an attempt with a uuid of its own has begun: whatever has this uuid in the archive is its doing
+    UPLOADED    all files are in the attempt's temporary folder; sizes and checksums are recorded
+    VERIFIED    they were read again and are what the ledger held
+    COMPLETE    files and manifest are where readers find them
+    BK_DELETED  the ledger was deleted from the cluster, after the lag
+
+Invariants
+- A record changes by compare-and-set only, and every state is written after what it claims is durable.
+- An attempt that is taken over gets a new uuid, and the old one is remembered in `abandoned` until its files are gone.
+- `ledger` tells the ledger apart from another one that somebody made later with the same id.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any, Final
+
+from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from pyspark_bookie.jobs.archive.checksum import Counts
+from pyspark_bookie.jobs.archive.manifest import ArchivedFile
+
+KIND: Final = "offload"
+"""The kind of the records."""
+MAX_ABANDONED: Final = 32
+_VERSION: Final = 1
+
+
+class OffloadState(Enum):
+    """See the module."""
+
+    PREPARED = "PREPARED"
+    UPLOADED = "UPLOADED"
+    VERIFIED = "VERIFIED"
+    COMPLETE = "COMPLETE"
+    BK_DELETED = "BK_DELETED"
+
+    @property
+    def is_archived(self) -> bool:
+        """Readers find it in the archive."""
+        return self in (OffloadState.COMPLETE, OffloadState.BK_DELETED)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerIdentity:
+    """What never changes of a closed ledger, unlike its ensembles."""
+
+    last_entry_id: int
+    length: int
+    created_ms: int | None
+
+    @classmethod
+    def of(cls, metadata: LedgerMetadata) -> LedgerIdentity:
+        return cls(metadata.last_entry_id, metadata.length, metadata.ctime if metadata.store_ctime else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """An attempt that was given up, and may have left files."""
+
+    target: str
+    uuid: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadRecord:
+    """`target`: the archive's URI. `folder`: where in it the files go. `files` have the paths at which readers find
+    them, and are known from UPLOADED on, as are `counts`."""
+
+    ledger_id: int
+    state: OffloadState
+    target: str
+    uuid: str
+    folder: str
+    ledger: LedgerIdentity
+    files: tuple[ArchivedFile, ...] = ()
+    counts: Counts | None = None
+    completed_ms: int | None = None
+    deleted_ms: int | None = None
+    abandoned: tuple[Abandoned, ...] = ()
+
+    @property
+    def key(self) -> str:
+        return str(self.ledger_id)
+
+    @property
+    def attempt(self) -> Abandoned:
+        """What is left of this attempt when it is given up."""
+        return Abandoned(self.target, self.uuid, self.folder)
+
+    # --- transitions ------------------------------------------------------------------------------------------
+
+    def restarted(self, target: str, uuid: str, folder: str, ledger: LedgerIdentity) -> OffloadRecord:
+        """From the beginning, with another attempt; this one is abandoned. The oldest of very many are forgotten: the
+        sweep finds what they left."""
+        left = (*self.abandoned, self.attempt)[-MAX_ABANDONED:]
+        return OffloadRecord(
+            ledger_id=self.ledger_id,
+            state=OffloadState.PREPARED,
+            target=target,
+            uuid=uuid,
+            folder=folder,
+            ledger=ledger,
+            abandoned=left,
+        )
+
+    def uploaded(self, files: tuple[ArchivedFile, ...], counts: Counts) -> OffloadRecord:
+        return self._after(OffloadState.PREPARED, state=OffloadState.UPLOADED, files=files, counts=counts)
+
+    def verified(self) -> OffloadRecord:
+        return self._after(OffloadState.UPLOADED, state=OffloadState.VERIFIED)
+
+    def complete(self, now_ms: int) -> OffloadRecord:
+        return self._after(OffloadState.VERIFIED, state=OffloadState.COMPLETE, completed_ms=now_ms)
+
+    def deleted(self, now_ms: int) -> OffloadRecord:
+        return self._after(OffloadState.COMPLETE, state=OffloadState.BK_DELETED, deleted_ms=now_ms)
+
+    def without_abandoned(self, cleaned: frozenset[Abandoned]) -> OffloadRecord:
+        """The files of these attempts are gone."""
+        return replace(self, abandoned=tuple(each for each in self.abandoned if each not in cleaned))
+
+    def _after(self, before: OffloadState, **changes: Any) -> OffloadRecord:
+        if self.state is not before:
+            raise ValueError(f"ledger {self.ledger_id} is {self.state.value}, not {before.value}")
+        return replace(self, **changes)
+
+    # --- bytes ------------------------------------------------------------------------------------------------
+
+    def encode(self) -> bytes:
+        row: dict[str, Any] = {
+            "v": _VERSION,
+            "ledger_id": self.ledger_id,
+            "state": self.state.value,
+            "target": self.target,
+            "uuid": self.uuid,
+            "folder": self.folder,
+            "ledger": [self.ledger.last_entry_id, self.ledger.length, self.ledger.created_ms],
+            "files": [file.as_json() for file in self.files],
+            "counts": None if self.counts is None else self.counts.as_json(),
+            "completed_ms": self.completed_ms,
+            "deleted_ms": self.deleted_ms,
+            "abandoned": [[each.target, each.uuid, each.folder] for each in self.abandoned],
+        }
+        return json.dumps(row).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> OffloadRecord:
+        """Raises `MetadataDamaged`."""
+        try:
+            return cls._from_row(json.loads(data))
+        except (KeyError, ValueError, TypeError, IndexError) as error:
+            raise MetadataDamaged(f"a record of kind {KIND} cannot be read: {error!r}") from error
+
+    @classmethod
+    def _from_row(cls, row: Mapping[str, Any]) -> OffloadRecord:
+        if row["v"] != _VERSION:
+            raise ValueError(f"version {row['v']}")
+        last, length, created = row["ledger"]
+        counts = row["counts"]
+        return cls(
+            ledger_id=int(row["ledger_id"]),
+            state=OffloadState(row["state"]),
+            target=str(row["target"]),
+            uuid=str(row["uuid"]),
+            folder=str(row["folder"]),
+            ledger=LedgerIdentity(int(last), int(length), created),
+            files=tuple(ArchivedFile.from_json(file) for file in row["files"]),
+            counts=None if counts is None else Counts.from_json(counts),
+            completed_ms=row["completed_ms"],
+            deleted_ms=row["deleted_ms"],
+            abandoned=tuple(Abandoned(*map(str, each)) for each in row["abandoned"]),
+        )

@@ -1,0 +1,1 @@
+"""What failed attempts and dead writers left behind, and its removal."""

@@ -1,0 +1,174 @@
+"""Whose a ledger is, and whether its owner still lists it.
+
+| custom metadata | the owner | when it is an orphan |
+|---|---|---|
+| `podkeeper/stream` | that stream | its manifest lists it neither as a ledger nor as retired, or there is none |
+| `application=pulsar`, `pulsar/managed-ledger` | that topic | Pulsar has no such topic, or the topic does not list it |
+| another `application` | that application | nobody can tell |
+| none | nobody knows | nobody can tell |
+
+Invariants
+- ORPHAN is said only after the owner's own list was read, or the place where the list would be was seen to be empty.
+  What could not be read, such as the manifest of a stream that is damaged, makes its ledgers UNKNOWN.
+- A list is read after the metadata of the ledger, and once for each piece of work: a ledger that is listed later is
+  younger than that, and the caller's age guard leaves it alone.
+
+Event loop only.
+
+Source: reference Spark notes, section 4.2; reference client protocol, section 25.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from bookie_client.client import Client
+from bookie_client.streams.managed_ledgers import managed_ledger
+from bookie_client.streams.model import STREAM_KEY
+from bookie_client.streams.store import ManifestStore
+from bookie_protocol.errors import BadRequest, MetadataError, MetadataUnavailable, NotThere
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.managed_ledgers import ROOT
+
+APPLICATION_KEY: Final = "application"
+SINK_KEY: Final = "podkeeper/sink"
+PULSAR: Final = "pulsar"
+MANAGED_LEDGER_KEY: Final = "pulsar/managed-ledger"
+CURSOR_KEY: Final = "pulsar/cursor"
+COMPONENT_KEY: Final = "component"
+MANAGED_LEDGER_COMPONENT: Final = "managed-ledger"
+MAX_REMEMBERED: Final = 200
+"""Owners whose lists are kept."""
+
+
+class OwnerKind(Enum):
+    """The value stands in reports."""
+
+    STREAM = "stream"
+    MANAGED_LEDGER = "managed ledger"
+    APPLICATION = "application"
+    NONE = "none"
+
+
+class Standing(Enum):
+    """OWNED: the owner lists it. ORPHAN: it does not, or is gone. UNKNOWN: nobody can tell."""
+
+    OWNED = "owned"
+    ORPHAN = "orphan"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """`name`: of the stream, topic or application. `by_sink`: an attempt of Spark's sink wrote it. `is_gone`: the owner
+    itself exists no more; somebody may have kept its ledgers on purpose."""
+
+    kind: OwnerKind
+    name: str
+    standing: Standing
+    detail: str = ""
+    by_sink: bool = False
+    is_gone: bool = False
+
+
+class Owners:
+    """Asks for one client. `managed_ledger_root`: where Pulsar keeps its lists."""
+
+    def __init__(self, client: Client, managed_ledger_root: str = ROOT) -> None:
+        self._client = client
+        self._root = managed_ledger_root
+        self._store = ManifestStore(client.metadata_service)
+        self._streams: OrderedDict[str, frozenset[int] | str | None] = OrderedDict()
+        self._topics: OrderedDict[str, frozenset[int] | str | None] = OrderedDict()
+        self._has_topics: bool | None = None
+
+    async def of(self, metadata: LedgerMetadata) -> Ownership:
+        """Raises `MetadataUnavailable`."""
+        custom = metadata.custom_metadata
+        stream = _text(custom.get(STREAM_KEY))
+        if stream is not None:
+            listed = await self._listed(self._streams, stream, self._of_stream)
+            by_sink = SINK_KEY in custom
+            return _judged(OwnerKind.STREAM, stream, metadata.ledger_id, listed, by_sink=by_sink)
+        application = _text(custom.get(APPLICATION_KEY))
+        topic = _text(custom.get(MANAGED_LEDGER_KEY))
+        if application == PULSAR and topic is not None:
+            return await self._pulsars(metadata, topic)
+        if application is not None:
+            return Ownership(OwnerKind.APPLICATION, application, Standing.UNKNOWN, "it keeps its lists elsewhere")
+        return Ownership(OwnerKind.NONE, "", Standing.UNKNOWN, "its metadata name no owner")
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    async def _pulsars(self, metadata: LedgerMetadata, topic: str) -> Ownership:
+        if not await self._knows_topics():
+            why = f"there are no managed ledgers below {self._root}"
+            return Ownership(OwnerKind.MANAGED_LEDGER, topic, Standing.UNKNOWN, why)
+        listed = await self._listed(self._topics, topic, self._of_topic)
+        custom = metadata.custom_metadata
+        component = _text(custom.get(COMPONENT_KEY)) or MANAGED_LEDGER_COMPONENT
+        if isinstance(listed, frozenset) and (CURSOR_KEY in custom or component != MANAGED_LEDGER_COMPONENT):
+            what = "cursor" if CURSOR_KEY in custom else component
+            why = f"{what} of a topic that exists"
+            return Ownership(OwnerKind.MANAGED_LEDGER, topic, Standing.OWNED, why)
+        return _judged(OwnerKind.MANAGED_LEDGER, topic, metadata.ledger_id, listed)
+
+    async def _listed(
+        self, known: OrderedDict[str, frozenset[int] | str | None], name: str, read: _Read
+    ) -> frozenset[int] | str | None:
+        """Ids that the owner lists; None: there is no such owner; a text: why nobody can tell."""
+        if name in known:
+            known.move_to_end(name)
+            return known[name]
+        found: frozenset[int] | str | None
+        try:
+            found = await read(name)
+        except MetadataUnavailable:
+            raise
+        except NotThere:
+            found = None
+        except (MetadataError, BadRequest) as error:
+            found = str(error)
+        known[name] = found
+        while len(known) > MAX_REMEMBERED:
+            known.popitem(last=False)
+        return found
+
+    async def _of_stream(self, name: str) -> frozenset[int]:
+        # Also of one that is being deleted: whoever deletes it will finish that.
+        manifest = (await self._store.read(name, even_deleting=True)).manifest
+        retired = (each for group in manifest.retired for each in group.ledger_ids)
+        return frozenset([*(ledger.ledger_id for ledger in manifest.ledgers), *retired])
+
+    async def _of_topic(self, name: str) -> frozenset[int]:
+        found = await managed_ledger(self._client, name, root=self._root)
+        return frozenset(ledger.ledger_id for ledger in found.manifest.ledgers)
+
+    async def _knows_topics(self) -> bool:
+        if self._has_topics is None:
+            nodes = self._client.metadata_service.managed_ledgers(self._root)
+            self._has_topics = bool(await nodes.children(""))
+        return self._has_topics
+
+
+_Read = Callable[[str], Awaitable[frozenset[int]]]
+
+
+def _judged(
+    kind: OwnerKind, name: str, ledger_id: int, listed: frozenset[int] | str | None, *, by_sink: bool = False
+) -> Ownership:
+    if isinstance(listed, str):
+        return Ownership(kind, name, Standing.UNKNOWN, listed, by_sink)
+    if listed is None:
+        return Ownership(kind, name, Standing.ORPHAN, f"there is no {kind.value} {name}", by_sink, is_gone=True)
+    if ledger_id in listed:
+        return Ownership(kind, name, Standing.OWNED, "", by_sink)
+    return Ownership(kind, name, Standing.ORPHAN, f"{kind.value} {name} does not list it", by_sink)
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "replace")

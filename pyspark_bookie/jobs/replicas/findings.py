@@ -1,0 +1,145 @@
+"""Findings: what is wrong with one bookie's copies of a run of entries, or with a ledger.
+
+Invariants
+- A copy is called MISSING or DAMAGED only by its bookie's own word or bytes; a bookie that does not answer is
+  UNREACHABLE, and nothing is said of its copies.
+- A run never crosses the border of a fragment, and all its entries have one verdict at one bookie.
+
+Format: `COLUMNS`, the columns of the detail report. `fragment` is the first entry of the segment; `position` the place
+in its ensemble; both -1 (and entries 0 to -1) where the finding is of the whole ledger.
+
+Pure; any thread.
+
+Source: reference auto-recovery, sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from enum import Enum
+from typing import Any, Final
+
+
+class Verdict(Enum):
+    """What is said of copies; the value stands in reports."""
+
+    MISSING = "MISSING"
+    """The bookie itself says that it does not have them."""
+    DAMAGED = "DAMAGED"
+    """They fail their digest, are other entries, or the bookie cannot read them from its disk."""
+    LOST = "LOST"
+    """The bookie is registered nowhere. It may come back with them: auto-recovery waits for its delay."""
+    DIVERGENT = "DIVERGENT"
+    """Undamaged, and not what the other replicas hold under the same ids."""
+    MISPLACED = "MISPLACED"
+    """The ensemble breaks the placement policy."""
+    NAMED = "NAMED"
+    """The metadata place them on a bookie that was asked about."""
+    UNREACHABLE = "UNREACHABLE"
+    """Registered, and does not answer, or cannot tell: never counted as missing."""
+    UNKNOWN = "UNKNOWN"
+    """Nobody can tell anything of the ledger: metadata that cannot be read, an end that nobody knows."""
+    EXTRA = "EXTRA"
+    """Copies that the metadata do not ask for: harmless, and removed by garbage collection."""
+
+    @property
+    def is_copy_lost(self) -> bool:
+        """A new copy is wanted."""
+        return self in _COPY_LOST
+
+    @property
+    def counts(self) -> bool:
+        """It makes the outcome of a run a finding."""
+        return self is not Verdict.EXTRA
+
+
+_COPY_LOST: Final = frozenset({Verdict.MISSING, Verdict.DAMAGED, Verdict.LOST, Verdict.DIVERGENT})
+
+NO_FRAGMENT: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One row of a report; see the module."""
+
+    ledger_id: int
+    fragment: int
+    first_entry: int
+    last_entry: int
+    entries: int
+    """Entries between the two that striping puts at this position, and that the verdict is of."""
+    bookie: str
+    position: int
+    verdict: Verdict
+    detail: str = ""
+
+    @property
+    def key(self) -> tuple[int, str, Verdict]:
+        """Where it is, for comparing two looks."""
+        return self.fragment, self.bookie, self.verdict
+
+
+COLUMNS: Final[tuple[tuple[str, str], ...]] = (
+    ("ledger_id", "long"),
+    ("fragment", "long"),
+    ("first_entry", "long"),
+    ("last_entry", "long"),
+    ("entries", "long"),
+    ("bookie", "string"),
+    ("position", "int"),
+    ("verdict", "string"),
+    ("detail", "string"),
+)
+"""Names and Spark types, in order."""
+assert [name for name, _ in COLUMNS] == [field.name for field in fields(Finding)]
+
+LONGEST_DETAIL: Final = 400
+
+
+def row_of(finding: Finding) -> dict[str, Any]:
+    """A row of `COLUMNS`."""
+    row = asdict(finding)
+    row["verdict"] = finding.verdict.value
+    row["detail"] = one_line(finding.detail)
+    return row
+
+
+def finding_of(row: dict[str, Any]) -> Finding:
+    """Back from a row of `COLUMNS`; others are left out."""
+    values = {name: row[name] for name, _ in COLUMNS}
+    values["verdict"] = Verdict(values["verdict"])
+    return Finding(**values)
+
+
+def of_ledger(ledger_id: int, verdict: Verdict, detail: str) -> Finding:
+    """A finding of a whole ledger."""
+    return Finding(ledger_id, NO_FRAGMENT, 0, -1, 0, "", -1, verdict, detail)
+
+
+def one_line(text: object) -> str:
+    """For a report: one line, not too long."""
+    return " ".join(str(text).split())[:LONGEST_DETAIL]
+
+
+def confirmed(first: Iterable[Finding], second: Sequence[Finding]) -> list[Finding]:
+    """What two looks at the same copies come to, as the second one saw them. Only where the same bookie has the same
+    fault twice in a fragment is it accused; a fault that one look alone saw leaves it in doubt."""
+    before = {finding.key for finding in first}
+    return [
+        finding
+        if finding.key in before or not finding.verdict.is_copy_lost
+        else replace(finding, verdict=Verdict.UNREACHABLE, detail=f"seen once only: {finding.detail}")
+        for finding in second
+    ]
+
+
+def clusters(findings: Iterable[Finding], gap: int = 10_000) -> list[tuple[int, int]]:
+    """Runs of entries that cover those of the findings of copies, a few and no wider than need be."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted((each.first_entry, each.last_entry) for each in findings if each.bookie):
+        if joined and first <= joined[-1][1] + gap:
+            joined[-1] = joined[-1][0], max(last, joined[-1][1])
+        else:
+            joined.append((first, last))
+    return joined

@@ -1,0 +1,267 @@
+"""One look at a ledger: what each bookie should hold of it, against what it lists, or against what can be read there.
+
+The light form asks for lists of entries and reads no data. Of a bookie that gives none the first and the last entry of
+each fragment are read. The deep form also reads what is listed and verifies every digest.
+
+Invariants
+- Nobody is accused by one look: see `second_look`.
+- Entries behind the end that was known when the ledger was looked at first are not looked at: they may be under way.
+- A ledger that is deleted meanwhile has no findings.
+
+Event loop only.
+
+Source: reference auto-recovery, sections 4 and 5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from zlib import crc32
+
+from bookie_client.access import LedgerAccess
+from bookie_client.client import Client
+from bookie_client.reading.lac import least_lac, read_last_confirmed
+from bookie_client.replication.access import replica_access
+from bookie_client.replication.check import verdict_of as replica_verdict
+from bookie_client.replication.fragments import Fragment, StripedEntries, fragments
+from bookie_protocol.errors import MetadataDamaged, MetadataError, NoSuchLedger, PodkeeperError
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from pyspark_bookie.jobs.replicas.coverage import (
+    Run,
+    expected_runs,
+    missing_runs,
+    present_runs,
+    runs_of_entries,
+    surplus_count,
+)
+from pyspark_bookie.jobs.replicas.deep import BLOCK, ReplicaScan, ReplicaScanner, ScanLimits
+from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, of_ledger
+from pyspark_bookie.jobs.replicas.listing import Listed, Listings
+from pyspark_bookie.jobs.replicas.looks import ALL, BlockSum, Look, LookOptions
+
+Tell = Callable[[Iterable[Run], Verdict, str], None]
+
+
+class Looker:
+    """Looks at ledgers, any number at a time, within the bounds of `limits`."""
+
+    def __init__(self, client: Client, options: LookOptions, limits: ScanLimits) -> None:
+        self._client = client
+        self._options = options
+        self._limits = limits
+        self._listings = Listings(client, limits.throttle)
+
+    async def look(
+        self,
+        ledger_id: int,
+        *,
+        bookies: Collection[str] | None = None,
+        first: int = 0,
+        last: int | None = None,
+    ) -> Look:
+        """Look at the entries from `first` to `last` (None: the end), at these bookies (None: all of its ensembles).
+
+        Raises `MetadataUnavailable`."""
+        look = Look(ledger_id)
+        try:
+            metadata = (await self._client.stored_metadata(ledger_id)).value
+        except NoSuchLedger:
+            return look
+        except MetadataDamaged as error:
+            look.findings.append(of_ledger(ledger_id, Verdict.UNKNOWN, str(error)))
+            return look
+        look.metadata = metadata
+        access = replica_access(metadata, self._options.digest, self._options.password)
+        end = await self._end(metadata, access, look)
+        look.last_entry = end if last is None else min(end, last)
+        parts = [part for part in fragments(ledger_id, metadata, end) if part.count]
+        named = sorted({bookie for part in parts for bookie in part.ensemble})
+        asked = [bookie for bookie in named if bookies is None or bookie in bookies]
+        found = await asyncio.gather(*(self._listings.of(bookie, ledger_id) for bookie in asked))
+        lists = dict(zip(asked, found, strict=True))
+        average = _average(metadata, access)
+        await asyncio.gather(*(self._fragment(look, part, lists, access, average, first) for part in parts))
+        if self._options.extra and metadata.is_closed and first == 0:
+            look.findings.extend(_extra(parts, lists))
+        look.findings.sort(key=lambda each: (each.fragment, each.bookie, each.first_entry))
+        return look
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    async def _end(self, metadata: LedgerMetadata, access: LedgerAccess, look: Look) -> int:
+        if metadata.is_closed:
+            return metadata.last_entry_id
+        try:
+            return await read_last_confirmed(self._client.context, metadata, access.digest)
+        except MetadataError:
+            raise
+        except PodkeeperError as error:
+            look.findings.append(of_ledger(metadata.ledger_id, Verdict.UNKNOWN, f"its end is not known: {error}"))
+            return least_lac(metadata)
+
+    async def _fragment(
+        self,
+        look: Look,
+        fragment: Fragment,
+        lists: dict[str, Listed],
+        access: LedgerAccess,
+        average: int | None,
+        first: int,
+    ) -> None:
+        begin, end = max(first, fragment.first_entry), min(look.last_entry, fragment.last_entry)
+        if begin > end:
+            return
+        scanner = ReplicaScanner(
+            self._client, fragment, access, self._limits, average=average, checksums=self._options.checksums
+        )
+        await asyncio.gather(
+            *(
+                self._replica(look, fragment, position, lists[bookie], scanner, begin, end)
+                for position, bookie in enumerate(fragment.ensemble)
+                if bookie in lists
+            )
+        )
+
+    async def _replica(
+        self,
+        look: Look,
+        fragment: Fragment,
+        position: int,
+        listed: Listed,
+        scanner: ReplicaScanner,
+        begin: int,
+        end: int,
+    ) -> None:
+        whole = _whole(fragment, position, begin, end)
+        if whole is None:
+            return
+        look.replicas += 1
+
+        def tell(runs: Iterable[Run], verdict: Verdict, detail: str) -> None:
+            bookie = fragment.ensemble[position]
+            look.findings.extend(
+                Finding(
+                    fragment.ledger_id,
+                    fragment.first_entry,
+                    run.first,
+                    run.last,
+                    run.count,
+                    bookie,
+                    position,
+                    verdict,
+                    detail,
+                )
+                for run in runs
+            )
+
+        if listed.is_lost:
+            tell([whole], Verdict.LOST, listed.reason)
+            return
+        if listed.stored is None and not listed.is_silent:
+            tell([whole], Verdict.UNREACHABLE, listed.reason)
+            return
+        runs: Iterable[range]
+        if listed.stored is not None:
+            missing = missing_runs(fragment, position, listed.stored, begin, end)
+            tell(missing, Verdict.MISSING, "the bookie does not list them")
+            if not self._options.digests:
+                return
+            runs = present_runs(fragment, position, listed.stored, begin, end)
+        elif self._options.digests:
+            runs = expected_runs(fragment, position, begin, end)
+        else:
+            runs = [range(entry, entry + 1) for entry in sorted({whole.first, whole.last})]
+        scan = await scanner.scan(fragment.ensemble[position], self._sampled(fragment.ledger_id, runs))
+        self._took(look, fragment, position, scan, whole, tell)
+
+    def _took(
+        self,
+        look: Look,
+        fragment: Fragment,
+        position: int,
+        scan: ReplicaScan,
+        whole: Run,
+        tell: Tell,
+    ) -> None:
+        look.entries += scan.entries
+        look.nbytes += scan.nbytes
+        for verdict, entries in _by_verdict(scan).items():
+            details = dict.fromkeys(str(scan.faults[entry]) for entry in islice(entries, 2))
+            detail = "; ".join([*details, *([scan.stopped] if scan.stopped and not scan.unreachable else [])])
+            tell(runs_of_entries(fragment, position, entries), verdict, detail)
+        if scan.stopped is not None and scan.unreachable:
+            begin = whole.first if scan.unread_from is None else scan.unread_from
+            rest = _whole(fragment, position, begin, whole.last)
+            tell([] if rest is None else [rest], Verdict.UNREACHABLE, scan.stopped)
+        look.blocks.extend(
+            BlockSum(
+                fragment.ledger_id,
+                fragment.first_entry,
+                block,
+                place,
+                fragment.ensemble[position],
+                position,
+                entries,
+                value,
+            )
+            for (block, place), (entries, value) in scan.checksums.items()
+        )
+
+    def _sampled(self, ledger_id: int, runs: Iterable[range]) -> Iterator[range]:
+        """What of the runs lies in chosen blocks."""
+        if self._options.sample >= ALL:
+            yield from runs
+            return
+        for run in runs:
+            start = run.start
+            while start < run.stop:
+                stop = min(run.stop, (start // BLOCK + 1) * BLOCK)
+                if is_chosen(ledger_id, start // BLOCK, self._options.sample, self._options.seed):
+                    yield range(start, stop)
+                start = stop
+
+
+def is_chosen(ledger_id: int, block: int, percent: int, seed: int) -> bool:
+    """Whether a sample takes this block: the same answer for every replica, another one with another seed."""
+    return crc32(b"%d/%d/%d" % (seed, ledger_id, block)) % ALL < percent
+
+
+# --- inside -------------------------------------------------------------------------------------------------------
+
+
+def _average(metadata: LedgerMetadata, access: LedgerAccess) -> int | None:
+    if not metadata.is_closed or metadata.last_entry_id < 0:
+        return None
+    return metadata.length // (metadata.last_entry_id + 1) + access.digest.overhead
+
+
+def _whole(fragment: Fragment, position: int, begin: int, end: int) -> Run | None:
+    """Everything that striping puts at the position between the two."""
+    quorums = fragment.quorums
+    entries = StripedEntries(begin, end, position, quorums.ensemble, quorums.write)
+    return Run(entries[0], entries[-1], len(entries)) if len(entries) else None
+
+
+def _by_verdict(scan: ReplicaScan) -> dict[Verdict, list[int]]:
+    found: dict[Verdict, list[int]] = {}
+    for entry_id in sorted(scan.faults):
+        found.setdefault(verdict_of(scan.faults[entry_id]), []).append(entry_id)
+    return found
+
+
+def verdict_of(error: PodkeeperError) -> Verdict:
+    """What a bookie's answer to a read makes of its copy."""
+    return Verdict[replica_verdict(error).name]
+
+
+def _extra(parts: Sequence[Fragment], lists: dict[str, Listed]) -> Iterator[Finding]:
+    for bookie, listed in lists.items():
+        if listed.stored is None:
+            continue
+        places = [(part, position) for part in parts for position in part.positions(bookie)]
+        surplus = surplus_count(places, listed.stored)
+        if surplus > 0:
+            text = f"{surplus} entries that its metadata do not place there"
+            yield Finding(parts[0].ledger_id, -1, 0, -1, surplus, bookie, -1, Verdict.EXTRA, text)

@@ -1,0 +1,79 @@
+"""Which ledgers an inspection is about, and how large they are: read on the driver while the tasks work already.
+
+Invariants
+- A ledger whose metadata cannot be read is planned all the same: that is a finding, which its task makes.
+- Memory: eight bytes for each ledger, and the sizes of those that are planned next.
+
+Driver only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
+from pyspark_bookie.jobs.framework.context import JobContext
+from pyspark_bookie.jobs.framework.ledgers import SelectionArguments, select_ledgers
+from pyspark_bookie.jobs.replicas.units import LedgerSize, size_of
+
+if TYPE_CHECKING:
+    from bookie_client.client import Client
+
+READ_AT_ONCE: Final = 64
+READ_AHEAD: Final = 512
+
+
+def chosen_ids(context: JobContext[Any]) -> Sequence[int]:
+    """Ids, ascending, that the arguments select; by default all. Those that are named one by one need not exist: their
+    look says so. Raises `UsageError`, `MetadataUnavailable`."""
+    args: SelectionArguments = context.args
+    if args.stream or args.ledger_pattern is not None or args.where is not None or args.older_than is not None:
+        if args.ledgers is None and not args.stream and args.ledger_pattern is None and not args.all:
+            context.args = replace(args, all=True)
+        try:
+            return array("q", (row.ledger_id for row in select_ledgers(context).rows))
+        finally:
+            context.args = args
+    within = args.ledgers
+    if within is None:
+        return array("q", context.client().list())
+    named = set(within.singles())
+    if all(first == last for first, last in within.spans):
+        return array("q", sorted(named))
+    return array("q", sorted(named.union(each for each in context.client().list() if each in within)))
+
+
+def unsized(ids: Iterable[int]) -> Iterator[LedgerSize]:
+    """For looks that read no data."""
+    return (LedgerSize(ledger_id, None, 0, ()) for ledger_id in ids)
+
+
+def sized(context: JobContext[Any], ids: Sequence[int]) -> Iterator[LedgerSize]:
+    """The sizes of ledgers, in the order of `ids`; deleted ones are left out. Raises `MetadataUnavailable`."""
+    client = context.client()
+    for start in range(0, len(ids), READ_AHEAD):
+        part = list(ids[start : start + READ_AHEAD])
+        yield from client.run(lambda each, part=part: _sizes(each, part))  # type: ignore[misc]
+
+
+async def _sizes(client: Client, ids: list[int]) -> list[LedgerSize]:
+    found: dict[int, LedgerSize] = {}
+    waiting = iter(ids)
+
+    async def read() -> None:
+        for ledger_id in waiting:
+            try:
+                found[ledger_id] = size_of(await client.metadata(ledger_id))
+            except NoSuchLedger:
+                continue
+            except MetadataDamaged:
+                found[ledger_id] = LedgerSize(ledger_id, None, 0, ())
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(READ_AT_ONCE):
+            group.create_task(read())
+    return [found[ledger_id] for ledger_id in ids if ledger_id in found]

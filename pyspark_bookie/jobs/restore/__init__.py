@@ -1,0 +1,1 @@
+"""`restore`: archived ledgers back into a cluster."""

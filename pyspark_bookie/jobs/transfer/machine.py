@@ -1,0 +1,214 @@
+"""One ledger from a source into a cluster: written, closed, read again, compared.
+
+A run that died left a record in WRITING, and perhaps a ledger with the attempt's tag: the next one deletes that ledger
+and begins anew. Nothing refers to a ledger before its record is COMPLETE.
+
+Entries keep their ids, because a ledger's entries begin at 0 and have no gaps. A ledger that has to keep its own id is
+created only where none of this id exists; one that is there and is not of this transfer is left alone and told.
+
+One thread uses a `Transferrer`; it may be in any process.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from bookie_protocol.errors import (
+    BadRequest,
+    EntryDamaged,
+    LedgerFenced,
+    LedgerIdsExhausted,
+    NoSuchLedger,
+    Unauthorized,
+)
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.versioned import Versioned
+from pyspark_bookie.common.secrets import read_secret
+from pyspark_bookie.jobs.archive.checksum import Counter, Counts
+from pyspark_bookie.jobs.framework.records import JobRecords
+from pyspark_bookie.jobs.transfer.record import KIND, TRANSFER_KEY, TransferRecord, TransferState, record_key
+from pyspark_bookie.jobs.transfer.sources import LedgerAtSource, OpenSource
+
+if TYPE_CHECKING:
+    from bookie_client.blocking import BlockingClient
+
+_ID_TRIES: Final = 20
+_BATCHES_UNDER_WAY: Final = 4
+_STREAM_TAGS: Final = ("podkeeper/stream", "podkeeper/writer")
+"""Custom metadata that would make another stream's ledger of the new one."""
+
+Stored = Versioned[TransferRecord]
+
+
+class TransferFate(Enum):
+    """What became of a ledger in this run."""
+
+    MADE = "made"
+    ALREADY = "already there"
+    EXISTS = "another ledger of this id is there"
+    TAKEN_OVER = "another run works on it"
+
+
+@dataclass(frozen=True)
+class TransferSettings:
+    """`name` of the transfer. `stream`: whose ledgers the new ones are to become. Quorums: None: as at the source.
+    `password_file`: that of the new ledgers; None: as at the source, or empty where the source does not tell."""
+
+    name: str
+    keep_ids: bool
+    stream: str | None = None
+    ensemble: int | None = None
+    write_quorum: int | None = None
+    ack_quorum: int | None = None
+    password_file: str | None = None
+
+
+class Transferrer:
+    """`client` is that of the cluster that gets the ledgers. `records` and `new_uuid` are there for tests."""
+
+    def __init__(
+        self,
+        client: BlockingClient,
+        source: OpenSource,
+        settings: TransferSettings,
+        *,
+        records: JobRecords[TransferRecord] | None = None,
+        new_uuid: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._settings = settings
+        self._records = records or transfer_records(client)
+        self._new_uuid = new_uuid
+        path = settings.password_file
+        self._new_password = None if path is None else read_secret("--new-password-file", path)
+
+    def transfer(self, source_id: int) -> tuple[TransferFate, TransferRecord | None]:
+        """Bring a ledger to COMPLETE. Raises `NoSuchLedger` (the source has none), `EntryDamaged` (what was read again
+        is not what was written), `TakenOver`, and what reading and writing raise: then no ledger stays behind."""
+        stored = self._records.find(record_key(self._settings.name, source_id))
+        if stored is not None and self._is_there(stored.value):
+            return TransferFate.ALREADY, stored.value
+        if stored is not None:
+            self._remove(stored.value)
+        ledger = self._source.ledger(source_id)
+        if self._settings.keep_ids and self._metadata(source_id) is not None:
+            return TransferFate.EXISTS, None
+        stored = self._begin(source_id, stored)
+        try:
+            counts = self._write(stored.value, ledger)
+            self._verify(stored.value, ledger, counts)
+            stored = self._records.update(stored, stored.value.complete(counts))
+        except Exception as error:
+            self._remove(stored.value)
+            if self._settings.keep_ids and isinstance(error, Unauthorized | LedgerFenced):
+                raise type(error)(
+                    f"bookies still have a ledger {source_id} of before: give its password by --new-password-file, or"
+                    f" wait until their garbage collection has removed it, or leave --keep-ids out ({error})"
+                ) from error
+            raise
+        return TransferFate.MADE, stored.value
+
+    # --- its steps --------------------------------------------------------------------------------------------
+
+    def _begin(self, source_id: int, stored: Stored | None) -> Stored:
+        record = TransferRecord(
+            name=self._settings.name,
+            source_id=source_id,
+            state=TransferState.WRITING,
+            target_id=source_id if self._settings.keep_ids else self._free_id(),
+            uuid=self._new_uuid(),
+        )
+        return self._records.create(record) if stored is None else self._records.update(stored, record)
+
+    def _write(self, record: TransferRecord, ledger: LedgerAtSource) -> Counts:
+        """Create, fill and close the target."""
+        settings, shape = self._settings, ledger.shape
+        custom = {key: value for key, value in shape.custom_metadata.items() if key not in _STREAM_TAGS}
+        custom[TRANSFER_KEY] = record.tag
+        if settings.stream is not None:
+            custom["application"], custom["podkeeper/stream"] = b"podkeeper-stream", settings.stream.encode()
+        counter = Counter()
+        with self._client.create(
+            ensemble=settings.ensemble or shape.ensemble_size,
+            write_quorum=settings.write_quorum or shape.write_quorum_size,
+            ack_quorum=settings.ack_quorum or shape.ack_quorum_size,
+            password=self._password(ledger),
+            digest=shape.digest_type,
+            metadata=custom,
+            ledger_id=record.target_id,
+        ) as writer:
+            under_way: deque[Future[list[int]]] = deque()
+            for payloads in ledger.payloads():
+                counter.add(payloads)
+                under_way.append(writer.submit_many(payloads))
+                if len(under_way) > _BATCHES_UNDER_WAY:
+                    under_way.popleft().result()
+            for batch in under_way:
+                batch.result()
+        return counter.counts()
+
+    def _verify(self, record: TransferRecord, ledger: LedgerAtSource, counts: Counts) -> None:
+        expected = ledger.expected()
+        if expected is not None and expected != counts:
+            raise EntryDamaged(f"ledger {record.source_id} at the source is not what was recorded of it")
+        counter = Counter()
+        with self._client.open(record.target_id, password=self._password(ledger)) as reader:
+            if counts.entries:
+                for batch in reader.batches(0, counts.entries - 1):
+                    counter.add([entry.payload for entry in batch])
+            end = reader.metadata.last_entry_id
+        if counter.counts() != counts or end != counts.entries - 1:
+            raise EntryDamaged(f"ledger {record.target_id} does not hold what was written to it")
+
+    # --- what is there ----------------------------------------------------------------------------------------
+
+    def _is_there(self, record: TransferRecord) -> bool:
+        if record.state is not TransferState.COMPLETE or record.counts is None:
+            return False
+        metadata = self._metadata(record.target_id)
+        return (
+            metadata is not None
+            and metadata.is_closed
+            and (metadata.last_entry_id + 1, metadata.length) == (record.counts.entries, record.counts.nbytes)
+        )
+
+    def _remove(self, record: TransferRecord) -> None:
+        """Delete the ledger of an attempt, if it is the attempt's."""
+        metadata = self._metadata(record.target_id)
+        if metadata is not None and metadata.custom_metadata.get(TRANSFER_KEY) == record.tag:
+            self._client.delete(record.target_id)
+
+    def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return self._client.metadata(ledger_id)
+        except NoSuchLedger:
+            return None
+
+    def _free_id(self) -> int:
+        for _ in range(_ID_TRIES):
+            ledger_id = self._client.run(lambda client: client.metadata_service.ledgers.generate_id())
+            if self._metadata(ledger_id) is None:
+                return ledger_id
+        raise LedgerIdsExhausted("the cluster gives only ids of ledgers that exist")
+
+    def _password(self, ledger: LedgerAtSource) -> bytes:
+        return self._new_password if self._new_password is not None else (ledger.password or b"")
+
+
+def transfer_records(client: BlockingClient) -> JobRecords[TransferRecord]:
+    """The records of all transfers into a cluster."""
+    return JobRecords(client, KIND, TransferRecord.decode)
+
+
+def check_name(name: str) -> str:
+    """The name, if a transfer may have it; `BadRequest` otherwise."""
+    if not name or len(name) > 200 or not all(character.isalnum() or character in "_-" for character in name):
+        raise BadRequest(f"{name[:100]!r} is no name of a transfer: letters, digits, '_' and '-', at most 200")
+    return name

@@ -1,0 +1,162 @@
+"""A transfer from plan to result: bundles on Spark, then, when all ledgers are there, the stream.
+
+Driver only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark_bookie.common.access import AccessOptions
+from pyspark_bookie.jobs.framework.bundles import bundles
+from pyspark_bookie.jobs.framework.context import JobContext
+from pyspark_bookie.jobs.framework.findings import MISSING, WOULD, LedgerFinding, findings_table
+from pyspark_bookie.jobs.framework.ledgers import LedgerRow
+from pyspark_bookie.jobs.framework.result import Counter as Counted
+from pyspark_bookie.jobs.framework.result import JobExit, JobResult
+from pyspark_bookie.jobs.framework.tasks import TaskError
+from pyspark_bookie.jobs.transfer.arguments import TransferArguments
+from pyspark_bookie.jobs.transfer.machine import TransferFate, TransferSettings, transfer_records
+from pyspark_bookie.jobs.transfer.record import TransferState, record_key
+from pyspark_bookie.jobs.transfer.sources import Source
+from pyspark_bookie.jobs.transfer.tasks import TransferBundle, TransferOutcome, transfer_bundle
+
+if TYPE_CHECKING:
+    from bookie_client.streams import PublishedLedger
+
+
+@dataclass(frozen=True)
+class TransferPlan:
+    """`rows`: the ledgers at the source, in the order in which a stream shall have them. `missing`: ids that were asked
+    for and are not there. `target`: the cluster that gets them. `unreadable`: what the source has and cannot be read;
+    it counts as failed, and keeps a stream from being published."""
+
+    source: Source
+    rows: Sequence[LedgerRow]
+    missing: Sequence[int]
+    settings: TransferSettings
+    target: AccessOptions
+    unreadable: Sequence[LedgerFinding] = ()
+
+
+def run_transfer(context: JobContext[TransferArguments], plan: TransferPlan) -> JobResult:
+    """Do it."""
+    return _Run(context, plan).run()
+
+
+class _Run:
+    def __init__(self, context: JobContext[TransferArguments], plan: TransferPlan) -> None:
+        self._context = context
+        self._plan = plan
+        self._client = context.client(plan.target)
+        self._found = [LedgerFinding(each, MISSING, "it is not at the source") for each in plan.missing]
+        self._found += plan.unreadable
+        self._fates: Counter[TransferFate] = Counter()
+        self._totals: Counter[str] = Counter({"failed": len(plan.unreadable)})
+        self._there: dict[int, TransferOutcome] = {}
+
+    def run(self) -> JobResult:
+        work, resumed = self._work()
+        pending = len(work)
+        published: int | None = None
+        if self._context.dry_run:
+            for row in work:
+                detail = f"{row.entries} entries, {row.nbytes} bytes"
+                self._found.append(LedgerFinding(row.ledger_id, WOULD + "WRITE", detail))
+        else:
+            pending = self._transfer(work)
+            complete = len(self._there) == len(self._plan.rows) and not self._plan.unreadable
+            if self._plan.settings.stream is not None and complete:
+                published = self._publish(self._plan.settings.stream)
+        bad = self._totals["failed"] or self._plan.missing or self._fates[TransferFate.EXISTS]
+        counters: dict[str, Counted] = {
+            "selected": len(self._plan.rows),
+            "written": self._fates[TransferFate.MADE],
+            "resumed": resumed,
+            "already_there": self._fates[TransferFate.ALREADY],
+            "entries": self._totals["entries"],
+            "bytes": self._totals["bytes"],
+            "taken_over": self._fates[TransferFate.TAKEN_OVER],
+            "id_exists": self._fates[TransferFate.EXISTS],
+            "missing": len(self._plan.missing),
+            "failed": self._totals["failed"],
+            "pending": pending,
+            "transfer": self._plan.settings.name,
+        }
+        if self._plan.settings.stream is not None:
+            counters["published"] = published
+        return JobResult(
+            counters,
+            findings_table(self._found) if self._found else None,
+            JobExit.FINDINGS if bad else JobExit.OK,
+            complete=not (bad or pending) or self._context.dry_run,
+        )
+
+    def _work(self) -> tuple[list[LedgerRow], int]:
+        """What may need work, and how many of that an earlier run has begun. COMPLETE ones are looked at again by the
+        tasks, because their ledgers may be gone; a dry run trusts the records."""
+        keys = {record_key(self._plan.settings.name, row.ledger_id): row for row in self._plan.rows}
+        records = transfer_records(self._client).find_all(list(keys))
+        begun = sum(record.state is TransferState.WRITING for record in records.values())
+        if not self._context.dry_run:
+            return list(self._plan.rows), begun
+        done = {record.source_id for record in records.values() if record.state is TransferState.COMPLETE}
+        self._fates[TransferFate.ALREADY] = len(done)
+        return [row for row in self._plan.rows if row.ledger_id not in done], begun
+
+    def _transfer(self, work: Sequence[LedgerRow]) -> int:
+        """Returns how many ledgers were not tried."""
+        if not work:
+            return 0
+        total = sum(row.nbytes for row in work)
+        items = [
+            TransferBundle(
+                tuple(row.ledger_id for row in rows),
+                sum(row.nbytes for row in rows),
+                self._plan.source,
+                self._plan.settings,
+            )
+            for rows in bundles(work, at_least=self._context.concurrent)
+        ]
+        tried = done = 0
+        for outcome in self._context.run_tasks(transfer_bundle, items, self._plan.target):
+            tried += len(outcome.item.ledger_ids)
+            done += outcome.item.nbytes
+            failure = outcome.error or TaskError("SPARK", "no result")
+            for each in outcome.result or tuple(TransferOutcome(i, None, failure) for i in outcome.item.ledger_ids):
+                self._take(each)
+            self._context.progress(done, total, "bytes", f"{tried} of {len(work)} ledgers")
+        return len(work) - tried
+
+    def _take(self, outcome: TransferOutcome) -> None:
+        if outcome.error is not None:
+            self._totals["failed"] += 1
+            self._found.append(LedgerFinding(outcome.source_id, outcome.error.code, outcome.error.message))
+            return
+        assert outcome.fate is not None
+        self._fates[outcome.fate] += 1
+        if outcome.target_id is not None:
+            self._there[outcome.source_id] = outcome
+        if outcome.fate is TransferFate.MADE:
+            self._totals["entries"] += outcome.entries
+            self._totals["bytes"] += outcome.nbytes
+            if outcome.target_id != outcome.source_id:
+                self._found.append(LedgerFinding(outcome.source_id, "WRITTEN", f"as ledger {outcome.target_id}"))
+        elif outcome.fate is TransferFate.EXISTS:
+            self._found.append(LedgerFinding(outcome.source_id, "EXISTS", outcome.fate.value))
+
+    def _publish(self, stream: str) -> int:
+        """All of them, in order, by one change of the stream; a repeated run changes nothing."""
+        from bookie_client.streams import PublishedLedger, Streams
+
+        ledgers: list[PublishedLedger] = []
+        for row in self._plan.rows:
+            made = self._there[row.ledger_id]
+            if made.target_id is not None and made.entries:
+                ledgers.append(PublishedLedger(made.target_id, made.entries, made.nbytes, made.payload_crc))
+        self._client.run(lambda client: Streams(client).create(stream, if_absent=True))
+        self._client.run(lambda client: Streams(client).publish(stream, ledgers))
+        return len(ledgers)

@@ -1,0 +1,147 @@
+"""Where the payloads of a transfer come from.
+
+A source is picklable and is opened where it is used. What it gives is verified: by the digests of a cluster, by the
+checksums of files.
+
+Any process; one thread uses an open source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from bookie_protocol.errors import LedgerNotClosed, NoSuchLedger
+from pyspark_bookie.common.access import AccessOptions
+from pyspark_bookie.common.throttle import Throttle
+from pyspark_bookie.jobs.archive.checksum import Counts
+from pyspark_bookie.jobs.archive.files import Files
+from pyspark_bookie.jobs.archive.manifest import LedgerShape
+from pyspark_bookie.jobs.archive.reading import read_manifest, read_payloads
+
+if TYPE_CHECKING:
+    from bookie_client.blocking import BlockingClient
+
+
+class LedgerAtSource(Protocol):
+    """One ledger. `password`: as the source knows it; None: it does not."""
+
+    shape: LedgerShape
+    password: bytes | None
+
+    def payloads(self) -> Iterator[list[bytes]]:
+        """All of them, in order. Raises what reading raises."""
+        ...
+
+    def expected(self) -> Counts | None:
+        """What the source recorded of it, to be compared at the end; None: `payloads` proves itself."""
+        ...
+
+
+class OpenSource(Protocol):
+    """Gives ledgers."""
+
+    def ledger(self, ledger_id: int) -> LedgerAtSource:
+        """Raises `NoSuchLedger`, `LedgerNotClosed`, `Unauthorized`."""
+        ...
+
+
+class Source(Protocol):
+    """What travels to tasks."""
+
+    def open(self, throttle: Throttle) -> OpenSource: ...
+
+
+# --- a cluster ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClusterSource:
+    """The closed ledgers of a cluster."""
+
+    access: AccessOptions
+
+    def open(self, throttle: Throttle) -> OpenSource:
+        return OpenCluster(self.access.client(), self.access.password.read(), throttle)
+
+
+class OpenCluster:
+    """By a client that is the caller's; `password` None: what each ledger recorded."""
+
+    def __init__(self, client: BlockingClient, password: bytes | None, throttle: Throttle) -> None:
+        self._client = client
+        self._password = password
+        self._throttle = throttle
+
+    def ledger(self, ledger_id: int) -> LedgerAtSource:
+        return _ClusterLedger(self._client, ledger_id, self._password, self._throttle)
+
+
+class _ClusterLedger:
+    def __init__(self, client: BlockingClient, ledger_id: int, password: bytes | None, throttle: Throttle) -> None:
+        metadata = client.metadata(ledger_id)
+        if not metadata.is_closed:
+            raise LedgerNotClosed(f"ledger {ledger_id} is {metadata.state.value}: only closed ledgers are taken")
+        with client.open(ledger_id, password=password):
+            pass  # a wrong password is told before anything is made at the target
+        self.shape = LedgerShape.of(metadata)
+        self.password: bytes | None = (metadata.password or b"") if password is None else password
+        self._client = client
+        self._opening = ledger_id, password
+        self._last = metadata.last_entry_id
+        self._throttle = throttle
+
+    def payloads(self) -> Iterator[list[bytes]]:
+        ledger_id, password = self._opening
+        if self._last < 0:
+            return
+        with self._client.open(ledger_id, password=password) as reader:
+            for batch in reader.batches(0, self._last):
+                payloads = [entry.payload for entry in batch]
+                self._throttle.take(sum(map(len, payloads)))
+                yield payloads
+
+    def expected(self) -> Counts | None:
+        return None
+
+
+# --- an archive -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ArchiveSource:
+    """What `offload` has written."""
+
+    uri: str
+
+    def open(self, throttle: Throttle) -> OpenSource:
+        return _OpenArchive(Files(self.uri, "--source"), throttle)
+
+
+class _OpenArchive:
+    def __init__(self, files: Files, throttle: Throttle) -> None:
+        self._files = files
+        self._throttle = throttle
+
+    def ledger(self, ledger_id: int) -> LedgerAtSource:
+        return _ArchivedLedger(self._files, ledger_id, self._throttle)
+
+
+class _ArchivedLedger:
+    def __init__(self, files: Files, ledger_id: int, throttle: Throttle) -> None:
+        manifest = read_manifest(files, ledger_id)
+        if manifest is None:
+            raise NoSuchLedger(f"the archive has no ledger {ledger_id}")
+        self.shape = manifest.shape
+        self.password: bytes | None = None
+        self._files = files
+        self._manifest = manifest
+        self._throttle = throttle
+
+    def payloads(self) -> Iterator[list[bytes]]:
+        manifest = self._manifest
+        yield from read_payloads(self._files, manifest.ledger_id, manifest.files, self._throttle)
+
+    def expected(self) -> Counts | None:
+        return self._manifest.counts

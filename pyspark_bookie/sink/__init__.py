@@ -1,0 +1,1 @@
+"""Writing rows as entries of ledgers: batch and streaming, each row once."""

@@ -1,0 +1,179 @@
+"""What the driver does when all tasks have written, or some have failed.
+
+Invariants
+- A batch becomes part of the stream by one compare-and-set, with its number beside it: all of it, once. Doing it again
+  changes nothing; another batch of the same number, or an older one, is an error, because returning would lose its
+  rows.
+- Nothing is deleted that the stream lists, nor on the word of a manifest that was read before.
+- `abort` deletes only ledgers that tasks have reported, and only when the stream, read again, does not list them: Spark
+  also calls it after a commit whose answer was lost. Other tasks may still be writing then; what they leave behind is
+  for the job `orphans`. The copies that the driver made of them go the same way when the stream refuses a batch.
+
+No Spark in here. Any process.
+
+Source: reference Spark notes, sections 2b and 4.2.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from bookie_client.streams.model import PublishedLedger, StreamSettings, Txn
+from bookie_client.streams.publishing import PublishResult
+from bookie_client.streams.streams import Streams
+from bookie_protocol.errors import (
+    MetadataError,
+    NoSuchStream,
+    NotThere,
+    PodkeeperError,
+    Refused,
+    StreamTransactionConflict,
+)
+from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError, told
+from pyspark_bookie.sink.ledgers import settings_of, sink_client
+from pyspark_bookie.sink.messages import Batch
+from pyspark_bookie.sink.options import MIB, ReplayCheck, SinkOptions
+
+if TYPE_CHECKING:
+    from bookie_client.blocking import BlockingClient
+
+_log = logging.getLogger(__name__)
+WARNING_SECONDS: Final = 600.0
+"""Between warnings of tiny ledgers of one stream."""
+MAX_WARNED: Final = 1_000
+_warned: dict[str | None, float] = {}
+"""When to warn of a stream again, by this process's clock."""
+
+
+def ensure_stream(options: SinkOptions) -> None:
+    """The stream exists afterwards. Raises `PodkeeperSparkError`, also when it does not and may not be created."""
+    name = options.stream
+    if name is None:
+        return
+    client = sink_client(options)
+    with told(f"stream {name}"):
+        try:
+            client.run(lambda each: Streams(each).manifest(name))
+        except NoSuchStream:
+            if not options.create_stream:
+                raise
+            made = settings_of(options, None)
+            settings = StreamSettings(
+                ensemble=made.ensemble, write_quorum=made.write_quorum, ack_quorum=made.ack_quorum, digest=made.digest
+            )
+            if options.deletion_lag is not None:
+                settings = replace(settings, deletion_lag_seconds=options.deletion_lag)
+            client.run(lambda each: Streams(each).create(name, settings, if_absent=True))
+
+
+def publish(options: SinkOptions, batch: Batch, app_id: str | None, version: int | None, *, replace: bool) -> None:
+    """Make a batch part of its stream. Raises `PodkeeperSparkError`."""
+    name = options.stream
+    assert name is not None
+    checksum = batch.checksum if options.replay_check is ReplayCheck.CONTENT else None
+    txn = None if app_id is None or version is None else Txn(app_id, version, batch.rows, checksum)
+    client = sink_client(options)
+    with told(f"stream {name}"):
+        try:
+            result: PublishResult = client.run(
+                lambda each: Streams(each).publish(name, batch.ledgers, txn, replace=replace)
+            )
+        except (NotThere, Refused) as error:  # an answer: nothing is under way that may still publish them
+            if batch.copied:  # of the tasks' own ledgers Spark tells `abort`
+                clean_up(options, batch.ledgers)
+            if isinstance(error, StreamTransactionConflict):
+                raise _set_back(name, txn, error) from None
+            raise
+    spare = (ledger.ledger_id for ledger in batch.copied if ledger.ledger_id not in result.manifest)
+    delete_ledgers(client, (*result.unlisted, *spare))
+    if result.is_new:
+        warn_of_tiny_ledgers(options, batch)
+
+
+def clean_up(options: SinkOptions, ledgers: Iterable[PublishedLedger]) -> None:
+    """Delete the ledgers of an attempt that failed, but those that the stream lists. Nothing is raised: Spark has an
+    error to tell already."""
+    ids = [ledger.ledger_id for ledger in ledgers]
+    if not ids:
+        return
+    try:
+        client = sink_client(options)
+        if options.stream is not None:
+            name = options.stream
+            manifest = client.run(lambda each: Streams(each).manifest(name))
+            retired = {ledger_id for group in manifest.retired for ledger_id in group.ledger_ids}
+            ids = [ledger_id for ledger_id in ids if ledger_id not in manifest and ledger_id not in retired]
+    except NoSuchStream:
+        pass  # which lists nothing
+    except (PodkeeperError, PodkeeperSparkError) as error:
+        _log.warning("ledgers %s stay until the job orphans finds them: %s", ids, error)
+        return
+    delete_ledgers(client, ids)
+
+
+def delete_ledgers(client: BlockingClient, ledger_ids: Iterable[int]) -> None:
+    """Best effort: what stays behind is found by the job `orphans`."""
+    for ledger_id in ledger_ids:
+        try:
+            client.delete(ledger_id)
+        except MetadataError as error:
+            _log.warning("ledger %d stays until the job orphans finds it: %s", ledger_id, error)
+
+
+def warn_of_tiny_ledgers(options: SinkOptions, batch: Batch) -> None:
+    """Many tiny ledgers burden the metadata service and the memory of bookies. Told once in a while."""
+    count = len(batch.ledgers)
+    now = time.monotonic()
+    if count and batch.nbytes // count < options.tiny_ledger_bytes and now >= _warned.get(options.stream, now):
+        if len(_warned) >= MAX_WARNED:
+            _warned.clear()
+        _warned[options.stream] = now + WARNING_SECONDS
+        _log.warning(
+            "stream %s: this batch made ledgers (%d) of %.2f MiB on average, which is little: fewer partitions"
+            " (coalesce), longer trigger intervals or coalescePartitions=true give larger ones",
+            options.stream,
+            count,
+            batch.nbytes / count / MIB,
+        )
+
+
+def write_ids(path: str, batch: Batch) -> None:
+    """Tell which ledgers were written, as one JSON document that is there wholly or not at all. Raises
+    `PodkeeperSparkError` (OPTION)."""
+    document = {
+        "rows": batch.rows,
+        "ledgers": [
+            {
+                "ledger_id": ledger.ledger_id,
+                "entries": ledger.entries,
+                "bytes": ledger.nbytes,
+                "crc32c": ledger.crc,
+            }
+            for ledger in batch.ledgers
+        ],
+    }
+    try:
+        with open(f"{path}.tmp", "w") as file:
+            json.dump(document, file)
+        os.replace(f"{path}.tmp", path)
+    except OSError as error:
+        raise PodkeeperSparkError(
+            OPTION,
+            f"option idsFile={path}: {error.strerror}; the ledgers are {[each.ledger_id for each in batch.ledgers]}",
+        ) from None
+
+
+def _set_back(name: str, txn: Txn | None, error: StreamTransactionConflict) -> PodkeeperSparkError:
+    what = "" if txn is None else f"batch {txn.batch_id} of {txn.app_id}, "
+    return PodkeeperSparkError(
+        "STREAM_TRANSACTION_CONFLICT",
+        f"stream {name}: {what}{error}. Was the checkpoint set back, or is it another query's? Going on would lose"
+        " or double rows: restore the checkpoint, or begin a new one. If the query does not make the same content again"
+        " (random values), set replayCheck=rows",
+    )

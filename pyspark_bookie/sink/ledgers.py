@@ -1,0 +1,125 @@
+"""The ledgers of a task: how they are made, and whose they are.
+
+Each carries tags in its custom metadata that say who made it: for people, and for the job `orphans`, which finds what
+attempts left behind that failed or were killed.
+
+Any process but one that is forked while it uses this.
+
+Source: reference Spark notes, section 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from bookie_client.streams.model import APPLICATION, STREAM_KEY, StreamSettings
+from bookie_protocol.digest import DigestType
+from pyspark_bookie.common.clients import client as client_of
+from pyspark_bookie.common.errors import told
+from pyspark_bookie.sink.options import SinkOptions
+
+if TYPE_CHECKING:
+    from bookie_client.blocking import BlockingClient
+    from bookie_client.blocking.handles import BlockingLedgerWriter
+
+SINK: Final = "pyspark_bookie"
+"""Value of `application` of ledgers that belong to no stream, and of `podkeeper/sink`."""
+TAG: Final = "podkeeper/"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who writes. `query_id` and `batch_id` are None in a batch write; `run_id` is the run of the query, or the
+    write."""
+
+    partition_id: int
+    attempt: int
+    task_attempt_id: int
+    run_id: str
+    query_id: str | None = None
+    batch_id: int | None = None
+
+    def tags(self) -> dict[str, bytes]:
+        """Custom metadata."""
+        found = {
+            "sink": SINK,
+            "query-id": self.query_id,
+            "batch-id": self.batch_id,
+            "partition-id": self.partition_id,
+            "attempt": self.attempt,
+            "task-attempt-id": self.task_attempt_id,
+            "run-id": self.run_id,
+        }
+        return {f"{TAG}{name}": str(value).encode() for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class LedgerSettings:
+    """Sizes and digest of new ledgers."""
+
+    ensemble: int
+    write_quorum: int
+    ack_quorum: int
+    digest: DigestType
+
+
+def settings_of(options: SinkOptions, stream: StreamSettings | None) -> LedgerSettings:
+    """Sizes that were given count more than those of the stream, which count more than the defaults."""
+    if stream is None or options.has_own_sizes:
+        ensemble, write, ack = options.quorums
+    else:
+        ensemble, write, ack = stream.ensemble, stream.write_quorum, stream.ack_quorum
+    digest = options.digest_type or (DigestType.CRC32C if stream is None else stream.digest)
+    return LedgerSettings(ensemble, write, ack, digest)
+
+
+class TaskLedgers:
+    """Makes and deletes the ledgers of one task. Raises `PodkeeperSparkError`."""
+
+    def __init__(self, options: SinkOptions, owner: Owner) -> None:
+        self._options = options
+        self._owner = owner
+        self._settings: LedgerSettings | None = None
+
+    def create(self) -> BlockingLedgerWriter:
+        client = sink_client(self._options)
+        password = self._options.password.read() or b""
+        if self._settings is None:
+            self._settings = settings_of(self._options, self._stream_settings(client))
+        made = self._settings
+        with told():
+            return client.create(
+                ensemble=made.ensemble,
+                write_quorum=made.write_quorum,
+                ack_quorum=made.ack_quorum,
+                digest=made.digest,
+                password=password,
+                metadata=self._metadata(),
+            )
+
+    def delete(self, ledger_id: int) -> None:
+        sink_client(self._options).delete(ledger_id)
+
+    def _stream_settings(self, client: BlockingClient) -> StreamSettings | None:
+        from bookie_client.streams.streams import Streams
+
+        stream = self._options.stream
+        if stream is None:
+            return None
+        with told(f"stream {stream}"):
+            return client.run(lambda each: Streams(each).manifest(stream)).settings
+
+    def _metadata(self) -> Mapping[str, bytes]:
+        stream = self._options.stream
+        own = {name: value.encode() for name, value in self._options.ledger_metadata.items()}
+        of_stream = {"application": APPLICATION.encode(), STREAM_KEY: stream.encode()} if stream else {}
+        return {"application": SINK.encode(), **own, **of_stream, **self._owner.tags()}
+
+
+def sink_client(options: SinkOptions) -> BlockingClient:
+    """This process's client, whose window is as large as the options allow. Raises `PodkeeperSparkError`."""
+    limited = replace(options.client_options(), write_window_bytes=options.max_inflight_bytes)
+    with told():
+        return client_of(options.metadata_service_uri, limited)

@@ -1,0 +1,76 @@
+"""Streaming writes: `df.writeStream.format("bookkeeper")`, each row once.
+
+Each attempt of each task writes and closes ledgers of its own. The commit of a batch makes them part of the stream,
+with the query's id and the batch's number beside them, in one step. After a crash Spark runs the batch again under
+the same number: then it is a new batch, or one that is recognised.
+
+Spark makes a new writer for the tasks of each batch and another one for each commit, in processes that are used again:
+nothing but the messages goes from the one to the other.
+
+Source: reference Spark notes, sections 2 (items 11 to 13, 18) and 2b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
+from pyspark_bookie.common.options import parse
+from pyspark_bookie.sink.coalescing import coalesced
+from pyspark_bookie.sink.commit import clean_up, ensure_stream, publish, write_ids
+from pyspark_bookie.sink.messages import batch_of, collected
+from pyspark_bookie.sink.options import SinkMode, SinkOptions
+from pyspark_bookie.sink.rows import check_input
+from pyspark_bookie.sink.tasks import write_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
+"""Options of the query that Spark hands to its sink, too."""
+
+
+class StreamingWriter(DataSourceStreamArrowWriter):
+    """Made on the driver, for each batch twice; raises `PodkeeperSparkError` for options, input or a stream that will
+    not do. `overwrite` (output mode `complete`): each batch replaces the stream's content."""
+
+    def __init__(self, raw: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        own = {name: value for name, value in raw.items() if name.lower() not in _OF_SPARK}
+        self._options = parse(own, SinkOptions)
+        self._overwrite = overwrite
+        check_input(schema, self._options)
+        if self._options.write_mode is SinkMode.LEDGER_PER_PARTITION:
+            text = "a streaming query needs stream: only there a batch that is written again is recognised"
+            raise PodkeeperSparkError(OPTION, f"writeMode=ledgerPerPartition is for batch writes; {text}")
+        if self._options.txn_app_id is not None:
+            raise PodkeeperSparkError(
+                OPTION, "txnAppId is for batch writes; a streaming query has an id in its checkpoint"
+            )
+        ensure_stream(self._options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """In a task. One attempt; Spark may make several of the same rows."""
+        return write_task(iterator, self._options)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
+        """On the driver, when every task has written; again after a crash, with other ledgers of the same rows."""
+        options = self._options
+        batch = batch_of(collected(messages))
+        if batch.query_id is None:
+            if batch.rows:
+                text = "tasks do not know the id of their query, without which a repeated batch would not be recognised"
+                raise PodkeeperSparkError("NO_QUERY_ID", f"stream {options.stream}: {text}; nothing was published")
+            return
+        batch = coalesced(options, batch, batchId)
+        publish(options, batch, batch.query_id, batchId, replace=self._overwrite)
+        if options.ids_file is not None:
+            write_ids(options.ids_file, batch)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
+        """On the driver, when a task or the commit failed, also after a commit whose answer was lost; other tasks may
+        still be writing. A driver that dies calls nothing."""
+        clean_up(self._options, [ledger for message in collected(messages) for ledger in message.ledgers])

@@ -1,0 +1,140 @@
+"""Looking at ledgers: how far each can be read now, and whether the password is right.
+
+Invariants
+- The writer of an open ledger notices nothing, unless `openLedgers=recover` says so.
+- A wrong password is told here, before any task starts.
+- What a snapshot says of a ledger stays right: entries up to `last_entry_id` never change.
+
+Event loop of the client only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bookie_client.access import access_to
+from bookie_protocol.errors import NoSuchLedger, PodkeeperError
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.interface import Versioned
+from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, spark_error
+from pyspark_bookie.common.together import bounded
+from pyspark_bookie.source.options import OpenLedgers, SourceOptions
+from pyspark_bookie.source.planning import LedgerSnapshot, LostLedger, Range
+from pyspark_bookie.source.positions import EARLIEST, LATEST
+from pyspark_bookie.source.selection import Chosen
+
+if TYPE_CHECKING:
+    from bookie_client.client import Client
+
+_OPEN_AT_A_TIME: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What there is to be read, in the order of what was chosen, and what is lost."""
+
+    ranges: list[Range]
+    lost: list[LostLedger]
+
+
+async def look(client: Client, chosen: Sequence[Chosen], options: SourceOptions) -> Looked:
+    """Ranges between the positions of the options. Raises `PodkeeperSparkError`: wrong password, a lost ledger with
+    `failOnDataLoss`, an open ledger whose end cannot be told."""
+    password = options.password.read()
+    ranges: list[Range] = []
+    lost: list[LostLedger] = []
+    looks = await bounded(chosen, lambda each: _look_at(client, each, options, password), _OPEN_AT_A_TIME)
+    for each, snapshot in zip(chosen, looks, strict=True):
+        if isinstance(snapshot, LostLedger):
+            lost.append(snapshot)
+        elif snapshot is not None:
+            ranges.append(_range(each, snapshot, options))
+    if lost and options.fail_on_data_loss:
+        raise PodkeeperSparkError(lost[0].code, f"{lost[0].text}; set failOnDataLoss=false to go on without it")
+    return Looked([each for each in ranges if each.entries > 0], lost)
+
+
+async def snapshot_of(
+    client: Client, stored: Versioned[LedgerMetadata], options: SourceOptions, stream: str | None = None
+) -> LedgerSnapshot | None:
+    """A ledger as it can be read now; None for one that is left out because it is open (`openLedgers=skip`). Raises
+    `PodkeeperError`."""
+    password = options.password.read()
+    access_to(stored.value, password, options.digest_type)
+    if not stored.value.is_closed:
+        if options.open_ledgers is OpenLedgers.SKIP:
+            return None
+        if options.open_ledgers is OpenLedgers.LAC:
+            return await _open_snapshot(client, stored, options, password, stream)
+        await client.recover(stored.value.ledger_id, password=password, digest=options.digest_type)
+        stored = await client.stored_metadata(stored.value.ledger_id)
+    return _snapshot(stored, options, stream, stored.value.last_entry_id, stored.value.length)
+
+
+# --- inside -----------------------------------------------------------------------------------------------------
+
+
+async def _look_at(
+    client: Client, chosen: Chosen, options: SourceOptions, password: bytes | None
+) -> LedgerSnapshot | LostLedger | None:
+    what = f"ledger {chosen.ledger_id}"
+    if chosen.stored is None:
+        where = f", which {chosen.stream} lists," if chosen.stream is not None else ""
+        fate = "was offloaded by Pulsar and deleted from the bookies" if chosen.is_offloaded else "does not exist"
+        return LostLedger(chosen.ledger_id, chosen.stream, code_of(NoSuchLedger()), f"{what}{where} {fate}")
+    try:
+        return await snapshot_of(client, chosen.stored, options, chosen.stream)
+    except NoSuchLedger as error:  # deleted since it was listed
+        told_as = spark_error(error, what)
+        return LostLedger(chosen.ledger_id, chosen.stream, told_as.code, told_as.message)
+    except PodkeeperError as error:
+        raise spark_error(error, what) from None
+
+
+async def _open_snapshot(
+    client: Client,
+    stored: Versioned[LedgerMetadata],
+    options: SourceOptions,
+    password: bytes | None,
+    stream: str | None,
+) -> LedgerSnapshot:
+    reader = client.open_stored(stored, password=password, digest=options.digest_type)
+    try:
+        last = await reader.read_last_add_confirmed()
+        if reader.is_closed:  # closed meanwhile
+            stored = await client.stored_metadata(stored.value.ledger_id)
+            return _snapshot(stored, options, stream, stored.value.last_entry_id, stored.value.length)
+        # The header of an entry tells how many bytes the ledger has up to it.
+        length = (await reader.read(last, last))[0].length if last >= 0 else 0
+        return _snapshot(Versioned(reader.metadata, stored.version), options, stream, last, length)
+    finally:
+        await reader.close()
+
+
+def _snapshot(
+    stored: Versioned[LedgerMetadata], options: SourceOptions, stream: str | None, last: int, length: int
+) -> LedgerSnapshot:
+    metadata = stored.value
+    return LedgerSnapshot(
+        ledger_id=metadata.ledger_id,
+        version=stored.version,
+        ensemble_size=metadata.ensemble_size,
+        write_quorum_size=metadata.write_quorum_size,
+        ack_quorum_size=metadata.ack_quorum_size,
+        ensembles=tuple(metadata.ensembles.items()),
+        is_closed=metadata.is_closed,
+        last_entry_id=last,
+        length=length,
+        digest_type=metadata.digest_type or options.digest_type,
+        stream=stream,
+    )
+
+
+def _range(chosen: Chosen, ledger: LedgerSnapshot, options: SourceOptions) -> Range:
+    first, end = chosen.first, ledger.entries if chosen.end is None else min(chosen.end, ledger.entries)
+    if chosen.stream is None:
+        first = options.starting_position.of(ledger.ledger_id, ledger.entries, EARLIEST)
+        end = options.ending_position.of(ledger.ledger_id, ledger.entries, LATEST)
+    return Range(ledger, first, end - 1)

@@ -1,0 +1,54 @@
+"""Where reading starts and ends: `earliest`, `latest`, or an entry for each ledger.
+
+    startingPosition={"5": 100, "7": -2}     the first entry that is read
+    endingPosition={"5": 200, "7": -1}       the first entry that is not read any more
+
+-2 is the beginning of a ledger and -1 its end, as in Kafka. Ledgers that are not named are read from their beginning
+to their end.
+
+Pure; any process.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True)
+class Positions:
+    """`everywhere` counts for ledgers without a position of their own; None: the edge that reading is about."""
+
+    everywhere: int | None = None
+    ledgers: Mapping[int, int] = field(default_factory=dict, hash=False)
+
+    def of(self, ledger_id: int, end: int, default: int) -> int:
+        """The position in a ledger whose entries end in front of `end`; `default` is EARLIEST or LATEST."""
+        chosen = self.ledgers.get(ledger_id, default if self.everywhere is None else self.everywhere)
+        if chosen == EARLIEST:
+            return 0
+        return end if chosen == LATEST else min(chosen, end)
+
+
+def positions(text: str) -> Positions:
+    """Raises `ValueError` with what would be right."""
+    word = _WORDS.get(text.strip().lower())
+    if word is not None:
+        return Positions(word)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not all(_is_position(*item) for item in found.items()):
+        raise ValueError('must be earliest, latest, or entries by ledger such as {"5": 100, "7": -1}')
+    return Positions(None, {int(ledger): entry for ledger, entry in found.items()})
+
+
+def _is_position(ledger: str, entry: object) -> bool:
+    return ledger.isdecimal() and isinstance(entry, int) and not isinstance(entry, bool) and entry >= EARLIEST

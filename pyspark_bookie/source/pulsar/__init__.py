@@ -1,0 +1,1 @@
+"""The messages in the entries of a Pulsar topic (`decode=pulsar`)."""

@@ -1,0 +1,164 @@
+"""One entry of a Pulsar topic as messages.
+
+Layout of an entry (big-endian; `?`: may be missing):
+
+    0e 02  size u32  BrokerEntryMetadata                       ?
+    0e 01  CRC32C u32 of everything behind it                  ?
+    size u32  MessageMetadata  payload
+
+The payload is compressed as a whole (`MessageMetadata.compression`). With `num_messages_in_batch` it holds so many times
+`size u32  SingleMessageMetadata  value`, without that it is the value of one message.
+
+| message | fields that are read |
+|---|---|
+| `MessageMetadata` | `publish_time` 3, `properties` 4, `partition_key` 6, `compression` 8, `uncompressed_size` 9, `num_messages_in_batch` 11, `event_time` 12, `encryption_keys` 13, `marker_type` 20, `null_value` 25, `num_chunks_from_msg` 27, `chunk_id` 29, `null_partition_key` 30 |
+| `SingleMessageMetadata` | `properties` 1, `partition_key` 2, `payload_size` 3, `compacted_out` 4, `event_time` 5, `null_value` 9, `null_partition_key` 10 |
+
+Invariants
+- The checksum, where there is one, was right, or nothing is returned.
+- What was written for other readers is no message: markers of transactions and of replication, and what compaction took
+  out of a batch.
+
+Encrypted messages and chunks of large messages cannot be decoded, and are told as that. Messages of transactions are
+there whether they were committed or not: an entry does not say.
+
+Pure; any thread. Source: the binary protocol of Apache Pulsar.
+"""  # noqa: E501 - a table
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import google_crc32c
+
+from pyspark_bookie.source.pulsar.fields import Fields
+
+_BROKER_METADATA: Final = b"\x0e\x02"
+_CHECKSUM: Final = b"\x0e\x01"
+_WORD: Final = struct.Struct(">I")
+assert _WORD.size == 4
+_CODECS: Final = {1: "lz4_raw", 3: "zstd", 4: "snappy"}
+_ZLIB: Final = 2
+MAX_UNCOMPRESSED: Final = 256 * 1024 * 1024
+"""Bytes; a greater size in the metadata is damage."""
+
+
+class Message(NamedTuple):
+    """`batch_index` None: not sent in a batch. Times in ms since 1970; `event_time` None: not set."""
+
+    key: str | None
+    value: bytes | None
+    publish_time: int
+    event_time: int | None
+    properties: dict[str, str]
+    batch_index: int | None
+
+
+class UndecodableEntry(ValueError):
+    """The entry is none of Pulsar's, or of a kind that cannot be decoded here; the text says which."""
+
+
+def messages(entry: bytes) -> list[Message]:
+    """The messages of an entry; none for a marker. Raises `UndecodableEntry`."""
+    try:
+        metadata, payload = _split(entry)
+        if 20 in metadata:
+            return []
+        if 13 in metadata:
+            raise UndecodableEntry("the message is encrypted")
+        if metadata.integer(27, 1) > 1:
+            chunk, chunks = metadata.integer(29) + 1, metadata.integer(27)
+            raise UndecodableEntry(f"it is chunk {chunk} of {chunks} of a large message")
+        plain = _decompressed(payload, metadata.integer(8), metadata.integer(9))
+        if 11 in metadata:
+            return list(_batch(plain, metadata))
+        return [_message(metadata, plain, metadata.integer(3), None, _OF_MESSAGE)]
+    except UndecodableEntry:
+        raise
+    except (ValueError, struct.error, zlib.error, OSError) as error:
+        raise UndecodableEntry(f"it is no entry of a Pulsar topic: {error}") from None
+
+
+# --- inside -----------------------------------------------------------------------------------------------------
+
+
+class _Numbers(NamedTuple):
+    properties: int
+    key: int
+    event_time: int
+    null_value: int
+    null_key: int
+
+
+_OF_MESSAGE: Final = _Numbers(properties=4, key=6, event_time=12, null_value=25, null_key=30)
+_OF_SINGLE: Final = _Numbers(properties=1, key=2, event_time=5, null_value=9, null_key=10)
+
+
+def _split(entry: bytes) -> tuple[Fields, bytes]:
+    at = 0
+    if entry.startswith(_BROKER_METADATA):
+        at = len(_BROKER_METADATA) + _WORD.size + _WORD.unpack_from(entry, len(_BROKER_METADATA))[0]
+    if entry.startswith(_CHECKSUM, at):
+        at += len(_CHECKSUM)
+        (expected,) = _WORD.unpack_from(entry, at)
+        at += _WORD.size
+        if google_crc32c.value(entry[at:]) != expected:
+            raise ValueError("its checksum is wrong")
+    metadata, end = _sized(entry, at)
+    return Fields(metadata), entry[end:]
+
+
+def _sized(data: bytes, at: int) -> tuple[bytes, int]:
+    (size,) = _WORD.unpack_from(data, at)
+    at += _WORD.size
+    if at + size > len(data):
+        raise ValueError(f"metadata of {size} bytes, where {len(data) - at} are left")
+    return data[at : at + size], at + size
+
+
+def _decompressed(payload: bytes, compression: int, size: int) -> bytes:
+    if compression == 0:
+        return payload
+    if size > MAX_UNCOMPRESSED:
+        raise ValueError(f"an uncompressed size of {size} bytes")
+    if compression == _ZLIB:
+        plain = zlib.decompressobj().decompress(payload, size + 1)
+    elif compression in _CODECS:
+        import pyarrow as pa
+
+        if not size:
+            return b""
+        plain = bytes(pa.Codec(_CODECS[compression]).decompress(payload, decompressed_size=size, asbytes=True))
+    else:
+        raise UndecodableEntry(f"compression {compression} is not known")
+    if len(plain) != size:
+        raise ValueError(f"{len(plain)} uncompressed bytes instead of {size}")
+    return plain
+
+
+def _batch(plain: bytes, metadata: Fields) -> Iterator[Message]:
+    at = 0
+    for index in range(metadata.integer(11)):
+        single, at = _sized(plain, at)
+        fields = Fields(single)
+        end = at + fields.integer(3)
+        if end > len(plain):
+            raise ValueError(f"message {index} of a batch ends behind it")
+        if not fields.integer(4):
+            yield _message(fields, plain[at:end], metadata.integer(3), index, _OF_SINGLE)
+        at = end
+
+
+def _message(fields: Fields, value: bytes, publish_time: int, index: int | None, numbers: _Numbers) -> Message:
+    pairs = [Fields(pair) for pair in fields.all(numbers.properties)]
+    return Message(
+        None if fields.integer(numbers.null_key) else fields.text(numbers.key),
+        None if fields.integer(numbers.null_value) else value,
+        publish_time,
+        fields.integer(numbers.event_time) or None,
+        {pair.text(1) or "": pair.text(2) or "" for pair in pairs},
+        index,
+    )

@@ -1,0 +1,95 @@
+"""Reading a partition: ranges of ledgers in, Arrow record batches out.
+
+    for batch in read(partition, options, arrow_schema(schema)):
+        ...
+
+Invariants
+- Only entries whose digest was verified become values.
+- What is under way or waits is bounded: the client's read window of a range, some MB between its thread and this one,
+  and one record batch.
+- Dropping the iterator ends the reads.
+
+The thread of a task; the client has its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from pyspark_bookie.common.garbage import fewer_collections, freeze_imports
+from pyspark_bookie.common.throttle import Throttle
+from pyspark_bookie.source.options import Decode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from pyspark_bookie.source.options import SourceOptions
+    from pyspark_bookie.source.planning import LostLedger, ReadPartition
+    from pyspark_bookie.source.reading.chunk import Chunk
+
+BATCHES_PER_SECOND: Final = 32
+"""Of a task whose rate is limited. Bookies are asked for more whenever a batch is full, so small batches keep the
+reading even."""
+
+
+def read(partition: ReadPartition, options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a partition. `schema`: the columns wanted, see `pyspark_bookie.source.schema`. Raises
+    `PodkeeperSparkError`."""
+    from bookie_client.replication.throttle import piece_bytes
+
+    throttle = Throttle(partition.bytes_per_second)
+    limit = piece_bytes(partition.bytes_per_second, options.arrow_batch_bytes, BATCHES_PER_SECOND)
+    freeze_imports()
+    with fewer_collections():
+        for batch in _batches(read_chunks(partition, options), options, schema, limit):
+            throttle.take(batch.nbytes)
+            yield batch
+
+
+def read_chunks(partition: ReadPartition, options: SourceOptions) -> Iterator[Chunk]:
+    """The same rows as Python objects. Raises as `read`."""
+    from pyspark_bookie.source.reading.ranges import range_chunks
+
+    for lost in partition.lost:
+        yield _lost_chunk(lost, options)
+    if partition.ranges:
+        client = options.client()
+        yield from client.iterate(
+            lambda each: range_chunks(each, partition.ranges, options), lambda chunk: chunk.nbytes
+        )
+
+
+def _batches(
+    chunks: Iterator[Chunk], options: SourceOptions, schema: pa.Schema, limit: int
+) -> Iterator[pa.RecordBatch]:
+    if options.decode is Decode.PULSAR:
+        from pyspark_bookie.source.pulsar.arrow import message_batches
+
+        return message_batches(chunks, schema, limit, strict=options.fail_on_data_loss)
+    from pyspark_bookie.source.reading.arrow import batches
+
+    return batches(chunks, schema, limit)
+
+
+def _lost_chunk(lost: LostLedger, options: SourceOptions) -> Chunk:
+    """One row for a ledger that is not there."""
+    from bookie_client.reading.entry import LedgerEntry
+    from pyspark_bookie.source.planning import LedgerSnapshot
+    from pyspark_bookie.source.reading.chunk import Chunk
+
+    nothing = LedgerSnapshot(
+        ledger_id=lost.ledger_id,
+        version=0,
+        ensemble_size=0,
+        write_quorum_size=0,
+        ack_quorum_size=0,
+        ensembles=((0, ()),),
+        is_closed=True,
+        last_entry_id=-1,
+        length=0,
+        digest_type=options.digest_type,
+        stream=lost.stream,
+    )
+    text = f"[BOOKIE_{lost.code}] {lost.text}"
+    return Chunk(nothing, [LedgerEntry(lost.ledger_id, -1, 0, b"")], corrupt=[text])

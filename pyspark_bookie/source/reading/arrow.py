@@ -1,0 +1,149 @@
+"""Chunks of entries as Arrow record batches.
+
+Values are joined into one buffer and described by offsets; nothing is converted entry by entry that a whole column can
+do at once.
+
+Invariants
+- Every batch has exactly the schema that was asked for, and at most `limit` bytes of values; a single larger entry
+  makes a batch of its own.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, repeat
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from bookie_client.reading.entry_batch import lacs_of, payloads_of
+from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
+from pyspark_bookie.source.schema import CORRUPT_COLUMN, METADATA_COLUMN
+
+NOTHING: Final = RowOrigin()
+
+
+def batches(chunks: Iterable[Chunk], schema: pa.Schema, limit: int) -> Iterator[pa.RecordBatch]:
+    """The rows of all chunks, in order."""
+    waiting: list[Chunk] = []
+    nbytes = 0
+    for chunk in chunks:
+        size = chunk.nbytes
+        pieces = [chunk] if size <= limit else chunk.slices(limit)
+        for piece in pieces:
+            size = piece.nbytes
+            if waiting and nbytes + size > limit:
+                yield record_batch(waiting, schema)
+                waiting, nbytes = [], 0
+            waiting.append(piece)
+            nbytes += size
+    if waiting:
+        yield record_batch(waiting, schema)
+
+
+def record_batch(chunks: Sequence[Chunk], schema: pa.Schema) -> pa.RecordBatch:
+    """All rows of the chunks in one batch."""
+    made: dict[str, pa.Array] = {}
+    payloads = _Payloads(chunks)
+    for field in schema:
+        if field.name in ("value", "length"):
+            made[field.name] = payloads.column(field.name)
+        else:
+            made[field.name] = _COLUMNS[field.name](chunks, field.type)
+    return pa.RecordBatch.from_arrays([made[name] for name in schema.names], schema=schema)
+
+
+class _Payloads:
+    """`value` and `length` share the sizes. A row that is only an error has neither."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self._payloads = [payload for chunk in chunks for payload in payloads_of(chunk.entries)]
+        self._sizes = np.fromiter(map(len, self._payloads), np.int32, len(self._payloads))
+        self._mask = _mask(chunks)
+
+    def column(self, name: str) -> pa.Array:
+        count = len(self._payloads)
+        valid = None if self._mask is None else pa.array(self._mask).buffers()[1]
+        if name == "length":
+            return pa.Array.from_buffers(pa.int32(), count, [valid, pa.py_buffer(self._sizes)])
+        offsets = np.zeros(count + 1, np.int32)
+        np.cumsum(self._sizes, out=offsets[1:])
+        values = pa.py_buffer(b"".join(self._payloads))
+        return pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets), values])
+
+
+def _mask(chunks: Sequence[Chunk]) -> list[bool] | None:
+    """Which rows are entries; None: all of them."""
+    if all(chunk.corrupt is None for chunk in chunks):
+        return None
+    return [text is None for text in _corrupt(chunks)]
+
+
+def _corrupt(chunks: Sequence[Chunk]) -> list[str | None]:
+    parts: Iterable[Iterable[str | None]] = (
+        repeat(None, len(chunk.entries)) if chunk.corrupt is None else chunk.corrupt for chunk in chunks
+    )
+    return list(chain.from_iterable(parts))
+
+
+def _ledger_id(chunks: Sequence[Chunk], _: pa.DataType) -> pa.Array:
+    counts = [len(chunk.entries) for chunk in chunks]
+    return pa.array(np.repeat(np.array([chunk.ledger.ledger_id for chunk in chunks], np.int64), counts))
+
+
+def _entry_id(chunks: Sequence[Chunk], _: pa.DataType) -> pa.Array:
+    return pa.array(np.concatenate([_ids(chunk) for chunk in chunks]))
+
+
+def _ids(chunk: Chunk) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    entries = chunk.entries
+    count, first = len(entries), entries[0].entry_id
+    if entries[-1].entry_id - first == count - 1:
+        return np.arange(first, first + count, dtype=np.int64)
+    return np.fromiter([entry.entry_id for entry in entries], np.int64, count)
+
+
+def _lac(chunks: Sequence[Chunk], _: pa.DataType) -> pa.Array:
+    values = np.array([lac for chunk in chunks for lac in lacs_of(chunk.entries)], np.int64)
+    mask = _mask(chunks)
+    return pa.array(values, mask=None if mask is None else ~np.array(mask))
+
+
+def _stream(chunks: Sequence[Chunk], kind: pa.DataType) -> pa.Array:
+    if all(chunk.ledger.stream is None for chunk in chunks):
+        return pa.nulls(sum(len(chunk.entries) for chunk in chunks), kind)
+    parts = [
+        pa.nulls(len(chunk.entries), kind)
+        if chunk.ledger.stream is None
+        else pa.repeat(pa.scalar(chunk.ledger.stream, kind), len(chunk.entries))
+        for chunk in chunks
+    ]
+    return pa.concat_arrays(parts)
+
+
+def _metadata(chunks: Sequence[Chunk], kind: pa.StructType) -> pa.Array:
+    origins: list[RowOrigin] = []
+    for chunk in chunks:
+        origins += [NOTHING] * len(chunk.entries) if chunk.origins is None else chunk.origins
+    columns = {
+        "bookie": [origin.bookie for origin in origins],
+        "fragment": [chunk.ledger.fragment_of(entry.entry_id) for chunk in chunks for entry in chunk.entries],
+        "replica_index": [origin.replica_index for origin in origins],
+        "digest_type": [chunk.ledger.digest_type.name for chunk in chunks for _ in chunk.entries],
+        "read_latency_us": [origin.latency_us for origin in origins],
+    }
+    arrays = [pa.array(columns[field.name], field.type) for field in kind]
+    return pa.StructArray.from_arrays(arrays, fields=list(kind))
+
+
+_COLUMNS: Final[dict[str, Callable[[Sequence[Chunk], pa.DataType], pa.Array]]] = {
+    "ledger_id": _ledger_id,
+    "entry_id": _entry_id,
+    "lac": _lac,
+    "stream": _stream,
+    METADATA_COLUMN: _metadata,
+    CORRUPT_COLUMN: lambda chunks, kind: pa.array(_corrupt(chunks), kind),
+}

@@ -1,0 +1,202 @@
+"""Ranges of ledgers as chunks of rows, read through the client.
+
+Invariants
+- Rows come range by range, each in order of its entries. Replicas of one range come bookie by bookie.
+- Tiny ranges are read ahead, some at a time and bounded in bytes, so that a thousand ledgers of ten entries do not
+  wait for a thousand round trips.
+- An entry is lost only if every bookie that should have it says that it has none, or has it damaged. Everything else
+  (nobody answers) is an error whatever `failOnDataLoss` says: unreachable is not missing.
+
+Event loop of the client only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.maintenance import Origins, origins_of
+from bookie_protocol.errors import DigestMismatch, NoSuchLedger, NotThere, PodkeeperError, StorageFault
+from bookie_protocol.metadata_service.interface import Versioned
+from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, spark_error
+from pyspark_bookie.source.options import SourceOptions
+from pyspark_bookie.source.planning import Range
+from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
+from pyspark_bookie.source.reading.replicas import replica_chunks
+
+if TYPE_CHECKING:
+    from bookie_client.client import Client
+    from bookie_client.reading.handle import LedgerReader
+
+TINY_BYTES: Final = 512 * 1024
+"""Ranges of at most so many bytes are read ahead,"""
+AHEAD_BYTES: Final = 8 * 1024 * 1024
+"""so many bytes at a time,"""
+AHEAD_RANGES: Final = 64
+"""and so many ranges."""
+LOST: Final = (NotThere, DigestMismatch, StorageFault)
+
+
+async def range_chunks(client: Client, ranges: Sequence[Range], options: SourceOptions) -> AsyncGenerator[Chunk, None]:
+    """All rows of the ranges. Raises `PodkeeperSparkError` that names the ledger."""
+    password = options.password.read()
+    for group in _groups(ranges):
+        if len(group) == 1:
+            async with aclosing(_named(client, group[0], options, password)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            continue
+        async with aclosing(_ahead(client, group, options, password)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+
+def open_range(client: Client, wanted: Range, password: bytes | None) -> LedgerReader:
+    """A handle by the snapshot, which asks nobody. Raises `Unauthorized`."""
+    ledger = wanted.ledger
+    return client.open_stored(
+        Versioned(ledger.metadata(), ledger.version),
+        password=password,
+        digest=ledger.digest_type,
+        last_add_confirmed=ledger.last_entry_id,
+    )
+
+
+# --- many tiny ranges -------------------------------------------------------------------------------------------
+
+
+def _groups(ranges: Sequence[Range]) -> Iterator[list[Range]]:
+    """Runs of tiny ranges; each other one alone."""
+    group: list[Range] = []
+    for each in ranges:
+        if each.nbytes <= TINY_BYTES:
+            group.append(each)
+            continue
+        if group:
+            yield group
+            group = []
+        yield [each]
+    if group:
+        yield group
+
+
+async def _ahead(
+    client: Client, ranges: Sequence[Range], options: SourceOptions, password: bytes | None
+) -> AsyncGenerator[Chunk, None]:
+    waiting = deque(ranges)
+    under_way: deque[tuple[asyncio.Task[list[Chunk]], int]] = deque()
+    nbytes = 0
+    try:
+        while waiting or under_way:
+            while waiting and (not under_way or (nbytes < AHEAD_BYTES and len(under_way) < AHEAD_RANGES)):
+                each = waiting.popleft()
+                task = asyncio.ensure_future(_all_of(client, each, options, password))
+                under_way.append((task, each.cost))
+                nbytes += each.cost
+            task, cost = under_way[0]
+            for chunk in await task:
+                yield chunk
+            under_way.popleft()
+            nbytes -= cost
+    finally:
+        for task, _ in under_way:
+            task.cancel()
+        # Their errors are nobody's any more: the first one counts.
+        await asyncio.gather(*(task for task, _ in under_way), return_exceptions=True)
+
+
+async def _all_of(client: Client, wanted: Range, options: SourceOptions, password: bytes | None) -> list[Chunk]:
+    async with aclosing(_named(client, wanted, options, password)) as chunks:
+        return [chunk async for chunk in chunks]
+
+
+# --- one range --------------------------------------------------------------------------------------------------
+
+
+async def _named(
+    client: Client, wanted: Range, options: SourceOptions, password: bytes | None
+) -> AsyncGenerator[Chunk, None]:
+    """Errors name the ledger."""
+    try:
+        if options.password.recorded:
+            try:
+                password = (await client.stored_metadata(wanted.ledger_id)).value.password or b""
+            except NoSuchLedger as error:
+                yield _lost(wanted, wanted.first, error, options)
+                return
+        async with open_range(client, wanted, password) as reader:
+            read = _quorum_chunks(client, reader, wanted, options)
+            chunks = read if options.read_mode.is_quorum else replica_chunks(reader, wanted, options)
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
+    except PodkeeperError as error:
+        raise spark_error(error, f"ledger {wanted.ledger_id}") from None
+
+
+async def _quorum_chunks(
+    client: Client, reader: LedgerReader, wanted: Range, options: SourceOptions
+) -> AsyncGenerator[Chunk, None]:
+    """Each entry once. What is lost is told in a row, or ends the read."""
+    origins = origins_of(reader) if options.has_metadata_column else None
+    first = wanted.first
+    while first <= wanted.last:
+        try:
+            async with aclosing(reader.batches(first, wanted.last)) as batches:
+                async for entries in batches:
+                    first = entries[-1].entry_id + 1
+                    yield Chunk(wanted.ledger, entries, _origins(reader, origins, entries))
+            return
+        except LOST as error:
+            why = await _why(client, wanted, error)
+            yield _lost(wanted, first, why, options)
+            if isinstance(why, NoSuchLedger):
+                return
+            first += 1
+
+
+async def _why(client: Client, wanted: Range, error: PodkeeperError) -> PodkeeperError:
+    """What bookies say of a ledger that was deleted meanwhile is beside the point."""
+    try:
+        await client.metadata(wanted.ledger_id)
+    except NoSuchLedger as gone:
+        return gone
+    except PodkeeperError:
+        pass
+    return error
+
+
+def _lost(wanted: Range, first: int, error: PodkeeperError, options: SourceOptions) -> Chunk:
+    """A row for the lost entry; one for all that are left, if the whole ledger is gone."""
+    ledger_id = wanted.ledger_id
+    what = f"entry {first} of ledger {ledger_id}"
+    if isinstance(error, NoSuchLedger) and first < wanted.last:
+        what = f"entries {first} to {wanted.last} of ledger {ledger_id}"
+    told = spark_error(error)
+    text = f"{what}: lost: {told.message}"
+    if options.fail_on_data_loss:
+        remedy = "set failOnDataLoss=false to go on, with what is lost told in the column _corrupt"
+        raise PodkeeperSparkError(DATA_LOSS, f"{text} ({told.code}); {remedy}")
+    return Chunk(wanted.ledger, [LedgerEntry(ledger_id, first, 0, b"")], corrupt=[f"[BOOKIE_{told.code}] {text}"])
+
+
+def _origins(reader: LedgerReader, origins: Origins | None, entries: Sequence[LedgerEntry]) -> list[RowOrigin] | None:
+    if origins is None:
+        return None
+    metadata = reader.metadata
+    rows = []
+    for entry in entries:
+        origin = origins.take(entry.entry_id)
+        bookies = metadata.bookies_for(entry.entry_id)
+        rows.append(
+            RowOrigin(
+                origin.bookie,
+                bookies.index(origin.bookie) if origin.bookie in bookies else None,
+                None if origin.seconds is None else round(origin.seconds * 1e6),
+            )
+        )
+    return rows

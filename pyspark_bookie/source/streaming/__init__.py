@@ -1,0 +1,1 @@
+"""The streaming half of the source: offsets, admission control, and the reader that Spark drives."""

@@ -1,0 +1,184 @@
+"""What ledgers that are no stream have now, for a streaming query.
+
+The end of a closed ledger never changes, so each is looked at once. New ledgers are looked for every
+`discovery_interval`, open ones every `metadata_refresh`.
+
+Invariants
+- Nobody is fenced.
+- What is kept of a ledger is a few numbers; handles are kept of open ledgers alone.
+
+The methods that end in `_now` run on the client's event loop; the others are for the one thread of the reader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from bookie_client.access import access_to
+from bookie_protocol.errors import NoSuchLedger, PodkeeperError
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, spark_error, told
+from pyspark_bookie.common.together import bounded
+from pyspark_bookie.source.looking import snapshot_of
+from pyspark_bookie.source.options import OpenLedgers
+from pyspark_bookie.source.planning import LedgerSnapshot
+from pyspark_bookie.source.selection import ids_of, matching, stored_metadata
+from pyspark_bookie.source.streaming.ledger_view import Extent, LedgersView
+from pyspark_bookie.source.streaming.open_tails import OpenTails
+from pyspark_bookie.source.streaming.options import StreamingOptions
+
+if TYPE_CHECKING:
+    from bookie_client.client import Client
+
+MAX_CONCURRENT: Final = 32
+
+
+class SelectedLedgers:
+    """`LedgerTails` of the ledgers that the options select. `wall_clock` in seconds since 1970."""
+
+    def __init__(
+        self,
+        options: StreamingOptions,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._matches = (lambda _: True) if options.ledger_pattern is None else matching(options.ledger_pattern)
+        self._closed: dict[int, Extent] = {}
+        self._open: dict[int, LedgerMetadata] = {}
+        self._others: set[int] = set()
+        self._young: dict[int, float] = {}
+        """When closed ledgers that are not settled yet will be, in seconds since 1970."""
+        self._tails = OpenTails(options)
+        self._view = LedgersView([])
+        self._seen_at = self._looked_at = float("-inf")
+
+    # --- LedgerTails --------------------------------------------------------------------------------------------
+
+    def view(self, *, fresh: bool = False) -> LedgersView:
+        if fresh or self._clock() - self._looked_at >= self._options.metadata_refresh:
+            discover = fresh or self._clock() - self._seen_at >= self._options.discovery_interval
+            with told():
+                self._view = self._options.client().run(lambda client: self._view_now(client, discover))
+            self._looked_at = self._clock()
+        return self._view
+
+    def snapshots(self, ledger_ids: Sequence[int]) -> Mapping[int, LedgerSnapshot]:
+        return snapshots(self._options, dict.fromkeys(ledger_ids))
+
+    # --- the client's event loop ----------------------------------------------------------------------------------
+
+    async def _view_now(self, client: Client, discover: bool) -> LedgersView:
+        if discover:
+            await self._discover_now(client)
+            self._seen_at = self._clock()
+        found = await bounded(list(self._open), lambda ledger_id: self._extent_now(client, ledger_id), MAX_CONCURRENT)
+        await self._tails.keep(self._open)
+        self._settle()
+        extents = [*self._closed.values(), *(extent for extent in found if extent is not None)]
+        return LedgersView(sorted(extents, key=lambda extent: extent.ledger_id))
+
+    async def _discover_now(self, client: Client) -> None:
+        ids = await ids_of(client, self._options.ledgers)
+        existing = set(ids)
+        named = self._options.ledgers.single if self._options.ledgers is not None else ()
+        for ledger_id in named:
+            if ledger_id not in existing and ledger_id not in self._closed and ledger_id not in self._open:
+                raise PodkeeperSparkError(code_of(NoSuchLedger()), f"ledger {ledger_id} does not exist")
+        self._closed = {ledger_id: each for ledger_id, each in self._closed.items() if ledger_id in existing}
+        self._open = {ledger_id: each for ledger_id, each in self._open.items() if ledger_id in existing}
+        self._others &= existing
+        new = [each for each in ids if not (each in self._closed or each in self._open or each in self._others)]
+        for stored in await bounded(new, lambda ledger_id: stored_metadata(client, ledger_id)):
+            if stored is not None:
+                self._take(stored.value)
+
+    def _take(self, metadata: LedgerMetadata) -> None:
+        if not self._matches(metadata):
+            self._others.add(metadata.ledger_id)
+            return
+        try:
+            access_to(metadata, self._options.password.read(), self._options.digest_type)
+        except PodkeeperError as error:
+            raise spark_error(error, f"ledger {metadata.ledger_id}") from None
+        if metadata.is_closed:
+            self._close(self._extent(metadata, metadata.last_entry_id + 1, metadata.length, is_closed=True), metadata)
+        else:
+            self._open[metadata.ledger_id] = metadata
+
+    async def _extent_now(self, client: Client, ledger_id: int) -> Extent | None:
+        """None: it was deleted meanwhile."""
+        if self._options.open_ledgers is OpenLedgers.SKIP:
+            return await self._skipped_now(client, ledger_id)
+        try:
+            tail = await self._tails.tail(client, ledger_id)
+        except NoSuchLedger:
+            del self._open[ledger_id]
+            return None
+        except PodkeeperError as error:
+            raise spark_error(error, f"ledger {ledger_id}") from None
+        extent = self._extent(self._open[ledger_id], tail.entries, tail.nbytes, is_closed=tail.is_closed)
+        if tail.is_closed:
+            self._close(extent, self._open.pop(ledger_id))
+            return None  # it is among the closed ones now
+        return extent
+
+    async def _skipped_now(self, client: Client, ledger_id: int) -> Extent | None:
+        """An open ledger that is left out until it is closed counts as one without entries."""
+        stored = await stored_metadata(client, ledger_id)
+        if stored is None or stored.value.is_closed:
+            del self._open[ledger_id]
+            if stored is not None:
+                self._take(stored.value)
+            return None
+        return self._extent(stored.value, 0, 0, is_closed=False)
+
+    def _close(self, extent: Extent, metadata: LedgerMetadata) -> None:
+        self._closed[extent.ledger_id] = extent
+        if not extent.is_settled:
+            self._young[extent.ledger_id] = self._settles_at(metadata)
+
+    def _settle(self) -> None:
+        now = self._wall_clock()
+        for ledger_id in [ledger_id for ledger_id, at in self._young.items() if at <= now]:
+            del self._young[ledger_id]
+            if ledger_id in self._closed:
+                self._closed[ledger_id] = replace(self._closed[ledger_id], is_settled=True)
+
+    def _extent(self, metadata: LedgerMetadata, entries: int, nbytes: int, *, is_closed: bool) -> Extent:
+        is_settled = self._settles_at(metadata) <= self._wall_clock()
+        return Extent(metadata.ledger_id, entries, nbytes, is_closed, is_settled)
+
+    def _settles_at(self, metadata: LedgerMetadata) -> float:
+        return 0.0 if metadata.ctime is None else metadata.ctime / 1000 + self._options.settling_time
+
+
+def snapshots(options: StreamingOptions, streams: Mapping[int, str | None]) -> Mapping[int, LedgerSnapshot]:
+    """What reading ledgers takes, by id; those that do not exist are left out. `streams`: the ids, with the names of
+    their streams. Raises `PodkeeperSparkError`."""
+    options = replace(
+        options, open_ledgers=OpenLedgers.LAC
+    )  # a batch that was planned once is read, whatever is said now
+
+    async def one(client: Client, ledger_id: int) -> LedgerSnapshot | None:
+        stored = await stored_metadata(client, ledger_id)
+        if stored is None:
+            return None
+        try:
+            return await snapshot_of(client, stored, options, streams[ledger_id])
+        except NoSuchLedger:
+            return None
+        except PodkeeperError as error:
+            raise spark_error(error, f"ledger {ledger_id}") from None
+
+    async def every(client: Client) -> list[LedgerSnapshot | None]:
+        return await bounded(list(streams), lambda ledger_id: one(client, ledger_id), MAX_CONCURRENT)
+
+    with told():
+        found = options.client().run(every)
+    return {snapshot.ledger_id: snapshot for snapshot in found if snapshot is not None}

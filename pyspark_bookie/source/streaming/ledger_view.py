@@ -1,0 +1,146 @@
+"""Ledgers without a stream (`ledgers`, `ledgerPattern`, `scope`) as a streaming query sees them.
+
+Closed ledgers are one lane, in the order of their ids, of which a batch begins only so many; each open one is a lane of
+its own, so that a busy one does not hold up the others.
+
+The watermark of an offset passes a ledger when it was read to its end, or is named by the offset, and only when the
+ledger is *settled*: two clients may create ledgers in another order than they got ids, and a ledger that appears
+below the watermark would never be read. So an offset names the ledgers that are being read, those that this batch
+finished, and those created lately.
+
+Invariants
+- An offset that follows another one never takes a ledger back, and loses none that is not finished.
+- Every ledger of which a batch reads anything is named by its end offset (`offsets.ledger_ranges`).
+
+Pure; any process.
+
+Source: reference Spark notes, section 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError
+from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions
+from pyspark_bookie.source.streaming.admission import Segment
+from pyspark_bookie.source.streaming.offsets import LedgersOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What can be read of a ledger: entries up to its end, or up to the last add confirmed, and their payload bytes.
+    `is_settled`: it was created so long ago that no ledger with a lower id can appear any more."""
+
+    ledger_id: int
+    entries: int
+    nbytes: int
+    is_closed: bool
+    is_settled: bool = True
+
+
+@dataclass(frozen=True)
+class LedgersView:
+    """The selected ledgers, ascending by id. Offsets that are given have been `checked`, but those of `begin`."""
+
+    extents: Sequence[Extent]
+
+    @cached_property
+    def by_id(self) -> Mapping[int, Extent]:
+        return {extent.ledger_id: extent for extent in self.extents}
+
+    # --- where a query begins -----------------------------------------------------------------------------------
+
+    def begin(self, positions: Positions) -> LedgersOffset:
+        """Where a new query begins. `latest` leaves out what is there; ledgers that appear later are read from their
+        beginning."""
+        if not positions.ledgers and positions.everywhere != LATEST:
+            return LedgersOffset(0, {})
+        found: dict[int, int] = {}
+        for extent in self.extents:
+            first = positions.of(extent.ledger_id, extent.entries, EARLIEST)
+            if first or not extent.is_closed:
+                found[extent.ledger_id] = first
+        return self._moved(LedgersOffset(0, found), {})
+
+    # --- what can be read -----------------------------------------------------------------------------------------
+
+    def checked(self, offset: LedgersOffset) -> LedgersOffset:
+        """An offset of a checkpoint, if what it says can be true; without ledgers that are gone before anything was
+        read of them. Raises `PodkeeperSparkError` (DATA_LOSS) when a ledger that was being read is gone: nobody can
+        tell whether it had more entries."""
+        for ledger_id, next_entry in offset.next_entries.items():
+            extent = self.by_id.get(ledger_id)
+            if extent is None and next_entry:
+                raise _lost(f"ledger {ledger_id} was deleted; it was read up to entry {next_entry - 1}")
+            if extent is not None and extent.is_closed and next_entry > extent.entries:
+                raise _lost(f"ledger {ledger_id} has {extent.entries} entries, but {next_entry} were read of it")
+        return self.what_is_left(offset)
+
+    def what_is_left(self, offset: LedgersOffset) -> LedgersOffset:
+        """The offset without the ledgers that are gone."""
+        left = {ledger_id: entry for ledger_id, entry in offset.next_entries.items() if ledger_id in self.by_id}
+        return LedgersOffset(offset.watermark, left)
+
+    def lanes(self, offset: LedgersOffset, most_new: int | None = None) -> list[list[Segment]]:
+        """What can be read behind an offset; at most `most_new` ledgers that were not begun."""
+        closed: list[Segment] = []
+        lanes = [closed]
+        for extent in self.extents:
+            next_entry = offset.next_entry(extent.ledger_id)
+            if next_entry is None or next_entry >= extent.entries:
+                continue
+            if extent.ledger_id not in offset.next_entries:
+                if most_new == 0:
+                    continue
+                most_new = None if most_new is None else most_new - 1
+            (closed if extent.is_closed else _new_lane(lanes)).append(_segment(extent, next_entry))
+        return lanes
+
+    def advanced(self, offset: LedgersOffset, segments: Sequence[Segment]) -> LedgersOffset:
+        """The offset behind these segments, which begin where the offset stands."""
+        return self._moved(offset, {segment.ledger_id: segment.last + 1 for segment in segments})
+
+    def latest(self, offset: LedgersOffset) -> LedgersOffset:
+        """The offset behind everything that can be read."""
+        return self.advanced(offset, [segment for lane in self.lanes(offset) for segment in lane])
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _moved(self, offset: LedgersOffset, moved: Mapping[int, int]) -> LedgersOffset:
+        named = {**offset.next_entries, **moved}
+        watermark = offset.watermark
+        for extent in self.extents:
+            if extent.ledger_id < watermark:
+                continue
+            if not extent.is_settled:
+                break
+            if extent.ledger_id not in named and not self._is_done(offset, extent):
+                if extent.entries:
+                    break
+                named[extent.ledger_id] = 0  # open and empty so far: it must not hold the watermark up
+            watermark = extent.ledger_id + 1
+        for ledger_id in offset.next_entries:
+            if ledger_id < watermark and ledger_id not in moved and self._is_done(offset, self.by_id[ledger_id]):
+                del named[ledger_id]
+        return LedgersOffset(watermark, named)
+
+    def _is_done(self, offset: LedgersOffset, extent: Extent) -> bool:
+        next_entry = offset.next_entry(extent.ledger_id)
+        return extent.is_closed and (next_entry is None or next_entry >= extent.entries)
+
+
+def _new_lane(lanes: list[list[Segment]]) -> list[Segment]:
+    lanes.append([])
+    return lanes[-1]
+
+
+def _segment(extent: Extent, first: int) -> Segment:
+    entries = extent.entries - first
+    return Segment(extent.ledger_id, first, extent.entries - 1, extent.nbytes * entries // max(1, extent.entries))
+
+
+def _lost(what: str) -> PodkeeperSparkError:
+    return PodkeeperSparkError(DATA_LOSS, f"{what}; failOnDataLoss=false goes on with what is left")

@@ -1,0 +1,68 @@
+"""How far ledgers that are being written are confirmed.
+
+Handles are kept from look to look: an idle query looks several times a second. Nobody is fenced.
+
+Event loop of the client only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark_bookie.source.streaming.options import StreamingOptions
+
+if TYPE_CHECKING:
+    from bookie_client.client import Client
+    from bookie_client.reading.handle import LedgerReader
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTail:
+    """What can be read of a ledger: entries, and their payload bytes. `is_closed`: and there will be no more."""
+
+    entries: int = 0
+    nbytes: int = 0
+    is_closed: bool = False
+
+
+class OpenTails:
+    """Of any ledgers; `keep` tells which are still of interest."""
+
+    def __init__(self, options: StreamingOptions) -> None:
+        self._options = options
+        self._client: Client | None = None
+        self._readers: dict[int, LedgerReader] = {}
+        self._tails: dict[int, OpenTail] = {}
+
+    async def tail(self, client: Client, ledger_id: int) -> OpenTail:
+        """Raises what `Client.open` does."""
+        if self._client is not client:  # the one before was closed, and its handles with it
+            self._client, self._readers, self._tails = client, {}, {}
+        reader = self._readers.get(ledger_id)
+        if reader is None:
+            password = self._options.password.read()
+            reader = await client.open(ledger_id, password=password, digest=self._options.digest_type)
+            self._readers[ledger_id] = reader
+        elif not reader.is_closed:
+            await reader.read_last_add_confirmed()
+        known = self._tails.get(ledger_id, OpenTail())
+        entries = reader.last_add_confirmed + 1
+        if entries > known.entries or reader.is_closed != known.is_closed:
+            is_closed = reader.is_closed
+            known = self._tails[ledger_id] = OpenTail(entries, await _length(reader, entries - 1), is_closed)
+        return known
+
+    async def keep(self, ledger_ids: Collection[int]) -> None:
+        """Give up the handles of all others."""
+        for ledger_id in set(self._readers) - set(ledger_ids):
+            self._tails.pop(ledger_id, None)
+            await self._readers.pop(ledger_id).close()
+
+
+async def _length(reader: LedgerReader, last: int) -> int:
+    """Payload bytes up to an entry: while a ledger is open only its entries tell."""
+    if reader.is_closed:
+        return reader.length
+    return (await reader.read(last, last))[0].length if last >= 0 else 0

@@ -1,0 +1,62 @@
+"""What a streaming reader asks of whatever follows its selection: streams, or ledgers by themselves.
+
+Source: reference Spark notes, sections 2 (items 7 to 9) and 2b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError
+from pyspark_bookie.source.planning import LedgerSnapshot, Range
+from pyspark_bookie.source.streaming.admission import Limit
+from pyspark_bookie.source.streaming.offsets import Document, Offset
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerLimit:
+    """Of one batch. `ledgers`: how many it begins of those without a stream. All None: everything there is."""
+
+    amount: Limit = field(default_factory=Limit)
+    ledgers: int | None = None
+
+
+class Progress(Protocol):
+    """Used by one thread, on the driver."""
+
+    def latest(self, start: Offset, limit: TriggerLimit) -> Document | None:
+        """The end offset of a batch that begins at `start`; None when there is nothing to be read."""
+
+    def tail(self, start: Offset | None) -> Document | None:
+        """The offset behind everything that can be read now; None when that cannot be told."""
+
+    def stop_here(self) -> None:
+        """From now on nothing is read that is not there now."""
+
+    def ranges(self, start: Offset, end: Offset) -> list[Range]:
+        """What is between two offsets, the same whenever it is asked for; of a stream in its order."""
+
+    def passed(self, offset: Offset) -> None:
+        """Everything before this offset is done with."""
+
+
+def ranges_of(
+    wanted: Iterable[tuple[int, int, int]],
+    snapshots: Mapping[int, LedgerSnapshot],
+    lost: Callable[[PodkeeperSparkError], None],
+) -> list[Range]:
+    """Ledger ids with first and last entry, as ranges. A ledger without a snapshot is gone: `lost` raises, or goes on
+    without it. An open ledger was confirmed up to what an offset says, even if bookies tell less now."""
+    found = []
+    for ledger_id, first, last in wanted:
+        snapshot = snapshots.get(ledger_id)
+        if snapshot is None:
+            text = f"ledger {ledger_id} was deleted before its entries {first} to {last} were read"
+            lost(PodkeeperSparkError(DATA_LOSS, f"{text}; failOnDataLoss=false goes on with what is left"))
+            continue
+        if not snapshot.is_closed and snapshot.last_entry_id < last:
+            snapshot = replace(snapshot, last_entry_id=last)
+        found.append(Range(snapshot, first, last))
+    return found

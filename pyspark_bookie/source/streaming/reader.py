@@ -1,0 +1,130 @@
+"""`spark.readStream.format("bookkeeper")`: what Spark calls.
+
+Spark makes one reader for the offsets of a query run, in a worker process of the driver, and another one that it
+pickles and copies to tasks for `read`. So tasks know the options and their partition, nothing else.
+
+`stop` is not called when a query ends as it should, so nothing depends on it.
+
+Source: reference Spark notes, sections 2 (items 6 to 9) and 2b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_bookie.common.options import parse
+from pyspark_bookie.source.batch import limits_of
+from pyspark_bookie.source.planning import ReadPartition, plan
+from pyspark_bookie.source.schema import arrow_schema, check_schema
+from pyspark_bookie.source.streaming.admission import Limit
+from pyspark_bookie.source.streaming.offsets import Document, Offset, Start, parse_offset
+from pyspark_bookie.source.streaming.options import StreamingOptions
+from pyspark_bookie.source.streaming.ordering import plan_in_order
+from pyspark_bookie.source.streaming.progress import Progress, TriggerLimit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class StreamingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Made on the driver; raises `PodkeeperSparkError` for options or a schema that will not do."""
+
+    def __init__(self, raw: Mapping[str, str], schema: StructType) -> None:
+        self._options = parse(raw, StreamingOptions)
+        self._schema = check_schema(schema, self._options)
+        self._progress: Progress | None = None
+        self._start: Offset | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_progress": None, "_start": None}
+
+    # --- offsets, on the driver -----------------------------------------------------------------------------------
+
+    def initialOffset(self) -> Document:  # noqa: N802 - PySpark's name
+        """A constant: Spark asks again after a crash, and does not keep the answer."""
+        return Start(self._options.start_text).document()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - PySpark's name
+        """One limit stands for all that are set; `latestOffset` knows the others."""
+        options = self._options
+        if options.max_entries_per_trigger is not None:
+            return ReadMaxRows(options.max_entries_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        return ReadAllAvailable() if options.reads_streams else ReadMaxFiles(options.max_ledgers_per_trigger)
+
+    def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802 - PySpark's name
+        """The end of the next batch; `start` itself when there is nothing new. What lies before `start` has been
+        committed: Spark asks only then."""
+        begin = self._start = parse_offset(start)
+        self._followed.passed(begin)
+        return self._followed.latest(begin, self._limit(limit)) or start
+
+    def reportLatestOffset(self) -> Document | None:  # noqa: N802 - PySpark's name
+        """Where the query would be if it had no limits, for its progress reports."""
+        return self._followed.tail(self._start)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - PySpark's name
+        """What comes later is not read in this run."""
+        self._followed.stop_here()
+
+    def partitions(self, start: Document, end: Document) -> Sequence[InputPartition]:
+        """The same entries for the same offsets, after any crash; how they are cut may differ."""
+        options = self._options
+        limits = limits_of(options)
+        ranges = self._followed.ranges(parse_offset(start), parse_offset(end))
+        return plan_in_order(ranges, limits) if options.reads_streams else plan(ranges, limits)
+
+    def commit(self, end: Document) -> None:
+        """Spark tells so late, and of the last batch of a run never; see `latestOffset`."""
+        self._followed.passed(parse_offset(end))
+
+    # --- entries, in a task -----------------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The entries of one partition."""
+        from pyspark_bookie.source.reading import read
+
+        if not isinstance(partition, ReadPartition):
+            return iter(())  # Spark makes one of its own of an empty plan
+        return read(partition, self._options, arrow_schema(self._schema))
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    @property
+    def _followed(self) -> Progress:
+        if self._progress is None:
+            self._progress = _progress(self._options)
+        return self._progress
+
+    def _limit(self, limit: ReadLimit) -> TriggerLimit:
+        options = self._options
+        if not isinstance(limit, (ReadMaxRows, ReadMaxBytes, ReadMaxFiles)):
+            return TriggerLimit()  # the trigger wants everything, whatever the options say
+        amount = Limit(options.max_entries_per_trigger, options.max_bytes_per_trigger)
+        return TriggerLimit(amount, options.max_ledgers_per_trigger)
+
+
+def _progress(options: StreamingOptions) -> Progress:
+    from pyspark_bookie.source.streaming.ledger_tails import SelectedLedgers, snapshots
+
+    if options.reads_streams:
+        from pyspark_bookie.source.streaming.stream_tails import StreamTails
+        from pyspark_bookie.source.streaming.streams_progress import StreamsProgress
+
+        return StreamsProgress(options, StreamTails(options), lambda streams: snapshots(options, streams))
+    from pyspark_bookie.source.streaming.ledgers_progress import LedgersProgress
+
+    return LedgersProgress(options, SelectedLedgers(options))

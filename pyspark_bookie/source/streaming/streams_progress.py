@@ -1,0 +1,180 @@
+"""How a streaming query goes through streams of ledgers.
+
+Invariants
+- A batch is the entries between two ordinals of each stream: the same entries whenever it is made again.
+- A query that begins at `latest` writes down where that was by an empty first batch, before anything was read; what
+  comes after it is never left out, whatever crashes.
+- Nothing that was lost is passed over unless `failOnDataLoss=false`.
+
+One thread, on the driver.
+
+Source: reference Spark notes, sections 2 (items 7 to 9), 2b and 4.1.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from bookie_protocol.errors import CouldNotTell, StreamPositionGone
+from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, told
+from pyspark_bookie.source.planning import LedgerSnapshot, Range
+from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions, positions
+from pyspark_bookie.source.streaming.admission import Segment, admit, taken
+from pyspark_bookie.source.streaming.offsets import (
+    Document,
+    Offset,
+    Place,
+    Start,
+    StreamsOffset,
+    other_selection,
+    stream_ranges,
+    turn_of,
+)
+from pyspark_bookie.source.streaming.options import StreamingOptions
+from pyspark_bookie.source.streaming.progress import TriggerLimit, ranges_of
+from pyspark_bookie.source.streaming.stream_tails import StreamTails
+from pyspark_bookie.source.streaming.stream_view import StreamView
+
+_log = logging.getLogger(__name__)
+_BEGINNING: Final = Positions(EARLIEST)
+
+Snapshots = Callable[[Mapping[int, str]], Mapping[int, LedgerSnapshot]]
+"""Ledger ids with the names of their streams, to what reading them takes."""
+
+
+class StreamsProgress:
+    """`Progress` over streams."""
+
+    def __init__(self, options: StreamingOptions, tails: StreamTails, snapshots: Snapshots) -> None:
+        self._options = options
+        self._tails = tails
+        self._snapshots = snapshots
+        self._target: dict[str, Place] | None = None
+        self._published: dict[str, int] = {}
+
+    # --- Progress -----------------------------------------------------------------------------------------------
+
+    def latest(self, start: Offset, limit: TriggerLimit) -> Document | None:
+        views = self._views(start)
+        places, begin = self._from(start, views)
+        for name in begin:
+            self._publish(name, begin[name])
+        names = list(places)
+        lanes = [self._readable(views[name], places[name].ordinal, self._end(name, views[name])) for name in names]
+        admitted = admit(lanes, limit.amount, turn_of(start))
+        moved = dict(places)
+        for name, lane, entries in zip(names, lanes, admitted, strict=True):
+            if entries:
+                moved[name] = _behind(views[name], taken(lane, entries)[-1])
+        if not any(admitted) and not _pins(start):
+            return None
+        return StreamsOffset(moved, begin).document()
+
+    def tail(self, start: Offset | None) -> Document | None:
+        if start is None:
+            return None
+        views = self._views(start)
+        places, begin = self._from(start, views)
+        ends = {name: views[name].place(max(places[name].ordinal, self._end(name, views[name]))) for name in places}
+        return StreamsOffset(ends, begin).document()
+
+    def stop_here(self) -> None:
+        views = self._tails.views(fresh=True)
+        self._target = {name: view.place(view.end_ordinal) for name, view in views.items()}
+
+    def ranges(self, start: Offset, end: Offset) -> list[Range]:
+        if not isinstance(end, StreamsOffset) or not isinstance(start, (Start, StreamsOffset)):
+            raise other_selection(end, "streams")
+        found: list[tuple[str, Segment]] = []
+        for name, first, behind in stream_ranges(start, end):
+            view = self._tails.view(name).anchored(behind).reaching(behind)
+            found += [(name, each) for each in self._readable(view, first.ordinal, behind.ordinal)]
+        snapshots = self._snapshots({segment.ledger_id: name for name, segment in found})
+        return ranges_of(((each.ledger_id, each.first, each.last) for _, each in found), snapshots, self._lost)
+
+    def passed(self, offset: Offset) -> None:
+        if isinstance(offset, StreamsOffset):
+            for name, place in offset.places.items():
+                self._publish(name, place)
+
+    # --- inside -------------------------------------------------------------------------------------------------
+
+    def _views(self, start: Offset) -> Mapping[str, StreamView]:
+        """Those that a run which ends by itself began with, or all; with ordinals that go on from the start."""
+        views = self._tails.views()
+        if self._target is not None:
+            views = {name: view for name, view in views.items() if name in self._target}
+        places = start.places if isinstance(start, StreamsOffset) else {}
+        return {name: view.anchored(places[name]) if name in places else view for name, view in views.items()}
+
+    def _end(self, name: str, view: StreamView) -> int:
+        return view.end_ordinal if self._target is None else min(view.end_ordinal, view.ordinal_of(self._target[name]))
+
+    def _from(self, start: Offset, views: Mapping[str, StreamView]) -> tuple[dict[str, Place], dict[str, Place]]:
+        """Where the next batch begins in each stream; of these the places that `start` does not hold."""
+        if isinstance(start, Start):
+            chosen = positions(start.position)
+            begin = {name: view.begin(chosen) for name, view in views.items()}
+            return dict(begin), begin
+        if not isinstance(start, StreamsOffset):
+            raise other_selection(start, "streams")
+        for name in start.places:
+            if name not in views and self._target is None:
+                self._lost(PodkeeperSparkError(DATA_LOSS, f"stream {name} was deleted or is no longer selected"))
+        places, begin = {}, {}
+        for name, view in views.items():
+            found = self._kept(view, start.places.get(name))
+            if found is None:
+                found = begin[name] = view.begin(_BEGINNING)
+            places[name] = found
+        return places, begin
+
+    def _kept(self, view: StreamView, place: Place | None) -> Place | None:
+        if place is None:
+            return None
+        try:
+            return view.checked(place)
+        except PodkeeperSparkError as error:
+            self._lost(error)
+            return None
+
+    def _readable(self, view: StreamView, first: int, behind: int) -> list[Segment]:
+        behind = max(first, behind)
+        try:
+            return view.segments(first, behind)
+        except PodkeeperSparkError as error:
+            self._lost(error)
+            return view.what_is_left(first, behind)
+
+    def _lost(self, error: PodkeeperSparkError) -> None:
+        if error.code != DATA_LOSS or self._options.fail_on_data_loss:
+            raise error
+        _log.warning("%s", error)
+
+    def _publish(self, name: str, place: Place) -> None:
+        """A cursor that cannot be told now is told with the next batch."""
+        if self._options.cursor is None or self._published.get(name) == place.ordinal:
+            return
+        with told(f"stream {name}"):
+            self._move(name, place)
+
+    def _move(self, name: str, place: Place) -> None:
+        try:
+            self._tails.move_cursor(name, place)
+        except (CouldNotTell, StreamPositionGone) as error:
+            _log.warning("cursor %s of stream %s stays behind: %s", self._options.cursor, name, error)
+        else:
+            self._published[name] = place.ordinal
+
+
+def _behind(view: StreamView, segment: Segment) -> Place:
+    ledgers = view.manifest.ledgers
+    first = next(ledger.first_ordinal for ledger in ledgers if ledger.ledger_id == segment.ledger_id)
+    return view.place(first + segment.last + 1)
+
+
+def _pins(start: Offset) -> bool:
+    """Whether where the query begins must be written down before anything is read."""
+    return isinstance(start, Start) and positions(start.position).everywhere == LATEST

@@ -1,0 +1,135 @@
+"""Tables of ledgers: `ledgers`, `fragments`, `replicas`, `underreplicated`. From the metadata service alone.
+
+Of a ledger that is not closed nobody but its bookies know the end: counts that depend on it are null.
+
+Event loop of the client only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, holds_entry
+from bookie_protocol.metadata_service.interface import BookieGroup
+from pyspark_bookie.common.together import bounded
+from pyspark_bookie.source.options import SourceOptions, Table
+from pyspark_bookie.source.selection import matching, stored_metadata
+
+if TYPE_CHECKING:
+    from bookie_client.client import Client
+
+Row = tuple[Any, ...]
+READ_AT_A_TIME: Final = 1_000
+WRITABLE: Final = "writable"
+READ_ONLY: Final = "read-only"
+DOWN: Final = "down"
+
+
+async def ledger_rows(
+    client: Client, table: Table, ledger_ids: Sequence[int], options: SourceOptions
+) -> AsyncIterator[list[Row]]:
+    """Rows of these ledgers; those deleted meanwhile have none. Raises `MetadataUnavailable`, `MetadataDamaged`."""
+    wanted = matching(options.ledger_pattern) if options.ledger_pattern is not None else lambda _: True
+    rows_of: Callable[[LedgerMetadata], Iterator[Row]] = _ROWS[table]
+    if table is Table.REPLICAS:
+        states = await bookie_states(client)
+        rows_of = lambda metadata: _replicas(metadata, states)  # noqa: E731 - one of several of the same kind
+    for start in range(0, len(ledger_ids), READ_AT_A_TIME):
+        some = ledger_ids[start : start + READ_AT_A_TIME]
+        found = await bounded(some, lambda ledger_id: stored_metadata(client, ledger_id))
+        yield [row for stored in found if stored is not None and wanted(stored.value) for row in rows_of(stored.value)]
+
+
+async def underreplicated_rows(client: Client, options: SourceOptions) -> AsyncIterator[list[Row]]:
+    """Every mark, with who works on it."""
+    service = client.metadata_service.under_replication
+    locks = await service.locks()
+    rows: list[Row] = []
+    async for mark in service.list():
+        if options.ledgers is not None and mark.ledger_id not in options.ledgers:
+            continue
+        marked = None if mark.ctime_ms is None else mark.ctime_ms * 1000
+        rows.append((mark.ledger_id, sorted(mark.replicas), marked, locks.get(mark.ledger_id)))
+        if len(rows) == READ_AT_A_TIME:
+            yield rows
+            rows = []
+    yield rows
+
+
+async def bookie_states(client: Client) -> dict[str, str]:
+    """`writable` or `read-only`, by bookie; whoever is not in it is registered nowhere."""
+    registry = client.metadata_service.bookies
+    states = dict.fromkeys((await registry.list(BookieGroup.READ_ONLY)).bookies, READ_ONLY)
+    return states | dict.fromkeys((await registry.list(BookieGroup.WRITABLE)).bookies, WRITABLE)
+
+
+# --- inside -----------------------------------------------------------------------------------------------------
+
+
+def _ledger(metadata: LedgerMetadata) -> Iterator[Row]:
+    closed = metadata.is_closed
+    custom = {key: value.decode("utf-8", "backslashreplace") for key, value in metadata.custom_metadata.items()}
+    yield (
+        metadata.ledger_id,
+        metadata.state.value,
+        metadata.last_entry_id + 1 if closed else None,
+        metadata.length if closed else None,
+        metadata.last_entry_id if closed else None,
+        metadata.ensemble_size,
+        metadata.write_quorum_size,
+        metadata.ack_quorum_size,
+        None if metadata.digest_type is None else metadata.digest_type.name,
+        None if metadata.ctime is None else metadata.ctime * 1000,
+        len(metadata.ensembles),
+        sorted(metadata.all_bookies()),
+        custom,
+        metadata.format_version,
+    )
+
+
+def _segments(metadata: LedgerMetadata) -> Iterator[tuple[int, int | None, tuple[str, ...], bool]]:
+    """First entry, last one if it is known, ensemble, whether it is the last segment."""
+    starts = metadata.first_entry_ids
+    for place, first in enumerate(starts):
+        is_last = place + 1 == len(starts)
+        end = metadata.last_entry_id if metadata.is_closed else None
+        last = end if is_last else starts[place + 1] - 1
+        yield first, last, metadata.ensembles[first], is_last
+
+
+def _bytes(metadata: LedgerMetadata, entries: int | None) -> int | None:
+    """About: as many as entries of average size have."""
+    total = metadata.last_entry_id + 1
+    if entries is None or not metadata.is_closed or not total:
+        return 0 if entries == 0 else None
+    return metadata.length * entries // total
+
+
+def _fragments(metadata: LedgerMetadata) -> Iterator[Row]:
+    for first, last, bookies, is_last in _segments(metadata):
+        entries = None if last is None else last - first + 1
+        size = _bytes(metadata, entries)
+        yield metadata.ledger_id, first, last, entries, size, is_last, metadata.state.value, list(bookies)
+
+
+def _replicas(metadata: LedgerMetadata, states: dict[str, str]) -> Iterator[Row]:
+    for first, last, bookies, _ in _segments(metadata):
+        for position, bookie in enumerate(bookies):
+            entries = None if last is None else _held(metadata, position, first, last)
+            state, size = states.get(bookie, DOWN), _bytes(metadata, entries)
+            yield metadata.ledger_id, first, last, position, bookie, state, entries, size
+
+
+def _held(metadata: LedgerMetadata, position: int, first: int, last: int) -> int:
+    """Entries from `first` to `last` that striping gives to this position."""
+    size, quorum = metadata.ensemble_size, metadata.write_quorum_size
+    rounds, rest = divmod(last - first + 1, size)
+    return rounds * quorum + sum(holds_entry(position, first + more, size, quorum) for more in range(rest))
+
+
+_ROWS: Final = {
+    Table.LEDGERS: _ledger,
+    Table.FRAGMENTS: _fragments,
+    Table.REPLICAS: lambda metadata: _replicas(metadata, {}),
+}

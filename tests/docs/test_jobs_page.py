@@ -1,0 +1,58 @@
+"""docs/jobs.md: every example runs, and prints what the page says; every job has its place there."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pyspark_bookie.jobs.framework.registry import find_job, job_names
+from tests.docs.examples import blocks, check_example
+from tests.support.java import find_java
+from tests.support.standalone_command import StandaloneCommand
+
+PAGE = Path(__file__).parents[2] / "docs" / "jobs.md"
+BLOCKS = blocks(PAGE)
+_SECONDS = 300.0
+"""Each job starts a Java process of its own."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with StandaloneCommand(tmp_path_factory.mktemp("docs") / "data", "--bookies", "3") as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def java(monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(Path(find_java()).resolve().parents[1]))
+
+
+@pytest.fixture(scope="module")
+def namespace():
+    return {"__name__": "docs"}
+
+
+def test_every_job_is_told_of():
+    text = PAGE.read_text()
+    assert [name for name in job_names() if f"`{name}`" not in text] == []
+
+
+def test_commands_that_are_only_shown_have_arguments_that_there_are():
+    lines = [line for block in BLOCKS if block.language == "sh" for line in block.code.splitlines()]
+    shown = [shlex.split(line) for line in lines if line.startswith("bookie job ") and "NAME" not in line]
+    assert shown
+    for _, _, name, *arguments in shown:
+        known = {field.replace("_", "-") for field in find_job(name).Arguments.__dataclass_fields__}
+        assert {text.removeprefix("--") for text in arguments if text.startswith("--")} <= known
+
+
+@pytest.mark.parametrize(
+    "number",
+    [n for n, block in enumerate(BLOCKS) if block.language in ("python", "console")],
+    ids=lambda n: f"line {BLOCKS[n].line}",
+)
+@pytest.mark.timeout(_SECONDS + 60)
+async def test_example(number, cluster, namespace):
+    await check_example(PAGE, number, {}, cluster.uri, namespace, _SECONDS)

@@ -1,0 +1,65 @@
+"""Spark with real bookies: one session and one cluster for all tests of a test process.
+
+`spark`: the session. `cluster`: three bookies; tests do not kill them (who wants that makes a `ServeCluster`).
+`uri`: their metadata service. `client`: a blocking client of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bookie_client import BlockingClient
+from tests.support.metadata_process import MetadataProcess
+from tests.support.serve_cluster import ServeCluster
+from tests.support.spark import SparkSessions
+
+BOOKIES = 3
+
+
+@pytest.fixture(scope="session")
+def spark_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessions]:
+    sessions = SparkSessions(tmp_path_factory.mktemp("spark"))
+    yield sessions
+    sessions.stop()
+
+
+@pytest.fixture
+def spark(spark_sessions: SparkSessions) -> SparkSession:
+    return spark_sessions.get()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeCluster]:
+    metadata = MetadataProcess(tmp_path_factory.mktemp("metadata"))
+    try:
+        metadata.start()
+        made = ServeCluster(tmp_path_factory.mktemp("bookies"), metadata.uri())
+        try:
+            made.add(BOOKIES)
+            yield made
+        finally:
+            made.stop()
+    finally:
+        metadata.stop()
+
+
+@pytest.fixture(scope="session")
+def uri(cluster: ServeCluster) -> str:
+    return cluster.uri
+
+
+@pytest.fixture(scope="session")
+def client(uri: str, spark_sessions: SparkSessions) -> Iterator[BlockingClient]:
+    spark_sessions.get()  # PySpark forks to start Java, which a process with the client's threads does not survive
+    with BlockingClient(uri) as made:
+        yield made
+
+
+@pytest.fixture
+def tool(uri: str) -> Iterator[BlockingClient]:
+    """A client in a process that starts no Java of its own."""
+    with BlockingClient(uri) as made:
+        yield made

@@ -1,0 +1,94 @@
+"""Jobs whose processes are killed at every state, each with a Spark of its own, and run again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bookie_client import BlockingClient
+from pyspark_bookie.jobs.offload.record import OffloadState
+from pyspark_bookie.jobs.offload.store import OffloadStore
+from tests.support.java import find_java
+from tests.support.job_ledgers import read_ledger, write_ledger
+from tests.support.offload_rig import archived
+from tests.support.spark_jobs import start_job
+
+pytestmark = pytest.mark.slow
+
+_SECONDS = 300
+DYING, JOBS = "tests.support.dying_job", "pyspark_bookie.jobs"
+PAYLOADS = [b"first", b"", b"x" * 100_000, b"last"]
+
+
+@pytest.fixture(autouse=True)
+def java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(Path(find_java()).resolve().parents[1]))
+
+
+def run(work: Path, module: str, *arguments: str) -> tuple[int, str]:
+    """Exit code and standard output."""
+    process = start_job(work, module, *arguments)
+    try:
+        output, errors = process.communicate(timeout=_SECONDS)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode in (0, -9), errors[-3000:]
+    return process.returncode, output
+
+
+@pytest.mark.timeout(3 * _SECONDS)
+@pytest.mark.parametrize("state", ["PREPARED", "UPLOADED", "VERIFIED", "COMPLETE"])
+def test_an_offload_is_resumed(client: BlockingClient, uri: str, tmp_path: Path, state: str) -> None:
+    ledgers = [write_ledger(client, PAYLOADS) for _ in range(3)]
+    target = f"file://{tmp_path}/archive"
+    arguments = ("offload", "--metadata", uri, "--ledgers", ",".join(map(str, ledgers)), "--target", target)
+    assert run(tmp_path, DYING, "offload", state, *arguments)[0] == -9
+    code, output = run(tmp_path, JOBS, *arguments)
+    row = json.loads(output.splitlines()[-1])
+    assert (code, row["status"], row["complete"]) == (0, "ok", True)
+    assert row["offloaded"] + row["already_there"] == 3
+    # Several ledgers are under way at once: when one is complete, others may be half-way.
+    assert row["already_there" if state == "COMPLETE" else "resumed"] > 0
+    for ledger_id in ledgers:
+        assert archived(target, ledger_id) == PAYLOADS
+    assert [path for path in (tmp_path / "archive").rglob("_tmp/**/*") if path.is_file()] == []
+    assert len(list((tmp_path / "archive").rglob("data/**/*.parquet"))) == 3
+
+
+@pytest.mark.timeout(3 * _SECONDS)
+def test_a_deletion_is_gone_on_with(client: BlockingClient, uri: str, tmp_path: Path) -> None:
+    """A ledger is gone, and its record does not know it."""
+    ledgers = [write_ledger(client, PAYLOADS) for _ in range(3)]
+    target = f"file://{tmp_path}/archive"
+    arguments = ("offload", "--metadata", uri, "--ledgers", ",".join(map(str, ledgers)), "--target", target)
+    arguments += ("--delete-after", "0")
+    assert run(tmp_path, DYING, "offload", "before-BK_DELETED", *arguments)[0] == -9
+    gone = set(ledgers) - set(client.list())
+    assert gone
+    store = OffloadStore(client)
+    assert {record.state for record in store.read_all(sorted(gone)).values()} == {OffloadState.COMPLETE}
+    code, output = run(tmp_path, JOBS, *arguments)
+    row = json.loads(output.splitlines()[-1])
+    assert (code, row["complete"], row["deleted"], row["missing"]) == (0, True, 3, len(gone))
+    assert {record.state for record in store.read_all(ledgers).values()} == {OffloadState.BK_DELETED}
+    assert not set(ledgers) & set(client.list())
+    for ledger_id in ledgers:
+        assert archived(target, ledger_id) == PAYLOADS
+
+
+@pytest.mark.timeout(3 * _SECONDS)
+@pytest.mark.parametrize("state", ["WRITING", "COMPLETE"])
+def test_a_copy_is_resumed(client: BlockingClient, uri: str, tmp_path: Path, state: str) -> None:
+    owner = f"copied-{state}".encode()
+    ledgers = {write_ledger(client, PAYLOADS, owner=owner) for _ in range(3)}
+    arguments = ("copy", "--metadata", uri, "--to-metadata", uri, "--ledgers", ",".join(map(str, sorted(ledgers))))
+    arguments += ("--name", f"copied-{state}")
+    assert run(tmp_path, DYING, "transfer", state, *arguments)[0] == -9
+    code, output = run(tmp_path, JOBS, *arguments)
+    assert (code, json.loads(output.splitlines()[-1])["complete"]) == (0, True)
+    made = {each for each in client.list() if client.metadata(each).custom_metadata.get("owner") == owner} - ledgers
+    assert len(made) == 3
+    assert all(read_ledger(client, each) == PAYLOADS for each in made)

@@ -1,0 +1,107 @@
+"""A SparkSession for tests: one Java process per test process, started when the first test asks.
+
+    from tests.support.spark import SparkSessions
+
+    sessions = SparkSessions(folder)
+    spark = sessions.get()          # alive, whatever tests did to it before
+    sessions.stop()
+
+The repository is on the Python path that the Java process is started with, so the sources of `pyspark_*` packages
+register by themselves, and tasks find the tests' own modules.
+
+One thread uses a `SparkSessions`; whoever makes one stops it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from tests.support.java import find_java
+
+REPOSITORY = Path(__file__).parents[2]
+LOCAL = "local[2]"
+
+
+class SparkSessions:
+    """`settings` in addition to the usual ones, such as `spark.master`."""
+
+    def __init__(self, work: Path, settings: Mapping[str, str] | None = None) -> None:
+        self._work = work
+        self._settings = {
+            "spark.master": LOCAL,
+            "spark.app.name": "podkeeper tests",
+            "spark.driver.memory": "1g",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.log.level": "ERROR",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.local.dir": str(work / "local"),
+            "spark.sql.warehouse.dir": str(work / "warehouse"),
+            **(settings or {}),
+        }
+        self._environment = pytest.MonkeyPatch()
+        self._session: SparkSession | None = None
+
+    def get(self) -> SparkSession:
+        """The session; a new one if a test stopped it."""
+        if self._session is None or self._session.sparkContext._jsc is None:
+            self._session = self._started()
+        return self._session
+
+    def stop(self) -> None:
+        """End the session and the Java process."""
+        session, self._session = self._session, None
+        if session is not None:
+            with kept_interrupts(), suppress(Exception):  # a test may have killed the Java process
+                session.stop()
+            _end_java()
+        self._environment.undo()
+
+    def _started(self) -> SparkSession:
+        self._environment.setenv("JAVA_HOME", str(Path(find_java()).resolve().parents[1]))
+        self._environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+        self._environment.setenv("PYSPARK_PYTHON", sys.executable)
+        others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+        path = [str(REPOSITORY), *(part for part in others if part != str(REPOSITORY))]
+        self._environment.setenv("PYTHONPATH", os.pathsep.join(path))
+        with kept_interrupts():
+            return SparkSession.builder.config(map=dict(self._settings)).getOrCreate()
+
+
+@contextmanager
+def kept_interrupts() -> Iterator[None]:
+    """PySpark takes SIGINT for itself, to cancel jobs; tests want it as it was."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_java() -> None:
+    """PySpark keeps the Java process for the next session; it ends when its standard input does."""
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    process = gateway.proc
+    with suppress(Exception):
+        gateway.shutdown()
+    process.stdin.close()
+    try:
+        process.wait(30)
+    finally:
+        process.kill()
+        process.wait()
+    SparkContext._gateway = SparkContext._jvm = None

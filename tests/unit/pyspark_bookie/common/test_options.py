@@ -1,0 +1,134 @@
+"""Options as typed dataclasses: what is accepted, and what is told about the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.common.options import (
+    at_least,
+    camel_case,
+    option,
+    option_names,
+    parse,
+    pattern,
+    seconds,
+    size,
+    words,
+)
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    target: str = option()
+    min_partitions: int = option(1, read=at_least(1))
+    ratio: float = option(0.5)
+    is_quiet: bool = option(False)
+    colour: Colour | None = option(None)
+    rate: int | None = option(None, read=size, name="rateLimit.bytesPerSecond")
+    place: str = option("here", variable="PODKEEPER_TEST_PLACE")
+    others: Mapping[str, str] = option(factory=dict, prefix="client.")
+
+    def __post_init__(self) -> None:
+        if self.is_quiet and self.colour is Colour.RED:
+            raise ValueError("isQuiet and colour=red exclude each other")
+
+
+def test_names_are_compared_without_their_case_and_values_are_typed():
+    raw = {
+        "TARGET": "x",
+        "minpartitions": "4",
+        "Ratio": "0.25",
+        "isQuiet": "TRUE",
+        "colour": "Blue",
+        "ratelimit.bytespersecond": "10m",
+        "client.readTimeout": "3",
+    }
+    assert parse(raw, Options) == Options(
+        target="x",
+        min_partitions=4,
+        ratio=0.25,
+        is_quiet=True,
+        colour=Colour.BLUE,
+        rate=10 * 1024 * 1024,
+        others={"readtimeout": "3"},
+    )
+
+
+def test_the_environment_counts_where_an_option_is_not_given(monkeypatch):
+    monkeypatch.setenv("PODKEEPER_TEST_PLACE", "there")
+    assert parse({"target": "x"}, Options).place == "there"
+    assert parse({"target": "x", "place": "elsewhere"}, Options).place == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        ({}, "option target is missing. Spark hands a table of its catalogue no options: make a view"),
+        ({"provider": "bookkeeper", "target": "x"}, "there is no table of a catalogue here: make a view"),
+        ({"target": "x", "minPartition": "4"}, "there is no option minPartition: did you mean minPartitions?"),
+        ({"target": "x", "rateLimit": "4"}, "there is no option rateLimit: did you mean rateLimit.bytesPerSecond?"),
+        ({"target": "x", "zzz": "4"}, "there is no option zzz: there are client.*, colour, isQuiet,"),
+        ({"target": "x", "minPartitions": "0"}, "option minPartitions=0: must be a whole number of at least 1"),
+        ({"target": "x", "ratio": "half"}, "option ratio=half: must be a number"),
+        ({"target": "x", "isQuiet": "yes"}, "option isQuiet=yes: must be true or false"),
+        ({"target": "x", "colour": "green"}, "option colour=green: must be one of red, blue"),
+        ({"target": "x", "isQuiet": "true", "colour": "red"}, "isQuiet and colour=red exclude each other"),
+        ({"target": "x", "path": "/tmp"}, "no path is needed"),
+    ],
+)
+def test_bad_options_are_told_by_name_with_what_would_be_right(raw, told):
+    with pytest.raises(PodkeeperSparkError, match=re.escape(told)) as caught:
+        parse(raw, Options)
+    assert str(caught.value).startswith("[BOOKIE_OPTION] ")
+
+
+def test_a_password_is_refused_and_not_repeated():
+    with pytest.raises(PodkeeperSparkError, match="passwordFile") as caught:
+        parse({"target": "x", "password": "s3cret"}, Options)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_names_of_all_options():
+    assert option_names(Options)[:3] == ("target", "minPartitions", "ratio")
+    assert option_names(Options)[-1] == "client.*"
+    assert camel_case("max_bytes_per_partition") == "maxBytesPerPartition"
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("1", 1), ("64m", 64 << 20), ("1.5 k", 1536), ("2GiB", 2 << 30), ("1tb", 1 << 40)]
+)
+def test_sizes(text, nbytes):
+    assert size(text) == nbytes
+
+
+@given(st.integers(1, 2**60))
+def test_plain_sizes_are_bytes(nbytes):
+    assert size(str(nbytes // 2**10) + "k") == nbytes // 2**10 * 2**10 if nbytes >= 2**10 else size(str(nbytes))
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "m", "1x", "1 m b"])
+def test_what_is_no_size(text):
+    with pytest.raises(ValueError, match="number of bytes"):
+        size(text)
+
+
+def test_times_words_and_patterns():
+    assert [seconds(text) for text in ("5", "500ms", "15m", "3d")] == [5.0, 0.5, 900.0, 259200.0]
+    assert words("a, b,c") == ("a", "b", "c")
+    assert pattern("a.*").fullmatch("abc")
+    for read, text in ((seconds, "soon"), (words, "a,,b"), (pattern, "(")):
+        with pytest.raises(ValueError, match=r"must be|is no"):
+            read(text)

@@ -1,0 +1,125 @@
+"""Archives: what is counted, written, told and read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie_client.reading.entry import LedgerEntry
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import EntryDamaged, MetadataDamaged
+from pyspark_bookie.common.throttle import Throttle
+from pyspark_bookie.jobs.archive.checksum import Counter
+from pyspark_bookie.jobs.archive.files import Files, absolute_uri
+from pyspark_bookie.jobs.archive.layout import data_file, data_folder, parse_data_file, parse_manifest_file
+from pyspark_bookie.jobs.archive.manifest import LedgerShape, Manifest
+from pyspark_bookie.jobs.archive.reading import archived_ledgers, count_files, read_manifest, read_payloads
+from pyspark_bookie.jobs.archive.writing import write_ledger
+from pyspark_bookie.jobs.framework.arguments import UsageError
+
+UUID = "0123456789abcdef" * 2
+SHAPE = LedgerShape(3, 2, 2, DigestType.CRC32C, None, {"application": b"\0\xff"})
+FREE = Throttle(None)
+
+
+def entries(payloads: list[bytes]) -> list[LedgerEntry]:
+    return [LedgerEntry(7, entry_id, 0, payload) for entry_id, payload in enumerate(payloads)]
+
+
+@given(st.lists(st.binary(max_size=30)), st.integers(0, 5))
+def test_counts_of_files_are_those_of_the_ledger(payloads: list[bytes], skipped: int) -> None:
+    there, read = Counter(), Counter()
+    there.add(payloads)
+    ids = pa.array(range(-skipped, len(payloads)), pa.int64())[skipped:]
+    values = pa.array([b"before"] * skipped + payloads, pa.binary())[skipped:]
+    read.add_arrow(0, ids, values)
+    assert read.counts() == there.counts()
+    assert read.counts().nbytes == sum(map(len, payloads))
+
+
+@given(st.lists(st.binary(max_size=5), min_size=1), st.data())
+def test_counts_tell_order_borders_and_content(payloads: list[bytes], data: st.DataObject) -> None:
+    other = data.draw(st.one_of(st.permutations(payloads), st.lists(st.binary(max_size=5))))
+    one, two = Counter(), Counter()
+    one.add(payloads)
+    two.add(other)
+    assert (one.counts() == two.counts()) is (payloads == other)
+
+
+def test_entries_in_the_wrong_place_are_damage() -> None:
+    for ids in ([0, 2], [1, 0], [0, None]):
+        with pytest.raises(EntryDamaged):
+            Counter().add_arrow(0, pa.array(ids, pa.int64()), pa.array([b"a", b"b"], pa.binary()))
+    with pytest.raises(EntryDamaged):
+        Counter().add_arrow(0, pa.array([0], pa.int64()), pa.array([None], pa.binary()))
+
+
+def test_files_are_sorted_compressed_and_read_back(tmp_path: Path) -> None:
+    files = Files(str(tmp_path), "--target")
+    payloads = [b"%d" % number for number in range(1000)]
+    written = write_ledger(files, "data", 7, UUID, [entries(payloads)], 1 << 30, FREE)
+    [file] = written.files
+    parts = [type(file)(f"data/{file.path}", file.nbytes, file.first_entry, file.entries)]
+    assert count_files(files, 7, parts, FREE) == written.counts
+    assert [payload for batch in read_payloads(files, 7, parts, FREE) for payload in batch] == payloads
+    group = pq.read_metadata(tmp_path / "data" / file.path).row_group(0)
+    assert group.column(3).compression == "ZSTD"
+    assert [column.column_index for column in group.sorting_columns] == [0, 1]
+    with pytest.raises(EntryDamaged, match="other ledgers than 8"):
+        count_files(files, 8, parts, FREE)
+
+
+def test_manifests_survive_their_bytes_and_damage_is_told(tmp_path: Path) -> None:
+    counter = Counter()
+    counter.add([b"x", b""])
+    manifest = Manifest(7, UUID, "instance", counter.counts(), (), SHAPE)
+    data = manifest.encode()
+    assert Manifest.decode(data, "m") == manifest
+    assert b"password" not in data
+    for bad in (b"", b"{}", data[:-9], data.replace(b'"version": 1', b'"version": 2')):
+        with pytest.raises(MetadataDamaged, match="m is no manifest"):
+            Manifest.decode(bad, "m")
+    files = Files(str(tmp_path), "--target")
+    assert read_manifest(files, 7) is None
+    files.write("_manifests/ledger-7.json", data, "_tmp/x/manifest.json")
+    files.write("_manifests/ledger-8.json", data, "_tmp/x/manifest.json")
+    assert read_manifest(files, 7) == manifest
+    with pytest.raises(MetadataDamaged, match="of ledger 7"):
+        read_manifest(files, 8)
+    assert archived_ledgers(files) == [7, 8]
+
+
+def test_names() -> None:
+    assert parse_data_file(data_file(7, UUID, 3)) == (7, UUID)
+    assert parse_data_file("ledger-7.parquet") is None
+    assert (parse_manifest_file("ledger-7.json"), parse_manifest_file("x.json")) == (7, None)
+    assert data_folder("date", 1_700_000_000_000, None) == "data/date=2023-11-14"
+    assert data_folder("date", None, None) == "data/date=__HIVE_DEFAULT_PARTITION__"
+    assert data_folder("stream", None, "a/b") == "data/stream=a%2Fb"
+    assert data_folder("none", 0, "x") == "data"
+
+
+def test_uris() -> None:
+    assert absolute_uri("/a/b/") == "file:///a/b"
+    assert absolute_uri("s3://bucket/x/") == "s3://bucket/x"
+    with pytest.raises(UsageError, match="--target nosuch://x"):
+        Files("nosuch://x", "--target")
+
+
+def test_a_folder_on_a_file_system(tmp_path: Path) -> None:
+    files = Files(f"file://{tmp_path}", "--target")
+    assert files.size("a") is None
+    assert list(files.list("a")) == []
+    files.delete("a")
+    files.delete_folder("a")
+    files.write("a/b", b"old", "_tmp/b")
+    files.write("a/b", b"new", "_tmp/b")
+    assert (files.read("a/b"), files.size("a/b")) == (b"new", 3)
+    assert [listed.path for listed in files.list("")] == ["a/b"]
+    with pytest.raises(FileNotFoundError):
+        files.read("a/c")

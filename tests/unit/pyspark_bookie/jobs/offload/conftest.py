@@ -1,0 +1,21 @@
+"""A shelf of ledgers and an archive, for all tests of the offload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.ledger_shelf import LedgerShelf
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[LedgerShelf]:
+    with LedgerShelf(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/archive"

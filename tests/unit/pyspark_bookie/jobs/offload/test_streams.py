@@ -1,0 +1,74 @@
+"""Ledgers of a stream go from its beginning, and only when its cursors have passed them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_client.streams import Manifest, PublishedLedger, StreamPosition, Streams, StreamSettings
+from bookie_protocol.errors import NoSuchLedger
+from pyspark_bookie.common.throttle import Throttle
+from pyspark_bookie.jobs.archive.files import Files
+from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
+from pyspark_bookie.jobs.offload.streams import behind, cut, oldest
+from tests.support.ledger_shelf import LedgerShelf
+from tests.support.offload_rig import offloader
+
+PAYLOADS = [b"first", b"last"]
+
+
+@pytest.fixture
+def manifest(shelf: LedgerShelf) -> Manifest:
+    """A stream of ledgers 3, 1 and 2."""
+    shelf.run(lambda client: Streams(client).create("orders", StreamSettings()))
+    for ledger_id in (3, 1, 2):
+        shelf.put(ledger_id, PAYLOADS, custom={"podkeeper/stream": b"orders"})
+    published = [PublishedLedger(ledger_id, 2, 9) for ledger_id in (3, 1, 2)]
+    shelf.run(lambda client: Streams(client).publish("orders", published))
+    return read(shelf)
+
+
+def read(shelf: LedgerShelf) -> Manifest:
+    return shelf.run(lambda client: Streams(client).manifest("orders"))
+
+
+def listed(shelf: LedgerShelf) -> list[int]:
+    return [ledger.ledger_id for ledger in read(shelf).ledgers]
+
+
+def test_the_oldest_are_those_at_the_beginning(manifest: Manifest) -> None:
+    assert oldest(manifest, {1, 2}) == ()
+    assert oldest(manifest, {3, 2, 9}) == (3,)
+    assert oldest(manifest, {1, 2, 3}) == (3, 1, 2)
+    assert behind(manifest, 1) == StreamPosition(1, 0)
+    assert behind(manifest, 3) == StreamPosition(2, 2)
+
+
+def test_a_stream_is_cut_behind_what_may_go(shelf: LedgerShelf, manifest: Manifest) -> None:
+    assert cut(shelf, manifest, {2}) is None
+    assert listed(shelf) == [3, 1, 2]
+    assert cut(shelf, manifest, {3, 2}) is None
+    assert listed(shelf) == [1, 2]
+    with pytest.raises(NoSuchLedger):
+        shelf.metadata(3)
+    assert shelf.metadata(2).is_closed
+
+
+def test_a_cursor_keeps_what_it_has_not_passed(shelf: LedgerShelf, manifest: Manifest) -> None:
+    shelf.run(lambda client: Streams(client).move_cursor("orders", "reader", StreamPosition(3, 1)))
+    assert "a cursor is" in str(cut(shelf, manifest, {3}))
+    assert listed(shelf) == [3, 1, 2]
+    shelf.run(lambda client: Streams(client).move_cursor("orders", "reader", StreamPosition(1, 0)))
+    assert cut(shelf, manifest, {3}) is None
+    assert listed(shelf) == [1, 2]
+
+
+def test_what_a_stream_lists_is_proven_and_not_deleted_by_itself(
+    shelf: LedgerShelf, manifest: Manifest, target: str
+) -> None:
+    offloader(shelf, target).offload(3)
+    deleter = Deleter(shelf, Files(target, "--target"), DeletionSettings(target, 0.0), Throttle(None))
+    assert deleter.delete(3) is DeletionFate.IN_STREAM
+    assert deleter.prove(3)
+    assert not deleter.prove(1)
+    assert cut(shelf, manifest, {3}) is None
+    assert deleter.delete(3) is DeletionFate.DELETED

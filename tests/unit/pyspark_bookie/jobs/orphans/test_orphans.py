@@ -1,0 +1,173 @@
+"""Orphans: whose a ledger is, the guard of age, and that a dry run changes nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from bookie_client.streams import Streams
+from bookie_client.streams.model import APPLICATION, STREAM_KEY, PublishedLedger, StreamSettings
+from bookie_client.streams.store import ManifestStore
+from bookie_protocol.errors import NoSuchLedger
+from bookie_protocol.metadata_service.records import STREAM, STREAM_SEGMENT
+from pyspark_bookie.jobs.orphans.finding import Fate, table_of
+from pyspark_bookie.jobs.orphans.job import GONE_STREAMS, KINDS, SINK_ATTEMPTS, STREAM_LEDGERS
+from pyspark_bookie.jobs.orphans.ledgers import Search, search_ledgers
+from pyspark_bookie.jobs.orphans.searching import stream_segments
+from pyspark_bookie.jobs.owners.index import Owners, Standing
+from pyspark_bookie.jobs.replicas.units import Slice, Unit
+
+SETTINGS = StreamSettings(ensemble=2, write_quorum=2, ack_quorum=2)
+LATER = 1 << 60
+SINK = {"podkeeper/sink": b"pyspark_bookie"}
+
+
+def search(*, remove=False, before_ms=LATER, kinds=KINDS):
+    return Search(frozenset(kinds), before_ms, remove, "/managed-ledgers")
+
+
+async def ledger(client, **tags):
+    metadata = {name.replace("_", "/"): value for name, value in tags.items()}
+    async with client.create(ensemble=2, write_quorum=2, metadata=metadata) as made:
+        await made.append(b"payload")
+    return made.ledger_id
+
+
+async def of_stream(client, name, **more):
+    tags = {"application": APPLICATION.encode(), STREAM_KEY: name.encode(), **more}
+    async with client.create(ensemble=2, write_quorum=2, metadata=tags) as made:
+        await made.append(b"payload")
+    return made.ledger_id
+
+
+async def searched(client, question):
+    ids = [each async for each in client.list()]
+    return await search_ledgers(client, question, Unit(0, tuple(Slice(each, 0, None, 0) for each in ids)))
+
+
+async def a_bit_of_everything(client):
+    streams = Streams(client)
+    await streams.create("orders", SETTINGS)
+    listed = await of_stream(client, "orders")
+    metadata = await client.metadata(listed)
+    await streams.publish("orders", [PublishedLedger(listed, metadata.last_entry_id + 1, metadata.length)])
+    return {
+        "listed": listed,
+        "attempt": await of_stream(client, "orders", **SINK),
+        "writer": await of_stream(client, "orders"),
+        "gone": await of_stream(client, "forgotten"),
+        "nobody": await ledger(client),
+        "application": await ledger(client, application=b"other"),
+        "pulsar": await ledger(client, application=b"pulsar", pulsar_schemaId=b"x"),
+    }
+
+
+async def test_only_what_its_owner_does_not_list_is_an_orphan(models):
+    await models.add("a", "b")
+    async with models.client() as client:
+        made = await a_bit_of_everything(client)
+        found = await searched(client, search())
+        assert {(each.kind, int(each.thing), each.fate) for each in found.orphans} == {
+            (SINK_ATTEMPTS, made["attempt"], Fate.FOUND),
+            (STREAM_LEDGERS, made["writer"], Fate.FOUND),
+            (GONE_STREAMS, made["gone"], Fate.FOUND),
+        }
+        assert found.standings == {"owned": 1, "orphan": 3, "unknown": 3}
+        assert all(each.nbytes == 2 * len(b"payload") for each in found.orphans)
+        assert table_of(found.orphans).num_rows == 3
+        assert {each async for each in client.list()} == set(made.values()), "nothing was removed"
+
+
+async def test_what_is_removed_is_only_what_was_asked_for(models):
+    await models.add("a", "b")
+    async with models.client() as client:
+        made = await a_bit_of_everything(client)
+        found = await searched(client, search(remove=True, kinds=[SINK_ATTEMPTS]))
+        assert [(each.thing, each.fate) for each in found.orphans] == [(str(made["attempt"]), Fate.REMOVED)]
+        with pytest.raises(NoSuchLedger):
+            await client.metadata(made["attempt"])
+        assert {each async for each in client.list()} == set(made.values()) - {made["attempt"]}
+
+
+async def test_what_is_young_or_of_unknown_age_is_left_alone(models):
+    await models.add("a", "b")
+    async with models.client() as client:
+        attempt = await of_stream(client, "orders", **SINK)
+        await Streams(client).create("orders", SETTINGS)
+        ctime = (await client.metadata(attempt)).ctime
+        assert ctime is not None
+        question = search(remove=True, before_ms=ctime - 1)
+        found = await searched(client, question)
+        assert (found.orphans, found.young) == ([], 1)
+        assert (await searched(client, dataclasses.replace(question, before_ms=ctime))).orphans[0].fate is Fate.REMOVED
+
+
+async def test_retired_ledgers_have_an_owner_and_a_manifest_that_is_damaged_accuses_nobody(models):
+    await models.add("a", "b")
+    async with models.client() as client:
+        streams = Streams(client)
+        await streams.create("orders", SETTINGS)
+        old, new = await of_stream(client, "orders", **SINK), await of_stream(client, "orders", **SINK)
+        for each in (old, new):
+            metadata = await client.metadata(each)
+            await streams.publish("orders", [PublishedLedger(each, 1, metadata.length)], replace=True)
+        found = await searched(client, search(remove=True))
+        assert (found.orphans, found.standings["owned"]) == ([], 2)
+        records = client.metadata_service.records(STREAM)
+        await records.update("orders", b"{", (await records.read("orders")).version)
+        found = await searched(client, search(remove=True))
+        assert (found.orphans, found.standings["unknown"]) == ([], 2)
+
+
+async def test_a_ledger_that_was_published_at_the_last_moment_is_kept(models, monkeypatch):
+    await models.add("a", "b")
+    async with models.client() as client:
+        streams = Streams(client)
+        await streams.create("orders", SETTINGS)
+        attempt = await of_stream(client, "orders", **SINK)
+        of = Owners.of
+        asked = 0
+
+        async def publishing(self, metadata):
+            nonlocal asked
+            asked += 1
+            if asked == 2:
+                await streams.publish("orders", [PublishedLedger(attempt, 1, metadata.length)])
+            return await of(self, metadata)
+
+        monkeypatch.setattr(Owners, "of", publishing)
+        (orphan,) = (await searched(client, search(remove=True))).orphans
+        assert orphan.fate is Fate.KEPT
+        assert (await client.metadata(attempt)).length
+
+
+async def test_segments_that_nobody_names(models):
+    await models.add("a", "b")
+    async with models.client() as client:
+        await Streams(client).create("orders", SETTINGS)
+        segments = client.metadata_service.records(STREAM_SEGMENT)
+        await segments.create("orders:left-behind", b"x")
+        await segments.create("deleted:another", b"y")
+        before = (await Streams(client).manifest("orders")).version
+        found = await stream_segments(client, remove=False)
+        assert [(each.thing, each.fate) for each in found] == [
+            ("deleted:another", Fate.FOUND),
+            ("orders:left-behind", Fate.FOUND),
+        ]
+        assert await segments.names() == {"orders:left-behind", "deleted:another"}
+        assert (await Streams(client).manifest("orders")).version == before
+        assert {each.fate for each in await stream_segments(client, remove=True)} == {Fate.REMOVED}
+        assert await segments.names() == frozenset()
+        assert (await Streams(client).manifest("orders")).version != before, "changes under way fail"
+        assert await stream_segments(client, remove=True) == []
+        assert await ManifestStore(client.metadata_service).segment_ids("orders") == frozenset()
+
+
+async def test_what_names_no_owner_is_nobodys_orphan(models):
+    await models.add("a", "b")
+    async with models.client() as client:
+        for tags in ({}, {"application": b"other"}, {"application": b"pulsar", "pulsar/managed-ledger": b"a/b/c/d"}):
+            async with client.create(ensemble=2, write_quorum=2, metadata=tags) as made:
+                pass
+            assert (await Owners(client).of(await client.metadata(made.ledger_id))).standing is Standing.UNKNOWN

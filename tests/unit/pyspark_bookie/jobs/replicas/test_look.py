@@ -1,0 +1,234 @@
+"""Looking at ledgers: what is said of each bookie's copies, and what is not."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_client.replication.throttle import ReplicationThrottle
+from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.errors import BookieTimeout, TooManyRequests
+from bookie_protocol.keys import master_key
+from pyspark_bookie.jobs.replicas.deep import BLOCK, ScanLimits
+from pyspark_bookie.jobs.replicas.findings import Verdict
+from pyspark_bookie.jobs.replicas.look import Looker, is_chosen
+from pyspark_bookie.jobs.replicas.looks import LookOptions
+from pyspark_bookie.jobs.replicas.second_look import second_look
+from tests.unit.bookie_client.replication.cluster import PASSWORD, stored, written
+
+DEEP = LookOptions(digests=True)
+
+
+def looker(client, options=DEEP, **limits):
+    return Looker(client, options, ScanLimits(limits.pop("throttle", ReplicationThrottle()), **limits))
+
+
+def found(look):
+    return {
+        (each.bookie, each.verdict.name): sorted(
+            (f.first_entry, f.last_entry, f.entries) for f in look.findings if (f.bookie, f.verdict) == key
+        )
+        for each in look.findings
+        for key in [(each.bookie, each.verdict)]
+    }
+
+
+@pytest.mark.parametrize("digest", list(DigestType))
+async def test_a_healthy_ledger_is_read_in_full(served, digest):
+    await served.add(*"abc")
+    async with served.client() as client:
+        ledger_id = await written(client, 3000, digest=digest)
+        light = await looker(client, LookOptions()).look(ledger_id)
+        assert (light.findings, light.replicas, light.entries) == ([], 3, 0)
+        deep = await looker(client).look(ledger_id)
+        assert (deep.findings, deep.replicas, deep.entries) == ([], 3, 9000)
+        size = (await client.metadata(ledger_id)).length
+        assert deep.nbytes > 3 * size
+
+
+async def test_striped_ledgers_are_read_singly_and_counted_once_for_each_copy(served):
+    await served.add(*"abcd")
+    async with served.client() as client:
+        ledger_id = await written(client, 700, ensemble=4, write_quorum=2, ack_quorum=2)
+        look = await looker(client, LookOptions(digests=True, checksums=True)).look(ledger_id)
+        assert (look.findings, look.entries) == ([], 1400)
+        places: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        for block in look.blocks:
+            places.setdefault((block.block, block.place), set()).add((block.entries, block.checksum))
+        assert len(look.blocks) == 4 * 2
+        assert len(places) == 4
+        assert all(len(sums) == 1 for sums in places.values()), "both copies of a place are the same"
+
+
+async def test_each_kind_of_fault_has_its_own_verdict(models):
+    await models.add(*"abcde")
+    async with models.client() as client:
+        ledger_id = await written(client, 30, ensemble=5, write_quorum=5)
+        gone, silent, missing, damaged, _ = (await client.metadata(ledger_id)).ensemble_for(0)
+        for entry_id in (7, 8, 9, 29):
+            models.model(missing).ledgers[ledger_id].entries.pop(entry_id)
+        for entry_id in (0, 12):
+            models.model(damaged).damage(ledger_id, entry_id)
+        await models.lose(client, gone)
+        await models.stop(silent)
+        look = await looker(client).look(ledger_id)
+        assert found(look) == {
+            (gone, "LOST"): [(0, 29, 30)],
+            (silent, "UNREACHABLE"): [(0, 29, 30)],
+            (missing, "MISSING"): [(7, 9, 3), (29, 29, 1)],
+            (damaged, "DAMAGED"): [(0, 0, 1), (12, 12, 1)],
+        }
+
+
+async def test_the_light_form_reads_nothing_and_sees_what_is_missing(served):
+    await served.add(*"abcd")
+    async with served.client() as client:
+        ledger_id = await written(client, 50)
+        ensemble = (await client.metadata(ledger_id)).ensemble_for(0)
+        await served.empty(client, ensemble[1])
+        throttle = ReplicationThrottle()
+        look = await looker(client, LookOptions(), throttle=throttle).look(ledger_id)
+        assert found(look) == {(ensemble[1], "MISSING"): [(0, 49, 50)]}
+        assert throttle.bytes_read == 0
+
+
+async def test_extra_copies_are_told_only_if_asked_for(served):
+    await served.add(*"abc")
+    async with served.client() as client:
+        ledger_id = await written(client, 20)
+        bookie = (await client.metadata(ledger_id)).ensemble_for(0)[0]
+        beyond = digest_manager(DigestType.CRC32C, PASSWORD).encode(ledger_id, 20, 19, 1, b"behind the end")
+        key = master_key(PASSWORD)
+        await client.operations.add_entry(bookie, ledger_id, 20, beyond, key, recovery=True)
+        assert (await looker(client).look(ledger_id)).findings == []
+        look = await looker(client, LookOptions(extra=True)).look(ledger_id)
+        assert [(each.bookie, each.verdict, each.entries) for each in look.findings] == [(bookie, Verdict.EXTRA, 1)]
+        assert not Verdict.EXTRA.counts
+
+
+async def test_an_open_ledger_is_looked_at_up_to_what_is_confirmed(served):
+    await served.add(*"abc")
+    async with served.client() as client, client.create(ensemble=3, write_quorum=3, password=PASSWORD) as ledger:
+        await ledger.append_many(b"%d" % i for i in range(10))
+        await ledger.append(b"this one carries the confirmation of those before it")
+        for bookie in (await client.metadata(ledger.ledger_id)).last_ensemble:
+            await stored(client, bookie, ledger.ledger_id, 10)
+        look = await looker(client).look(ledger.ledger_id)
+        assert look.findings == []
+        assert look.last_entry in (9, 10)
+        assert look.metadata is not None
+        assert not look.metadata.is_closed
+
+
+async def test_a_ledger_that_is_gone_or_of_which_nobody_can_tell(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        look = await looker(client).look(999)
+        assert look.is_deleted
+        ledger = await client.create(ensemble=3, write_quorum=3, password=PASSWORD)
+        for bookie in "abc":
+            await models.stop(bookie)
+        look = await looker(client).look(ledger.ledger_id)
+        assert [each.verdict for each in look.findings] == [Verdict.UNKNOWN]
+        assert "end is not known" in look.findings[0].detail
+
+
+async def test_a_busy_bookie_is_asked_again(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 40)
+        refused = 0
+
+        def busy(ledger, entry):
+            nonlocal refused
+            refused += 1
+            return TooManyRequests if refused <= 3 else None
+
+        model = models.model("a")
+        read, batch = model.read, model.read_batch
+        model.read = lambda *a, **k: _raise(busy(*a[:2])) or read(*a, **k)
+        model.read_batch = lambda *a, **k: _raise(busy(*a[:2])) or batch(*a, **k)
+        look = await looker(client).look(ledger_id)
+        assert refused > 3
+        assert (look.findings, look.entries) == ([], 120)
+
+
+def _raise(error):
+    if error is not None:
+        raise error("busy")
+
+
+async def test_nobody_is_accused_by_one_look(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 30)
+        kept = models.model("a").ledgers[ledger_id].entries
+        lost = {entry_id: kept.pop(entry_id) for entry_id in (3, 4)}
+        models.model("b").damage(ledger_id, 5)
+        each = looker(client)
+        first = await each.look(ledger_id)
+        assert {finding.bookie for finding in first.findings} == {"a", "b"}
+        kept.update(lost)
+        (settled,) = await second_look(each, [first], 0.0)
+        assert found(settled) == {("b", "DAMAGED"): [(5, 5, 1)]}
+
+
+async def test_what_one_look_alone_saw_stays_in_doubt(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 30)
+        models.model("a").damage(ledger_id, 5)
+        each = looker(client)
+        first = await each.look(ledger_id)
+        del models.model("a").ledgers[ledger_id].entries[5]
+        (settled,) = await second_look(each, [first], 0.0)
+        assert [(f.bookie, f.verdict) for f in settled.findings] == [("a", Verdict.UNREACHABLE)]
+        assert "seen once only" in settled.findings[0].detail
+
+
+async def test_slices_and_single_bookies(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledger_id = await written(client, 100)
+        models.model("a").damage(ledger_id, 70)
+        each = looker(client)
+        assert (await each.look(ledger_id, first=0, last=69)).findings == []
+        assert (await each.look(ledger_id, first=0, last=69)).entries == 210
+        assert (await each.look(ledger_id, bookies={"b"})).entries == 100
+        assert found(await each.look(ledger_id, first=60)) == {("a", "DAMAGED"): [(70, 70, 1)]}
+
+
+async def test_a_sample_takes_the_same_blocks_everywhere(served):
+    await served.add(*"ab")
+    async with served.client() as client:
+        count = 12 * BLOCK
+        ledger_id = await written(client, count, ensemble=2, write_quorum=2)
+        options = LookOptions(digests=True, checksums=True, sample=40, seed=3)
+        look = await looker(client, options).look(ledger_id)
+        chosen = {block for block in range(12) if is_chosen(ledger_id, block, 40, 3)}
+        assert 0 < len(chosen) < 12
+        assert look.entries == 2 * BLOCK * len(chosen)
+        assert {(block.block, block.bookie) for block in look.blocks} == {(b, name) for b in chosen for name in "ab"}
+        assert {block for block in range(12) if is_chosen(ledger_id, block, 40, 4)} != chosen
+
+
+async def test_a_bookie_that_never_lists_is_asked_for_entries_instead(models, monkeypatch):
+    await models.add(*"abc")
+    async with models.client() as client:
+        ledgers = [await written(client, 20) for _ in range(5)]
+        asked = 0
+        ask = client.operations.entries_of_ledger
+
+        async def silent(bookie, ledger_id):
+            nonlocal asked
+            if bookie != "a":
+                return await ask(bookie, ledger_id)
+            asked += 1
+            raise BookieTimeout("it never answers")
+
+        monkeypatch.setattr(client.operations, "entries_of_ledger", silent)
+        models.model("a").ledgers[ledgers[4]].entries.pop(19)
+        for ledger_id in ledgers[:4]:
+            look = await looker(client, LookOptions()).look(ledger_id)
+            assert look.findings == []
+        assert asked == 3, "all pieces of work know of it"
+        assert found(await looker(client, LookOptions()).look(ledgers[4])) == {("a", "MISSING"): [(19, 19, 1)]}

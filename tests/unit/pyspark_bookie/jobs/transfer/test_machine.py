@@ -1,0 +1,185 @@
+"""A ledger from one shelf to another: killed at every side effect, raced, and where its id is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bookie_protocol.errors import EntryDamaged, LedgerNotClosed, NoSuchLedger, Unauthorized
+from bookie_protocol.ledger_metadata.model import LedgerState
+from pyspark_bookie.common.throttle import Throttle
+from pyspark_bookie.jobs.framework.records import TakenOver
+from pyspark_bookie.jobs.transfer.machine import (
+    TransferFate,
+    Transferrer,
+    TransferSettings,
+    transfer_records,
+)
+from pyspark_bookie.jobs.transfer.record import TRANSFER_KEY, TransferRecord
+from pyspark_bookie.jobs.transfer.sources import OpenCluster
+from tests.support.killing import Dying, Killed, KillSwitch
+from tests.support.ledger_shelf import LedgerShelf
+
+PAYLOADS = [b"first", b"", b"x" * 1000, b"\0\xff", b"", b"last"]
+EFFECTS = frozenset({"create", "update", "delete", "close_ledger", "submit_many"})
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[LedgerShelf]:
+    with LedgerShelf(tmp_path / "source") as made:
+        yield made
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[LedgerShelf]:
+    with LedgerShelf(tmp_path / "target") as made:
+        yield made
+
+
+def transferrer(
+    source: LedgerShelf,
+    target: LedgerShelf,
+    switch: KillSwitch | None = None,
+    *,
+    keep_ids: bool = False,
+    password: bytes | None = None,
+    **settings: object,
+) -> Transferrer:
+    client, records = target, transfer_records(target)
+    if switch is not None:
+        client = Dying(target, switch, EFFECTS)  # type: ignore[assignment]
+        records = Dying(records, switch, EFFECTS)  # type: ignore[assignment]
+    opened = OpenCluster(source, password, Throttle(None))
+    made = TransferSettings("t", keep_ids, **settings)  # type: ignore[arg-type]
+    return Transferrer(client, opened, made, records=records)
+
+
+def made_of(target: LedgerShelf, source_id: int) -> TransferRecord:
+    found = transfer_records(target).find(f"t.{source_id}")
+    assert found is not None
+    return found.value
+
+
+@pytest.mark.parametrize("keep_ids", [True, False])
+def test_a_ledger_is_made_like_it_and_then_left_alone(source: LedgerShelf, target: LedgerShelf, keep_ids: bool) -> None:
+    source.put(70, PAYLOADS, custom={"application": b"mine", "podkeeper/stream": b"orders"}, password=b"secret")
+    fate, record = transferrer(source, target, keep_ids=keep_ids).transfer(70)
+    assert fate is TransferFate.MADE
+    assert record is not None
+    assert (record.target_id == 70) is keep_ids
+    assert target.payloads(record.target_id) == PAYLOADS
+    metadata = target.metadata(record.target_id)
+    assert (metadata.is_closed, metadata.last_entry_id, metadata.password) == (True, 5, b"secret")
+    assert metadata.custom_metadata == {"application": b"mine", TRANSFER_KEY: record.tag}
+    assert transferrer(source, target, keep_ids=keep_ids).transfer(70) == (TransferFate.ALREADY, record)
+    assert list(target.list()) == [record.target_id]
+
+
+@pytest.mark.parametrize("keep_ids", [True, False])
+def test_killed_anywhere_the_next_run_completes_it(source: LedgerShelf, target: LedgerShelf, keep_ids: bool) -> None:
+    source.put(1000, PAYLOADS)
+    counting = KillSwitch()
+    transferrer(source, target, counting, keep_ids=keep_ids).transfer(1000)
+    assert counting.count >= 6
+    for at in range(1, counting.count + 1):
+        ledger_id = 1000 + at
+        source.put(ledger_id, PAYLOADS)
+        with pytest.raises(Killed):
+            transferrer(source, target, KillSwitch(at), keep_ids=keep_ids).transfer(ledger_id)
+        fate, record = transferrer(source, target, keep_ids=keep_ids).transfer(ledger_id)
+        assert fate in (TransferFate.MADE, TransferFate.ALREADY)
+        assert record is not None
+        assert target.payloads(record.target_id) == PAYLOADS
+    made = {made_of(target, 1000 + at).target_id for at in range(counting.count + 1)}
+    assert set(target.list()) == made
+    assert len(made) == counting.count + 1
+
+
+def test_an_id_that_is_taken_is_told_and_left_alone(source: LedgerShelf, target: LedgerShelf) -> None:
+    source.put(7, PAYLOADS)
+    target.put(7, [b"another"])
+    assert transferrer(source, target, keep_ids=True).transfer(7) == (TransferFate.EXISTS, None)
+    assert target.payloads(7) == [b"another"]
+
+
+def test_what_was_deleted_at_the_target_is_made_again(source: LedgerShelf, target: LedgerShelf) -> None:
+    source.put(7, PAYLOADS)
+    transferrer(source, target, keep_ids=True).transfer(7)
+    target.delete(7)
+    assert transferrer(source, target, keep_ids=True).transfer(7)[0] is TransferFate.MADE
+    assert target.payloads(7) == PAYLOADS
+
+
+def test_ledgers_that_cannot_be_taken_leave_nothing(source: LedgerShelf, target: LedgerShelf) -> None:
+    source.put(7, [], state=LedgerState.OPEN)
+    source.put(8, PAYLOADS)
+    for ledger_id, password, error in ((7, None, LedgerNotClosed), (8, b"x", Unauthorized), (9, None, NoSuchLedger)):
+        with pytest.raises(error, match=f"ledger {ledger_id}"):
+            transferrer(source, target, password=password).transfer(ledger_id)
+    assert list(target.list()) == []
+    assert transfer_records(target).keys() == frozenset()
+
+
+def test_a_source_that_fails_in_the_middle_leaves_no_ledger(source: LedgerShelf, target: LedgerShelf) -> None:
+    source.put(7, PAYLOADS)
+    batches = []
+
+    def fail_at_the_second() -> None:
+        batches.append(1)
+        if len(batches) == 2:
+            raise EntryDamaged("entry 3 of ledger 7 is damaged")
+
+    source.before_batch = fail_at_the_second
+    with pytest.raises(EntryDamaged):
+        transferrer(source, target).transfer(7)
+    assert list(target.list()) == []
+    source.before_batch = lambda: None
+    assert transferrer(source, target).transfer(7)[0] is TransferFate.MADE
+
+
+def test_a_target_that_does_not_keep_what_is_written_is_told(
+    source: LedgerShelf, target: LedgerShelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.put(7, PAYLOADS)
+    keep = target.close_ledger
+
+    def lose(ledger_id: int) -> None:
+        target.payloads(ledger_id)[3] = b"\0\xfe"
+        keep(ledger_id)
+
+    monkeypatch.setattr(target, "close_ledger", lose)
+    with pytest.raises(EntryDamaged, match="does not hold what was written"):
+        transferrer(source, target).transfer(7)
+    assert list(target.list()) == []
+
+
+def test_of_two_runs_one_goes_on(source: LedgerShelf, target: LedgerShelf) -> None:
+    source.put(7, PAYLOADS)
+
+    def another_run() -> None:
+        source.before_batch = lambda: None
+        assert transferrer(source, target).transfer(7)[0] is TransferFate.MADE
+
+    source.before_batch = another_run
+    with pytest.raises((TakenOver, NoSuchLedger)):
+        transferrer(source, target).transfer(7)
+    assert list(target.list()) == [made_of(target, 7).target_id]
+    assert target.payloads(made_of(target, 7).target_id) == PAYLOADS
+
+
+def test_quorums_and_stream_of_the_new_ledgers(source: LedgerShelf, target: LedgerShelf) -> None:
+    source.put(7, PAYLOADS)
+    _, record = transferrer(source, target, ensemble=3, write_quorum=3, ack_quorum=2, stream="new").transfer(7)
+    assert record is not None
+    metadata = target.metadata(record.target_id)
+    assert (metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size) == (3, 3, 2)
+    assert metadata.custom_metadata["podkeeper/stream"] == b"new"
+
+
+def test_records_survive_their_bytes() -> None:
+    record = TransferRecord.decode(
+        b'{"v": 1, "name": "t", "source_id": 7, "state": "WRITING", "target_id": 9, "uuid": "u", "counts": null}'
+    )
+    assert TransferRecord.decode(record.encode()) == record

@@ -1,0 +1,147 @@
+"""What the driver's half of the sink does without Spark and without a cluster."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from pyspark.sql.types import BinaryType, StructType
+
+from bookie_client.streams.manifest import Manifest
+from bookie_client.streams.model import PublishedLedger, StreamLedger, StreamSettings
+from bookie_protocol.errors import BadRequest, MetadataUnavailable, NoSuchStream, StreamTransactionConflict
+from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.common.options import parse
+from pyspark_bookie.sink import coalescing, commit, streaming
+from pyspark_bookie.sink.commit import clean_up, publish, warn_of_tiny_ledgers, write_ids
+from pyspark_bookie.sink.messages import Batch, Written
+from pyspark_bookie.sink.options import SinkOptions
+from pyspark_bookie.sink.streaming import StreamingWriter
+
+URI = {"metadataServiceUri": "zk://nowhere/ledgers", "stream": "s"}
+OPTIONS = parse(URI, SinkOptions)
+
+
+def batch(*sizes):
+    ledgers = tuple(PublishedLedger(7 + place, 3, nbytes, 99) for place, nbytes in enumerate(sizes))
+    return Batch("q", ledgers, 3 * len(sizes), 5)
+
+
+def test_a_batch_of_nobody_is_not_published_and_not_passed_over(monkeypatch):
+    monkeypatch.setattr(streaming, "ensure_stream", lambda _: None)
+    monkeypatch.setattr(streaming, "publish", lambda *_, **__: pytest.fail("nothing can be published"))
+    raw = {"metadataServiceUri": "zk://nowhere/ledgers", "stream": "s", "checkpointLocation": "/c"}
+    writer = StreamingWriter(raw, StructType().add("value", BinaryType()), False)
+    writer.commit([], 3)
+    writer.commit([None, Written(0, 0, None, None, (), 0, 0)], 3)
+    with pytest.raises(PodkeeperSparkError, match="nothing was published"):
+        writer.commit([Written(0, 0, None, None, (PublishedLedger(1, 2, 3),), 2, 5)], 3)
+
+
+class AnsweringClient:
+    """Answers calls of `run` with what it is given, and notes which ledgers are deleted."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.deleted = []
+
+    def run(self, _):
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def delete(self, ledger_id):
+        self.deleted.append(ledger_id)
+
+
+def listing(*ledger_ids):
+    ledgers = tuple(StreamLedger(each, 3 * place, 3, 10, 1) for place, each in enumerate(ledger_ids))
+    return Manifest("s", 1, 0, ledgers, StreamSettings())
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "deleted"),
+    [
+        ([NoSuchStream("no stream s"), NoSuchStream("no stream s")], "NO_SUCH_STREAM", [7]),
+        ([BadRequest("these ledgers belong to it, or did: 7"), listing(3)], "BAD_REQUEST", [7]),
+        ([BadRequest("these ledgers belong to it, or did: 7"), listing(3, 7)], "BAD_REQUEST", []),
+        ([StreamTransactionConflict("comes after batch 9"), listing()], "STREAM_TRANSACTION_CONFLICT", [7]),
+        ([MetadataUnavailable("no answer")], "METADATA_UNAVAILABLE", []),
+    ],
+)
+def test_copies_of_a_batch_that_is_refused_are_deleted(monkeypatch, answers, code, deleted):
+    """Not while nobody knows what became of it, and not what the stream lists."""
+    client = AnsweringClient(*answers)
+    monkeypatch.setattr(commit, "sink_client", lambda _: client)
+    copied = replace(batch(10), copied=(PublishedLedger(5, 3, 10),))
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_{code}\]"):
+        publish(OPTIONS, copied, "q", 3, replace=False)
+    assert (client.deleted, client.answers) == (deleted, [])
+    client = AnsweringClient(answers[0])
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_{code}\]"):
+        publish(OPTIONS, batch(10), "q", 3, replace=False)
+    assert client.deleted == [], "of the tasks' own ledgers Spark tells abort"
+
+
+def test_nothing_reported_is_nothing_to_clean_up(monkeypatch):
+    """After a failed task there may be empty slots only."""
+    monkeypatch.setattr(commit, "sink_client", lambda _: pytest.fail("no client is needed"))
+    clean_up(OPTIONS, [])
+
+
+def test_tiny_ledgers_are_told_once_in_a_while(monkeypatch, caplog):
+    monkeypatch.setattr(commit, "_warned", {})
+    for _ in range(3):
+        warn_of_tiny_ledgers(OPTIONS, batch(1_000, 3_000))
+        warn_of_tiny_ledgers(OPTIONS, batch(20 << 20))
+        warn_of_tiny_ledgers(OPTIONS, batch())
+    assert [record.getMessage().split(",")[0] for record in caplog.records] == [
+        "stream s: this batch made ledgers (2) of 0.00 MiB on average"
+    ]
+
+
+def test_what_is_tiny_may_be_said(monkeypatch, caplog):
+    monkeypatch.setattr(commit, "_warned", {})
+    smaller = parse({**URI, "tinyLedgerBytes": "1k"}, SinkOptions)
+    warn_of_tiny_ledgers(smaller, batch(1024, 1024))
+    assert caplog.records == []
+    warn_of_tiny_ledgers(smaller, batch(1024, 1023))
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("tiny", "sizes", "is_one"),
+    [
+        ("1k", (500, 600), True),
+        ("1k", (1024, 1024), False),
+        ("1k", (500,), False),
+        ("1k", (1000,) * 5, False),
+        ("2k", (1000,) * 5, True),
+    ],
+)
+def test_only_small_batches_of_tiny_ledgers_become_one(monkeypatch, tiny, sizes, is_one):
+    """All together they have at most four times as much as is tiny."""
+    copy = Written(-1, 0, "q", 3, (PublishedLedger(99, 3, sum(sizes)),), 3, 5)
+    monkeypatch.setattr(coalescing, "write_ledgers", lambda *_: copy)
+    options = parse({**URI, "tinyLedgerBytes": tiny, "coalescePartitions": "true"}, SinkOptions)
+    given = batch(*sizes)
+    found = coalescing.coalesced(options, given, 3)
+    assert (found.ledgers, found.copied) == ((copy.ledgers, given.ledgers) if is_one else (given.ledgers, ()))
+    assert coalescing.coalesced(replace(options, coalesce_partitions=False), given, 3) is given
+
+
+def test_ids_are_there_wholly_or_not_at_all(tmp_path):
+    path = tmp_path / "ids.json"
+    write_ids(str(path), batch(10, 20))
+    assert json.loads(path.read_text()) == {
+        "rows": 6,
+        "ledgers": [
+            {"ledger_id": 7, "entries": 3, "bytes": 10, "crc32c": 99},
+            {"ledger_id": 8, "entries": 3, "bytes": 20, "crc32c": 99},
+        ],
+    }
+    assert [each.name for each in tmp_path.iterdir()] == ["ids.json"]
+    with pytest.raises(PodkeeperSparkError, match=r"idsFile=.*No such file or directory; the ledgers are \[7\]"):
+        write_ids(str(tmp_path / "nowhere" / "ids.json"), batch(10))

@@ -1,0 +1,88 @@
+"""Entries of Pulsar topics as messages."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_bookie.source.pulsar.arrow import topic_of
+from pyspark_bookie.source.pulsar.entries import Message, UndecodableEntry, messages
+from tests.support.pulsar_entries import COMPRESSIONS, batch, entry, properties
+from tests.support.pulsar_metadata import message
+
+TIME = 1_700_000_000_000
+
+
+def test_one_message_that_was_not_sent_in_a_batch():
+    made = entry(b"value", (6, "key"), (12, 99), *properties(4, {"a": "1", "b": ""}))
+    assert messages(made) == [Message("key", b"value", TIME, 99, {"a": "1", "b": ""}, None)]
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("broker_metadata", [None, b"", message((1, 5), (2, 6))])
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_batch_in_every_wrapping(compression, checksum, broker_metadata):
+    payload = batch([b"one", b"", b"x" * 1000], [(2, "k"), (5, 42), *properties(1, {"p": "q"})], [(9, 1), (10, 1)])
+    made = entry(payload, (11, 3), compression=compression, checksum=checksum, broker_metadata=broker_metadata)
+    assert messages(made) == [
+        Message("k", b"one", TIME, 42, {"p": "q"}, 0),
+        Message(None, None, TIME, None, {}, 1),
+        Message(None, b"x" * 1000, TIME, None, {}, 2),
+    ]
+
+
+def test_a_batch_of_one_is_a_batch():
+    assert messages(entry(batch([b"one"]), (11, 1))) == [Message(None, b"one", TIME, None, {}, 0)]
+
+
+def test_what_is_no_message_is_left_out():
+    assert messages(entry(b"", (20, 21))) == [], "a transaction's marker"
+    found = messages(entry(batch([b"gone", b"there"], [(4, 1)]), (11, 2)))
+    assert [(each.value, each.batch_index) for each in found] == [(b"there", 1)]
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (entry(b"x", (13, message((1, "k"), (2, b"secret")))), "the message is encrypted"),
+        (entry(b"x", (27, 3), (29, 1)), "it is chunk 2 of 3 of a large message"),
+        (entry(b"x", (8, 9)), "compression 9 is not known"),
+        (entry(b"value")[:-1] + b"?", "its checksum is wrong"),
+        (b"just some bytes", "it is no entry of a Pulsar topic: metadata of "),
+        (b"", "it is no entry of a Pulsar topic"),
+        (entry(b"x", (8, 2), (9, 5)), "it is no entry of a Pulsar topic"),
+        (entry(batch([b"one"]), (11, 2)), "it is no entry of a Pulsar topic"),
+        (entry(b"x", (8, 3), (9, 2**40)), "an uncompressed size of"),
+    ],
+)
+def test_what_cannot_be_decoded_says_why(made, told):
+    with pytest.raises(UndecodableEntry, match=re.escape(told)):
+        messages(made)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_decoded_or_refused(data):
+    try:
+        messages(data)
+    except UndecodableEntry:
+        pass
+
+
+@given(st.data())
+def test_a_damaged_entry_is_decoded_or_refused(data):
+    good = entry(batch([b"one", b"two"]), (11, 2), compression="zlib", checksum=False)
+    place = data.draw(st.integers(0, len(good) - 1))
+    damaged = good[:place] + bytes([data.draw(st.integers(0, 255))]) + good[place + 1 :]
+    try:
+        messages(damaged)
+    except UndecodableEntry:
+        pass
+
+
+def test_topics():
+    assert topic_of("tenant/ns/persistent/orders") == "persistent://tenant/ns/orders"
+    assert topic_of("a-stream") == "a-stream"
+    assert topic_of(None) is None

@@ -1,0 +1,114 @@
+"""Chunks as record batches: the schema that PySpark demands, bounded, nothing lost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie_client.reading.entry import LedgerEntry
+from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.common.options import parse
+from pyspark_bookie.source.options import SourceOptions
+from pyspark_bookie.source.pulsar.arrow import message_batches
+from pyspark_bookie.source.reading.arrow import batches
+from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
+from pyspark_bookie.source.schema import arrow_schema, full_schema
+from tests.support.pulsar_entries import batch, entry
+from tests.unit.pyspark_bookie.source.test_planning import ledger
+
+
+def schema(**options):
+    raw = {"metadataServiceUri": "embedded://x", "scope": "all", **options}
+    return arrow_schema(full_schema(parse(raw, SourceOptions)))
+
+
+@st.composite
+def some_chunks(draw):
+    found = []
+    for ledger_id in range(draw(st.integers(0, 5))):
+        sizes = draw(st.lists(st.integers(0, 50), min_size=1, max_size=30))
+        ids = sorted(draw(st.sets(st.integers(0, 100), min_size=len(sizes), max_size=len(sizes))))
+        entries = [
+            LedgerEntry(ledger_id, entry_id, 0, bytes([entry_id]) * size, entry_id - 1)
+            for entry_id, size in zip(ids, sizes, strict=True)
+        ]
+        wrong = None
+        if draw(st.booleans()):
+            wrong = [None if draw(st.booleans()) else "lost" for _ in entries]
+        origins = [RowOrigin("b", 1, 5)] * len(entries) if draw(st.booleans()) else None
+        found.append(Chunk(ledger(ledger_id, 101, starts=(0, 50)), entries, origins, wrong))
+    return found
+
+
+def row(chunk, place):
+    made, wrong = chunk.entries[place], chunk.corrupt[place] if chunk.corrupt else None
+    origin = chunk.origins[place] if chunk.origins else RowOrigin()
+    good = wrong is None
+    return {
+        "ledger_id": chunk.ledger.ledger_id,
+        "entry_id": made.entry_id,
+        "value": made.payload if good else None,
+        "length": len(made.payload) if good else None,
+        "lac": made.lac if good else None,
+        "stream": None,
+        "_metadata": {
+            "bookie": origin.bookie,
+            "fragment": 50 if made.entry_id >= 50 else 0,
+            "replica_index": origin.replica_index,
+            "digest_type": "CRC32C",
+            "read_latency_us": origin.latency_us,
+        },
+        "_corrupt": wrong,
+    }
+
+
+@given(some_chunks(), st.integers(1, 400))
+def test_every_row_is_there_once_in_bounded_batches(chunks, limit):
+    wanted = schema(includeMetadata="true", failOnDataLoss="false")
+    made = list(batches(chunks, wanted, limit))
+    assert all(each.schema == wanted for each in made)
+    for each in made:
+        each.validate(full=True)
+        sizes = [len(value or b"") for value in each.column("value").to_pylist()]
+        assert sum(sizes) <= limit or len(sizes) == 1
+    expected = [row(chunk, place) for chunk in chunks for place in range(len(chunk.entries))]
+    assert [found for each in made for found in each.to_pylist()] == expected
+
+
+def test_columns_that_are_not_asked_for_are_not_made():
+    wanted = schema()
+    wanted = wanted.remove(wanted.get_field_index("value"))
+    chunk = Chunk(ledger(1, 1), [LedgerEntry(1, 0, 3, b"abc")])
+    (made,) = batches([chunk], wanted, 100)
+    assert made.to_pylist() == [{"ledger_id": 1, "entry_id": 0, "length": 3, "lac": -1, "stream": None}]
+
+
+def pulsar_chunk():
+    payloads = [entry(b"single", (6, "k")), entry(batch([b"one", b"two"]), (11, 2)), b"no message"]
+    return Chunk(
+        ledger(1, 3), [LedgerEntry(1, number, 0, payload) for number, payload in enumerate(payloads)], None, None
+    )
+
+
+def test_messages_are_rows():
+    wanted = schema(decode="pulsar", failOnDataLoss="false")
+    made = list(message_batches([pulsar_chunk()], wanted, 10, strict=False))
+    assert all(each.schema == wanted for each in made)
+    rows = [found for each in made for found in each.to_pylist()]
+    assert [(each["entry_id"], each["batch_index"], each["value"]) for each in rows] == [
+        (0, None, b"single"),
+        (1, 0, b"one"),
+        (1, 1, b"two"),
+        (2, None, b"no message"),
+    ]
+    assert rows[0]["publish_time"].timestamp() == 1_700_000_000
+    assert [each["_corrupt"] is None for each in rows] == [True, True, True, False]
+    assert rows[-1]["_corrupt"].startswith("[BOOKIE_DECODE] entry 2 of ledger 1: it is no entry of a Pulsar topic")
+
+
+def test_what_is_no_message_ends_a_strict_read():
+    with pytest.raises(
+        PodkeeperSparkError, match=r"\[BOOKIE_DECODE\] entry 2 of ledger 1: .*; read it with decode=raw"
+    ):
+        list(message_batches([pulsar_chunk()], schema(decode="pulsar"), 10, strict=True))

@@ -1,0 +1,137 @@
+"""Ranges as rows: order, losses, replicas, many tiny ledgers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bookie_protocol.errors import StorageFault
+from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.source.planning import Range
+from pyspark_bookie.source.reading.ranges import range_chunks
+from tests.unit.pyspark_bookie.source.reads import chunks, looked, options, rows, rows_of, write
+
+
+@pytest.mark.parametrize("write_quorum", [3, 2])
+async def test_many_tiny_ledgers_come_in_order(client, write_quorum):
+    arguments = {"write_quorum": write_quorum, "ack_quorum": 2}
+    ids = [await write(client, [b"%d" % number] * (number % 4), **arguments) for number in range(120)]
+    found = await rows(client, scope="all")
+    expected = [(ledger, entry, b"%d" % n, None) for n, ledger in enumerate(ids) for entry in range(n % 4)]
+    assert sorted(found) == sorted(expected)
+    wanted = options(scope="all")
+    ranges = (await looked(client, wanted)).ranges
+    assert rows_of(await chunks(client, ranges[::-1], wanted)) == [
+        row for each in ranges[::-1] for row in expected if row[0] == each.ledger_id
+    ]
+
+
+async def test_leaving_early_leaves_nothing_behind(client):
+    for _ in range(20):
+        await write(client, [b"x"] * 10)
+    wanted = options(scope="all")
+    ranges = (await looked(client, wanted)).ranges
+    before = asyncio.all_tasks()
+    read = range_chunks(client, ranges, wanted)
+    await anext(read)
+    await read.aclose()
+    assert {task for task in asyncio.all_tasks() - before if task.get_name().startswith("Task")} == set()
+
+
+async def test_a_damaged_copy_costs_nothing_and_is_told_as_a_replica(client, three):
+    ledger_id = await write(client, [b"%d" % number for number in range(20)])
+    three.bookie("b2").damage(ledger_id, 7)
+    del three.bookie("b3").ledgers[ledger_id].entries[8]
+    found = await rows(client, ledgers=ledger_id)
+    assert [payload for _, _, payload, _ in found] == [b"%d" % number for number in range(20)]
+
+    wanted = options(ledgers=ledger_id, readMode="replica")
+    made = await chunks(client, (await looked(client, wanted)).ranges, wanted)
+    bad = {
+        (origin.bookie, entry.entry_id): text.partition(":")[0]
+        for chunk in made
+        for entry, origin, text in zip(chunk.entries, chunk.origins, chunk.corrupt, strict=True)
+        if text is not None
+    }
+    assert bad == {("b2", 7): "DAMAGED", ("b3", 8): "MISSING"}
+    assert sum(len(chunk.entries) for chunk in made) == 60
+
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_DATA_LOSS\] entry 7 of ledger {ledger_id}: DAMAGED"):
+        await rows(client, ledgers=ledger_id, readMode="bookie:b2")
+    one = await rows(client, ledgers=ledger_id, readMode="bookie:b3", failOnDataLoss="false")
+    assert [entry for _, entry, _, text in one if text is not None] == [8]
+
+
+async def test_an_entry_that_nobody_has_any_more(client, three):
+    ledger_id = await write(client, [b"%d" % number for number in range(20)])
+    for bookie in ("b1", "b2", "b3"):
+        three.bookie(bookie).damage(ledger_id, 5)
+        del three.bookie(bookie).ledgers[ledger_id].entries[12]
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_DATA_LOSS\] entry 5 of ledger {ledger_id}: lost: "):
+        await rows(client, ledgers=ledger_id)
+
+    found = await rows(client, ledgers=ledger_id, failOnDataLoss="false")
+    assert [entry for _, entry, _, _ in found] == list(range(20))
+    lost = {entry: text for _, entry, _, text in found if text is not None}
+    assert set(lost) == {5, 12}
+    assert lost[5].startswith(f"[BOOKIE_DIGEST_MISMATCH] entry 5 of ledger {ledger_id}: lost:")
+    assert lost[12].startswith(f"[BOOKIE_NO_SUCH_ENTRY] entry 12 of ledger {ledger_id}: lost:")
+
+
+async def test_a_ledger_that_was_deleted_and_collected_is_one_row(client, three):
+    ledger_id = await write(client, [b"x"] * 50)
+    wanted = options(ledgers=ledger_id, failOnDataLoss="false")
+    ranges = (await looked(client, wanted)).ranges
+    await client.delete(ledger_id)
+    for bookie in ("b1", "b2", "b3"):
+        del three.bookie(bookie).ledgers[ledger_id]
+    ((ledger, entry, payload, text),) = rows_of(await chunks(client, ranges, wanted))
+    assert (ledger, entry, payload) == (ledger_id, 0, b"")
+    assert text.startswith(f"[BOOKIE_NO_SUCH_LEDGER] entries 0 to 49 of ledger {ledger_id}: lost: ledger {ledger_id}")
+
+
+async def test_what_nobody_can_tell_is_an_error_whatever_the_options_say(client, three):
+    ledger_id = await write(client, [b"x"] * 5)
+    for name in ("b1", "b2", "b3"):
+        three.servers[name].silent = True
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_BOOKIE_TIMEOUT\] .*ledger {ledger_id}"):
+        await rows(client, ledgers=ledger_id, failOnDataLoss="false")
+    found = await rows(client, ledgers=ledger_id, readMode="replica")
+    assert [text.partition(":")[0] for _, _, _, text in found] == ["UNREACHABLE"] * 15
+
+
+async def test_disks_that_cannot_be_read_are_damage_of_one_copy(client, three):
+    ledger_id = await write(client, [b"x"] * 3)
+    three.bookie("b1").fail_reads = StorageFault
+    assert len(await rows(client, ledgers=ledger_id)) == 3
+    found = await rows(client, ledgers=ledger_id, readMode="bookie:b1", failOnDataLoss="false")
+    assert [text.partition(":")[0] for _, _, _, text in found] == ["DAMAGED"] * 3
+
+
+async def test_recorded_passwords_are_read_by_the_task_and_travel_in_no_range(client):
+    ledger_id = await write(client, [b"x"] * 3, password=b"s3cret")
+    wanted = options(ledgers=ledger_id, recordedPasswords="true")
+    found = await looked(client, wanted)
+    assert "s3cret" not in repr(found)
+    assert len(await chunks(client, found.ranges, wanted)) == 1
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_UNAUTHORIZED\] ledger {ledger_id} has another password"):
+        await looked(client, options(ledgers=ledger_id))
+
+
+async def test_a_part_of_a_ledger(client):
+    ledger_id = await write(client, [b"%d" % number for number in range(100)])
+    wanted = options(ledgers=ledger_id, includeMetadata="true")
+    (whole,) = (await looked(client, wanted)).ranges
+    made = await chunks(client, [Range(whole.ledger, 10, 19), Range(whole.ledger, 90, 99)], wanted)
+    assert [entry for _, entry, _, _ in rows_of(made)] == [*range(10, 20), *range(90, 100)]
+    assert all(origin.bookie in ("b1", "b2", "b3") for chunk in made for origin in chunk.origins)
+
+
+async def test_a_ledger_that_was_deleted_is_lost_for_administration_too(client):
+    ledger_id = await write(client, [b"x"] * 3, password=b"s3cret")
+    wanted = options(ledgers=ledger_id, recordedPasswords="true", failOnDataLoss="false")
+    ranges = (await looked(client, wanted)).ranges
+    await client.delete(ledger_id)
+    ((_, entry, _, text),) = rows_of(await chunks(client, ranges, wanted))
+    assert (entry, text.partition(" ")[0]) == (0, "[BOOKIE_NO_SUCH_LEDGER]")

@@ -1,0 +1,139 @@
+"""Following ledgers that a test makes up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.common.options import parse
+from pyspark_bookie.source.streaming.admission import Limit
+from pyspark_bookie.source.streaming.ledger_view import Extent, LedgersView
+from pyspark_bookie.source.streaming.ledgers_progress import LedgersProgress
+from pyspark_bookie.source.streaming.offsets import Start, parse_offset
+from pyspark_bookie.source.streaming.options import StreamingOptions
+from pyspark_bookie.source.streaming.progress import TriggerLimit
+from tests.unit.pyspark_bookie.source.streaming.test_ordering import ranges
+
+ALL = TriggerLimit()
+EARLIEST, LATEST = Start("earliest"), Start("latest")
+
+
+class Tails:
+    def __init__(self, *extents):
+        self.extents = extents
+        self.told = {}
+        """Last entries that bookies tell of open ledgers."""
+
+    def view(self, *, fresh=False):
+        return LedgersView(self.extents)
+
+    def snapshots(self, ledger_ids):
+        snapshot = ranges([(0, 50, 1)])[0].ledger
+        made = {}
+        for each in self.extents:
+            if each.ledger_id in ledger_ids:
+                last = self.told.get(each.ledger_id, each.entries - 1)
+                made[each.ledger_id] = replace(
+                    snapshot, ledger_id=each.ledger_id, last_entry_id=last, is_closed=each.is_closed
+                )
+        return made
+
+
+def closed(ledger_id, entries):
+    return Extent(ledger_id, entries, entries * 10, is_closed=True)
+
+
+def opened(ledger_id, entries):
+    return Extent(ledger_id, entries, entries * 10, is_closed=False)
+
+
+def progress(*extents, **options):
+    given = {"metadataServiceUri": "zk://nowhere/ledgers", "scope": "all", **options}
+    tails = Tails(*extents)
+    return LedgersProgress(parse(given, StreamingOptions), tails), tails
+
+
+def spans(found):
+    return [(each.ledger_id, each.first, each.last) for each in found]
+
+
+def again(document):
+    """As the checkpoint gives it back."""
+    return parse_offset(json.loads(json.dumps(document)))
+
+
+def test_batches_follow_each_other_and_are_the_same_when_made_again():
+    followed, tails = progress(closed(1, 5), opened(2, 4), closed(4, 3))
+    limit = TriggerLimit(Limit(entries=6), ledgers=2)
+    offset, read = EARLIEST, []
+    while (document := followed.latest(offset, limit)) is not None:
+        end = again(document)
+        batch = spans(followed.ranges(offset, end))
+        tails.extents = (closed(1, 5), closed(2, 9), closed(3, 2), closed(4, 3))
+        assert spans(followed.ranges(offset, end)) == batch
+        assert len(batch) <= 3
+        offset, read = end, read + batch
+    entries = [(ledger_id, entry) for ledger_id, first, last in read for entry in range(first, last + 1)]
+    assert sorted(entries) == [
+        (each, entry) for each, count in ((1, 5), (2, 9), (3, 2), (4, 3)) for entry in range(count)
+    ]
+    assert len(set(entries)) == len(entries)
+
+
+def test_a_query_from_latest_pins_its_start_with_an_empty_batch():
+    followed, tails = progress(closed(1, 5), opened(2, 4))
+    document = followed.latest(LATEST, ALL)
+    assert document == {"v": 1, "w": 3, "o": {"2": 4}, "from": {"w": 3, "o": {"2": 4}}}
+    assert followed.ranges(LATEST, again(document)) == []
+    tails.extents = (closed(1, 5), closed(2, 6), closed(3, 1))
+    later = again(followed.latest(again(document), ALL))
+    assert spans(followed.ranges(again(document), later)) == [(2, 4, 5), (3, 0, 0)]
+
+
+def test_a_run_that_ends_by_itself_reads_nothing_that_came_later():
+    followed, tails = progress(closed(1, 5), opened(2, 4))
+    followed.stop_here()
+    tails.extents = (closed(1, 5), closed(2, 6), closed(3, 1))
+    end = again(followed.latest(EARLIEST, ALL))
+    assert spans(followed.ranges(EARLIEST, end)) == [(1, 0, 4), (2, 0, 3)]
+    assert followed.latest(end, ALL) is None
+
+
+def test_the_next_run_goes_on_with_what_that_one_left():
+    first, _ = progress(closed(1, 5), opened(2, 4))
+    first.stop_here()
+    end = again(first.latest(EARLIEST, ALL))
+    second, _ = progress(closed(1, 5), closed(2, 6), closed(3, 1))
+    second.stop_here()
+    assert spans(second.ranges(end, again(second.latest(end, ALL)))) == [(2, 4, 5), (3, 0, 0)]
+
+
+def test_an_open_ledger_is_read_as_far_as_the_offset_says():
+    followed, tails = progress(opened(2, 9))
+    end = again(followed.latest(EARLIEST, ALL))
+    tails.told = {2: 5}  # the bookie that knew more is away
+    (found,) = followed.ranges(EARLIEST, end)
+    assert (found.first, found.last, found.ledger.last_entry_id) == (0, 8, 8)
+
+
+def test_a_ledger_that_was_deleted_under_the_query_is_a_loss():
+    followed, tails = progress(closed(1, 5), opened(2, 4))
+    end = again(followed.latest(EARLIEST, TriggerLimit(Limit(entries=6))))
+    tails.extents = (closed(1, 5),)
+    with pytest.raises(PodkeeperSparkError, match=r"BOOKIE_DATA_LOSS\] ledger 2 was deleted"):
+        followed.latest(end, ALL)
+    with pytest.raises(PodkeeperSparkError, match="ledger 2 was deleted before its entries 0 to"):
+        followed.ranges(EARLIEST, end)
+    lenient, tails = progress(closed(1, 5), failOnDataLoss="false")
+    assert [each.ledger_id for each in lenient.ranges(EARLIEST, end)] == [1]
+    later = again(lenient.latest(end, ALL))
+    assert {each.ledger_id for each in lenient.ranges(end, later)} == {1}
+
+
+def test_an_offset_of_streams_is_refused():
+    followed, _ = progress(closed(1, 5))
+    with pytest.raises(PodkeeperSparkError, match="is not of ledgers"):
+        followed.latest(parse_offset({"v": 1, "s": {}}), ALL)

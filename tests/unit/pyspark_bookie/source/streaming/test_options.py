@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxFiles, ReadMaxRows
+
+from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.common.options import parse
+from pyspark_bookie.source.positions import positions
+from pyspark_bookie.source.schema import schema_for
+from pyspark_bookie.source.streaming import reader
+from pyspark_bookie.source.streaming.admission import Limit
+from pyspark_bookie.source.streaming.options import StreamingOptions
+from pyspark_bookie.source.streaming.progress import TriggerLimit
+
+URI = {"metadataServiceUri": "zk://nowhere/ledgers"}
+
+
+def options(**given):
+    return parse({**URI, **given}, StreamingOptions)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"scope": "all", "cursor": "etl"}, "cursor needs stream, streams or streamPattern"),
+        ({"managedLedger": "a/b/persistent/c", "cursor": "etl"}, "cursor needs stream"),
+        ({"stream": "s", "openLedgers": "recover"}, "must not lock writers out"),
+        ({"stream": "s", "endingPosition": '{"5": 1}'}, "endingPosition is for batch reads"),
+        ({"table": "ledgers"}, "table=ledgers is for batch reads"),
+        ({"stream": "s", "maxEntriesPerTrigger": "0"}, "must be a whole number of at least 1"),
+        ({"stream": "s", "metadataRefresh": "soon"}, "must be a time"),
+    ],
+)
+def test_what_is_wrong_is_told(given, why):
+    with pytest.raises(PodkeeperSparkError, match=r"^\[BOOKIE_OPTION\] ") as error:
+        options(**given)
+    assert why in str(error.value)
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest", '{"5": 100, "17": -2}'])
+def test_the_first_offset_tells_the_starting_position(start):
+    told = options(stream="s", startingPosition=start).start_text
+    assert told == start
+    assert positions(told) == positions(start)
+
+
+@pytest.mark.parametrize(
+    ("given", "limit", "read"),
+    [
+        ({"ledgers": "1-9"}, ReadMaxFiles(1_000), TriggerLimit(Limit(), 1_000)),
+        ({"ledgers": "1-9", "maxLedgersPerTrigger": "7"}, ReadMaxFiles(7), TriggerLimit(Limit(), 7)),
+        (
+            {"ledgers": "1-9", "maxLedgersPerTrigger": "7", "maxEntriesPerTrigger": "5", "maxBytesPerTrigger": "2k"},
+            ReadMaxRows(5),
+            TriggerLimit(Limit(5, 2048), 7),
+        ),
+        ({"stream": "s", "maxBytesPerTrigger": "2k"}, ReadMaxBytes(2048), TriggerLimit(Limit(None, 2048), 1_000)),
+    ],
+)
+def test_all_limits_of_a_batch_count_whichever_spark_is_told(monkeypatch, given, limit, read):
+    asked = []
+
+    class Followed:
+        def passed(self, _):
+            pass
+
+        def latest(self, _, limit):
+            asked.append(limit)
+
+    monkeypatch.setattr(reader, "_progress", lambda _: Followed())
+    made = reader.StreamingReader({**URI, **given}, schema_for({**URI, **given}))
+    found = made.getDefaultReadLimit()
+    assert (type(found), vars(found)) == (type(limit), vars(limit))
+    start = made.initialOffset()
+    assert made.latestOffset(start, found) == start, "nothing is new"
+    assert asked == [read]
+
+
+def test_a_stream_begins_at_its_end_by_default():
+    assert options(stream="s").start_text == "latest"
+
+
+def test_spark_asks_for_the_schema_before_it_says_what_kind_of_read_it_is():
+    assert schema_for({**URI, "stream": "s", "maxEntriesPerTrigger": "5", "cursor": "etl"}).fieldNames()
+    assert schema_for({**URI, "ledgers": "5", "endingPosition": "latest", "openLedgers": "recover"}).fieldNames()

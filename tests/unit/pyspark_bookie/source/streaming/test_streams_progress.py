@@ -1,0 +1,160 @@
+"""Following streams whose manifests a test makes up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.common.options import parse
+from pyspark_bookie.source.streaming.admission import Limit
+from pyspark_bookie.source.streaming.offsets import Start, parse_offset
+from pyspark_bookie.source.streaming.options import StreamingOptions
+from pyspark_bookie.source.streaming.progress import TriggerLimit
+from pyspark_bookie.source.streaming.streams_progress import StreamsProgress
+from tests.unit.pyspark_bookie.source.streaming.test_ordering import ranges
+from tests.unit.pyspark_bookie.source.streaming.test_stream_view import view
+
+ALL = TriggerLimit()
+EARLIEST, LATEST = Start("earliest"), Start("latest")
+
+
+class Tails:
+    """One stream, `orders`."""
+
+    def __init__(self, seen):
+        self.seen = seen
+        self.cursor = []
+
+    def views(self, *, fresh=False):
+        return {"orders": self.seen}
+
+    def view(self, name):
+        return self.views()[name]
+
+    def move_cursor(self, name, place):
+        self.cursor.append((name, place.ordinal))
+
+
+def progress(seen, **options):
+    given = {"metadataServiceUri": "zk://nowhere/ledgers", "stream": "orders", **options}
+    tails = Tails(seen)
+    return StreamsProgress(parse(given, StreamingOptions), tails, _snapshots), tails
+
+
+def _snapshots(streams):
+    snapshot = ranges([(0, 50, 1)])[0].ledger
+    return {ledger_id: replace(snapshot, ledger_id=ledger_id) for ledger_id in streams}
+
+
+def entries_of(found):
+    return [(each.ledger_id, entry) for each in found for entry in range(each.first, each.last + 1)]
+
+
+def again(document):
+    """As the checkpoint gives it back."""
+    return parse_offset(json.loads(json.dumps(document)))
+
+
+def test_batches_follow_each_other_and_are_the_same_when_made_again():
+    followed, tails = progress(view([5, 5], 2))
+    limit = TriggerLimit(Limit(entries=4))
+    offset, read = EARLIEST, []
+    while (document := followed.latest(offset, limit)) is not None:
+        end = again(document)
+        batch = entries_of(followed.ranges(offset, end))
+        tails.seen = view([5, 5, 6], 3)  # the writer has gone on to the next ledger
+        assert entries_of(followed.ranges(offset, end)) == batch
+        offset, read = end, read + batch
+    assert len(read) == len(set(read)) == 19
+    assert read == sorted(read, key=lambda each: (-each[0], each[1]))
+
+
+def test_a_query_from_latest_pins_its_start_with_an_empty_batch():
+    followed, tails = progress(view([5]))
+    document = followed.latest(LATEST, ALL)
+    assert document == {
+        "v": 1,
+        "s": {"orders": {"l": 100, "e": 5, "n": 5}},
+        "from": {"orders": {"l": 100, "e": 5, "n": 5}},
+    }
+    assert followed.ranges(LATEST, again(document)) == []
+    tails.seen = view([5, 3])
+    after, _ = progress(tails.seen)
+    assert entries_of(after.ranges(again(document), again(after.latest(again(document), ALL)))) == [
+        (99, 0),
+        (99, 1),
+        (99, 2),
+    ]
+
+
+def test_the_first_batch_is_the_same_after_a_crash_although_the_stream_has_grown():
+    """Spark keeps no start of the first batch, and asks a new reader again."""
+    followed, _ = progress(view([5], 3))
+    end = again(followed.latest(Start('{"100": 2}'), ALL))
+    batch = entries_of(followed.ranges(Start('{"100": 2}'), end))
+    after, _ = progress(view([5, 9], 3), startingPosition="latest")
+    assert entries_of(after.ranges(LATEST, end)) == batch
+    assert len(batch) == 6
+
+
+def test_nothing_new_is_no_offset():
+    followed, _ = progress(view([5], 0))
+    assert progress(view([]))[0].latest(EARLIEST, ALL) is None
+    end = again(followed.latest(EARLIEST, ALL))
+    assert followed.latest(end, ALL) is None
+
+
+def test_a_run_that_ends_by_itself_reads_nothing_that_came_later():
+    followed, tails = progress(view([5], 1))
+    followed.stop_here()
+    tails.seen = view([5, 8], 7)
+    end = again(followed.latest(EARLIEST, ALL))
+    assert len(entries_of(followed.ranges(EARLIEST, end))) == 6
+    assert followed.latest(end, ALL) is None
+    assert followed.tail(end)["s"] == end.document()["s"]
+
+
+def test_a_loss_ends_the_query_or_is_passed_over():
+    end = again(progress(view([5, 5]))[0].latest(EARLIEST, TriggerLimit(Limit(entries=3))))
+    truncated = view([4], base=5, first_id=99)
+    with pytest.raises(PodkeeperSparkError, match=r"BOOKIE_DATA_LOSS\] stream orders: 2 entries behind position 100:3"):
+        progress(truncated)[0].latest(end, ALL)
+    followed, _ = progress(truncated, failOnDataLoss="false")
+    later = again(followed.latest(end, ALL))
+    assert entries_of(followed.ranges(end, later)) == [(99, 0), (99, 1), (99, 2), (99, 3)]
+
+
+def test_a_stream_that_was_made_anew_is_read_from_its_beginning_if_losses_are_accepted():
+    end = again(progress(view([5, 5]))[0].latest(EARLIEST, ALL))
+    followed, _ = progress(view([3], first_id=50), failOnDataLoss="false")
+    later = again(followed.latest(end, ALL))
+    assert entries_of(followed.ranges(end, later)) == [(50, 0), (50, 1), (50, 2)]
+
+
+def test_a_batch_that_was_truncated_before_it_was_made_again_is_a_loss():
+    followed, tails = progress(view([5, 5]))
+    end = again(followed.latest(EARLIEST, ALL))
+    tails.seen = view([5], base=5, first_id=99)
+    with pytest.raises(PodkeeperSparkError, match="5 of the entries number 0 to 9 are gone"):
+        followed.ranges(EARLIEST, end)
+
+
+def test_the_cursor_is_told_once_and_only_with_a_name():
+    followed, tails = progress(view([5]), cursor="etl")
+    end = again(followed.latest(EARLIEST, ALL))
+    assert tails.cursor == [("orders", 0)], "so that retention waits from the beginning"
+    for _ in range(3):
+        followed.passed(end)
+    assert tails.cursor == [("orders", 0), ("orders", 5)]
+    nameless, tails = progress(view([5]))
+    nameless.passed(end)
+    assert tails.cursor == []
+
+
+def test_an_offset_of_ledgers_is_refused():
+    followed, _ = progress(view([5]))
+    with pytest.raises(PodkeeperSparkError, match="is not of streams"):
+        followed.latest(parse_offset({"v": 1, "w": 0, "o": {}}), ALL)

@@ -1,0 +1,139 @@
+"""Options of the source."""
+
+from __future__ import annotations
+
+import pickle
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie_protocol.digest import DigestType
+from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.common.options import parse
+from pyspark_bookie.source.options import ReadMode, SourceOptions, ledger_ids
+from pyspark_bookie.source.positions import Positions, positions
+from pyspark_bookie.source.schema import check_schema, full_schema
+
+URI = {"metadataServiceUri": "embedded://127.0.0.1:1/ledgers"}
+
+
+def parsed(**raw):
+    return parse({**URI, **raw}, SourceOptions)
+
+
+def test_defaults_and_everything_given():
+    options = parsed(ledgers="5")
+    assert (options.min_partitions, options.max_bytes_per_partition) == (1, 128 << 20)
+    assert options.fail_on_data_loss
+    assert not options.has_metadata_column
+    options = parsed(
+        scope="ALL",
+        readMode="bookie:bookie-1:3181",
+        digestType="hmac",
+        failOnDataLoss="false",
+        locality="none",
+        batchRead="false",
+        batchMaxBytes="64k",
+        **{"client.readTimeout": "2.5", "rateLimit.bytesPerSecond": "10m", "tls.caFile": "/ca"},
+    )
+    assert options.read_mode == ReadMode("bookie", "bookie-1:3181")
+    assert options.digest_type is DigestType.MAC
+    assert options.has_corrupt_column
+    client = options.client_options()
+    assert (client.batch_reads, client.batch_read_bytes, client.reorder_reads) == (False, 65536, False)
+    assert client.read_timeout == 2.5
+    assert client.tls is not None
+    assert client.tls.ca_file == "/ca"
+    assert hash(client) == hash(options.client_options())
+
+
+def test_options_travel_to_tasks_and_carry_no_password(tmp_path):
+    (tmp_path / "secret").write_text("s3cret\n")
+    options = parsed(stream="orders", passwordFile=str(tmp_path / "secret"))
+    data = pickle.dumps(options)
+    assert pickle.loads(data) == options
+    assert b"s3cret" not in data
+    assert options.password.read() == b"s3cret"
+
+
+def test_the_password_may_be_in_the_environment(tmp_path, monkeypatch):
+    assert parsed(stream="orders").password.read() == b""
+    monkeypatch.setenv("BOOKIE_LEDGER_PASSWORD", "of the environment")
+    (tmp_path / "secret").write_text("of the file\n")
+    assert parsed(stream="orders").password.read() == b"of the environment"
+    assert parsed(stream="orders", passwordFile=str(tmp_path / "secret")).password.read() == b"of the file"
+    assert parsed(stream="orders", recordedPasswords="true").password.read() is None
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        ({}, "nothing is selected: give exactly one of ledgers, stream,"),
+        ({"ledgers": "5", "stream": "x"}, "ledgers and stream exclude each other"),
+        ({"ledgers": "5-"}, "must be ids and ranges of ids, such as 5,7,100-200"),
+        ({"ledgerPattern": "application"}, "must be KEY=PATTERN of custom metadata"),
+        ({"streamPattern": "("}, "is no regular expression"),
+        ({"scope": "some"}, "option scope=some: must be all"),
+        ({"scope": "all", "readMode": "bookie:"}, "must be quorum, replica or bookie:<id>"),
+        ({"scope": "all", "startingPosition": "now"}, "must be earliest, latest, or entries by ledger"),
+        ({"scope": "all", "recordedPasswords": "true", "passwordFile": "/x"}, "exclude each other"),
+        ({"scope": "all", "table": "ledger"}, "must be one of ledgers, fragments"),
+        ({"stream": "x", "table": "ledgers"}, "table=ledgers and stream exclude each other"),
+        ({"scope": "all", "decode": "pulsar", "readMode": "replica"}, "decode=pulsar needs readMode=quorum"),
+        ({"scope": "all", "digestType": "md5"}, "unknown digest type"),
+    ],
+)
+def test_bad_options(raw, told):
+    with pytest.raises(PodkeeperSparkError, match=re.escape(told)):
+        parsed(**raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("client.readTimeouts", "3", "there is no option client.readtimeouts"),
+        ("client.readTimeout", "soon", "is no float"),
+        ("client.readTimeout", "-1", "read_timeout must be positive"),
+        ("zkAuthCredentialsPath", "/nowhere", "No such file or directory"),
+        ("tls.keyFile", "/key", "needs certificate_file"),
+    ],
+)
+def test_bad_options_of_the_client(name, value, told):
+    with pytest.raises(PodkeeperSparkError, match=re.escape(told)):
+        parsed(scope="all", **{name: value}).client_options()
+
+
+def test_a_password_file_that_is_not_there_is_told_with_the_machine():
+    with pytest.raises(
+        PodkeeperSparkError, match=r"passwordFile=/nowhere: No such file or directory on .*every machine"
+    ):
+        parsed(scope="all", passwordFile="/nowhere").password.read()
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 10)), min_size=1, max_size=8))
+def test_ids_and_ranges_of_ids(spans):
+    text = ", ".join(f"{first}-{first + more}" if more else str(first) for first, more in spans)
+    found = ledger_ids(text)
+    expected = {number for first, more in spans for number in range(first, first + more + 1)}
+    assert {number for number in range(100) if number in found} == expected
+    assert list(found.spans) == sorted(found.spans)
+
+
+def test_positions():
+    assert positions("Latest") == Positions(-1)
+    chosen = positions('{"5": 100, "7": -1, "8": -2}')
+    assert [chosen.of(ledger, 150, -2) for ledger in (5, 7, 8, 9)] == [100, 150, 0, 0]
+    assert [chosen.of(ledger, 50, -1) for ledger in (5, 7, 8, 9)] == [50, 50, 0, 50]
+    for text in ('{"5": -3}', '{"x": 1}', "[]", '{"5": true}', ""):
+        with pytest.raises(ValueError, match="must be earliest"):
+            positions(text)
+
+
+def test_columns_follow_from_the_options():
+    assert full_schema(parsed(ledgers="1")).names == ["ledger_id", "entry_id", "value", "length", "lac", "stream"]
+    assert full_schema(parsed(ledgers="1", failOnDataLoss="false")).names[-1] == "_corrupt"
+    assert full_schema(parsed(ledgers="1", readMode="replica")).names[-2:] == ["_metadata", "_corrupt"]
+    options = parsed(ledgers="1")
+    assert check_schema(full_schema(options), options) == full_schema(options)

@@ -1,0 +1,140 @@
+"""Which ledgers a read is about."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from bookie_client.streams import PublishedLedger, StreamPosition, Streams, StreamSettings
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import MetadataUnavailable, NoSuchStream
+from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.source import selection
+from pyspark_bookie.source.pulsar.arrow import message_batches
+from pyspark_bookie.source.schema import arrow_schema, full_schema
+from tests.support.pulsar_entries import batch, entry
+from tests.support.pulsar_metadata import ledger_info, message
+from tests.unit.pyspark_bookie.source.reads import chunks, looked, options, rows, write
+
+TOPIC = "public/default/persistent/orders"
+
+
+async def stream(client, name, *ledgers):
+    """A stream whose ledgers have these payloads; returns their ids."""
+    streams = Streams(client)
+    await streams.create(name, StreamSettings(), if_absent=True)
+    ids = [await write(client, payloads) for payloads in ledgers]
+    published = [
+        PublishedLedger(ledger_id, len(payloads), sum(map(len, payloads)))
+        for ledger_id, payloads in zip(ids, ledgers, strict=True)
+    ]
+    await streams.publish(name, published)
+    return ids
+
+
+async def places(client, **raw):
+    return [(ledger_id, entry_id) for ledger_id, entry_id, _, _ in await rows(client, **raw)]
+
+
+@pytest.mark.parametrize("probed", [0, 1000])
+async def test_ids_are_probed_or_listed_with_the_same_result(client, monkeypatch, probed):
+    monkeypatch.setattr(selection, "PROBED_IDS", probed)
+    ids = [await write(client, [b"x"]) for _ in range(5)]
+    await client.delete(ids[2])
+    wanted = options(ledgers=f"{ids[0]}-{ids[3]},{ids[3] + 100}")
+    found = await selection.choose(client, wanted)
+    assert [each.ledger_id for each in found] == [ids[0], ids[1], ids[3], ids[3] + 100]
+    assert [each.stored is None for each in found] == [False, False, False, True]
+
+
+async def test_the_digest_type_counts_for_ledgers_that_recorded_none(client):
+    """Those of old clients; their password cannot be checked either."""
+    ledgers = client.metadata_service.ledgers
+    ids = [await write(client, [b"x", b"y"], digest=DigestType.CRC32, password=b"old") for _ in range(2)]
+    stored = await ledgers.read(ids[0])
+    await ledgers.write(replace(stored.value, digest_type=None, password=None, format_version=1), stored.version)
+    found = await rows(client, ledgers=ids[0], digestType="CRC32")
+    assert [payload for _, _, payload, _ in found] == [b"x", b"y"]
+    with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_DATA_LOSS\].*DIGEST_MISMATCH"):
+        await rows(client, ledgers=ids[0], digestType="CRC32C")
+    recorded = await rows(client, ledgers=ids[1], digestType="CRC32C", recordedPasswords="true")
+    assert [payload for _, _, payload, _ in recorded] == [b"x", b"y"], "what is recorded counts more"
+
+
+async def test_a_stream_is_read_in_its_order_and_from_position_to_position(client):
+    first = await write(client, [b"of nobody"])
+    ids = await stream(client, "orders", [b"a"] * 3, [b"b"] * 3, [b"c"] * 3)
+    found = await looked(client, options(stream="orders"))
+    assert [(each.ledger_id, each.ledger.stream) for each in found.ranges] == [(each, "orders") for each in ids]
+    assert first not in ids
+
+    start, end = f'{{"{ids[1]}": 1}}', f'{{"{ids[2]}": 2}}'
+    assert await places(client, stream="orders", startingPosition=start, endingPosition=end) == [
+        (ids[1], 1),
+        (ids[1], 2),
+        (ids[2], 0),
+        (ids[2], 1),
+    ]
+    assert len(await places(client, stream="orders", startingPosition=f'{{"{ids[1]}": -1}}')) == 3
+    assert await places(client, stream="orders", startingPosition="latest") == []
+    assert await places(client, stream="orders", endingPosition="earliest") == []
+    with pytest.raises(PodkeeperSparkError, match="a stream has one position"):
+        await rows(client, stream="orders", startingPosition=f'{{"{ids[1]}": 1, "{ids[2]}": 1}}')
+
+
+async def test_what_was_truncated_is_not_read(client):
+    ids = await stream(client, "orders", [b"a"] * 3, [b"b"] * 3)
+    await Streams(client).truncate("orders", StreamPosition(ids[1], 1))
+    assert await places(client, stream="orders") == [(ids[1], 1), (ids[1], 2)]
+
+
+async def test_several_streams(client):
+    a, b = [await stream(client, name, [name.encode()]) for name in ("eu-1", "us-1")]
+    assert await places(client, streams="us-1, eu-1") == [(*b, 0), (*a, 0)]
+    assert await places(client, streamPattern="eu-.*") == [(*a, 0)]
+    assert await places(client, streamPattern="nothing") == []
+    with pytest.raises(NoSuchStream):
+        await rows(client, stream="nobody")
+
+
+async def test_a_topic_of_pulsar_is_decoded(client, three):
+    payloads = [entry(b"single", (6, "k")), entry(batch([b"one", b"two"]), (11, 2))]
+    ledger_id = await write(client, payloads)
+    three.metadata.pulsar.nodes[TOPIC] = message((1, ledger_info(ledger_id, 2, 100, 1)))
+    wanted = options(managedLedger=TOPIC, decode="pulsar")
+    found = await looked(client, wanted)
+    made = await chunks(client, found.ranges, wanted)
+    (decoded,) = message_batches(made, arrow_schema(full_schema(wanted)), 10_000, strict=True)
+    assert [(row["key"], row["value"], row["batch_index"]) for row in decoded.to_pylist()] == [
+        ("k", b"single", None),
+        (None, b"one", 0),
+        (None, b"two", 1),
+    ]
+    assert {row["topic"] for row in decoded.to_pylist()} == {"persistent://public/default/orders"}
+
+
+async def test_ledgers_that_pulsar_has_offloaded_are_told(client, three):
+    there = await write(client, [b"x"])
+    gone = message((1, -1), (2, 2), (3, 1), (4, 1))
+    three.metadata.pulsar.nodes[TOPIC] = message(
+        (1, ledger_info(900, 5, 50, 1, gone)), (1, ledger_info(there, 1, 1, 1))
+    )
+    told = f"ledger 900, which {TOPIC} lists, was offloaded by Pulsar and deleted from the bookies"
+    with pytest.raises(PodkeeperSparkError, match=re.escape(told)):
+        await rows(client, managedLedger=TOPIC)
+    found = await looked(client, options(managedLedger=TOPIC, failOnDataLoss="false"))
+    assert [lost.text for lost in found.lost] == [told]
+    assert [each.ledger_id for each in found.ranges] == [there]
+
+
+async def test_a_metadata_service_that_does_not_answer_is_no_missing_ledger(client, three, monkeypatch):
+    ledger_id = await write(client, [b"x"])
+
+    async def away(*_, **__):
+        raise MetadataUnavailable("no answer")
+
+    monkeypatch.setattr(three.metadata.ledgers, "read", away)
+    with pytest.raises(MetadataUnavailable):
+        await rows(client, ledgers=ledger_id, failOnDataLoss="false")
