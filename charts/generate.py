@@ -1,4 +1,5 @@
-"""Makes the parts of the charts that follow from others: copies of `crds/`, the schema of `spec`, tables of values.
+"""Makes the parts of the charts that follow from others: copies of `crds/`, the schemas of `spec` and `jobs`, tables of
+values.
 
     python charts/generate.py            write them
     python charts/generate.py --check    exit code 1 if a file is not as it would be written
@@ -24,6 +25,8 @@ DEFINITIONS: Final = "crds"
 COPIES: Final = "charts/podkeeper-operator/files/crds"
 VALUES_SCHEMA: Final = "charts/podkeeper-cluster/values.schema.json"
 _CLUSTER: Final = "bookieclusters.podkeeper.dev.yaml"
+_JOB: Final = "bookiejobs.podkeeper.dev.yaml"
+_JOB_NAME: Final = {"type": "string", "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$", "maxLength": 40}
 _OPEN: Final = "x-kubernetes-preserve-unknown-fields"
 _VALUES: Final = "## Values\n\n"
 _KEY: Final = re.compile(r"(?P<indent> *)(?P<name>[A-Za-z]\w*):(?P<value>.*)")
@@ -34,6 +37,7 @@ def generated() -> dict[str, str]:
     files = {f"{COPIES}/{path.name}": path.read_text(encoding="utf-8") for path in definitions()}
     schema = json.loads((ROOT / VALUES_SCHEMA).read_text(encoding="utf-8"))
     schema["properties"]["spec"] = spec_schema()
+    schema["properties"]["jobs"] = {"type": "array", "items": job_schema()}
     files[VALUES_SCHEMA] = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
     for readme in sorted((ROOT / "charts").glob("*/README.md")):
         prose, heading, _ = readme.read_text(encoding="utf-8").partition(_VALUES)
@@ -48,9 +52,7 @@ def definitions() -> list[Path]:
 
 def spec_schema() -> dict[str, Any]:
     """Schema of `spec` in the values: that of the definition, with unknown keys refused rather than pruned."""
-    definition = yaml.safe_load((ROOT / DEFINITIONS / _CLUSTER).read_text(encoding="utf-8"))
-    (version,) = definition["spec"]["versions"]
-    schema = _closed(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    schema = _closed(_defined(_CLUSTER))
     # The chart fills in its own version.
     schema["required"] = [name for name in schema["required"] if name != "version"]
     schema["properties"]["version"].pop("minLength", None)
@@ -58,6 +60,21 @@ def spec_schema() -> dict[str, Any]:
     service["if"] = {"properties": {"type": {"const": "Embedded"}}, "required": ["type"]}
     service["else"] = {"properties": {"uri": {"minLength": 1}}, "required": ["uri"]}
     return schema
+
+
+def job_schema() -> dict[str, Any]:
+    """Schema of an item of `jobs`: a name and `spec` of a BookieJob, without the cluster, which is the chart's."""
+    schema = _closed(_defined(_JOB))
+    properties = {key: each for key, each in schema["properties"].items() if key != "clusterRef"}
+    schema["properties"] = {"name": _JOB_NAME, **properties}
+    schema["required"] = ["name", *(name for name in schema["required"] if name != "clusterRef")]
+    return schema
+
+
+def _defined(definition: str) -> dict[str, Any]:
+    """The schema of `spec`."""
+    (version,) = yaml.safe_load((ROOT / DEFINITIONS / definition).read_text(encoding="utf-8"))["spec"]["versions"]
+    return dict(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
 
 
 def _closed(node: Mapping[str, Any]) -> dict[str, Any]:

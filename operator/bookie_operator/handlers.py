@@ -1,4 +1,5 @@
-"""What kopf does for the operator: watching. Every event of a cluster, or of what it consists of, wakes that cluster.
+"""What kopf does for the operator: watching. Every event of a cluster, or of what it consists of, wakes that cluster;
+every event of a BookieJob, or of what runs it, wakes that.
 
 kopf's daemons, timers and change handlers are not used: they add a finalizer and annotations of their own, and kopf's
 handling of a deletion ends them before the flow that deletes a cluster is done. Events need neither. The operator's own
@@ -18,17 +19,30 @@ from typing import Any, Final
 
 import kopf
 
-from bookie_operator.api.kinds import CLAIM, CLUSTER, DEPLOYMENT, JOB, POD, STATEFUL_SET, TASK, Resource
+from bookie_operator.api.kinds import (
+    BOOKIE_JOB,
+    CLAIM,
+    CLUSTER,
+    CRON_JOB,
+    DEPLOYMENT,
+    JOB,
+    POD,
+    STATEFUL_SET,
+    TASK,
+    Resource,
+)
 from bookie_operator.crds import names
 
 _MANAGED: Final[dict[str, Any]] = {names.NAME: "podkeeper", names.INSTANCE: kopf.PRESENT}
+_OF_A_JOB: Final[dict[str, Any]] = {names.JOB: kopf.PRESENT}
 _CHILDREN: Final = (STATEFUL_SET, POD, CLAIM, JOB, DEPLOYMENT)
+_RUNNERS: Final = (CRON_JOB, JOB, POD)
 _SERVER_TIMEOUT_S: Final = 300
 _REQUEST_TIMEOUT_S: Final = 30.0
 _STOP_S: Final = 15.0
 
 Wake = Callable[[str, str, bool], None]
-"""Of a cluster: namespace, name, and whether to keep it from now on if it is not kept yet. From any thread."""
+"""Of a resource: namespace, name, and whether to keep it from now on if it is not kept yet. From any thread."""
 Login = Callable[..., kopf.ConnectionInfo | None]
 
 
@@ -48,8 +62,9 @@ def operator_settings() -> kopf.OperatorSettings:
     return settings
 
 
-def operator_registry(wake: Wake, login: Login | None = None) -> kopf.OperatorRegistry:
-    """`login`: how to reach the API server; without, as the `kubernetes` client does."""
+def operator_registry(wake: Wake, login: Login | None = None, wake_job: Wake | None = None) -> kopf.OperatorRegistry:
+    """`login`: how to reach the API server; without, as the `kubernetes` client does. `wake_job`: as `wake`, of a
+    BookieJob; None: they are not watched, because this Kubernetes does not know them."""
     registry = kopf.OperatorRegistry()
 
     def log_in(**context: Any) -> kopf.ConnectionInfo | None:
@@ -69,15 +84,33 @@ def operator_registry(wake: Wake, login: Login | None = None) -> kopf.OperatorRe
     kopf.on.event(*_selector(TASK), registry=registry)(task_event)
     for resource in _CHILDREN:
         kopf.on.event(*_selector(resource), labels=_MANAGED, id=resource.plural, registry=registry)(child_event)
+    if wake_job is not None:
+        _watch_jobs(registry, wake_job)
     return registry
+
+
+def _watch_jobs(registry: kopf.OperatorRegistry, wake: Wake) -> None:
+    async def job_event(namespace: str | None, name: str | None, **_: Any) -> None:
+        wake(namespace or "", name or "", True)
+
+    async def runner_event(namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:
+        wake(namespace or "", labels[names.JOB], False)
+
+    kopf.on.event(*_selector(BOOKIE_JOB), registry=registry)(job_event)
+    for resource in _RUNNERS:
+        kopf.on.event(*_selector(resource), labels=_OF_A_JOB, id=f"runs/{resource.plural}", registry=registry)(
+            runner_event
+        )
 
 
 class Watching:
     """kopf in its thread, from entering to leaving the context."""
 
-    def __init__(self, wake: Wake, namespaces: tuple[str, ...], login: Login | None = None) -> None:
-        """`namespaces`: empty means all of them."""
-        self._registry = operator_registry(wake, login)
+    def __init__(
+        self, wake: Wake, namespaces: tuple[str, ...], login: Login | None = None, wake_job: Wake | None = None
+    ) -> None:
+        """`namespaces`: empty means all of them. The others as for `operator_registry`."""
+        self._wake, self._login, self.wake_job = wake, login, wake_job
         self._namespaces = namespaces
         self._stop, self._ready = threading.Event(), threading.Event()
         self.ended = asyncio.Event()
@@ -89,11 +122,12 @@ class Watching:
 
     async def __aenter__(self) -> Watching:
         loop = asyncio.get_running_loop()
+        registry = operator_registry(self._wake, self._login, self.wake_job)
 
         def watch() -> None:
             try:
                 kopf.run(
-                    registry=self._registry,
+                    registry=registry,
                     settings=operator_settings(),
                     namespaces=self._namespaces,
                     clusterwide=not self._namespaces,

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
 from bookie_operator.crds.cluster_status import Condition, Operation
+from bookie_operator.job_metrics import JobMetrics
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300)
@@ -63,6 +64,7 @@ class OperatorMetrics:
         )
         self.clusters = Gauge("podkeeper_operator_clusters", "Clusters that this process keeps", registry=of)
         self.leader = Gauge("podkeeper_operator_leader", "1 while this process may act", registry=of)
+        self.jobs = JobMetrics(of)
         self._steps: dict[tuple[str, str], tuple[str, ...]] = {}
         self._told: dict[tuple[str, str], set[tuple[str, ...]]] = {}
         self._counted: dict[tuple[str, str], set[tuple[Counter, tuple[str, ...]]]] = {}

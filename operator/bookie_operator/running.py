@@ -22,14 +22,15 @@ import aiohttp
 import structlog
 from kubernetes import client
 
-from bookie_operator.api.errors import KubernetesError
-from bookie_operator.api.kinds import CLUSTER
+from bookie_operator.api.errors import Absent, Forbidden, KubernetesError
+from bookie_operator.api.kinds import BOOKIE_JOB, CLUSTER
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.transport import Transport
 from bookie_operator.handlers import Login, Watching
 from bookie_operator.lease import LeaderElection
 from bookie_operator.metrics import OperatorMetrics
 from bookie_operator.reconcile.context import OperatorContext, Settings
+from bookie_operator.reconcile.job_passing import run_job_pass
 from bookie_operator.reconcile.keeping import Keeper
 from bookie_operator.serving import serving
 from bookie_operator.status.events import Events
@@ -90,12 +91,15 @@ async def run_operator(
             await stack.enter_async_context(_electing(election))
         keeper = Keeper(context)
         stack.push_async_callback(keeper.stop)
+        jobs = context.metrics.jobs
+        job_keeper = Keeper(context, one_pass=run_job_pass, what="job", kept=jobs.kept, unexpected=jobs.failed)
+        stack.push_async_callback(job_keeper.stop)
         watching = Watching(_from_threads(keeper), options.namespaces, login)
         port = await stack.enter_async_context(
             serving(
                 options.metrics_port,
                 context.metrics,
-                idle_for=keeper.idle_for,
+                idle_for=lambda: max(keeper.idle_for(), job_keeper.idle_for()),
                 leading=lambda: context.leading(),
                 ready=lambda: watching.ready,
                 limit_s=options.liveness_s,
@@ -103,6 +107,7 @@ async def run_operator(
         )
         serves(port)
         if await _defined(kubernetes, options.namespaces, stop):
+            watching.wake_job = _from_threads(job_keeper) if await _knows_jobs(kubernetes, options.namespaces) else None
             await stack.enter_async_context(watching)
             _log.info("watching", namespaces=list(options.namespaces) or "all", identity=identity)
             if await _first(stop, watching.ended) is not stop:
@@ -121,6 +126,18 @@ async def _defined(kubernetes: Kubernetes, namespaces: tuple[str, ...], stop: as
             async with asyncio.timeout(_DEFINED_S):
                 await stop.wait()
     return False
+
+
+async def _knows_jobs(kubernetes: Kubernetes, namespaces: tuple[str, ...]) -> bool:
+    """Clusters are kept without the definition of BookieJob too: it may not have been applied with an upgrade."""
+    try:
+        await kubernetes.list(BOOKIE_JOB, namespaces[0] if namespaces else "")
+    except (Absent, Forbidden) as exc:
+        _log.warning("BookieJobs are not kept: apply crds/ and the chart's rules, then restart", error=str(exc))
+        return False
+    except KubernetesError as exc:
+        _log.warning("nobody could tell whether there are BookieJobs: they are watched", error=str(exc))
+    return True
 
 
 def _from_threads(keeper: Keeper) -> Callable[[str, str, bool], None]:

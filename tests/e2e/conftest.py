@@ -209,8 +209,12 @@ def make_recorder(zookeeper_service: ZooKeeperServer, settings: Environment) -> 
 @pytest.fixture
 def make_workload(
     kube: Kube, settings: Environment, zookeeper_service: ZooKeeperServer, nodes: list[str]
-) -> Callable[[str], Workload]:
-    """`make_workload(cluster's name)`: writer and reader of a cluster, as a context manager."""
-    return lambda name: Workload(
-        kube, settings.image, zookeeper_service.uri(f"/{name}", "hierarchical"), node=nodes[0], name=f"workload-{name}"
-    )
+) -> Callable[..., Workload]:
+    """`make_workload(cluster's name)`: writer and reader of a cluster, as a context manager. `uri`: of its metadata, if
+    the ring's ZooKeeper does not have them."""
+
+    def make(name: str, uri: str = "") -> Workload:
+        uri = uri or zookeeper_service.uri(f"/{name}", "hierarchical")
+        return Workload(kube, settings.image, uri, node=nodes[0], name=f"workload-{name}")
+
+    return make

@@ -27,6 +27,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.replace(" ", "-"))
 def test_refused_by_the_api_server(kube, operator, settings, case):
     changes, words = REFUSED[case]
@@ -77,6 +78,7 @@ def test_a_missing_secret_is_told(make_cluster):
     told(cluster, "no-such-secret")
 
 
+@pytest.mark.smoke
 def test_a_missing_image_is_told(make_cluster):
     cluster = make_cluster(image="podkeeper:no-such-tag")
     told(cluster, "no-such-tag")

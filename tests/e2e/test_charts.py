@@ -79,7 +79,7 @@ def test_operator_by_default_works_in_its_own_namespace():
     objects = render(OPERATOR)
     assert only(objects, "ClusterRole")["metadata"]["name"].endswith("-read")
     assert {each["metadata"]["namespace"] for each in objects if each["kind"] == "Role"} == {NAMESPACE}
-    assert len([each for each in objects if each["kind"] == "CustomResourceDefinition"]) == 2
+    assert len([each for each in objects if each["kind"] == "CustomResourceDefinition"]) == 3
     for each in objects:
         if each["kind"] == "CustomResourceDefinition":
             assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
@@ -163,10 +163,10 @@ def test_the_test_pod_is_a_client_of_the_cluster():
     assert config["metadataServiceUri"].endswith(";zk-2.zk:2181/events/ledgers")
     assert config["tlsTrustStore"] == "/tls/ca.crt"
     assert config["zkAuthScheme"] == "sasl"
-    assert {volume["name"] for volume in spec["volumes"]} == {"work", "tls", "login"}
-    assert {mount["name"] for mount in container["volumeMounts"]} == {"work", "tls", "login"}
+    assert {volume["name"] for volume in spec["volumes"]} == {"scratch", "tls", "login"}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {"scratch", "tls", "login"}
     plain = only(render(CLUSTER, CLUSTER / "ci" / "embedded-values.yaml"), "Pod")["spec"]
-    assert [volume["name"] for volume in plain["volumes"]] == ["work"]
+    assert [volume["name"] for volume in plain["volumes"]] == ["scratch"]
 
 
 def test_values_of_false_and_zero_reach_the_spec():

@@ -55,18 +55,42 @@ def test_replace(make_cluster, make_workload, make_recorder, dying_operator, kub
         workload.progress()
 
 
-def test_delete_and_adopt(make_cluster, make_recorder, dying_operator):
+def test_delete_and_adopt(make_cluster, make_workload, make_recorder, dying_operator):
     cluster = make_cluster()
     cluster.wait_ready(600)
     recorder = make_recorder(cluster.name)
-    claims = {name: claim["metadata"]["uid"] for name, claim in cluster.claims().items()}
-    wanted = dict(cluster.get()["spec"])
+    with make_workload(cluster.name) as workload:
+        workload.progress(400)
+        claims = {name: claim["metadata"]["uid"] for name, claim in cluster.claims().items()}
+        wanted = dict(cluster.get()["spec"])
+        cluster.delete()
+        cluster.wait_gone(600)
+        cluster.apply({**wanted, "bootstrap": {"mode": "Adopt"}})
+        cluster.wait_ready(600)
+        assert {name: claim["metadata"]["uid"] for name, claim in cluster.claims().items()} == claims
+        workload.progress()
+    assert not recorder.removals
+    assert dying_operator.deaths
+
+
+def test_deletion_with_data(make_cluster, make_recorder, dying_operator, kube):
+    """Confirmed: claims go, and nothing of the cluster is left."""
+    storage = {"journal": {"size": "1Gi"}, "ledger": {"size": "2Gi"}, "retention": {"whenDeleted": "Delete"}}
+    cluster = make_cluster(storage=storage)
+    cluster.wait_ready(600)
+    make_recorder(cluster.name).expect(*cluster.pods(), *cluster.claims())
+    cluster.annotate(confirm_delete=cluster.name)
     cluster.delete()
     cluster.wait_gone(600)
-    cluster.apply({**wanted, "bootstrap": {"mode": "Adopt"}})
-    cluster.wait_ready(600)
-    assert {name: claim["metadata"]["uid"] for name, claim in cluster.claims().items()} == claims
-    assert not recorder.removals
+    kube.wait_for(
+        "PersistentVolumeClaim",
+        lambda claims: not claims,
+        120,
+        "the claims' end",
+        selector=f"app.kubernetes.io/instance={cluster.name}",
+    )
+    assert kube.get("Secret", f"{cluster.name}-identity") is None
+    assert len(dying_operator.deaths) > 10
 
 
 def test_the_installed_operator_is_killed(make_cluster, make_workload, make_recorder, operator, kube):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.e2e.support.bookie_cluster import CONFIRM_DELETE, BookieCluster
-from tests.e2e.support.kube import condition_of
 
 FIRST_LEDGER_SECONDS = 120.0
 
@@ -26,6 +27,7 @@ def values(settings, uri: str, root: str) -> dict:
     }
 
 
+@pytest.mark.smoke
 def test_first_ledger_within_two_minutes(helm, kube, settings, operator, zookeeper_service, nodes):
     """Both charts, then `helm test`, which writes a ledger and reads it back."""
     uri = zookeeper_service.uri("", "hierarchical")
@@ -55,6 +57,7 @@ def test_what_a_new_cluster_is(make_cluster, kube, nodes):
     assert len({pod["spec"]["nodeName"] for pod in pods.values()}) == 3
     assert all(not pod["spec"].get("automountServiceAccountToken", True) for pod in pods.values())
     assert status["writableReplicas"] == 3
+    assert {pod["metadata"]["name"] for pod in kube.list("Pod", status["selector"])} == pods.keys()
     assert status["instanceId"]
     assert {each["state"] for each in status["bookies"]} == {"Writable"}
     (sts,) = kube.list("StatefulSet", cluster.selector)
@@ -78,23 +81,3 @@ def test_what_a_new_cluster_is(make_cluster, kube, nodes):
     else:
         raise AssertionError(f"a cluster at rest was written: {cluster.get()['metadata']['managedFields']}")
     assert cluster.uids() == restarts
-
-
-def test_embedded_metadata(make_cluster, kube, settings):
-    """For development: the operator runs the metadata service too."""
-    cluster = make_cluster(metadataService={"type": "Embedded", "size": "1Gi"})
-    cluster.wait_ready(240)
-    assert cluster.status()["metadataServiceUri"]
-    assert condition_of(cluster.get(), "Available")["status"] == "True"
-
-
-def test_two_zones(make_cluster, kube, nodes):
-    """A StatefulSet for each zone, on nodes of that zone."""
-    by_name = {node["metadata"]["name"]: node for node in kube.list("Node")}
-    zones = sorted({by_name[name]["metadata"]["labels"].get("topology.kubernetes.io/zone", "") for name in nodes})
-    assert len(zones) >= 2, f"the ring needs nodes of two zones: {zones}"
-    cluster = make_cluster(placement={"zones": [{"name": zone} for zone in zones[:3]]})
-    cluster.wait_ready(240)
-    for pod in cluster.wait_pods(3).values():
-        zone = by_name[pod["spec"]["nodeName"]]["metadata"]["labels"]["topology.kubernetes.io/zone"]
-        assert pod["metadata"]["name"].startswith(f"{cluster.name}-bookie-{zone}-")

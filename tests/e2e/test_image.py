@@ -90,3 +90,12 @@ def test_three_bookies_and_a_client(plain_bookies, kube, make_workload):
         workload.progress(200)
         state = workload.state()
         assert state["longestGap"] < 10
+
+
+def test_it_is_small(kube, settings):
+    """Bytes of all files, those of folders that are root's alone aside."""
+    kube.apply(manifests.pod("size", settings.image, ["sh", "-c", "du --bytes -sx / 2>/dev/null || true"]))
+    kube.wait_for("Pod", lambda pods: pods["size"]["status"].get("phase") == "Succeeded", 60, "its size", name="size")
+    size = int(kube.logs("size").split()[0])
+    kube.delete("Pod", "size")
+    assert 100_000_000 < size < 250_000_000

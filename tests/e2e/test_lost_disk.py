@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 
+
+@pytest.mark.smoke
 def test_claims_and_pod_are_deleted(make_cluster, make_workload, make_recorder, kube):
     """With a spare bookie, the operator replaces it by itself."""
     cluster = make_cluster(replicas=4, repair={"autoReplaceAfterSeconds": 5})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 
+
+@pytest.mark.smoke
 def test_four_bookies_and_three_again(make_cluster, make_workload, make_recorder):
     cluster = make_cluster()
     cluster.wait_ready(240)

@@ -3,7 +3,8 @@
 Invariants
 - A fact that could not be had is None: no answer in time, no answer that can be read, or one that says so itself.
 - Requests for changes raise: `AdminRefused` (understood, and why not), `AdminUnreachable` (it may have been done).
-- Pods are addressed by IP, since names of new pods may not resolve yet; over TLS they are still verified by name.
+- Pods are addressed by IP, since names of new pods may not resolve yet. They speak plain HTTP, as the kubelet that
+  probes them does; who may ask is told by the token.
 
 Threads: one event loop.
 """
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ import aiohttp
 import structlog
 
 from bookie_operator.api import answers
-from bookie_operator.world.model import BookieFacts, ClusterFacts, DrainFacts, Proof, SafetyFacts
+from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Proof, SafetyFacts
 
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -58,30 +58,26 @@ class Endpoint:
     host: str
     """IP address."""
     port: int = 8000
-    server_name: str = ""
-    """Name in its certificate; empty: no TLS."""
 
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.server_name else 'http'}://{host}:{self.port}"
+        return f"http://{host}:{self.port}"
 
 
 class Admin:
-    """Of the pods of one cluster. `token`: their bearer token; `tls`: to verify them, and to show a certificate."""
+    """Of the pods of one cluster. `token`: their bearer token."""
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
         token: str = "",
-        tls: ssl.SSLContext | None = None,
         *,
         timeout_s: float = 5.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._session = session
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._tls = tls
         self._timeout_s = timeout_s
         self._now = now
 
@@ -93,7 +89,7 @@ class Admin:
         async def ask() -> BookieFacts:
             mode, space, config = await asyncio.gather(
                 self._get(at, "/api/v1/bookie/state/readonly"),
-                self._get(at, "/api/v1/bookie/info"),
+                self._get(at, "/api/v1/bookie/info", {"fullest": "true"}),
                 self._get(at, "/api/v1/config/server_config"),
             )
             return answers.bookie_facts(mode, space, config)
@@ -191,10 +187,9 @@ class Admin:
     async def _call(
         self, method: str, at: Endpoint, path: str, query: Mapping[str, str] | None, body: Any, timeout_s: float
     ) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=timeout_s or self._timeout_s)
+        # A pod that is gone takes no connection, and nobody says so: that is not waited for as long as an answer.
+        timeout = aiohttp.ClientTimeout(total=timeout_s or self._timeout_s, sock_connect=self._timeout_s)
         options: dict[str, Any] = {"json": body} if body is not None else {}
-        if at.server_name:
-            options |= {"ssl": self._tls or True, "server_hostname": at.server_name}
         try:
             async with self._session.request(
                 method,

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from bookie_operator.world.model import BookieFacts, ClusterFacts, DrainFacts, DrainPhase, Proof, SafetyFacts
+from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, DrainPhase, Proof, SafetyFacts
 
 SILENT_S: Final = 120.0
 """A drain of which nothing was heard for so long is worked on by nobody."""
@@ -89,7 +89,7 @@ def bookie_facts(mode: Any, space: Any, config: Any = None) -> BookieFacts:
     free = _member(members(space), "freeSpace", whole)
     if total <= 0 or not 0 <= free <= total:
         raise Undecodable(f"{free} free bytes of {total}")
-    fullest = members(space).get("fullestUsedPercent")
+    fullest = members(space).get("fullestUsedPercent")  # older bookies do not tell
     used = total - free
     return BookieFacts(
         read_only=_member(members(mode), "readOnly", flag),

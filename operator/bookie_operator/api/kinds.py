@@ -47,6 +47,7 @@ class Resource:
 
 CLUSTER: Final = Resource(f"{names.GROUP}/{names.VERSION}", "BookieCluster", "bookieclusters")
 TASK: Final = Resource(f"{names.GROUP}/{names.VERSION}", "BookieTask", "bookietasks")
+BOOKIE_JOB: Final = Resource(f"{names.GROUP}/{names.VERSION}", "BookieJob", "bookiejobs")
 POD: Final = Resource("v1", "Pod", "pods")
 CLAIM: Final = Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 CONFIG_MAP: Final = Resource("v1", "ConfigMap", "configmaps")
@@ -57,6 +58,7 @@ NODE: Final = Resource("v1", "Node", "nodes", namespaced=False)
 STATEFUL_SET: Final = Resource("apps/v1", "StatefulSet", "statefulsets")
 DEPLOYMENT: Final = Resource("apps/v1", "Deployment", "deployments")
 JOB: Final = Resource("batch/v1", "Job", "jobs")
+CRON_JOB: Final = Resource("batch/v1", "CronJob", "cronjobs")
 BUDGET: Final = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
 NETWORK_POLICY: Final = Resource("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
 ROLE: Final = Resource("rbac.authorization.k8s.io/v1", "Role", "roles")
@@ -72,6 +74,7 @@ CERTIFICATE: Final = Resource("cert-manager.io/v1", "Certificate", "certificates
 ALL: Final[tuple[Resource, ...]] = (
     CLUSTER,
     TASK,
+    BOOKIE_JOB,
     POD,
     CLAIM,
     CONFIG_MAP,
@@ -82,6 +85,7 @@ ALL: Final[tuple[Resource, ...]] = (
     STATEFUL_SET,
     DEPLOYMENT,
     JOB,
+    CRON_JOB,
     BUDGET,
     NETWORK_POLICY,
     ROLE,

@@ -42,6 +42,9 @@ DATA: Final = "/data"
 
 _ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 _KEY_SPECIAL: Final = re.compile(r"[\\=: \t\f\n\r#!]")
+_UNESCAPED: Final = {escaped: character for character, escaped in _ESCAPES.items()}
+_ESCAPED: Final = re.compile(r"\\(.)")
+_LINE: Final = re.compile(r"((?:\\.|[^\\=])*)=(.*)")
 
 
 def mount_path(kind: str, index: int) -> str:
@@ -121,10 +124,13 @@ def static_keys(cluster: ClusterView) -> dict[str, str]:
     return {**default_keys(cluster), **given, **operator_keys(cluster)}
 
 
-def properties(keys: Mapping[str, str]) -> str:
+_HEADER: Final = "# Written by the operator: change spec.config of the BookieCluster instead."
+
+
+def properties(keys: Mapping[str, str], header: str = _HEADER) -> str:
     """A Java properties file, sorted by key."""
     lines = [f"{_escaped_key(key)}={_escaped_value(text)}" for key, text in sorted(keys.items())]
-    return "\n".join(("# Written by the operator: change spec.config of the BookieCluster instead.", *lines, ""))
+    return "\n".join((header, *lines, ""))
 
 
 def _escaped_key(key: str) -> str:
@@ -134,6 +140,19 @@ def _escaped_key(key: str) -> str:
 def _escaped_value(text: str) -> str:
     escaped = "".join(_ESCAPES.get(character, character) for character in text)
     return f"\\{escaped}" if escaped.startswith(" ") else escaped
+
+
+def changed_keys(before: str, after: str) -> tuple[str, ...]:
+    """Keys that only one of two files of `properties` has, or that have another value in it; sorted."""
+    old, new = _written_values(before), _written_values(after)
+    changed = (key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    return tuple(sorted(_ESCAPED.sub(lambda match: _UNESCAPED.get(match[0], match[1]), key) for key in changed))
+
+
+def _written_values(file: str) -> dict[str, str]:
+    """Key to value, both as they are escaped."""
+    found = map(_LINE.fullmatch, file.split("\n"))
+    return {line[1]: line[2] for line in found if line is not None}
 
 
 def config_map(cluster: ClusterView) -> Manifest:

@@ -28,6 +28,8 @@ class BookieSet:
     replicas: int
     template_hash: str
     volume_sizes: Mapping[str, str]
+    inputs_hash: str
+    """Of what people asked for, as far as the template depends on it."""
 
     @property
     def name(self) -> str:
@@ -86,7 +88,13 @@ class DesiredObjects:
         return Desired(
             stateful_sets=tuple(
                 DesiredStatefulSet(
-                    each.name, each.zone, each.replicas, each.template_hash, each.volume_sizes, self.config_hash
+                    each.name,
+                    each.zone,
+                    each.replicas,
+                    each.template_hash,
+                    each.volume_sizes,
+                    self.config_hash,
+                    each.inputs_hash,
                 )
                 for each in self.sets
             ),

@@ -4,7 +4,8 @@ Invariants
 - Pods change when they are deleted, not before (`OnDelete`), and all start at once (`Parallel`): the order of a roll is
   the planner's.
 - No claim is deleted by Kubernetes, whatever becomes of the StatefulSet.
-- The template's hash stands on the StatefulSet and on its pods.
+- The template's hash stands on the StatefulSet and on its pods; that of what people asked for on the StatefulSet
+  alone, because it restarts nobody.
 
 Threads: pure functions, any thread.
 """
@@ -16,6 +17,7 @@ from bookie_operator.builders.claims import claim_templates, volume_sizes
 from bookie_operator.builders.common import manifest, selector
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import BookieSet
+from bookie_operator.builders.inputs import inputs_hash, record
 from bookie_operator.builders.pod import pod_template, template_hash
 from bookie_operator.builders.zones import ZoneShare, shares
 from bookie_operator.crds import names
@@ -31,6 +33,7 @@ def bookie_sets(cluster: ClusterView, context: BuildContext, config_name: str) -
 
 def _bookie_set(cluster: ClusterView, context: BuildContext, share: ZoneShare, config_name: str) -> BookieSet:
     template = pod_template(cluster, context, share, config_name)
+    hashed, inputs = template_hash(template), inputs_hash(cluster)
     zone = {names.ZONE: share.label} if share.label else {}
     spec = {
         "replicas": share.replicas,
@@ -51,7 +54,7 @@ def _bookie_set(cluster: ClusterView, context: BuildContext, share: ZoneShare, c
         naming.BOOKIE,
         {"spec": spec},
         more_labels=zone,
-        annotations={names.TEMPLATE_HASH: template_hash(template)},
+        annotations={names.TEMPLATE_HASH: hashed, names.TEMPLATE_INPUTS: record(hashed, inputs)},
     )
     sizes = volume_sizes(cluster.spec.storage)
-    return BookieSet(made, share.label, share.replicas, template_hash(template), sizes)
+    return BookieSet(made, share.label, share.replicas, hashed, sizes, inputs)

@@ -13,6 +13,9 @@ from pydantic import BaseModel
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.crds.job_rules import JOB_RULES
+from bookie_operator.crds.job_spec import BookieJobSpec
+from bookie_operator.crds.job_status import BookieJobStatus
 from bookie_operator.crds.rule import Rule, with_rules
 from bookie_operator.crds.rules import CLUSTER_RULES, TASK_RULES
 from bookie_operator.crds.schema import Schema, structural_schema
@@ -99,7 +102,30 @@ TASK: Final = Kind(
     ),
 )
 
-KINDS: Final[tuple[Kind, ...]] = (CLUSTER, TASK)
+JOB: Final = Kind(
+    kind="BookieJob",
+    plural="bookiejobs",
+    singular="bookiejob",
+    short="bkj",
+    description="A job of Spark on the ledgers of a BookieCluster, once or on a schedule.",
+    spec=BookieJobSpec,
+    status=BookieJobStatus,
+    rules=JOB_RULES,
+    columns=(
+        _column("Cluster", ".spec.clusterRef.name", "The BookieCluster"),
+        _column("Kind", ".spec.kind", "The job"),
+        _column("Schedule", ".spec.schedule", "When it runs; empty: once"),
+        _column("Suspend", ".spec.suspend", "No new run begins", kind="boolean"),
+        _column("Phase", ".status.phase", "What it does"),
+        _column("Last-Outcome", ".status.lastOutcome", "How the last run ended"),
+        _column("Last-Schedule", ".status.lastScheduleTime", "When a run was due last", kind="date"),
+        _AGE,
+        _column("Message", _ready("message"), "What it waits for, or what is wrong", priority=1),
+    ),
+)
+
+KINDS: Final[tuple[Kind, ...]] = (CLUSTER, JOB, TASK)
+"""By name."""
 
 
 def definition(kind: Kind) -> dict[str, Any]:

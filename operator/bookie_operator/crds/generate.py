@@ -1,4 +1,5 @@
-"""Writes what is made of the typed sources: the definitions in `crds/` and the page `docs/bookiecluster.md`.
+"""Writes what is made of the typed sources: the definitions in `crds/`, and the pages
+`docs/bookiecluster.md` and `docs/bookiejob.md`.
 
     python -m bookie_operator.crds.generate            write them
     python -m bookie_operator.crds.generate --check    exit code 1 if a file is not as it would be written
@@ -17,6 +18,7 @@ import yaml
 
 from bookie_operator.crds.definitions import KINDS, definition
 from bookie_operator.crds.generated_files import keep
+from bookie_operator.crds.job_reference import job_page
 from bookie_operator.crds.reference import reference_page
 
 ROOT: Final = Path(__file__).parents[3]
@@ -41,6 +43,7 @@ def generated() -> dict[str, str]:
         for kind in KINDS
     }
     files["docs/bookiecluster.md"] = reference_page()
+    files["docs/bookiejob.md"] = job_page()
     return files
 
 

@@ -23,8 +23,13 @@ VOLUME: Final = f"{GROUP}/volume"
 RETIRED: Final = f"{GROUP}/retired"
 """Label of claims whose bookie was taken out, after the proof; the annotation of the same name has the proof."""
 
+JOB: Final = f"{GROUP}/job"
+"""Label of what belongs to a BookieJob, pods of its drivers and executors too: its name."""
+
 TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 """Annotation of pods: which template they were made of."""
+TEMPLATE_INPUTS: Final = f"{GROUP}/template-inputs"
+"""Annotation of StatefulSets: which template they got for what people asked for; see `builders.inputs`."""
 OBJECT_HASH: Final = f"{GROUP}/object-hash"
 """Annotation of every object that is applied: which content it was given."""
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from bookie_operator.crds import names
 from bookie_operator.crds.config_keys import RESERVED, known_keys
-from bookie_operator.crds.definitions import CLUSTER, KINDS, Kind, resource_schema
+from bookie_operator.crds.definitions import CLUSTER, TASK, Kind, resource_schema
 from bookie_operator.crds.schema import Schema
 
 _INTRODUCTION: Final = """\
@@ -60,14 +60,15 @@ _ANNOTATIONS: Final = (
 def reference_page() -> str:
     """The whole page as Markdown."""
     lines = [_INTRODUCTION]
-    for kind in KINDS:
-        lines += _kind(kind)
+    for kind in (CLUSTER, TASK):
+        lines += kind_reference(kind)
     lines += _annotations()
     lines += _config()
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _kind(kind: Kind) -> Iterator[str]:
+def kind_reference(kind: Kind) -> Iterator[str]:
+    """Lines of its fields, rules and columns."""
     schema = resource_schema(kind)
     yield f"## {kind.kind}"
     yield ""

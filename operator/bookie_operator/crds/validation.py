@@ -13,21 +13,16 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
-
 from bookie_operator.crds.cluster_spec import BookieClusterSpec, MetadataServiceKind
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.quantity import known_bytes
+from bookie_operator.crds.reading import bounded, parsed_spec, parsed_status
 from bookie_operator.crds.validation_pod import config_faults, pod_faults
 
-MESSAGES: Final = 20
-"""More are counted, not told."""
-_LENGTH: Final = 1000
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})(?:[.+-].*)?")
@@ -37,29 +32,18 @@ _URI: Final = re.compile(r"zk(\+[a-z]+)?://[^/\s]+/?")
 
 def parse_spec(spec: Mapping[str, Any]) -> tuple[BookieClusterSpec | None, tuple[str, ...]]:
     """The typed spec; or None, and why it cannot be read."""
-    try:
-        return BookieClusterSpec.model_validate(spec), ()
-    except ValidationError as error:
-        messages = [_unreadable(fault["loc"], fault["type"], fault["msg"]) for fault in error.errors()]
-        return None, _bounded(messages)
+    return parsed_spec(BookieClusterSpec, spec, "docs/bookiecluster.md")
 
 
 def parse_status(status: Mapping[str, Any]) -> BookieClusterStatus:
     """The typed status; an empty one stands for one that does not exist. Raises ValueError with one line for one that
     this operator cannot read: it must not be taken for an empty one, because an operation may stand in it."""
-    try:
-        return BookieClusterStatus.model_validate(status)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        path = _path("status", fault["loc"])
-        raise ValueError(
-            f"{path}: {fault['msg']}; a newer operator may have written it: use that version, or mend the field"
-        ) from None
+    return parsed_status(BookieClusterStatus, status)
 
 
 def validate(spec: BookieClusterSpec, status: BookieClusterStatus) -> tuple[str, ...]:
     """Everything that is wrong; empty: nothing is. At most `MESSAGES`."""
-    return _bounded(
+    return bounded(
         [
             *_metadata(spec),
             *_durability(spec),
@@ -71,59 +55,6 @@ def validate(spec: BookieClusterSpec, status: BookieClusterStatus) -> tuple[str,
             *pod_faults(spec.pod),
         ]
     )
-
-
-def _bounded(messages: list[str]) -> tuple[str, ...]:
-    shown = [_plain(message) for message in messages[:MESSAGES]]
-    if len(messages) > MESSAGES:
-        shown[-1] = f"and {len(messages) - MESSAGES + 1} more; mend these first"
-    return tuple(shown)
-
-
-def _plain(message: str) -> str:
-    """One line, whatever a user's key is called."""
-    line = "".join(character if character.isprintable() else "?" for character in message)
-    return line if len(line) <= _LENGTH else line[: _LENGTH - 1] + "…"
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def _unreadable(location: tuple[int | str, ...], kind: str, message: str) -> str:
-    path = _path("spec", location)
-    match kind:
-        case "missing":
-            return f"{path}: is required; give it"
-        case "extra_forbidden":
-            near = difflib.get_close_matches(str(location[-1]), _fields_beside(location), n=1, cutoff=0.6)
-            remedy = f"did you mean {near[0]}?" if near else "remove it, or upgrade the operator that should know it"
-            return f"{path}: there is no such field; {remedy}"
-    return f"{path}: {message[:1].lower()}{message[1:]}; see docs/bookiecluster.md"
-
-
-def _path(root: str, location: tuple[int | str, ...]) -> str:
-    return root + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
-
-
-def _fields_beside(location: tuple[int | str, ...]) -> list[str]:
-    """Names of the fields that there are where `location` ends."""
-    model: Any = BookieClusterSpec
-    for part in location[:-1]:
-        if isinstance(part, int):
-            continue
-        fields = {field.alias: field.annotation for field in model.model_fields.values()}
-        model = _model_in(fields.get(part))
-        if model is None:
-            return []
-    return [field.alias for field in model.model_fields.values()]
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model of an annotation such as `Volume | None` or `list[Zone]`."""
-    for each in (annotation, *getattr(annotation, "__args__", ())):
-        if isinstance(each, type) and issubclass(each, BaseModel):
-            return each
-    return None
 
 
 # --- rules between fields ---------------------------------------------------------------------------------------------

@@ -15,35 +15,36 @@ from typing import Any, Final
 from bookie_operator.api.errors import Absent, Conflict
 from bookie_operator.executor import removals, requests, resources, workloads
 from bookie_operator.executor.execution import Execution, Outdated
-from bookie_operator.planner import decision
+from bookie_operator.planner import actions
 
 _FUNCTIONS: Final[dict[type[Any], Callable[[Execution, Any], Awaitable[None]]]] = {
-    decision.ApplyObjects: workloads.apply_objects,
-    decision.DeleteObject: workloads.delete_object,
-    decision.CreateStatefulSet: workloads.create_stateful_set,
-    decision.ScaleStatefulSet: workloads.scale_stateful_set,
-    decision.ApplyTemplate: workloads.apply_template,
-    decision.OrphanStatefulSet: workloads.orphan_stateful_set,
-    decision.EvictPod: workloads.evict_pod,
-    decision.DeletePod: workloads.delete_pod,
-    decision.DestroyMetadata: workloads.destroy_metadata,
-    decision.ExpandClaim: removals.expand_claim,
-    decision.DeleteClaim: removals.delete_claim,
-    decision.RetireClaim: removals.retire_claim,
-    decision.DeleteCookie: removals.delete_cookie,
-    decision.SetReadOnly: requests.set_read_only,
-    decision.SetDynamicConfig: requests.set_dynamic_config,
-    decision.BeginDrain: requests.begin_drain,
-    decision.UndoDrain: requests.undo_drain,
-    decision.TriggerAudit: requests.trigger_audit,
-    decision.SetRecoveryDelay: requests.set_recovery_delay,
-    decision.ReleaseFinalizer: resources.release_finalizer,
-    decision.RecordState: resources.record_state,
-    decision.UpdateTask: resources.update_task,
+    actions.ApplyObjects: workloads.apply_objects,
+    actions.DeleteObject: workloads.delete_object,
+    actions.CreateStatefulSet: workloads.create_stateful_set,
+    actions.ScaleStatefulSet: workloads.scale_stateful_set,
+    actions.ApplyTemplate: workloads.apply_template,
+    actions.RecordInputs: workloads.record_inputs,
+    actions.OrphanStatefulSet: workloads.orphan_stateful_set,
+    actions.EvictPod: workloads.evict_pod,
+    actions.DeletePod: workloads.delete_pod,
+    actions.DestroyMetadata: workloads.destroy_metadata,
+    actions.ExpandClaim: removals.expand_claim,
+    actions.DeleteClaim: removals.delete_claim,
+    actions.RetireClaim: removals.retire_claim,
+    actions.DeleteCookie: removals.delete_cookie,
+    actions.SetReadOnly: requests.set_read_only,
+    actions.SetDynamicConfig: requests.set_dynamic_config,
+    actions.BeginDrain: requests.begin_drain,
+    actions.UndoDrain: requests.undo_drain,
+    actions.TriggerAudit: requests.trigger_audit,
+    actions.SetRecoveryDelay: requests.set_recovery_delay,
+    actions.ReleaseFinalizer: resources.release_finalizer,
+    actions.RecordState: resources.record_state,
+    actions.UpdateTask: resources.update_task,
 }
 
 
-async def carry_out(execution: Execution, action: decision.Action) -> None:
+async def carry_out(execution: Execution, action: actions.Action) -> None:
     """Do it.
 
     Raises Outdated and RefusedNow (look again), `executor.execution.Prohibited` (it must not be done), KubernetesError

@@ -13,10 +13,10 @@ from bookie_operator.api.kinds import CLAIM
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import WhenDeleted
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited
-from bookie_operator.planner.decision import DeleteClaim, DeleteCookie, ExpandClaim, RetireClaim
+from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, ExpandClaim, RetireClaim
 from bookie_operator.planner.draining import SINCE
 from bookie_operator.planner.operations import read_time
-from bookie_operator.world.model import Proof
+from bookie_operator.world.facts import Proof
 
 
 async def expand_claim(execution: Execution, action: ExpandClaim) -> None:

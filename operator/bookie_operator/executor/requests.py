@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bookie_operator.api.admin import AdminAbsent, Endpoint
 from bookie_operator.executor.execution import Execution, Outdated
-from bookie_operator.planner.decision import (
+from bookie_operator.planner.actions import (
     BeginDrain,
     SetDynamicConfig,
     SetReadOnly,

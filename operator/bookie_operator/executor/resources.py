@@ -10,7 +10,7 @@ from typing import Any, Final
 from bookie_operator.api.kinds import CLUSTER, TASK
 from bookie_operator.crds import names
 from bookie_operator.executor.execution import Execution, Outdated
-from bookie_operator.planner.decision import RecordState, ReleaseFinalizer, UpdateTask
+from bookie_operator.planner.actions import RecordState, ReleaseFinalizer, UpdateTask
 from bookie_operator.planner.operations import written
 
 _ENDED: Final = {"Done": "Complete", "Failed": "Failed"}

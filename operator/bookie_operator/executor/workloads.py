@@ -9,8 +9,10 @@ from typing import Final
 
 from bookie_operator.api.errors import TooManyRequests
 from bookie_operator.api.kinds import CLAIM, CLUSTER, POD, STATEFUL_SET, KubernetesObject, resource_of_kind
+from bookie_operator.builders.inputs import record
+from bookie_operator.crds import names
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
-from bookie_operator.planner.decision import (
+from bookie_operator.planner.actions import (
     ApplyObjects,
     ApplyTemplate,
     CreateStatefulSet,
@@ -19,6 +21,7 @@ from bookie_operator.planner.decision import (
     DestroyMetadata,
     EvictPod,
     OrphanStatefulSet,
+    RecordInputs,
     ScaleStatefulSet,
 )
 
@@ -69,6 +72,13 @@ async def apply_template(execution: Execution, action: ApplyTemplate) -> None:
     manifest = execution.objects.stateful_set(action.name, live["spec"]["replicas"], live)
     metadata = {**manifest["metadata"], "resourceVersion": action.resource_version}
     await execution.kubernetes.apply({**manifest, "metadata": metadata})
+
+
+async def record_inputs(execution: Execution, action: RecordInputs) -> None:
+    """Nothing else of it changes: its template may be another release's."""
+    annotations = {names.TEMPLATE_INPUTS: record(action.template_hash, action.inputs_hash)}
+    patch = {"metadata": {"annotations": annotations, "resourceVersion": action.resource_version}}
+    await execution.kubernetes.merge(STATEFUL_SET, execution.namespace, action.name, patch)
 
 
 async def orphan_stateful_set(execution: Execution, action: OrphanStatefulSet) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from bookie_operator.observe.mount_events import fault_of_mounts
 from bookie_operator.observe.times import condition, seconds
 from bookie_operator.world.model import PodFault
 
@@ -24,7 +25,6 @@ _IMAGE: Final = frozenset(
     }
 )
 _CONFIG: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-_MOUNT_EVENTS: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 _VOLUME_WORDS: Final = (
     "volume node affinity conflict",
     "persistentvolume's node affinity",  # the same, as Kubernetes 1.34 says it
@@ -32,7 +32,6 @@ _VOLUME_WORDS: Final = (
     "bound to non-existent persistentvolume",
     "didn't find available persistent volumes",
 )
-_MISSING_WORDS: Final = ('secret "', 'configmap "', "references non-existent", 'object "')
 
 
 def fault_of(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> tuple[PodFault, str]:
@@ -44,7 +43,7 @@ def fault_of(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return _of_scheduler(str(scheduled.get("message", "")))
-    return _of_events(events)
+    return fault_of_mounts(pod, events)
 
 
 def starts_slowly(pod: Mapping[str, Any], now: float, patience_s: float = 20.0) -> bool:
@@ -72,7 +71,8 @@ def _of_container(status: Mapping[str, Any]) -> tuple[PodFault, str]:
     code = ended.get("exitCode")
     if "running" in state or not ended or code == 0:
         return PodFault.NONE, ""
-    said = str(ended.get("message") or "").strip() or f"exit code {code}"
+    # Everything that it wrote may be there; the line that tells why it ended is the last one.
+    said = str(ended.get("message") or "").strip().rpartition("\n")[2] or f"exit code {code}"
     if code == _COOKIE_EXIT:
         return PodFault.COOKIE, _words(status, "", said)
     return PodFault.CRASHING, _words(status, reason or str(ended.get("reason", "")), said)
@@ -86,13 +86,3 @@ def _of_scheduler(message: str) -> tuple[PodFault, str]:
     lowered = message.lower()
     fault = PodFault.VOLUME if any(words in lowered for words in _VOLUME_WORDS) else PodFault.UNSCHEDULABLE
     return fault, message[:500]
-
-
-def _of_events(events: Iterable[Mapping[str, Any]]) -> tuple[PodFault, str]:
-    for event in events:
-        if event.get("reason") in _MOUNT_EVENTS:
-            message = str(event.get("message") or event.get("note") or "")
-            lowered = message.lower()
-            missing = any(words in lowered for words in _MISSING_WORDS) and "not found" in lowered
-            return (PodFault.CONFIG if missing else PodFault.VOLUME), message[:500]
-    return PodFault.NONE, ""

@@ -62,8 +62,6 @@ class Sources:
     """With the token of this cluster."""
     api_groups: frozenset[str] = frozenset()
     admin_port: int = 8000
-    tls_suffix: str = ""
-    """What follows a pod's name in the certificate of its admin API; empty: it has no TLS."""
     nodes: bool = True
     """Whether nodes and storage classes are asked for at all; a namespaced operator may not."""
 
@@ -113,7 +111,7 @@ async def observe(
     """
     read = await _read(sources, cluster, desired, identity)
     bookies = [pod for pod in read.pods if workloads.is_bookie(pod)]
-    reachable = pods_facts.endpoints(read.pods, sources.admin_port, sources.tls_suffix)
+    reachable = pods_facts.endpoints(read.pods, sources.admin_port)
     candidates = pods_facts.tellers(read.pods, reachable)
     by_bookie = {pod["metadata"]["name"]: reachable.get(pod["metadata"]["name"]) for pod in bookies}
     (facts, teller, problem), bookie_facts, views = await asyncio.gather(

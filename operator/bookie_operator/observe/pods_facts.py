@@ -18,7 +18,7 @@ from bookie_operator.api.admin import Admin, AdminError, Endpoint
 from bookie_operator.observe.times import condition
 from bookie_operator.observe.workloads import component_of, is_bookie
 from bookie_operator.planner.decision import Needs
-from bookie_operator.world.model import BookieFacts, ClusterFacts, DrainFacts, Proof, SafetyFacts
+from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Proof, SafetyFacts
 
 _AT_ONCE: Final = 32
 _ONE_BY_ONE: Final = 2
@@ -36,9 +36,8 @@ class Told:
     safety: Mapping[frozenset[str], SafetyFacts | None]
 
 
-def endpoints(pods: Sequence[Mapping[str, Any]], port: int, tls_suffix: str = "") -> dict[str, Endpoint]:
-    """By pod name, of the pods that may answer: they have an address, and are not over. `tls_suffix`: what follows the
-    pod's name in its certificate; empty: no TLS."""
+def endpoints(pods: Sequence[Mapping[str, Any]], port: int) -> dict[str, Endpoint]:
+    """By pod name, of the pods that may answer: they have an address, and are not over."""
     found = {}
     for pod in pods:
         status = pod.get("status") or {}
@@ -46,7 +45,7 @@ def endpoints(pods: Sequence[Mapping[str, Any]], port: int, tls_suffix: str = ""
             continue
         if is_bookie(pod) or component_of(pod) == AUTORECOVERY:
             name = pod["metadata"]["name"]
-            found[name] = Endpoint(name, status["podIP"], port, f"{name}{tls_suffix}" if tls_suffix else "")
+            found[name] = Endpoint(name, status["podIP"], port)
     return found
 
 

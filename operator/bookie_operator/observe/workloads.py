@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bookie_operator.builders.inputs import recorded
 from bookie_operator.crds import names
 from bookie_operator.observe.faults import fault_of
 from bookie_operator.observe.times import condition, created_at, seconds
@@ -30,6 +31,7 @@ def is_bookie(obj: Mapping[str, Any]) -> bool:
 
 def stateful_set_view(obj: Mapping[str, Any]) -> StatefulSetView:
     metadata, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    annotations, template = metadata.get("annotations") or {}, spec["template"]
     return StatefulSetView(
         name=metadata["name"],
         zone=(metadata.get("labels") or {}).get(names.ZONE, ""),
@@ -38,10 +40,12 @@ def stateful_set_view(obj: Mapping[str, Any]) -> StatefulSetView:
         replicas=spec.get("replicas", 1),
         generation=metadata.get("generation", 0),
         observed_generation=status.get("observedGeneration", 0),
-        template_hash=(metadata.get("annotations") or {}).get(names.TEMPLATE_HASH, ""),
+        template_hash=annotations.get(names.TEMPLATE_HASH, ""),
         volume_sizes=_template_sizes(spec.get("volumeClaimTemplates") or ()),
         deleting="deletionTimestamp" in metadata,
-        config_maps=config_maps(spec["template"].get("spec") or {}),
+        config_maps=config_maps(template.get("spec") or {}),
+        inputs_hash=recorded(annotations),
+        restart=((template.get("metadata") or {}).get("annotations") or {}).get(names.RESTART, ""),
     )
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.planner import gates, operations
-from bookie_operator.planner.decision import Decision, TriggerAudit
+from bookie_operator.planner.actions import TriggerAudit
+from bookie_operator.planner.decision import Decision
 from bookie_operator.planner.run import Run
 
 ASKED: Final = "auditAsked"

@@ -16,10 +16,12 @@ class DesiredStatefulSet:
     """Empty: the cluster has no zones."""
     replicas: int
     template_hash: str
-    """Of the pod template; an upgrade of the operator alone does not change it."""
+    """Of the pod template that this release makes; after `holding.hold` of the one that is to be now."""
     volume_sizes: Mapping[str, str]
     """By kind of volume."""
     config_hash: str = ""
+    inputs_hash: str = ""
+    """Of what people asked for, as far as the template depends on it; see `holding`."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class Desired:
     bookie_ids: Mapping[str, str] = field(default_factory=dict)
     """Bookie id by pod name, for every pod that there is or should be; for others see `bookie_id`."""
     bookie_id_suffix: str = ""
+    held: frozenset[str] = frozenset()
+    """Names of StatefulSets whose newest template waits; see `holding`."""
     missing: tuple[str, ...] = ()
     """What `spec` asks for and this Kubernetes does not know, each with its remedy: everything else goes on without."""
 

@@ -20,7 +20,8 @@ from typing import Final
 from bookie_operator.planner import view
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.quantity import readable
-from bookie_operator.world.model import SafetyFacts, StatefulSetView, World
+from bookie_operator.world.facts import SafetyFacts
+from bookie_operator.world.model import StatefulSetView, World
 
 METADATA_UNREACHABLE: Final = "MetadataUnreachable"
 _LISTED: Final = 5
@@ -246,7 +247,8 @@ def enough_without(world: World, victim: Victim) -> Obstacle | None:
 
 
 def room_for(world: World, victim: str) -> Obstacle | None:
-    """What it stores fits on the others, with headroom."""
+    """What it stores fits on the others, with headroom. What other programs keep on its file systems counts as stored:
+    rather too much than too little."""
     stored = world.bookies.get(victim)
     if stored is None:
         return Obstacle("DecommissionBlocked", f"{victim} does not tell how much it stores: is its admin API up?", True)

@@ -12,17 +12,8 @@ from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner import gates, operations
-from bookie_operator.planner.decision import (
-    Act,
-    Decision,
-    Event,
-    EventType,
-    Finish,
-    Needs,
-    Record,
-    SetRecoveryDelay,
-    Wait,
-)
+from bookie_operator.planner.actions import SetRecoveryDelay
+from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import repair, repair_gates, rollout_state, tasks
 from bookie_operator.world.model import World

@@ -23,8 +23,7 @@ from typing import Final
 
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import operations, view
-from bookie_operator.planner.decision import (
-    Act,
+from bookie_operator.planner.actions import (
     Action,
     ApplyObjects,
     ApplyTemplate,
@@ -36,20 +35,18 @@ from bookie_operator.planner.decision import (
     DeletePod,
     EvictPod,
     ExpandClaim,
-    Finish,
     OrphanStatefulSet,
-    Plan,
-    Record,
     RecordState,
     RetireClaim,
     ScaleStatefulSet,
     SetReadOnly,
     UpdateTask,
-    Wait,
 )
+from bookie_operator.planner.decision import Act, Finish, Plan, Record, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import delete_data
-from bookie_operator.world.model import Proof, World
+from bookie_operator.world.facts import Proof
+from bookie_operator.world.model import World
 
 _OF_OPERATIONS: Final = (ApplyTemplate, EvictPod, BeginDrain, DeleteCookie, ExpandClaim, SetReadOnly)
 _ON_SETS: Final = (ScaleStatefulSet, ApplyTemplate, OrphanStatefulSet)

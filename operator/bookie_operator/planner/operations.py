@@ -21,16 +21,8 @@ from bookie_operator.crds.cluster_status import (
     Operation,
     OperationType,
 )
-from bookie_operator.planner.decision import (
-    Act,
-    CreateStatefulSet,
-    Decision,
-    Finish,
-    Record,
-    RecordState,
-    ScaleStatefulSet,
-    Wait,
-)
+from bookie_operator.planner.actions import CreateStatefulSet, RecordState, ScaleStatefulSet
+from bookie_operator.planner.decision import Act, Decision, Finish, Record, Wait
 from bookie_operator.world.model import World
 
 HISTORY_LENGTH: Final = 10

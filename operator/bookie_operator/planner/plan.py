@@ -16,17 +16,9 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation
-from bookie_operator.planner import giving_way, steadiness, view
-from bookie_operator.planner.decision import (
-    Act,
-    ApplyTemplate,
-    Decision,
-    OrphanStatefulSet,
-    Plan,
-    Rest,
-    ScaleStatefulSet,
-    Wait,
-)
+from bookie_operator.planner import giving_way, holding, steadiness, view
+from bookie_operator.planner.actions import ApplyTemplate, OrphanStatefulSet, ScaleStatefulSet
+from bookie_operator.planner.decision import Act, Decision, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import (
     adopt,
@@ -57,6 +49,7 @@ FIRST: Final[tuple[Rule, ...]] = (
     create.stateful_sets,
     lambda world, _: replicas.begin(world),
     disruption.begin,
+    holding.begin,
 )
 """Before anything else, also while an operation runs; whichever answers ends the pass, also with `Wait`."""
 
@@ -85,6 +78,7 @@ BESIDE: Final[tuple[Rule, ...]] = (
 
 
 def plan(world: World, desired: Desired) -> Plan:
+    desired = holding.hold(world, desired)
     decision, notes = _decide(world, desired)
     return Plan(_settled(world, decision), notes, disruption.allowed(world, desired))
 

@@ -13,8 +13,10 @@ from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation
 from bookie_operator.planner import draining, view
+from bookie_operator.planner.decision import Decision
 from bookie_operator.planner.run import Run
-from bookie_operator.world.model import ClaimView, Proof, World
+from bookie_operator.world.facts import Proof
+from bookie_operator.world.model import ClaimView, World
 
 _CLAIMS: Final = "claims"
 
@@ -43,6 +45,23 @@ def unproven(run: Run, proof: Proof, *, registered: bool = False) -> str | None:
     if not judged.holds(instance_id=instance_id, drained_since=run.saved_time(draining.SINCE)):
         return f"waits for an audit that is newer than the drain of {run.bookie}"
     return None
+
+
+def told(run: Run, deadline_s: float) -> Proof | Decision:
+    """The proof of this pass, whatever it says; otherwise what to do until somebody can tell."""
+    proof = run.world.proofs.get(run.bookie_id)
+    if proof is not None:
+        return proof
+    return run.wait_at_most(deadline_s, "WaitingForProof", f"nobody could tell yet who needs {run.bookie}")
+
+
+def standing(run: Run, deadline_s: float) -> Proof | Decision:
+    """The proof of this pass if its cookie and claims may go on the strength of it."""
+    proof = told(run, deadline_s)
+    if not isinstance(proof, Proof):
+        return proof
+    why = unproven(run, proof)
+    return proof if why is None else run.wait("WaitingForProof", why, stalled=True)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from bookie_operator.crds.cluster_status import Operation
 from bookie_operator.planner import operations, view
-from bookie_operator.planner.decision import Act, Action, Decision, Event, EventType, Finish, Record, Wait
+from bookie_operator.planner.actions import Action
+from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Record, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.gates import Obstacle
 from bookie_operator.world.model import PodView, World

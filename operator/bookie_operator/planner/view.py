@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from bookie_operator.crds.cluster_spec import BootstrapMode
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.desired import Desired
-from bookie_operator.world.model import ClaimView, ClusterFacts, PodView, StatefulSetView, World
+from bookie_operator.world.facts import ClusterFacts
+from bookie_operator.world.model import ClaimView, PodView, StatefulSetView, World
 
 VOLUMES = frozenset({"journal", "ledger", "index"})
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bookie_operator.api.errors import Absent, Forbidden
-from bookie_operator.api.kinds import CLUSTER, POD, TASK, KubernetesObject, Resource
+from bookie_operator.api.kinds import BOOKIE_JOB, CLUSTER, POD, TASK, KubernetesObject, Resource
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.validation import parse_status
@@ -72,6 +72,16 @@ async def tasks_of(api: Api, cluster: str) -> list[KubernetesObject]:
     """The newest last."""
     found = [task for task in await api.kubernetes.list(TASK, api.namespace) if task["spec"]["cluster"] == cluster]
     return sorted(found, key=lambda task: str(task["metadata"].get("creationTimestamp", "")))
+
+
+async def jobs_of(api: Api, cluster: str) -> list[KubernetesObject]:
+    """By name; none where BookieJobs are not defined, or not for this user."""
+    try:
+        found = await api.kubernetes.list(BOOKIE_JOB, api.namespace)
+    except (Absent, Forbidden):
+        return []
+    of = [job for job in found if job["spec"]["clusterRef"]["name"] == cluster]
+    return sorted(of, key=lambda job: str(job["metadata"]["name"]))
 
 
 async def _missing(api: Api, name: str, there: list[str]) -> Fault:

@@ -22,6 +22,7 @@ from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.hashing import key_of
 from bookie_operator.crds import names
 from bookie_operator.crds.validation import parse_spec, validate
+from bookie_operator.observe.config_changes import with_config_changes
 from bookie_operator.observe.observing import Sources, observe, with_needs
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.planner import invariants
@@ -78,6 +79,7 @@ async def planned(api: Api, cluster: KubernetesObject, open_socket: Open) -> Pla
             spec_errors=errors,
         )
         observed = await with_needs(sources, observed, needs(observed.world, desired))
+        observed = await with_config_changes(api.kubernetes, observed, objects)
     world = observed.world
     if world.facts is None and world.pods:
         doubts.append(f"no pod could tell about the cluster: {world.facts_error or 'none is reachable'}")

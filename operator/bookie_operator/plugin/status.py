@@ -40,15 +40,16 @@ def status(connection: Connection, name: str | None, everywhere: bool, watch: bo
 
 
 async def _content(api: Api, name: str | None, everywhere: bool) -> list[dict[str, Any]]:
-    """Each cluster with its tasks; the tasks of one alone."""
-    from bookie_operator.plugin.clusters import find_cluster, list_clusters, tasks_of
+    """Each cluster; one alone with its tasks and jobs."""
+    from bookie_operator.plugin.clusters import find_cluster, jobs_of, list_clusters, tasks_of
 
     if name is None:
         found = await list_clusters(api, everywhere=everywhere)
         if len(found) > 1 or (everywhere and found):
             return [{"cluster": cluster} for cluster in found]
     cluster = await find_cluster(api, name)
-    return [{"cluster": cluster, "tasks": await tasks_of(api, cluster["metadata"]["name"])}]
+    own = cluster["metadata"]["name"]
+    return [{"cluster": cluster, "tasks": await tasks_of(api, own), "jobs": await jobs_of(api, own)}]
 
 
 def _as_json(content: list[dict[str, Any]]) -> str:
@@ -59,7 +60,7 @@ def _as_text(content: list[dict[str, Any]]) -> RenderableType:
     from bookie_operator.plugin.status_view import details, overview
 
     if len(content) == 1 and "tasks" in content[0]:
-        return details(content[0]["cluster"], content[0]["tasks"])
+        return details(content[0]["cluster"], content[0]["tasks"], content[0]["jobs"])
     return overview([each["cluster"] for each in content])
 
 

@@ -45,7 +45,10 @@ def overview(clusters: Sequence[KubernetesObject]) -> Table:
 
 
 def details(
-    cluster: KubernetesObject, tasks: Sequence[KubernetesObject], now: datetime | None = None
+    cluster: KubernetesObject,
+    tasks: Sequence[KubernetesObject],
+    jobs: Sequence[KubernetesObject] = (),
+    now: datetime | None = None,
 ) -> RenderableType:
     """Everything about one cluster."""
     now = now or datetime.now(UTC)
@@ -57,6 +60,8 @@ def details(
         parts += _titled("Bookies", _bookies(status))
     if tasks:
         parts += _titled("Tasks", _tasks(tasks, now))
+    if jobs:
+        parts += _titled("Jobs", _jobs(jobs, now))
     if status.history:
         parts += _titled("History", _history(status, now))
     return Group(*parts[:-1])
@@ -153,6 +158,24 @@ def _tasks(tasks: Sequence[KubernetesObject], now: datetime) -> Table:
             status.get("phase") or "waits",
             age(metadata.get("creationTimestamp", ""), now),
             status.get("message", ""),
+        )
+    return table
+
+
+def _jobs(jobs: Sequence[KubernetesObject], now: datetime) -> Table:
+    table = plain_table("NAME", "KIND", "SCHEDULE", "PHASE", "LAST RUN", "MESSAGE")
+    for job in jobs:
+        spec, status = job["spec"], job.get("status") or {}
+        runs = status.get("history") or ()
+        ended = age(runs[-1].get("finishedAt", ""), now) if runs else ""
+        told = [each.get("message", "") for each in status.get("conditions") or () if each["type"] == "Ready"]
+        table.add_row(
+            job["metadata"]["name"],
+            spec["kind"],
+            spec.get("schedule") or "once",
+            status.get("phase") or "waits",
+            f"{status.get('lastOutcome', '')}, {ended} ago" if ended else "-",
+            *(told or [""]),
         )
     return table
 

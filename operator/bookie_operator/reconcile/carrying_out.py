@@ -20,7 +20,8 @@ from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.executor.carrying_out import carry_out
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
 from bookie_operator.planner import operations
-from bookie_operator.planner.decision import Act, Event, EventType, Finish, Plan, Record, ReleaseFinalizer, Rest, Wait
+from bookie_operator.planner.actions import ReleaseFinalizer
+from bookie_operator.planner.decision import Act, Event, EventType, Finish, Plan, Record, Rest, Wait
 from bookie_operator.planner.invariants import check
 from bookie_operator.reconcile.back_off import Failure
 from bookie_operator.reconcile.context import OperatorContext

@@ -1,10 +1,11 @@
-"""A task for each cluster: passes one after the other, woken by what happens, else when the last pass asked for it.
+"""A task for each resource (cluster or BookieJob, each kind with a keeper of its own): passes one after the other,
+woken by what happens, else when the last pass asked for it.
 
 Invariants
-- Passes over one cluster never overlap. A wake-up during a pass makes another one right after it.
-- Whatever a pass raises is logged and counted, and the next one comes after a back-off: no cluster is forgotten, and
+- Passes over one resource never overlap. A wake-up during a pass makes another one right after it.
+- Whatever a pass raises is logged and counted, and the next one comes after a back-off: no resource is forgotten, and
   none holds up another.
-- A cluster's task ends when its resource is gone.
+- Its task ends when the resource is gone.
 
 Threads: one event loop.
 """
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
+from prometheus_client import Gauge
 
 from bookie_operator.api.errors import KubernetesError
 from bookie_operator.reconcile.carrying_out import NotLeading
@@ -44,9 +46,23 @@ class _Kept:
 
 
 class Keeper:
-    def __init__(self, context: OperatorContext, *, one_pass: Pass = run_pass) -> None:
+    """`what`: of the resources, for the log; `kept`: shows how many there are; `unexpected`: counts a pass that raised
+    what none should."""
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        *,
+        one_pass: Pass = run_pass,
+        what: str = "cluster",
+        kept: Gauge | None = None,
+        unexpected: Callable[[str, str, str], None] | None = None,
+    ) -> None:
         self._context = context
         self._one_pass = one_pass
+        self._what = what
+        self._gauge = kept if kept is not None else context.metrics.clusters
+        self._unexpected = unexpected or context.metrics.failed
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._ended_at = time.monotonic()
         self._stopping = False
@@ -60,7 +76,7 @@ class Keeper:
                 return
             kept = self._kept[key] = _Kept()
             kept.task = asyncio.create_task(self._keep(key, kept), name=f"keep {namespace}/{name}")
-            self._context.metrics.clusters.set(len(self._kept))
+            self._gauge.set(len(self._kept))
         kept.woken.set()
 
     def idle_for(self) -> float:
@@ -92,7 +108,7 @@ class Keeper:
                     await _woken(kept.woken, seconds - SPACING_S)
         finally:
             self._kept.pop(key, None)
-            self._context.metrics.clusters.set(len(self._kept))
+            self._gauge.set(len(self._kept))
 
     async def _pass_or_wait(self, key: tuple[str, str], kept: _Kept) -> float | None:
         """Seconds until the next pass; None: the cluster is gone."""
@@ -108,10 +124,10 @@ class Keeper:
         except NotLeading:
             return FOLLOW_S
         except KubernetesError as exc:
-            _log.warning("pass failed", cluster=name, namespace=namespace, error=str(exc))
+            _log.warning("pass failed", namespace=namespace, error=str(exc), **{self._what: name})
         except Exception:
-            _log.exception("pass failed", cluster=name, namespace=namespace)
-            self._context.metrics.failed(namespace, name, "Unexpected")
+            _log.exception("pass failed", namespace=namespace, **{self._what: name})
+            self._unexpected(namespace, name, "Unexpected")
         finally:
             kept.passing = False
             self._ended_at = time.monotonic()

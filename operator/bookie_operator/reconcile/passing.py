@@ -27,6 +27,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.validation import parse_spec, parse_status, validate
 from bookie_operator.executor.execution import Execution
+from bookie_operator.observe.config_changes import with_config_changes
 from bookie_operator.observe.observing import Observed, Sources, observe, with_needs
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.planner.decision import Act, Event, EventType, Finish, Plan, Record, Wait
@@ -36,7 +37,7 @@ from bookie_operator.planner.plan import plan as make_plan
 from bookie_operator.reconcile.admin_token import admin_token
 from bookie_operator.reconcile.carrying_out import NotLeading, Outcome, follow
 from bookie_operator.reconcile.context import OperatorContext
-from bookie_operator.status import reporting
+from bookie_operator.status import conditions, reporting
 from bookie_operator.world.model import ClusterView
 
 _log = structlog.get_logger(__name__)
@@ -110,19 +111,34 @@ async def _reconcile(
         spec_errors=errors,
     )
     observed = await with_needs(sources, observed, needs(observed.world, desired))
+    observed = await with_config_changes(context.kubernetes, observed, objects)
     plan = make_plan(observed.world, desired)
     _count(context, cluster, plan)
     execution = Execution(
         context.kubernetes, sources.admin, observed.world, observed.endpoints, observed.tellers, objects, desired, plan
     )
     outcome = await follow(context, execution)
+    events = [event for event in (outcome.event, *(note.event for note in plan.notes)) if event is not None]
     if not outcome.gone:
-        await _tell(context, resource, observed, execution, outcome)
+        told = await _tell(context, resource, observed, execution, outcome)
+        stalled = _newly_stalled(cluster.status, told)
+        if stalled is not None and stalled.reason not in {event.reason for event in events}:
+            events.append(stalled)
         await _drop_tasks(context, observed)
-    for event in (outcome.event, *(note.event for note in plan.notes)):
-        if event is not None:
-            await context.events.publish(cluster, event)
+    for event in events:
+        await context.events.publish(cluster, event)
     return outcome.seconds
+
+
+def _newly_stalled(before: BookieClusterStatus, after: BookieClusterStatus) -> Event | None:
+    """A person is needed, and nobody was told so for this reason: an operation that may not begin has no event else."""
+    earlier, now = (
+        next((each for each in status.conditions if each.type == "Stalled" and each.status == conditions.TRUE), None)
+        for status in (before, after)
+    )
+    if now is None or (earlier is not None and earlier.reason == now.reason):
+        return None
+    return Event(now.reason, now.message, EventType.WARNING)
 
 
 async def _sources(context: OperatorContext, cluster: ClusterView) -> Sources:
@@ -161,7 +177,8 @@ async def _unreadable(
 
 async def _tell(
     context: OperatorContext, resource: KubernetesObject, observed: Observed, execution: Execution, outcome: Outcome
-) -> None:
+) -> BookieClusterStatus:
+    """The status as it is written now."""
     cluster = execution.cluster
     uri = metadata_service_uri(cluster)
     told = reporting.status_after(observed.world, execution.desired, outcome.shown, outcome.base, uri)
@@ -172,6 +189,7 @@ async def _tell(
     operation = told.operation
     since = read_time(operation.last_progress_at) if operation is not None and operation.last_progress_at else 0.0
     context.metrics.operation(cluster.namespace, cluster.name, operation, since, context.now())
+    return told
 
 
 async def _drop_tasks(context: OperatorContext, observed: Observed) -> None:

@@ -58,7 +58,7 @@ def findings(world: World, desired: Desired, plan: Plan, operation: Operation | 
         stalled,
         _replicated(world),
         _spec_valid(world, desired),
-        _active(operation, "Upgrading", OperationType.ROLLOUT),
+        _upgrading(desired, operation),
         _scaling_down(world, desired, plan, operation),
         _active(operation, "VolumesExpanding", OperationType.EXPAND),
         _active(operation, "Repairing", OperationType.REPLACE),
@@ -183,6 +183,20 @@ def _active(operation: Operation | None, name: str, kind: OperationType) -> Find
     if operation is not None and operation.type is kind:
         return Finding(name, TRUE, operation.step, operation.message)
     return Finding(name, FALSE, "NotUnderWay")
+
+
+def _upgrading(desired: Desired, operation: Operation | None) -> Finding:
+    found = _active(operation, "Upgrading", OperationType.ROLLOUT)
+    if found.status == TRUE or not desired.held:
+        return found
+    waiting = ", ".join(sorted(desired.held))
+    return Finding(
+        found.type,
+        found.status,
+        "NewerTemplateWaits",
+        f"this release of the operator makes the pods of {waiting} in another way, and that alone restarts no bookie:"
+        " they change with the next change of spec that restarts them, or with a BookieTask of type Restart for all",
+    )
 
 
 def _scaling_down(world: World, desired: Desired, plan: Plan, operation: Operation | None) -> Finding:

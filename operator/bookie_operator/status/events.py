@@ -20,7 +20,7 @@ from typing import Final
 import structlog
 
 from bookie_operator.api.errors import Absent, KubernetesError
-from bookie_operator.api.kinds import CLUSTER, EVENT
+from bookie_operator.api.kinds import CLUSTER, EVENT, Resource
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.planner.decision import Event
 from bookie_operator.planner.operations import written
@@ -55,8 +55,10 @@ class Events:
             {"name": cluster.name, "namespace": cluster.namespace, "uid": cluster.uid}, event, action
         )
 
-    async def publish_about(self, cluster: Mapping[str, str], event: Event, action: str = "Reconcile") -> None:
-        """The same, with the metadata of a resource whose spec cannot be read."""
+    async def publish_about(
+        self, cluster: Mapping[str, str], event: Event, action: str = "Reconcile", *, about: Resource = CLUSTER
+    ) -> None:
+        """The same, with the metadata of a resource whose spec cannot be read, or of another kind."""
         now = self._now()
         key = (cluster["uid"], event.reason, event.message)
         series = self._series.get(key)
@@ -66,14 +68,14 @@ class Events:
                 self._series[key] = _Series(name, 1, now)
                 if len(self._series) > _MAX_KEPT:
                     self._series.popitem(last=False)
-                await self._create(cluster, event, action, name, now)
+                await self._create(cluster, event, action, name, now, about)
                 return
             series.count += 1
             self._series.move_to_end(key)
             if now - series.written_at < REPEAT_S:
                 return
             series.written_at = now
-            await self._repeat(cluster, event, action, series, now)
+            await self._repeat(cluster, event, action, series, now, about)
         except KubernetesError as exc:
             _log.warning("event could not be written", reason=event.reason, error=str(exc))
 
@@ -82,7 +84,9 @@ class Events:
         digits = hashlib.sha256("\0".join((*key, f"{now:.6f}")).encode()).hexdigest()[:16]
         return f"{cluster['name']}.{digits}"
 
-    async def _create(self, cluster: Mapping[str, str], event: Event, action: str, name: str, now: float) -> None:
+    async def _create(
+        self, cluster: Mapping[str, str], event: Event, action: str, name: str, now: float, about: Resource
+    ) -> None:
         await self._kubernetes.create(
             {
                 "apiVersion": EVENT.api_version,
@@ -96,8 +100,8 @@ class Events:
                 "note": event.message[:_MAX_NOTE],
                 "type": event.type.value,
                 "regarding": {
-                    "apiVersion": CLUSTER.api_version,
-                    "kind": CLUSTER.kind,
+                    "apiVersion": about.api_version,
+                    "kind": about.kind,
                     "name": cluster["name"],
                     "namespace": cluster["namespace"],
                     "uid": cluster["uid"],
@@ -105,9 +109,11 @@ class Events:
             }
         )
 
-    async def _repeat(self, cluster: Mapping[str, str], event: Event, action: str, series: _Series, now: float) -> None:
+    async def _repeat(
+        self, cluster: Mapping[str, str], event: Event, action: str, series: _Series, now: float, about: Resource
+    ) -> None:
         patch = {"series": {"count": max(2, series.count), "lastObservedTime": written(now)}}
         try:
             await self._kubernetes.merge(EVENT, cluster["namespace"], series.name, patch)
         except Absent:  # events go after an hour
-            await self._create(cluster, event, action, series.name, now)
+            await self._create(cluster, event, action, series.name, now, about)

@@ -3,6 +3,7 @@
     KUBECONFIG                  the Kubernetes to test on; required
     PODKEEPER_E2E_IMAGE         image of bookies and operator, present on every node (podkeeper:e2e)
     PODKEEPER_E2E_NEXT_IMAGE    another tag of it, to upgrade to (podkeeper:e2e-next)
+    PODKEEPER_E2E_SPARK_IMAGE   the image with Spark (that of PODKEEPER_E2E_IMAGE with -spark after its tag)
     PODKEEPER_E2E_JAVA_IMAGE    image with Java and the classes of the interop ring (podkeeper-java:e2e)
     PODKEEPER_E2E_NAMESPACE     namespace of everything (podkeeper-e2e); it is made, and deleted with all that is in it
     PODKEEPER_E2E_HOST          address of this machine that pods reach (198.18.0.1): a ZooKeeper listens there
@@ -28,6 +29,7 @@ class Environment:
     namespace: str
     image: str
     next_image: str
+    spark_image: str
     java_image: str
     host: str
     faults: str
@@ -42,11 +44,13 @@ def environment() -> Environment:
     kubeconfig = os.environ.get("KUBECONFIG", "")
     if not kubeconfig or not os.path.exists(kubeconfig):
         pytest.fail(f"the e2e ring needs a Kubernetes: set KUBECONFIG (now: {kubeconfig or 'unset'})", pytrace=False)
+    image = os.environ.get("PODKEEPER_E2E_IMAGE", "podkeeper:e2e")
     return Environment(
         kubeconfig=kubeconfig,
         namespace=os.environ.get("PODKEEPER_E2E_NAMESPACE", "podkeeper-e2e"),
-        image=os.environ.get("PODKEEPER_E2E_IMAGE", "podkeeper:e2e"),
+        image=image,
         next_image=os.environ.get("PODKEEPER_E2E_NEXT_IMAGE", "podkeeper:e2e-next"),
+        spark_image=os.environ.get("PODKEEPER_E2E_SPARK_IMAGE", f"{image}-spark"),
         java_image=os.environ.get("PODKEEPER_E2E_JAVA_IMAGE", "podkeeper-java:e2e"),
         host=os.environ.get("PODKEEPER_E2E_HOST", "198.18.0.1"),
         faults=os.environ.get("PODKEEPER_CLUSTER", ""),

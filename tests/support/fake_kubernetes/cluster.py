@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 
-from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, POD, STORAGE_CLASS, TASK
+from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, EVENT, POD, STORAGE_CLASS, TASK
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.transport import Transport
 from bookie_operator.crds import names
@@ -94,6 +95,18 @@ class FakeCluster:
 
     def _condition(self, kind: str) -> Object:
         return next((each for each in self.status.get("conditions", ()) if each["type"] == kind), {})
+
+    def events(self, reason: str = "") -> list[tuple[str, str, str]]:
+        """Reason, note and type of each, or of those of this reason."""
+        found = [(each["reason"], each["note"], each["type"]) for each in self.store.list(EVENT, NAMESPACE)]
+        return [each for each in found if reason in ("", each[0])]
+
+    def measured(self, name: str, **labels: str) -> float:
+        """What the first operator tells of itself; 0: nothing with these labels."""
+        families = text_string_to_metric_families(self.operators[0].metrics.render().decode())
+        samples = [each for family in families for each in family.samples]
+        chosen = [each for each in samples if each.name == f"podkeeper_operator_{name}"]
+        return sum(each.value for each in chosen if labels.items() <= each.labels.items())
 
     def pods(self, component: str = "bookie") -> list[str]:
         chosen = {names.INSTANCE: NAME, names.COMPONENT: component}

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from bookie_operator.api.kinds import CLAIM, DEPLOYMENT, JOB, POD, STATEFUL_SET, STORAGE_CLASS, Resource
+from bookie_operator.api.kinds import CLAIM, CRON_JOB, DEPLOYMENT, JOB, POD, STATEFUL_SET, STORAGE_CLASS, Resource
+from bookie_operator.crds import names
 from tests.support.fake_kubernetes.objects import Object
 from tests.support.fake_kubernetes.store import Store
 
@@ -26,7 +27,12 @@ class Controllers:
     stuck: dict[str, Object] = field(default_factory=dict)
     """Pods, by name, that do not get ready, with the state of their container."""
     broken_images: set[str] = field(default_factory=set)
+    ends: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Of runs of BookieJobs, by the BookieJob's name: exit code and termination message. Without, they go on."""
+    no_pods: set[str] = field(default_factory=set)
+    """Jobs whose pods nobody can make."""
     _addresses: Iterator[int] = field(default_factory=lambda: itertools.count(2))
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(29_000_000))
 
     def step(self) -> bool:
         """Whether anything changed."""
@@ -116,19 +122,41 @@ class Controllers:
 
     def _job(self, owner: Object) -> None:
         namespace, name = owner["metadata"]["namespace"], owner["metadata"]["name"]
-        if owner.get("status"):
+        if (owner.get("status") or {}).get("conditions") or owner["spec"].get("suspend") or name in self.no_pods:
             return
-        self._make(owner, f"{name}-abcde", owner["spec"]["template"], "x", name)
-        done = {
-            "phase": "Succeeded",
-            "containerStatuses": [
-                {"name": "job", "state": {"terminated": {"exitCode": 0, "message": self.job_message(name)}}}
-            ],
-        }
-        self._status(POD, self.store.get(POD, namespace, f"{name}-abcde"), done)
+        pod = self.store.find(POD, namespace, f"{name}-abcde")
+        if pod is None:
+            self._make(owner, f"{name}-abcde", owner["spec"]["template"], "x", name)
+            pod = self.store.get(POD, namespace, f"{name}-abcde")
+        of_a_job = (owner["metadata"].get("labels") or {}).get(names.JOB)
+        end = self.ends.get(of_a_job) if of_a_job else (0, self.job_message(name))
+        if end is not None:
+            self._end(owner, pod, *end)
+
+    def _end(self, owner: Object, pod: Object, code: int, message: str) -> None:
         now = self.store.time()
-        condition = {"type": "Complete", "status": "True", "lastTransitionTime": now}
-        self._status(JOB, owner, {"conditions": [condition], "completionTime": now, "succeeded": 1})
+        terminated = {"exitCode": code, "message": message, "finishedAt": now}
+        done = {
+            "phase": "Failed" if code else "Succeeded",
+            "containerStatuses": [{"name": "job", "state": {"terminated": terminated}}],
+        }
+        self._status(POD, pod, done)
+        kind, reason = ("Failed", "BackoffLimitExceeded") if code else ("Complete", "")
+        condition = {"type": kind, "status": "True", "reason": reason, "lastTransitionTime": now}
+        ended = {"failed": 1} if code else {"completionTime": now, "succeeded": 1}
+        self._status(JOB, owner, {"conditions": [condition], **ended})
+
+    def fire(self, namespace: str, name: str) -> str:
+        """The schedule of a CronJob is due; the name of the Job that it makes, empty: it is suspended."""
+        owner = self.store.get(CRON_JOB, namespace, name)
+        if owner["spec"]["suspend"]:
+            return ""
+        template: Any = copy.deepcopy(owner["spec"]["jobTemplate"])
+        made = f"{name}-{next(self._numbers)}"
+        metadata = {**template["metadata"], "name": made, "ownerReferences": [_reference(owner)]}
+        self.store.create(JOB, namespace, {"metadata": metadata, "spec": template["spec"]})
+        self._status(CRON_JOB, owner, {"lastScheduleTime": self.store.time()})
+        return made
 
     def _claim(self, claim: Object) -> None:
         namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bookie_operator.planner.flows.repair_gates import loss_hash
-from bookie_operator.world.model import ClusterFacts, DrainFacts, DrainPhase, Proof, SafetyFacts
+from bookie_operator.world.facts import ClusterFacts, DrainFacts, DrainPhase, Proof, SafetyFacts
 
 AUDIT_SECONDS: Final = 3.0
 ENSEMBLE: Final = 3

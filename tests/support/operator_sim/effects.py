@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bookie_operator.crds import names
+from bookie_operator.planner import actions as a
 from bookie_operator.planner import decision as d
 from bookie_operator.planner.desired import Desired
 from tests.support.operator_sim.bookkeeper import Refused
@@ -14,17 +16,17 @@ if TYPE_CHECKING:
     from tests.support.operator_sim.simulation import Simulation
 
 
-def carry_out(sim: Simulation, desired: Desired, plan: d.Plan, action: d.Action) -> None:
+def carry_out(sim: Simulation, desired: Desired, plan: d.Plan, action: a.Action) -> None:
     """Raises `Conflict` or `Refused` as the services would; the operator looks again then."""
     needs_metadata = (
-        d.BeginDrain, d.UndoDrain, d.TriggerAudit, d.SetRecoveryDelay, d.DeleteCookie, d.SetReadOnly, d.SetDynamicConfig
+        a.BeginDrain, a.UndoDrain, a.TriggerAudit, a.SetRecoveryDelay, a.DeleteCookie, a.SetReadOnly, a.SetDynamicConfig
     )  # fmt: skip
     if isinstance(action, needs_metadata) and sim.bookkeeper.facts() is None:
         raise Refused("the metadata service does not answer")
     _EFFECTS[type(action)](sim, desired, plan, action)
 
 
-def _apply(sim: Simulation, desired: Desired, plan: d.Plan, action: d.ApplyObjects) -> None:
+def _apply(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ApplyObjects) -> None:
     hashes = {**desired.support, **desired.monitoring, desired.metadata_job: "job"}
     if desired.budget:
         hashes[desired.budget] = desired.budget_hashes[plan.max_unavailable]
@@ -39,7 +41,7 @@ def _apply(sim: Simulation, desired: Desired, plan: d.Plan, action: d.ApplyObjec
             sim.autorecovery_since = sim.autorecovery_since or sim.now
 
 
-def _delete_object(sim: Simulation, desired: Desired, plan: d.Plan, action: d.DeleteObject) -> None:
+def _delete_object(sim: Simulation, desired: Desired, plan: d.Plan, action: a.DeleteObject) -> None:
     if sim.kubernetes.objects.get(action.key, ("", ""))[1] != action.uid:
         raise Conflict(action.key)
     del sim.kubernetes.objects[action.key]
@@ -51,7 +53,7 @@ def _delete_object(sim: Simulation, desired: Desired, plan: d.Plan, action: d.De
             sim.accidents.append(f"{action.key} was deleted while a pod uses it")
 
 
-def _create_set(sim: Simulation, desired: Desired, plan: d.Plan, action: d.CreateStatefulSet) -> None:
+def _create_set(sim: Simulation, desired: Desired, plan: d.Plan, action: a.CreateStatefulSet) -> None:
     if action.name in sim.kubernetes.sets:
         raise Conflict(action.name)
     (wanted,) = [one for one in desired.stateful_sets if one.name == action.name]
@@ -64,6 +66,8 @@ def _create_set(sim: Simulation, desired: Desired, plan: d.Plan, action: d.Creat
         sim.spec.image,
         config_maps_of(desired),
         dict(wanted.volume_sizes),
+        wanted.inputs_hash,
+        sim.annotations.get(names.RESTART, ""),
         changed_at=sim.now,
     )
 
@@ -72,7 +76,7 @@ def config_maps_of(desired: Desired) -> frozenset[str]:
     return frozenset(key.partition("/")[2] for key in desired.support if key.startswith("ConfigMap/"))
 
 
-def _scale(sim: Simulation, desired: Desired, plan: d.Plan, action: d.ScaleStatefulSet) -> None:
+def _scale(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ScaleStatefulSet) -> None:
     found = sim.kubernetes.the_set(action.name, action.resource_version)
     if found.replicas != action.before:
         raise Conflict(action.name)
@@ -83,15 +87,24 @@ def _scale(sim: Simulation, desired: Desired, plan: d.Plan, action: d.ScaleState
     found.touch(sim.now)
 
 
-def _template(sim: Simulation, desired: Desired, plan: d.Plan, action: d.ApplyTemplate) -> None:
+def _template(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ApplyTemplate) -> None:
     found = sim.kubernetes.the_set(action.name, action.resource_version)
     (wanted,) = [one for one in desired.stateful_sets if one.name == action.name]
     found.template_hash, found.image = wanted.template_hash, sim.spec.image
     found.config_maps = config_maps_of(desired)
+    found.inputs_hash, found.restart = wanted.inputs_hash, sim.annotations.get(names.RESTART, "")
     found.touch(sim.now)
 
 
-def _orphan(sim: Simulation, desired: Desired, plan: d.Plan, action: d.OrphanStatefulSet) -> None:
+def _inputs(sim: Simulation, desired: Desired, plan: d.Plan, action: a.RecordInputs) -> None:
+    found = sim.kubernetes.the_set(action.name, action.resource_version)
+    if found.template_hash != action.template_hash:
+        sim.accidents.append(f"the inputs of {action.name} were recorded for a template that it does not have")
+    found.inputs_hash = action.inputs_hash
+    found.resource_version += 1
+
+
+def _orphan(sim: Simulation, desired: Desired, plan: d.Plan, action: a.OrphanStatefulSet) -> None:
     found = sim.kubernetes.sets.get(action.name)
     if found is None or found.uid != action.uid:
         raise Conflict(action.name)
@@ -101,33 +114,33 @@ def _orphan(sim: Simulation, desired: Desired, plan: d.Plan, action: d.OrphanSta
             pod.owner_uid = ""
 
 
-def _expand(sim: Simulation, desired: Desired, plan: d.Plan, action: d.ExpandClaim) -> None:
+def _expand(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ExpandClaim) -> None:
     sim.kubernetes.the_claim(action.name, action.uid).requested = action.size
 
 
-def _delete_claim(sim: Simulation, desired: Desired, plan: d.Plan, action: d.DeleteClaim) -> None:
+def _delete_claim(sim: Simulation, desired: Desired, plan: d.Plan, action: a.DeleteClaim) -> None:
     claim = sim.kubernetes.the_claim(action.name, action.uid)
     if not sim.deleting:
         sim.judge(claim.bookie, f"lost claim {claim.name}")
     claim.deleting = True
 
 
-def _retire(sim: Simulation, desired: Desired, plan: d.Plan, action: d.RetireClaim) -> None:
+def _retire(sim: Simulation, desired: Desired, plan: d.Plan, action: a.RetireClaim) -> None:
     sim.kubernetes.the_claim(action.name, action.uid).retired_proof = f"{action.proof.ledgers} ledgers"
 
 
-def _evict(sim: Simulation, desired: Desired, plan: d.Plan, action: d.EvictPod) -> None:
+def _evict(sim: Simulation, desired: Desired, plan: d.Plan, action: a.EvictPod) -> None:
     pod = sim.kubernetes.the_pod(action.name, action.uid)
     if not sim.evictable(pod.ready_since is not None):
         raise Refused("the disruption budget does not allow it")
     sim.kubernetes.stop_pod(pod)
 
 
-def _delete_pod(sim: Simulation, desired: Desired, plan: d.Plan, action: d.DeletePod) -> None:
+def _delete_pod(sim: Simulation, desired: Desired, plan: d.Plan, action: a.DeletePod) -> None:
     sim.kubernetes.stop_pod(sim.kubernetes.the_pod(action.name, action.uid))
 
 
-def _read_only(sim: Simulation, desired: Desired, plan: d.Plan, action: d.SetReadOnly) -> None:
+def _read_only(sim: Simulation, desired: Desired, plan: d.Plan, action: a.SetReadOnly) -> None:
     bookie_id = desired.bookie_id(action.pod)
     if bookie_id not in sim.bookkeeper.running:
         raise Refused(f"{action.pod} does not answer")
@@ -137,23 +150,23 @@ def _read_only(sim: Simulation, desired: Desired, plan: d.Plan, action: d.SetRea
         sim.bookkeeper.read_only.discard(bookie_id)
 
 
-def _begin_drain(sim: Simulation, desired: Desired, plan: d.Plan, action: d.BeginDrain) -> None:
+def _begin_drain(sim: Simulation, desired: Desired, plan: d.Plan, action: a.BeginDrain) -> None:
     sim.bookkeeper.begin_drain(action.bookie_id, action.stopped, action.accepted_losses)
 
 
-def _undo_drain(sim: Simulation, desired: Desired, plan: d.Plan, action: d.UndoDrain) -> None:
+def _undo_drain(sim: Simulation, desired: Desired, plan: d.Plan, action: a.UndoDrain) -> None:
     sim.bookkeeper.undo_drain(action.bookie_id)
 
 
-def _audit(sim: Simulation, desired: Desired, plan: d.Plan, action: d.TriggerAudit) -> None:
+def _audit(sim: Simulation, desired: Desired, plan: d.Plan, action: a.TriggerAudit) -> None:
     sim.bookkeeper.trigger_audit()
 
 
-def _delay(sim: Simulation, desired: Desired, plan: d.Plan, action: d.SetRecoveryDelay) -> None:
+def _delay(sim: Simulation, desired: Desired, plan: d.Plan, action: a.SetRecoveryDelay) -> None:
     sim.bookkeeper.recovery_delay = action.seconds
 
 
-def _delete_cookie(sim: Simulation, desired: Desired, plan: d.Plan, action: d.DeleteCookie) -> None:
+def _delete_cookie(sim: Simulation, desired: Desired, plan: d.Plan, action: a.DeleteCookie) -> None:
     if sim.bookkeeper.proof(action.bookie_id) is None:
         raise Refused("the metadata service does not answer")
     named = set(sim.bookkeeper.naming(action.bookie_id)) - set(action.accepted_losses)
@@ -162,47 +175,48 @@ def _delete_cookie(sim: Simulation, desired: Desired, plan: d.Plan, action: d.De
     sim.bookkeeper.cookies.pop(action.bookie_id, None)
 
 
-def _configure(sim: Simulation, desired: Desired, plan: d.Plan, action: d.SetDynamicConfig) -> None:
+def _configure(sim: Simulation, desired: Desired, plan: d.Plan, action: a.SetDynamicConfig) -> None:
     sim.kubernetes.pods[action.pod].config.update(action.values)
 
 
-def _destroy(sim: Simulation, desired: Desired, plan: d.Plan, action: d.DestroyMetadata) -> None:
+def _destroy(sim: Simulation, desired: Desired, plan: d.Plan, action: a.DestroyMetadata) -> None:
     sim.cleanup_ends_at = sim.now + 3
 
 
-def _release(sim: Simulation, desired: Desired, plan: d.Plan, action: d.ReleaseFinalizer) -> None:
+def _release(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ReleaseFinalizer) -> None:
     sim.finalizer = False
 
 
-def _task(sim: Simulation, desired: Desired, plan: d.Plan, action: d.UpdateTask) -> None:
+def _task(sim: Simulation, desired: Desired, plan: d.Plan, action: a.UpdateTask) -> None:
     sim.update_task(action)
 
 
-def _nothing(sim: Simulation, desired: Desired, plan: d.Plan, action: d.RecordState) -> None:
+def _nothing(sim: Simulation, desired: Desired, plan: d.Plan, action: a.RecordState) -> None:
     return
 
 
 _EFFECTS: dict[type, Callable[[Any, Desired, d.Plan, Any], None]] = {
-    d.ApplyObjects: _apply,
-    d.DeleteObject: _delete_object,
-    d.CreateStatefulSet: _create_set,
-    d.ScaleStatefulSet: _scale,
-    d.ApplyTemplate: _template,
-    d.OrphanStatefulSet: _orphan,
-    d.ExpandClaim: _expand,
-    d.DeleteClaim: _delete_claim,
-    d.RetireClaim: _retire,
-    d.EvictPod: _evict,
-    d.DeletePod: _delete_pod,
-    d.SetReadOnly: _read_only,
-    d.BeginDrain: _begin_drain,
-    d.UndoDrain: _undo_drain,
-    d.TriggerAudit: _audit,
-    d.SetRecoveryDelay: _delay,
-    d.DeleteCookie: _delete_cookie,
-    d.SetDynamicConfig: _configure,
-    d.DestroyMetadata: _destroy,
-    d.ReleaseFinalizer: _release,
-    d.UpdateTask: _task,
-    d.RecordState: _nothing,
+    a.ApplyObjects: _apply,
+    a.DeleteObject: _delete_object,
+    a.CreateStatefulSet: _create_set,
+    a.ScaleStatefulSet: _scale,
+    a.ApplyTemplate: _template,
+    a.RecordInputs: _inputs,
+    a.OrphanStatefulSet: _orphan,
+    a.ExpandClaim: _expand,
+    a.DeleteClaim: _delete_claim,
+    a.RetireClaim: _retire,
+    a.EvictPod: _evict,
+    a.DeletePod: _delete_pod,
+    a.SetReadOnly: _read_only,
+    a.BeginDrain: _begin_drain,
+    a.UndoDrain: _undo_drain,
+    a.TriggerAudit: _audit,
+    a.SetRecoveryDelay: _delay,
+    a.DeleteCookie: _delete_cookie,
+    a.SetDynamicConfig: _configure,
+    a.DestroyMetadata: _destroy,
+    a.ReleaseFinalizer: _release,
+    a.UpdateTask: _task,
+    a.RecordState: _nothing,
 }

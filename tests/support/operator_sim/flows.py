@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 
-from bookie_operator.planner.decision import Act, Action
+from bookie_operator.planner.actions import Action
+from bookie_operator.planner.decision import Act
 from tests.support.operator_sim.simulation import Simulation
 
 

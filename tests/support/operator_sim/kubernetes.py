@@ -32,6 +32,8 @@ class SimSet:
     image: str
     config_maps: frozenset[str]
     volume_sizes: dict[str, str]
+    inputs_hash: str = ""
+    restart: str = ""
     resource_version: int = 1
     generation: int = 1
     observed_generation: int = 0

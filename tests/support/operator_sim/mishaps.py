@@ -13,6 +13,10 @@ Mishap = Callable[[Simulation, int], None]
 """With a number that chooses among bookies, sizes and so on."""
 
 
+RELEASES: Final = ("", "newer", "newest")
+"""Of the operator."""
+
+
 def _bookie(sim: Simulation, number: int) -> str | None:
     pods = sorted(sim.kubernetes.pods)
     return pods[number % len(pods)] if pods else None
@@ -92,6 +96,11 @@ def restart(sim: Simulation, number: int) -> None:
         sim.ask(TaskType.RESTART, name)
 
 
+def upgrade_operator(sim: Simulation, number: int) -> None:
+    """To a release that makes pods in another way, or back."""
+    sim.release = RELEASES[number % len(RELEASES)]
+
+
 def heal(sim: Simulation) -> None:
     """Whatever is away comes back; nodes that are lost are vouched for."""
     sim.bookkeeper.up = True
@@ -102,7 +111,7 @@ def heal(sim: Simulation) -> None:
     sim.kubernetes.lost_nodes.clear()
 
 
-WISHES: Final[tuple[Mishap, ...]] = (scale, upgrade, configure, expand, restart)
+WISHES: Final[tuple[Mishap, ...]] = (scale, upgrade, configure, expand, restart, upgrade_operator)
 FAULTS: Final[tuple[Mishap, ...]] = (
     kill_pod,
     delete_pod,

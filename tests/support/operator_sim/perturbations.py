@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.world.model import DrainPhase, PodFault, ResizeState, TaskView, World
+from bookie_operator.world.facts import DrainPhase
+from bookie_operator.world.model import PodFault, ResizeState, TaskView, World
 
 Perturbation = Callable[[World, int], World]
 """With a number that chooses among things and values."""
@@ -144,6 +145,8 @@ PERTURBATIONS: Final[tuple[Perturbation, ...]] = (
     set_is(generation=99),
     set_is(deleting=True),
     set_is(template_hash="another"),
+    set_is(inputs_hash="another"),
+    set_is(template_hash="another", inputs_hash=""),
     facts_are(instance_id="another"),
     facts_are(under_replicated=3),
     facts_are(auditor=None),

@@ -10,7 +10,8 @@ from bookie_operator.crds.cluster_spec import BookieClusterSpec, DecommissionMod
 from bookie_operator.crds.cluster_status import BookieClusterStatus, LedgersStatus
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import invariants, operations
-from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, UpdateTask, Wait
+from bookie_operator.planner.actions import UpdateTask
+from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.plan import plan
@@ -47,6 +48,8 @@ class Simulation:
     now: float = EPOCH
     annotations: dict[str, str] = field(default_factory=dict)
     generation: int = 1
+    release: str = ""
+    """Of the operator."""
     deleting: bool = False
     finalizer: bool = True
     spec_errors: tuple[str, ...] = ()
@@ -137,7 +140,7 @@ class Simulation:
         )
 
     def desired(self) -> Desired:
-        return desired_of(self.view())
+        return desired_of(self.view(), self.release)
 
     def world(self, wanted: Needs | None = None) -> World:
         return world_of(self, self.desired(), wanted or Needs())

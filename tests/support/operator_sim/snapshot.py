@@ -6,15 +6,8 @@ from typing import TYPE_CHECKING
 
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
-from bookie_operator.world.model import (
-    BookieFacts,
-    ClaimView,
-    NodeView,
-    PodFault,
-    PodView,
-    StatefulSetView,
-    World,
-)
+from bookie_operator.world.facts import BookieFacts
+from bookie_operator.world.model import ClaimView, NodeView, PodFault, PodView, StatefulSetView, World
 
 if TYPE_CHECKING:
     from tests.support.operator_sim.kubernetes import SimClaim, SimPod, SimSet
@@ -75,6 +68,8 @@ def _set(one: SimSet) -> StatefulSetView:
         template_hash=one.template_hash,
         volume_sizes=dict(one.volume_sizes),
         config_maps=one.config_maps,
+        inputs_hash=one.inputs_hash,
+        restart=one.restart,
     )
 
 

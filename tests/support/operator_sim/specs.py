@@ -48,12 +48,14 @@ def volume_sizes(of: BookieClusterSpec) -> dict[str, str]:
     return sizes if of.storage.index is None else {**sizes, "index": of.storage.index.size}
 
 
-def desired_of(cluster: ClusterView) -> Desired:
+def desired_of(cluster: ClusterView, release: str = "") -> Desired:
+    """`release`: of the operator, which makes pods in its own way."""
     of = cluster.spec
     static = {key: value for key, value in of.config.items() if key not in DYNAMIC}
     dynamic = {**DYNAMIC, **{key: value for key, value in of.config.items() if key in DYNAMIC}}
     config = digest("config", sorted(static.items()))
-    template = digest(of.version, of.image, config, cluster.annotations.get(names.RESTART, ""), of.pod.labels)
+    inputs = digest(of.version, of.image, config, cluster.annotations.get(names.RESTART, ""), of.pod.labels)
+    template = digest(inputs, release)
     settings = f"ConfigMap/{NAME}-bookie-settings"
     support = {
         f"ServiceAccount/{NAME}-bookie": "account",
@@ -69,7 +71,8 @@ def desired_of(cluster: ClusterView) -> Desired:
     largest = of.disruption.max_unavailable
     enabled = of.autorecovery.enabled
     sets = tuple(
-        DesiredStatefulSet(name, zone, number, template, volume_sizes(of), config) for name, zone, number in _zones(of)
+        DesiredStatefulSet(name, zone, number, template, volume_sizes(of), config, inputs)
+        for name, zone, number in _zones(of)
     )
     return Desired(
         stateful_sets=sets,

@@ -13,6 +13,7 @@ import kopf
 from bookie_operator.api.kinds import CLUSTER, LEASE, POD
 from bookie_operator.running import RunOptions, run_operator
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.jobs import FakeJobs
 
 
 async def reached(fake: FakeCluster, what: Callable[[], bool]) -> None:
@@ -83,6 +84,38 @@ async def test_a_second_operator_takes_over_when_the_first_one_ends() -> None:
                 assert "podkeeper_operator_leader 0.0" in (await get(first, "/metrics"))[1]
                 assert "podkeeper_operator_leader 1.0" in (await get(second, "/metrics"))[1]
                 assert await get(first, "/healthz") == (200, "OK\n")
+
+
+async def test_a_job_beside_its_cluster() -> None:
+    """What happens to its Job wakes it: it does not wait for the next look."""
+    async with fake_cluster(rest_s=3600.0) as fake:
+        fake.apply(replicas=3)
+        jobs = FakeJobs(fake)
+        jobs.apply(schedule="@daily")
+        async with operator(fake) as port:
+            await reached(fake, lambda: jobs.phase == "Scheduled")
+            jobs.fire()
+            await reached(fake, lambda: jobs.phase == "Running")
+            jobs.ends(0, '{"ledgers": 1}')
+            await reached(fake, lambda: jobs.status["lastResult"] == {"ledgers": 1})
+            text = (await get(port, "/metrics"))[1]
+            assert "podkeeper_operator_jobs 1.0" in text
+            assert "podkeeper_operator_clusters 1.0" in text
+            jobs.delete()
+            while "podkeeper_operator_jobs 0.0" not in text:
+                await asyncio.sleep(0.02)
+                text = (await get(port, "/metrics"))[1]
+            assert 'job="weekly"' not in text
+
+
+async def test_clusters_are_kept_where_jobs_are_not_defined() -> None:
+    """The definition may not have been applied with an upgrade."""
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        fake.server.unknown.add("bookiejobs")
+        async with operator(fake) as port:
+            await reached(fake, lambda: fake.condition("Ready") == "True")
+            assert (await get(port, "/readyz"))[0] == 200
 
 
 async def test_it_waits_for_the_definition_of_its_resource() -> None:

@@ -6,7 +6,7 @@ are done with one idempotent action have `begin` alone.
 What a `BookieTask` asks for is begun by functions of the flows' own, for `tasks`; each saves the task's name in the
 operation under `operations.TASK`, and answers as `begin` does:
 
-    rollout.restart(world, desired, pods, task)         pods one after the other, with the flow's gates
+    rollout.restart(world, desired, pods, task, ...)    pods one after the other, with the flow's gates
     repair.replace(world, desired, pod, task)           empty disks and a new cookie, after the proof
     decommission.take_out(world, desired, pod, task)    the bookie that `spec.replicas` no longer asks for
 """

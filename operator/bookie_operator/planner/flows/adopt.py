@@ -11,7 +11,8 @@ Threads: pure functions, any thread.
 from __future__ import annotations
 
 from bookie_operator.planner import view
-from bookie_operator.planner.decision import Act, Decision, Event, RecordState, Wait
+from bookie_operator.planner.actions import RecordState
+from bookie_operator.planner.decision import Act, Decision, Event, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import ClaimView, World
 

@@ -14,17 +14,8 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.planner import operations, view
-from bookie_operator.planner.decision import (
-    Act,
-    ApplyObjects,
-    CreateStatefulSet,
-    Decision,
-    DeleteObject,
-    Event,
-    EventType,
-    RecordState,
-    Wait,
-)
+from bookie_operator.planner.actions import ApplyObjects, CreateStatefulSet, DeleteObject, RecordState
+from bookie_operator.planner.decision import Act, Decision, Event, EventType, Wait
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
 from bookie_operator.world.model import World
 

@@ -6,31 +6,30 @@ Threads: pure functions, any thread.
 from __future__ import annotations
 
 from bookie_operator.crds.cluster_spec import WhenDeleted
-from bookie_operator.planner import auditing, draining, gates, view
-from bookie_operator.planner.decision import (
-    Decision,
+from bookie_operator.planner import auditing, draining, gates, proving, view
+from bookie_operator.planner.actions import (
     DeleteClaim,
     DeleteCookie,
-    Event,
     RetireClaim,
     ScaleStatefulSet,
     SetReadOnly,
     UndoDrain,
 )
+from bookie_operator.planner.decision import Decision, Event
 from bookie_operator.planner.flows.decommission_state import (
     MODE,
     ORDINAL,
     SET,
     WAS_READ_ONLY,
     back,
-    no_proof,
     patience,
     stops_first,
     until_settled,
 )
 from bookie_operator.planner.proving import Claims, disproof, unproven
+from bookie_operator.planner.remedies import stuck_on_node
 from bookie_operator.planner.run import Run
-from bookie_operator.world.model import Proof
+from bookie_operator.world.facts import Proof
 
 
 def leave(run: Run) -> Decision:
@@ -38,14 +37,8 @@ def leave(run: Run) -> Decision:
     if found is not None and found.replicas > int(run.saved(ORDINAL)):
         return run.go("Undo", f"somebody scaled {found.name} to {found.replicas} replicas")
     if run.pod is not None:
-        node = (run.world.nodes or {}).get(run.pod.node)
-        remedy = (
-            f"; node {node.name} is not ready: if it is gone for good give it the taint"
-            " node.kubernetes.io/out-of-service, or delete the Node"
-            if node is not None and not node.ready
-            else ""
-        )
-        return run.wait_at_most(patience(run), "StoppingBookie", f"waits until pod {run.bookie} is gone{remedy}")
+        stuck = stuck_on_node(run.world, run.pod)
+        return run.wait_at_most(patience(run), "StoppingBookie", f"waits until pod {run.bookie} is gone{stuck}")
     if gates.is_registered(run.world, run.desired, run.bookie):
         return run.wait_at_most(
             patience(run), "StoppingBookie", f"waits until the registration of {run.bookie} has expired"
@@ -56,9 +49,9 @@ def leave(run: Run) -> Decision:
 
 
 def prove_gone(run: Run) -> Decision:
-    proof = run.world.proofs.get(run.bookie_id)
-    if proof is None:
-        return no_proof(run)
+    proof = proving.told(run, patience(run))
+    if not isinstance(proof, Proof):
+        return proof
     if (named := disproof(proof)) is not None:
         if stops_first(run.saved(MODE)):
             return run.forget(*draining.KEYS, *auditing.KEYS).go("Drain", f"{run.bookie} is drained again: {named}")
@@ -86,7 +79,7 @@ def cookie(run: Run) -> Decision:
     assert run.world.facts is not None
     if run.bookie_id not in run.world.facts.cookies:
         return run.go("Claims", f"{run.bookie} has no cookie any more")
-    proof = _proof_of_this_pass(run)
+    proof = proving.standing(run, patience(run))
     if not isinstance(proof, Proof):
         return proof
     losses = draining.accepted_by(run.operation)
@@ -105,20 +98,12 @@ def claims(run: Run) -> Decision:
         return run.wait_at_most(
             patience(run), "DeletingClaims", f"waits until {', '.join(one.name for one in left)} are gone"
         )
-    proof = _proof_of_this_pass(run)
+    proof = proving.standing(run, patience(run))
     if not isinstance(proof, Proof):
         return proof
     if retain:
         return run.act(RetireClaim(claim.name, claim.uid, proof), f"{run.bookie} was taken out, its data are kept")
     return run.act(DeleteClaim(claim.name, claim.uid, proof), f"{run.bookie} was taken out, and no ledger needs it")
-
-
-def _proof_of_this_pass(run: Run) -> Proof | Decision:
-    proof = run.world.proofs.get(run.bookie_id)
-    if proof is None:
-        return no_proof(run)
-    why = unproven(run, proof)
-    return proof if why is None else run.wait("WaitingForProof", why, stalled=True)
 
 
 # --- taken back -------------------------------------------------------------------------------------------------------

@@ -5,20 +5,21 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-from bookie_operator.planner import auditing, draining, gates, operations, view
-from bookie_operator.planner.decision import Decision, ScaleStatefulSet, SetReadOnly
+from bookie_operator.planner import auditing, draining, gates, operations, proving, view
+from bookie_operator.planner.actions import ScaleStatefulSet, SetReadOnly
+from bookie_operator.planner.decision import Decision
 from bookie_operator.planner.flows.decommission_state import (
     MODE,
     ORDINAL,
     SET,
     back,
-    no_proof,
     patience,
     stops_first,
     until_settled,
 )
 from bookie_operator.planner.proving import disproof, unproven
 from bookie_operator.planner.run import Run
+from bookie_operator.world.facts import Proof
 
 
 def audit(run: Run) -> Decision:
@@ -74,9 +75,9 @@ def _proven(run: Run) -> Decision | None:
     audited = auditing.audit(run, frozenset({run.bookie}), patience(run))
     if audited is not None:
         return audited
-    proof = run.world.proofs.get(run.bookie_id)
-    if proof is None:
-        return run.wait_at_most(patience(run), "WaitingForProof", f"nobody could tell yet who needs {run.bookie}")
+    proof = proving.told(run, patience(run))
+    if not isinstance(proof, Proof):
+        return proof
     if (named := disproof(proof)) is not None:
         return back(run, f"{run.bookie} is drained again: {named}")
     return None
@@ -92,9 +93,9 @@ def scale(run: Run) -> Decision:
         return run.go("Undo", f"somebody scaled {found.name} to {found.replicas} replicas")
     if gates.is_writable(run.world, run.desired, run.bookie):
         return back(run, f"{run.bookie} became writable after it was drained")
-    proof = run.world.proofs.get(run.bookie_id)
-    if proof is None:
-        return no_proof(run)
+    proof = proving.told(run, patience(run))
+    if not isinstance(proof, Proof):
+        return proof
     if (named := disproof(proof)) is not None:
         return back(run, f"{run.bookie} is drained again: {named}")
     if (why := unproven(run, proof, registered=True)) is not None:

@@ -38,7 +38,3 @@ def until_settled(run: Run) -> Decision:
         "StatefulSetNotObserved",
         f"waits until {run.saved(SET)} is there and its controller has seen it",
     )
-
-
-def no_proof(run: Run) -> Decision:
-    return run.wait_at_most(patience(run), "WaitingForProof", f"nobody could tell yet who needs {run.bookie}")

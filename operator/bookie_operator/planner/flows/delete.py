@@ -21,21 +21,8 @@ from typing import Final
 from bookie_operator.crds.cluster_spec import WhenDeleted
 from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner import operations, view
-from bookie_operator.planner.decision import (
-    Act,
-    Decision,
-    DeleteObject,
-    Event,
-    EventType,
-    Finish,
-    Needs,
-    Record,
-    ReleaseFinalizer,
-    Rest,
-    ScaleStatefulSet,
-    UndoDrain,
-    Wait,
-)
+from bookie_operator.planner.actions import DeleteObject, ReleaseFinalizer, ScaleStatefulSet, UndoDrain
+from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Rest, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import delete_data
 from bookie_operator.planner.run import Run, unknown_step

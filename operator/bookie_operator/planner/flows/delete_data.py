@@ -16,16 +16,8 @@ from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import MetadataServiceKind, WhenDeleted
 from bookie_operator.crds.cluster_status import Operation
 from bookie_operator.planner import operations
-from bookie_operator.planner.decision import (
-    Act,
-    Decision,
-    DeleteClaim,
-    DeleteObject,
-    DestroyMetadata,
-    Event,
-    EventType,
-    Record,
-)
+from bookie_operator.planner.actions import DeleteClaim, DeleteObject, DestroyMetadata
+from bookie_operator.planner.decision import Act, Decision, Event, EventType, Record
 from bookie_operator.world.model import ClaimView, World
 
 DELETE_CLAIMS: Final = "DeleteClaims"

@@ -13,7 +13,8 @@ from typing import Final
 
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import view
-from bookie_operator.planner.decision import Act, ApplyObjects
+from bookie_operator.planner.actions import ApplyObjects
+from bookie_operator.planner.decision import Act
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import rollout_state
 from bookie_operator.world.model import World

@@ -92,7 +92,7 @@ def failure(claims: Iterable[ClaimView]) -> str:
 
 
 def to_remake(world: World, desired: Desired) -> list[StatefulSetView]:
-    """StatefulSets with smaller claim templates, and the desired pod template: others would get that with it."""
+    """StatefulSets with smaller claim templates, and the newest pod template: others would get that with it."""
     wanted = {one.name: one for one in desired.stateful_sets}
     return [
         one
@@ -100,5 +100,6 @@ def to_remake(world: World, desired: Desired) -> list[StatefulSetView]:
         if (want := wanted.get(one.name)) is not None
         and not one.deleting
         and one.template_hash == want.template_hash
+        and one.name not in desired.held
         and any(_below(one.volume_sizes.get(kind, ""), size) for kind, size in want.volume_sizes.items())
     ]

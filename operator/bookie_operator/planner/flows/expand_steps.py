@@ -8,15 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.planner import gates, view
-from bookie_operator.planner.decision import (
-    CreateStatefulSet,
-    Decision,
-    Event,
-    EventType,
-    EvictPod,
-    ExpandClaim,
-    OrphanStatefulSet,
-)
+from bookie_operator.planner.actions import CreateStatefulSet, EvictPod, ExpandClaim, OrphanStatefulSet
+from bookie_operator.planner.decision import Decision, Event, EventType
 from bookie_operator.planner.flows import expand_state as state
 from bookie_operator.planner.flows.expand_state import RESTARTING
 from bookie_operator.planner.run import Run

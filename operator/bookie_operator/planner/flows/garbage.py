@@ -14,7 +14,8 @@ from typing import Final
 
 from bookie_operator.crds.cluster_spec import WhenDeleted
 from bookie_operator.planner import view
-from bookie_operator.planner.decision import Act, DeleteClaim, DeleteObject, Needs, OrphanStatefulSet
+from bookie_operator.planner.actions import DeleteClaim, DeleteObject, OrphanStatefulSet
+from bookie_operator.planner.decision import Act, Needs
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import ClaimView, World
 

@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from bookie_operator.planner import view
-from bookie_operator.planner.decision import Act, DeleteClaim, DeleteCookie, Wait
+from bookie_operator.planner.actions import DeleteClaim, DeleteCookie
+from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.desired import Desired
-from bookie_operator.world.model import ClaimView, Proof, World
+from bookie_operator.world.facts import Proof
+from bookie_operator.world.model import ClaimView, World
 
 AUDIT_PENDING: Final = "AuditPending"
 

@@ -17,7 +17,8 @@ from bookie_operator.crds import names
 from bookie_operator.planner import gates, view
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.remedies import stuck_on_node
-from bookie_operator.world.model import PodFault, PodView, SafetyFacts, World
+from bookie_operator.world.facts import SafetyFacts
+from bookie_operator.world.model import PodFault, PodView, World
 
 
 def why_lost(world: World, desired: Desired, name: str) -> str:

@@ -7,21 +7,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookie_operator.planner import auditing, draining, gates, operations
-from bookie_operator.planner.decision import (
-    Decision,
-    DeleteClaim,
-    DeleteCookie,
-    DeletePod,
-    Event,
-    SetReadOnly,
-    UndoDrain,
-)
+from bookie_operator.planner import auditing, draining, gates, operations, proving
+from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, DeletePod, SetReadOnly, UndoDrain
+from bookie_operator.planner.decision import Decision, Event
 from bookie_operator.planner.flows import repair_gates
 from bookie_operator.planner.proving import Claims, disproof, unproven
 from bookie_operator.planner.remedies import remedy, stuck_on_node
 from bookie_operator.planner.run import Run
-from bookie_operator.world.model import PodFault, Proof
+from bookie_operator.world.facts import Proof
+from bookie_operator.world.model import PodFault
 
 POD_UID: Final = "podUid"
 _COOKIE_GONE: Final = "cookieGone"
@@ -56,7 +50,7 @@ def prove(run: Run) -> Decision:
     audited = auditing.audit(run, away, patience(run), writable=False)
     if audited is not None:
         return audited
-    proof = _proof(run)
+    proof = proving.told(run, patience(run))
     if not isinstance(proof, Proof):
         return proof
     if (named := disproof(proof)) is not None:
@@ -66,27 +60,12 @@ def prove(run: Run) -> Decision:
     return run.forget(*auditing.KEYS).go("Claims", f"no ledger needs what {run.bookie} had")
 
 
-def _proof(run: Run) -> Proof | Decision:
-    proof = run.world.proofs.get(run.bookie_id)
-    if proof is None:
-        return run.wait_at_most(patience(run), "WaitingForProof", f"nobody could tell yet who needs {run.bookie}")
-    return proof
-
-
-def _proven(run: Run) -> Proof | Decision:
-    proof = _proof(run)
-    if not isinstance(proof, Proof):
-        return proof
-    why = unproven(run, proof)
-    return proof if why is None else run.wait("WaitingForProof", why, stalled=True)
-
-
 def claims(run: Run) -> Decision:
     """They stay until the pod is gone, and then their successors are empty."""
     left = [one for one in Claims.read(run.operation).left(run.world) if not one.deleting]
     if not left:
         return run.go("Pod", f"the claims of {run.bookie} are deleted")
-    proof = _proven(run)
+    proof = proving.standing(run, patience(run))
     if not isinstance(proof, Proof):
         return proof
     claim = left[0]
@@ -112,7 +91,7 @@ def cookie(run: Run) -> Decision:
     now = {_COOKIE_GONE: operations.written(run.world.now)}
     if run.bookie_id not in run.world.facts.cookies:
         return run.go("Start", f"{run.bookie} has no cookie any more", saved=now)
-    proof = _proven(run)
+    proof = proving.standing(run, patience(run))
     if not isinstance(proof, Proof):
         return proof
     action = DeleteCookie(run.bookie_id, proof, draining.accepted_by(run.operation))

@@ -11,7 +11,8 @@ Threads: pure functions, any thread.
 from __future__ import annotations
 
 from bookie_operator.planner import operations
-from bookie_operator.planner.decision import Act, Decision, Event, EventType, RecordState, ScaleStatefulSet, Wait
+from bookie_operator.planner.actions import RecordState, ScaleStatefulSet
+from bookie_operator.planner.decision import Act, Decision, Event, EventType, Wait
 from bookie_operator.world.model import World
 
 

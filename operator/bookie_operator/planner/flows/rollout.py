@@ -22,6 +22,9 @@
 Another template in `spec` meanwhile, the old one included, leads back to 4: pods that have it are left alone, those
 that are down are replaced first. A StatefulSet never replaces a broken pod of an old template by itself.
 
+What another release of the operator alone would change is no new template: see `planner.holding`. A task that restarts
+all bookies brings it too.
+
 With `update.strategy: Manual` only 2 and 4 are done; people delete the pods. The annotation
 `podkeeper.dev/skip-replication-check: ID` lets one operation go on without 6 and without the ack quorum of 7.
 
@@ -45,6 +48,8 @@ from bookie_operator.planner.flows import rollout_steps as steps
 from bookie_operator.planner.run import Run, refused, take
 from bookie_operator.world.model import World
 
+_MOST_KEYS: Final = 5
+_LONGEST_KEY: Final = 64
 _RESTAGED: Final = frozenset({"Choose", "Audit", "Stop", "Await", "Autorecovery", "RestoreDelay"})
 
 
@@ -65,8 +70,11 @@ def begin(world: World, desired: Desired) -> Decision | None:
     return _admitted(world, desired) or _record(world, why, "RaiseDelay", {})
 
 
-def restart(world: World, desired: Desired, pods: tuple[str, ...], task: str) -> Decision:
-    """For a task: through the same gates. A pod that has another UID already is left alone."""
+def restart(world: World, desired: Desired, pods: tuple[str, ...], task: str, *, everyone: bool) -> Decision:
+    """For a task: through the same gates. A pod that has another UID already is left alone.
+
+    `everyone`: the task is about all bookies, though `pods` may be those that are left.
+    """
     found = {name: pod.uid for name in pods if (pod := view.pod(world, name)) is not None}
     if not found:
         return Wait("BookieUnavailable", f"waits for pods {', '.join(pods)}")
@@ -75,6 +83,8 @@ def restart(world: World, desired: Desired, pods: tuple[str, ...], task: str) ->
             "ManualUpdate", "update.strategy is Manual, and a new template waits: delete the pods instead", 30.0
         )
     saved = {state.RESTART: state.written(found), operations.TASK: task}
+    if everyone:
+        saved[state.NEWEST] = state.TRUE
     return _admitted(world, desired) or _record(world, f"task {task} asks for a restart", "RaiseDelay", saved)
 
 
@@ -113,13 +123,16 @@ def _available(world: World) -> gates.Obstacle | None:
 def _why(world: World) -> str:
     version = world.cluster.status.version.current
     wanted = world.cluster.spec.version
-    if version and version != wanted:
-        return f"version {version} becomes {wanted}"
-    return "the configuration or the template of the pods changed"
+    reasons = [f"version {version} becomes {wanted}"] if version and version != wanted else []
+    if keys := [key[:_LONGEST_KEY] for key in world.config_changes]:
+        more = f" and {len(keys) - _MOST_KEYS} more" if len(keys) > _MOST_KEYS else ""
+        reasons.append(f"the configuration changed: {', '.join(keys[:_MOST_KEYS])}{more}")
+    return "; ".join(reasons) or "the configuration or the template of the pods changed"
 
 
 def _record(world: World, why: str, step: str, saved: dict[str, str]) -> Record:
-    operation = operations.new(world, OperationType.ROLLOUT, step, saved=saved)
+    operation = operations.new(world, OperationType.ROLLOUT, step, saved={**saved, end.WHY: why})
+    operation = operations.said(operation, why)
     return Record(operation, why, Event("RolloutBegun", why))
 
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.planner import gates
-from bookie_operator.planner.decision import ApplyObjects, Decision, Event, SetRecoveryDelay
+from bookie_operator.planner.actions import ApplyObjects, SetRecoveryDelay
+from bookie_operator.planner.decision import Decision, Event
 from bookie_operator.planner.flows import rollout_state as state
 from bookie_operator.planner.flows.rollout_state import DELAY, RAISED, patience
 from bookie_operator.planner.run import Run
 
 MARGIN_S: Final = 300
 """A restart may take the deadline; after so much more a bookie counts as lost."""
+WHY: Final = "why"
+"""Key of `saved`: why it began."""
 
 
 def raise_delay(run: Run) -> Decision:
@@ -56,5 +59,6 @@ def restore_delay(run: Run) -> Decision:
     if left:
         who = ", ".join(pod.name for pod in left)
         return run.finish(f"{who} were not restarted: update.strategy is Manual now", outcome="Cancelled")
-    message = f"{state.restarted(run)} bookies were restarted"
+    why = run.saved(WHY)
+    message = f"{state.restarted(run)} bookies were restarted{f': {why}' if why else ''}"
     return run.finish(message, event=Event("RolloutDone", message))

@@ -28,6 +28,10 @@ READ_ONLY: Final = "readOnly"
 DELAY: Final = "recoveryDelay"
 """Seconds, as they were before the rollout."""
 RAISED: Final = "raisedDelay"
+NEWEST: Final = "newestTemplate"
+"""Set if a task restarts all bookies: they get what this release of the operator makes, see `holding`."""
+
+TRUE: Final = "true"
 
 _BROKEN: Final = frozenset(set(PodFault) - {PodFault.NONE})
 
@@ -108,6 +112,12 @@ def how_to_skip(obstacle: gates.Obstacle, operation_id: str) -> gates.Obstacle:
     """With the words that let it go on all the same."""
     hint = f"; to go on all the same annotate the BookieCluster with {names.SKIP_REPLICATION_CHECK}={operation_id}"
     return gates.Obstacle(obstacle.reason, f"{obstacle.message}{hint}", obstacle.needs_person)
+
+
+def takes_newest(world: World) -> bool:
+    """A rollout runs that brings the newest template, though nobody changed `spec`."""
+    operation = world.cluster.status.operation
+    return operation is not None and operation.saved.get(NEWEST) == TRUE
 
 
 def stopping(run: Run) -> dict[str, str]:

@@ -5,18 +5,15 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-from typing import Final
-
 from bookie_operator.crds.cluster_spec import UpdateStrategy
 from bookie_operator.planner import auditing, gates, operations, view
-from bookie_operator.planner.decision import ApplyTemplate, Decision, DeletePod, Event, EvictPod
+from bookie_operator.planner.actions import ApplyTemplate, DeletePod, EvictPod
+from bookie_operator.planner.decision import Decision, Event
 from bookie_operator.planner.flows import rollout_state as state
-from bookie_operator.planner.flows.rollout_state import AUDITED, READ_ONLY, RESTART, RESTARTED, STOPPING, patience
+from bookie_operator.planner.flows.rollout_state import AUDITED, READ_ONLY, RESTART, RESTARTED, STOPPING, TRUE, patience
 from bookie_operator.planner.remedies import remedy, stuck_on_node
 from bookie_operator.planner.run import Run
 from bookie_operator.world.model import PodView
-
-_TRUE: Final = "true"
 
 
 def stage(run: Run) -> Decision:
@@ -75,7 +72,7 @@ def audit(run: Run) -> Decision:
     if any(state.down(run.world, run.desired, pod) for pod in state.outdated(run.world, run.desired)):
         return run.forget(*auditing.KEYS).go("Choose", "a bookie that is down goes first")
     if not state.checks_copies(run.world, run.operation.id):
-        return run.go("Choose", "copies are not looked at", saved={AUDITED: _TRUE})
+        return run.go("Choose", "copies are not looked at", saved={AUDITED: TRUE})
     writable = not state.skips(run.world, run.operation.id)
     waiting = auditing.audit(run, frozenset(), patience(run), writable=writable)
     if waiting is not None:
@@ -83,7 +80,7 @@ def audit(run: Run) -> Decision:
     obstacle = gates.replicated(run.world)
     if obstacle is not None:
         return run.blocked(state.how_to_skip(obstacle, run.operation.id), patience(run))
-    return run.forget(*auditing.KEYS).go("Choose", "every ledger has its copies", saved={AUDITED: _TRUE})
+    return run.forget(*auditing.KEYS).go("Choose", "every ledger has its copies", saved={AUDITED: TRUE})
 
 
 def stop(run: Run) -> Decision:

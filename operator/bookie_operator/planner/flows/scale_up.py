@@ -16,23 +16,13 @@ from typing import Final
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner import operations, view
-from bookie_operator.planner.decision import (
-    Act,
-    Decision,
-    Event,
-    EventType,
-    Finish,
-    Needs,
-    Record,
-    ScaleStatefulSet,
-    TriggerAudit,
-    UndoDrain,
-    Wait,
-)
+from bookie_operator.planner.actions import ScaleStatefulSet, TriggerAudit, UndoDrain
+from bookie_operator.planner.decision import Act, Decision, Event, EventType, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
 from bookie_operator.planner.flows import leftovers
 from bookie_operator.planner.run import Run, unknown_step
-from bookie_operator.world.model import DrainPhase, StatefulSetView, World
+from bookie_operator.world.facts import DrainPhase
+from bookie_operator.world.model import StatefulSetView, World
 
 AUDIT: Final = "Audit"
 CLEAN: Final = "Clean"

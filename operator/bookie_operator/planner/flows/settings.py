@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bookie_operator.planner import view
-from bookie_operator.planner.decision import Act, Event, SetDynamicConfig, SetRecoveryDelay
+from bookie_operator.planner.actions import SetDynamicConfig, SetRecoveryDelay
+from bookie_operator.planner.decision import Act, Event
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import World
 

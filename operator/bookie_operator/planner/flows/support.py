@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bookie_operator.planner.decision import Act, ApplyObjects
+from bookie_operator.planner.actions import ApplyObjects
+from bookie_operator.planner.decision import Act
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import World
 

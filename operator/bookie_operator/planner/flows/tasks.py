@@ -15,7 +15,8 @@ from typing import Final
 from bookie_operator.crds.cluster_status import FinishedOperation, Operation, OperationType
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import operations, view
-from bookie_operator.planner.decision import Act, Decision, Finish, Needs, Record, TriggerAudit, UpdateTask, Wait
+from bookie_operator.planner.actions import TriggerAudit, UpdateTask
+from bookie_operator.planner.decision import Act, Decision, Finish, Needs, Record, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.flows import decommission, repair, rollout
 from bookie_operator.planner.run import Run, unknown_step
@@ -114,7 +115,8 @@ def _restart(world: World, desired: Desired, task: TaskView) -> Decision:
     left = tuple(name for name in pods if not _restarted(world, name, task.created_at))
     if not left:
         return _ended(task, "Done", f"{len(pods)} bookies were restarted")
-    return rollout.restart(world, desired, left, task.name)
+    everyone = set(view.expected_pods(world)) <= set(pods)
+    return rollout.restart(world, desired, left, task.name, everyone=everyone)
 
 
 def _restarted(world: World, name: str, since: float) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
@@ -11,7 +13,8 @@ import pytest
 from aiohttp import web
 
 from bookie_operator.api.admin import Admin, AdminAbsent, AdminRefused, AdminUnreachable, Endpoint
-from bookie_operator.world.model import DrainPhase
+from bookie_operator.world.facts import DrainPhase
+from bookie_pod.server.http.admin.ports import Space
 from bookie_protocol.errors import MetadataUnavailable
 from tests.support.fake_decommission import STATE
 from tests.support.served_admin import TOKEN, ServedAdmin
@@ -37,9 +40,10 @@ def endpoint(server: ServedAdmin) -> Endpoint:
 
 
 async def test_facts_of_a_bookie(served: ServedAdmin, session: aiohttp.ClientSession) -> None:
+    served.admin.node.found_space = Space(100, 40, 87.5)
     facts = await Admin(session, TOKEN).bookie_facts(endpoint(served))
     assert facts is not None
-    assert (facts.total_bytes, facts.used_bytes) == (100, 60)
+    assert (facts.total_bytes, facts.used_bytes, facts.used_percent) == (100, 60, 87.5)
     assert facts.config is not None
 
 
@@ -131,6 +135,26 @@ async def test_nobody_there_and_nobody_in_time(session: aiohttp.ClientSession, s
     assert await slow.bookie_facts(endpoint(served)) is None
 
 
+@pytest.fixture
+def deaf() -> Iterator[Endpoint]:
+    """Nobody takes connections: what comes beyond the first ones gets no answer, as from a node that is off."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server, contextlib.ExitStack() as waiting:
+        for _ in range(4):
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(server.getsockname())
+        yield Endpoint("off", *server.getsockname())
+
+
+async def test_a_pod_that_is_gone_holds_nobody_up(session: aiohttp.ClientSession, deaf: Endpoint) -> None:
+    """Slow answers are waited for; connections are not."""
+    admin = Admin(session, TOKEN, timeout_s=0.05)
+    async with asyncio.timeout(10):
+        with pytest.raises(AdminUnreachable):
+            await admin.cluster_facts(deaf)
+        assert await admin.proof(deaf, "b:1") is None
+
+
 def test_addresses() -> None:
     assert Endpoint("p", "10.0.0.1").url == "http://10.0.0.1:8000"
-    assert replace(Endpoint("p", "::1"), server_name="p.svc").url == "https://[::1]:8000"
+    assert Endpoint("p", "::1").url == "http://[::1]:8000"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bookie_operator.api import answers
 from bookie_operator.api.answers import Undecodable
-from bookie_operator.world.model import DrainPhase
+from bookie_operator.world.facts import DrainPhase
 
 STATE: dict[str, Any] = {
     "instanceId": "i",

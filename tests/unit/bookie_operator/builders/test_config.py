@@ -194,6 +194,15 @@ def test_any_text_survives_the_file(keys: dict[str, str]) -> None:
     assert {pair.key: pair.value for pair in properties.parse(config.properties(keys))} == keys
 
 
+_KEYS = st.dictionaries(st.text("a=\\ #:\n", min_size=1, max_size=3), st.text("a=\\ #\n", max_size=4), max_size=5)
+
+
+@given(_KEYS, _KEYS)
+def test_between_two_files_the_keys_are_told_that_changed(before: dict[str, str], after: dict[str, str]) -> None:
+    differ = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
+    assert config.changed_keys(config.properties(before), config.properties(after)) == tuple(sorted(differ))
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_settings_of_any_key_to_its_default_are_accepted(data: st.DataObject, tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bookie_operator.builders.build import build
 from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, BuildContext
+from bookie_operator.builders.inputs import inputs_hash, recorded
+from bookie_operator.crds.cluster_spec import BookieClusterSpec, Pod
 from tests.support.operator_clusters import MINIMAL, cluster
 
 
@@ -16,8 +19,14 @@ def template_hash(context: BuildContext | None = None, **changes: Any) -> str:
     return only.template_hash
 
 
+def inputs(**changes: Any) -> str:
+    (only,) = build(cluster({**MINIMAL, **changes}), BuildContext()).sets
+    return only.inputs_hash
+
+
 STORAGE = MINIMAL["storage"]
 BASE = template_hash()
+INPUTS = inputs()
 
 
 @pytest.mark.parametrize(
@@ -39,6 +48,7 @@ BASE = template_hash()
 )
 def test_no_bookie_is_restarted_for(changes: dict[str, Any]) -> None:
     assert template_hash(**changes) == BASE
+    assert inputs(**changes) == INPUTS
 
 
 @pytest.mark.parametrize(
@@ -85,15 +95,18 @@ def test_neither_the_resources_identity_nor_its_generation_is_in_the_template() 
 )
 def test_bookies_are_restarted_for(changes: dict[str, Any]) -> None:
     assert template_hash(**changes) != BASE
+    assert inputs(**changes) != INPUTS
 
 
 def test_bookies_are_restarted_when_somebody_asks_for_it() -> None:
     def asked(when: str) -> str:
         found = build(cluster(annotations={"podkeeper.dev/restart": when}), BuildContext())
         assert found.sets[0].manifest["spec"]["template"]["metadata"]["annotations"]["podkeeper.dev/restart"] == when
-        return found.sets[0].template_hash
+        return f"{found.sets[0].template_hash} {found.sets[0].inputs_hash}"
 
-    assert len({BASE, asked("2026-01-01T00:00:00Z"), asked("2026-01-02T00:00:00Z")}) == 3
+    asks = [asked("2026-01-01T00:00:00Z"), asked("2026-01-02T00:00:00Z")]
+    for place, none in enumerate((BASE, INPUTS)):
+        assert len({none, *(each.split()[place] for each in asks)}) == 3
 
 
 def test_the_hash_stands_on_the_pods_and_on_the_stateful_set() -> None:
@@ -101,6 +114,50 @@ def test_the_hash_stands_on_the_pods_and_on_the_stateful_set() -> None:
     manifest = only.manifest
     assert manifest["metadata"]["annotations"]["podkeeper.dev/template-hash"] == only.template_hash == BASE
     assert manifest["spec"]["template"]["metadata"]["annotations"]["podkeeper.dev/template-hash"] == BASE
+
+
+def test_what_it_was_made_for_stands_on_the_stateful_set_and_not_on_the_pods() -> None:
+    (only,) = build(cluster(), BuildContext()).sets
+    annotations = only.manifest["metadata"]["annotations"]
+    assert recorded(annotations) == only.inputs_hash == INPUTS
+    assert "podkeeper.dev/template-inputs" not in only.manifest["spec"]["template"]["metadata"]["annotations"]
+
+
+def test_what_it_was_made_for_counts_for_this_template_alone() -> None:
+    """A release that knows nothing of the record may have staged another one since."""
+    (only,) = build(cluster(), BuildContext()).sets
+    annotations = only.manifest["metadata"]["annotations"]
+    assert recorded({**annotations, "podkeeper.dev/template-hash": "another"}) == ""
+    assert recorded({"podkeeper.dev/template-hash": BASE}) == ""
+    assert recorded({"podkeeper.dev/template-inputs": "/" + INPUTS}) == ""
+
+
+def test_another_image_repository_is_the_operators_and_no_input() -> None:
+    (only,) = build(cluster(), BuildContext("elsewhere/podkeeper")).sets
+    assert only.template_hash != BASE
+    assert only.inputs_hash == INPUTS
+
+
+class LaterPod(Pod):
+    later: str = "as before"
+
+
+class LaterSpec(BookieClusterSpec):
+    """Of a release with more fields."""
+
+    pod: LaterPod = LaterPod()
+    later: str = "as before"
+
+
+def test_a_field_that_a_release_adds_is_another_input_only_when_it_is_used() -> None:
+    """The API server writes its default into every resource."""
+
+    def of(**changes: Any) -> str:
+        later = LaterSpec.model_validate({**MINIMAL, "later": "as before", "pod": {"later": "as before"}, **changes})
+        return inputs_hash(replace(cluster(), spec=later))
+
+    assert of() == INPUTS
+    assert len({INPUTS, of(later="used"), of(pod={"later": "used"})}) == 3
 
 
 def test_a_template_hash_in_the_users_annotations_counts_for_nothing() -> None:

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from bookie_operator.crds.definitions import CLUSTER, TASK, Kind
+from bookie_operator.crds.definitions import KINDS, Kind
 from bookie_operator.crds.rule import Rule
 from tests.support.admission_cases import ALLOWED, CHANGED, CREATED, Case, resource
 
 _FIRST_KEY = re.compile(r"' \+ .*\[0\] \+ '")
-_RULES = [(kind, rule) for kind in (CLUSTER, TASK) for rule in kind.rules]
+_RULES = [(kind, rule) for kind in KINDS for rule in kind.rules]
 
 
 def _says(case: Case, rule: Rule) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from bookie_operator.crds import generate, names
-from bookie_operator.crds.definitions import CLUSTER, KINDS, TASK, Kind, definition
+from bookie_operator.crds.definitions import CLUSTER, JOB, KINDS, TASK, Kind, definition
 from tests.support.structural_schemas import nodes
 
 _LIMIT = 256 * 1024
@@ -42,6 +42,7 @@ def test_names_scale_and_status() -> None:
     assert cluster["metadata"]["name"] == "bookieclusters.podkeeper.dev"
     assert cluster["spec"]["names"]["shortNames"] == ["bkc"]
     assert definition(TASK)["spec"]["names"]["shortNames"] == ["bkt"]
+    assert definition(JOB)["spec"]["names"]["shortNames"] == ["bkj"]
     (version,) = cluster["spec"]["versions"]
     assert version["name"] == names.VERSION
     assert "status" in version["subresources"]

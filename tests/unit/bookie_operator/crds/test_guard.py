@@ -11,28 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.crds.job_validation import parse_job_spec, validate_job
 from bookie_operator.crds.validation import parse_spec, validate
 from tests.support.admission_cases import ALLOWED, CREATED, Case, resource
 from tests.unit.bookie_operator.crds.examples import PARTIAL
 
-_SPECS = [case for case in CREATED if case.kind == "BookieCluster" and "spec" in case.changes]
+_SPECS = [case for case in CREATED if case.kind != "BookieTask" and "spec" in case.changes]
 
 
-def _faults(spec: dict[str, Any]) -> tuple[str, ...]:
+def _faults(spec: dict[str, Any], kind: str = "BookieCluster") -> tuple[str, ...]:
+    if kind == "BookieJob":
+        job, faults = parse_job_spec(spec)
+        return faults if job is None else validate_job(job)
     typed, faults = parse_spec(spec)
     return faults if typed is None else validate(typed, BookieClusterStatus())
 
 
 @pytest.mark.parametrize("case", _SPECS, ids=lambda case: case.name)
 def test_what_the_api_server_refuses_is_refused_here_too(case: Case) -> None:
-    faults = _faults(resource(case.kind, "demo", case.changes)["spec"])
+    faults = _faults(resource(case.kind, "demo", case.changes)["spec"], case.kind)
     assert faults
     assert all(fault.startswith("spec.") for fault in faults)
 
 
 @pytest.mark.parametrize("case", ALLOWED, ids=lambda case: case.name)
 def test_what_it_takes_is_taken(case: Case) -> None:
-    assert _faults(resource(case.kind, "demo", case.changes)["spec"]) == ()
+    assert _faults(resource(case.kind, "demo", case.changes)["spec"], case.kind) == ()
 
 
 _JSON = st.recursive(

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from bookie_operator.crds.cluster_status import BookieClusterStatus
-from bookie_operator.crds.validation import MESSAGES, parse_spec, parse_status, validate
+from bookie_operator.crds.reading import MESSAGES
+from bookie_operator.crds.validation import parse_spec, parse_status, validate
 from tests.unit.bookie_operator.crds.examples import PARTIAL, minimal, parsed
 
 NOTHING = BookieClusterStatus()

@@ -18,11 +18,11 @@ from bookie_operator.executor.carrying_out import _FUNCTIONS, carry_out
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
 from bookie_operator.observe.observing import Sources, observe
 from bookie_operator.observe.others import cluster_view
-from bookie_operator.planner import decision
+from bookie_operator.planner import actions
 from bookie_operator.planner.decision import Plan, Rest
 from bookie_operator.planner.draining import SINCE
 from bookie_operator.planner.operations import written
-from bookie_operator.world.model import Proof
+from bookie_operator.world.facts import Proof
 from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
 
 
@@ -64,20 +64,34 @@ def proof_of(execution: Execution) -> Proof:
 
 
 def test_every_action_has_a_function() -> None:
-    assert set(_FUNCTIONS) == set(get_args(decision.Action))
+    assert set(_FUNCTIONS) == set(get_args(actions.Action))
+
+
+async def test_inputs_are_written_down_for_the_stateful_set_that_was_seen_and_nothing_else_of_it_changes() -> None:
+    async with ready_execution() as (fake, execution):
+        (seen,) = execution.world.stateful_sets
+        before = fake.store.get(STATEFUL_SET, NAMESPACE, seen.name)
+        await carry_out(execution, actions.RecordInputs(seen.name, seen.resource_version, seen.template_hash, "new"))
+        after = fake.store.get(STATEFUL_SET, NAMESPACE, seen.name)
+        assert after["metadata"]["annotations"][names.TEMPLATE_INPUTS] == f"{seen.template_hash}/new"
+        assert after["spec"] == before["spec"]
+        assert after["metadata"]["generation"] == before["metadata"]["generation"]
+        with pytest.raises(Outdated):
+            await carry_out(execution, actions.RecordInputs(seen.name, seen.resource_version, "t", "newer"))
+        assert fake.store.get(STATEFUL_SET, NAMESPACE, seen.name) == after
 
 
 async def test_with_a_proof_claim_and_cookie_go() -> None:
     async with ready_execution() as (fake, execution):
         claim, proof = claim_of(execution), proof_of(execution)
-        await carry_out(execution, decision.RetireClaim(claim.name, claim.uid, proof))
+        await carry_out(execution, actions.RetireClaim(claim.name, claim.uid, proof))
         retired = fake.store.get(CLAIM, NAMESPACE, claim.name)["metadata"]
         assert retired["labels"][names.RETIRED] == "true"
         assert "instance-1" in retired["annotations"][names.RETIRED]
-        await carry_out(execution, decision.DeleteClaim(claim.name, claim.uid, proof))
+        await carry_out(execution, actions.DeleteClaim(claim.name, claim.uid, proof))
         assert "deletionTimestamp" in fake.store.get(CLAIM, NAMESPACE, claim.name)["metadata"]
-        await carry_out(execution, decision.DeleteCookie(proof.bookie_id, proof))
-        await carry_out(execution, decision.DeleteCookie(proof.bookie_id, proof))
+        await carry_out(execution, actions.DeleteCookie(proof.bookie_id, proof))
+        await carry_out(execution, actions.DeleteCookie(proof.bookie_id, proof))
         assert fake.bookkeeper.deleted_cookies == [proof.bookie_id]
 
 
@@ -101,9 +115,9 @@ async def test_a_proof_that_does_not_hold_deletes_nothing(change: dict[str, Any]
         broken = replace(execution, world=world)
         claim = claim_of(execution)
         for action in (
-            decision.DeleteClaim(claim.name, claim.uid, proof),
-            decision.RetireClaim(claim.name, claim.uid, proof),
-            decision.DeleteCookie(proof_of(execution).bookie_id, proof),
+            actions.DeleteClaim(claim.name, claim.uid, proof),
+            actions.RetireClaim(claim.name, claim.uid, proof),
+            actions.DeleteCookie(proof_of(execution).bookie_id, proof),
         ):
             with pytest.raises(Prohibited):
                 await carry_out(broken, action)
@@ -114,7 +128,7 @@ async def test_a_proof_that_does_not_hold_deletes_nothing(change: dict[str, Any]
 async def test_a_proof_of_another_pass_or_older_than_the_drain_deletes_nothing() -> None:
     async with ready_execution() as (fake, execution):
         claim, proof = claim_of(execution), proof_of(execution)
-        action = decision.DeleteClaim(claim.name, claim.uid, proof)
+        action = actions.DeleteClaim(claim.name, claim.uid, proof)
         with pytest.raises(Prohibited, match="not of this pass"):
             await carry_out(replace(execution, world=replace(execution.world, proofs={})), action)
         operation = Operation(
@@ -129,7 +143,7 @@ async def test_a_proof_of_another_pass_or_older_than_the_drain_deletes_nothing()
 async def test_without_a_proof_data_go_only_with_a_confirmed_cluster() -> None:
     async with ready_execution() as (fake, execution):
         claim = claim_of(execution)
-        action = decision.DeleteClaim(claim.name, claim.uid, None)
+        action = actions.DeleteClaim(claim.name, claim.uid, None)
         deleting = replace(execution.cluster, deleting=True, annotations={names.CONFIRM_DELETE: "demo"})
         for cluster in (execution.cluster, deleting):  # the second one retains by its spec
             with pytest.raises(Prohibited, match="no proof"):
@@ -141,7 +155,7 @@ async def test_claims_and_pods_are_no_support_objects() -> None:
     async with ready_execution() as (_, execution):
         for key in ("PersistentVolumeClaim/x", "Pod/x", "BookieCluster/demo"):
             with pytest.raises(Prohibited):
-                await carry_out(execution, decision.DeleteObject(key, "u"))
+                await carry_out(execution, actions.DeleteObject(key, "u"))
 
 
 async def test_what_has_changed_meanwhile_is_outdated() -> None:
@@ -149,19 +163,19 @@ async def test_what_has_changed_meanwhile_is_outdated() -> None:
         live = fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")["metadata"]["resourceVersion"]
         claim = claim_of(execution)
         for action in (
-            decision.ScaleStatefulSet("demo-bookie", "1", 3, 4),
-            decision.ApplyTemplate("demo-bookie", "1"),
-            decision.CreateStatefulSet("demo-bookie", 3),
-            decision.OrphanStatefulSet("demo-bookie", "another"),
-            decision.DeletePod("demo-bookie-0", "another"),
-            decision.EvictPod("gone", "u"),
-            decision.ExpandClaim(claim.name, "another", "1Ti"),
-            decision.DeleteClaim("gone", "u", proof_of(execution)),
-            decision.SetReadOnly("gone", True),
-            decision.ApplyObjects(("Service/unknown",)),
-            decision.UpdateTask("gone", "u", "Done"),
-            decision.ReleaseFinalizer(),
-            decision.BeginDrain(fake.bookie_id("demo-bookie-0"), stopped=True),
+            actions.ScaleStatefulSet("demo-bookie", "1", 3, 4),
+            actions.ApplyTemplate("demo-bookie", "1"),
+            actions.CreateStatefulSet("demo-bookie", 3),
+            actions.OrphanStatefulSet("demo-bookie", "another"),
+            actions.DeletePod("demo-bookie-0", "another"),
+            actions.EvictPod("gone", "u"),
+            actions.ExpandClaim(claim.name, "another", "1Ti"),
+            actions.DeleteClaim("gone", "u", proof_of(execution)),
+            actions.SetReadOnly("gone", True),
+            actions.ApplyObjects(("Service/unknown",)),
+            actions.UpdateTask("gone", "u", "Done"),
+            actions.ReleaseFinalizer(),
+            actions.BeginDrain(fake.bookie_id("demo-bookie-0"), stopped=True),
         ):
             with pytest.raises(Outdated):
                 await carry_out(execution, action)
@@ -175,7 +189,7 @@ async def test_an_eviction_that_the_budget_forbids_is_tried_again() -> None:
         fake.controllers.stuck["demo-bookie-1"] = {"waiting": {"reason": "CrashLoopBackOff"}}
         fake.store.delete(POD, NAMESPACE, "demo-bookie-1")
         with pytest.raises(RefusedNow, match="disruption budget"):
-            await carry_out(execution, decision.EvictPod("demo-bookie-0", uid))
+            await carry_out(execution, actions.EvictPod("demo-bookie-0", uid))
         assert fake.uids()["demo-bookie-0"] == uid
 
 
@@ -184,7 +198,7 @@ async def test_a_template_is_given_without_touching_replicas_and_claims() -> Non
         before = fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")
         fake.apply(replicas=5, version="0.1.1", storage={"journal": {"size": "10Gi"}, "ledger": {"size": "1Ti"}})
         newer = await execution_of(fake)
-        await carry_out(newer, decision.ApplyTemplate("demo-bookie", before["metadata"]["resourceVersion"]))
+        await carry_out(newer, actions.ApplyTemplate("demo-bookie", before["metadata"]["resourceVersion"]))
         after = fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")
         assert after["spec"]["replicas"] == 3
         assert after["spec"]["volumeClaimTemplates"] == before["spec"]["volumeClaimTemplates"]
@@ -202,11 +216,11 @@ async def test_a_drain_is_the_work_of_who_stays() -> None:
 
         execution.admin.begin_drain = spy  # type: ignore[method-assign]
         fake.bookkeeper.start(fake.bookie_id("demo-bookie-2"))
-        await carry_out(execution, decision.BeginDrain(fake.bookie_id("demo-bookie-2"), stopped=False))
+        await carry_out(execution, actions.BeginDrain(fake.bookie_id("demo-bookie-2"), stopped=False))
         assert "autorecovery" in asked[0]
         fake.bookkeeper.ledgers[1] = {fake.bookie_id(f"demo-bookie-{each}") for each in range(3)}
         with pytest.raises(AdminRefused, match="no other writable bookie"):
-            await carry_out(execution, decision.BeginDrain(fake.bookie_id("demo-bookie-0"), stopped=False))
-        await carry_out(execution, decision.UndoDrain(fake.bookie_id("demo-bookie-2")))
-        await carry_out(execution, decision.UndoDrain(fake.bookie_id("demo-bookie-2")))
+            await carry_out(execution, actions.BeginDrain(fake.bookie_id("demo-bookie-0"), stopped=False))
+        await carry_out(execution, actions.UndoDrain(fake.bookie_id("demo-bookie-2")))
+        await carry_out(execution, actions.UndoDrain(fake.bookie_id("demo-bookie-2")))
         assert fake.bookie_id("demo-bookie-2") in fake.bookkeeper.writable

@@ -65,6 +65,11 @@ def test_a_pod_without_a_number_is_none_of_a_statefulset() -> None:
         ),
         ({"state": {"terminated": {"exitCode": 2, "message": "cookie"}}}, PodFault.COOKIE, "cookie"),
         (
+            {"state": {"terminated": {"exitCode": 3, "message": "refused\n" * 100 + "bookie: no ZooKeeper at zk:1\n"}}},
+            PodFault.CRASHING,
+            "container bookie: bookie: no ZooKeeper at zk:1",
+        ),
+        (
             {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": 2}}},
             PodFault.COOKIE,
             "exit code 2",
@@ -167,6 +172,15 @@ def test_a_statefulset_that_its_controller_has_not_seen_is_not_settled() -> None
     view = workloads.stateful_set_view({"metadata": metadata, "spec": spec, "status": {"observedGeneration": 2}})
     assert not view.settled
     assert (view.replicas, view.volume_sizes) == (0, {"journal": "5Gi"})
+    assert (view.template_hash, view.inputs_hash, view.restart) == ("", "", "")
+
+
+def test_a_stateful_set_tells_what_it_was_made_for() -> None:
+    annotations = {names.TEMPLATE_HASH: "t", names.TEMPLATE_INPUTS: "t/i"}
+    metadata = {"name": "s", "uid": "u", "resourceVersion": "7", "annotations": annotations}
+    template = {"metadata": {"annotations": {names.RESTART: "monday"}}}
+    view = workloads.stateful_set_view({"metadata": metadata, "spec": {"template": template}})
+    assert (view.template_hash, view.inputs_hash, view.restart) == ("t", "i", "monday")
 
 
 def test_a_job_tells_what_its_pod_told() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from bookie_operator.planner import gates
 from bookie_operator.planner.desired import Desired
-from bookie_operator.world.model import BookieFacts, ClusterFacts, SafetyFacts, StatefulSetView, World
+from bookie_operator.world.facts import BookieFacts, ClusterFacts, SafetyFacts
+from bookie_operator.world.model import StatefulSetView, World
 from tests.support.operator_sim import Simulation, resting
 
 VICTIM = "c-bookie-3"

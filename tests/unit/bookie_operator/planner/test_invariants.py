@@ -8,9 +8,11 @@ import pytest
 
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import Operation, OperationType
+from bookie_operator.planner import actions as a
 from bookie_operator.planner import decision as d
 from bookie_operator.planner import invariants, operations
-from bookie_operator.world.model import Proof, World
+from bookie_operator.world.facts import Proof
+from bookie_operator.world.model import World
 from tests.support.operator_sim import Simulation, resting
 
 LAST = "c-bookie-3"
@@ -25,15 +27,15 @@ def running(sim: Simulation, kind: OperationType = OperationType.DECOMMISSION, *
     return replace(sim.world(), cluster=replace(sim.view(), status=status), proofs={bookie_id: proof})
 
 
-def refused(sim: Simulation, world: World, action: d.Action) -> str:
+def refused(sim: Simulation, world: World, action: a.Action) -> str:
     return " ".join(invariants.check(world, sim.desired(), d.Plan(d.Act(action, "why"))))
 
 
-def cookie(sim: Simulation, world: World, **changes: object) -> d.DeleteCookie:
+def cookie(sim: Simulation, world: World, **changes: object) -> a.DeleteCookie:
     bookie_id = sim.desired().bookie_id(LAST)
     proof = world.proofs[bookie_id]
     assert proof is not None
-    return d.DeleteCookie(bookie_id, replace(proof, **changes))  # type: ignore[arg-type]
+    return a.DeleteCookie(bookie_id, replace(proof, **changes))  # type: ignore[arg-type]
 
 
 def test_a_cookie_goes_with_a_proof_of_this_pass() -> None:
@@ -68,7 +70,7 @@ def test_i1_nothing_goes_without_a_proof_but_with_a_cluster_that_is_deleted_with
     sim = resting()
     world = running(sim, OperationType.DELETE)
     claim = world.claims[0]
-    action = d.DeleteClaim(claim.name, claim.uid, None)
+    action = a.DeleteClaim(claim.name, claim.uid, None)
     assert "I1" in refused(sim, world, action)
     confirmed = replace(world.cluster, deleting=True, annotations={names.CONFIRM_DELETE: "c"})
     assert "I1" in refused(sim, replace(world, cluster=confirmed), action)
@@ -84,7 +86,7 @@ def test_i2_nobody_is_stopped_while_nobody_can_tell() -> None:
     world = running(sim)
     pod, one = world.pods[-1], world.stateful_sets[0]
     blind = replace(world, facts=None)
-    for action in (d.EvictPod(pod.name, pod.uid), d.ScaleStatefulSet(one.name, one.resource_version, 4, 3)):
+    for action in (a.EvictPod(pod.name, pod.uid), a.ScaleStatefulSet(one.name, one.resource_version, 4, 3)):
         assert not refused(sim, world, action)
         assert "I2" in refused(sim, blind, action)
 
@@ -93,9 +95,9 @@ def test_i3_an_operation_comes_first_and_alone() -> None:
     sim = resting()
     world = sim.world()
     pod = world.pods[0]
-    assert "I3" in refused(sim, world, d.EvictPod(pod.name, pod.uid))
+    assert "I3" in refused(sim, world, a.EvictPod(pod.name, pod.uid))
     second = Operation(id="Rollout-2", type=OperationType.ROLLOUT, step="x")
-    plans = [d.Record(second, ""), d.Act(d.TriggerAudit(), "", second), d.Finish(second, "Done", "")]
+    plans = [d.Record(second, ""), d.Act(a.TriggerAudit(), "", second), d.Finish(second, "Done", "")]
     for decision in plans:
         assert "I3" in " ".join(invariants.check(running(sim), sim.desired(), d.Plan(decision)))
     assert "I3" in " ".join(invariants.check(world, sim.desired(), d.Plan(d.Record(second, ""))))
@@ -107,15 +109,15 @@ def test_i4_what_is_not_as_it_was_seen_is_left_alone() -> None:
     sim = resting()
     world = running(sim)
     one, pod, claim = world.stateful_sets[0], world.pods[-1], world.claims[0]
-    wrong: list[d.Action] = [
-        d.ScaleStatefulSet(one.name, "another", 4, 3),
-        d.ScaleStatefulSet(one.name, one.resource_version, 5, 4),
-        d.EvictPod(pod.name, "another"),
-        d.EvictPod(pod.name, ""),
-        d.ExpandClaim(claim.name, "another", "2Gi"),
-        d.OrphanStatefulSet(one.name, "another"),
-        d.DeleteObject("Deployment/c-autorecovery", "another"),
-        d.DeleteObject("Deployment/unknown", ""),
+    wrong: list[a.Action] = [
+        a.ScaleStatefulSet(one.name, "another", 4, 3),
+        a.ScaleStatefulSet(one.name, one.resource_version, 5, 4),
+        a.EvictPod(pod.name, "another"),
+        a.EvictPod(pod.name, ""),
+        a.ExpandClaim(claim.name, "another", "2Gi"),
+        a.OrphanStatefulSet(one.name, "another"),
+        a.DeleteObject("Deployment/c-autorecovery", "another"),
+        a.DeleteObject("Deployment/unknown", ""),
     ]
     for action in wrong:
         assert "I4" in refused(sim, world, action), action
@@ -123,11 +125,11 @@ def test_i4_what_is_not_as_it_was_seen_is_left_alone() -> None:
 
 def test_i5_and_i7_the_drained_bookie_alone_is_scaled_away() -> None:
     with pytest.raises(ValueError, match="one bookie at a time"):
-        d.ScaleStatefulSet("c-bookie", "1", 4, 2)
+        a.ScaleStatefulSet("c-bookie", "1", 4, 2)
     sim = resting()
     world = running(sim)
     one = world.stateful_sets[0]
-    action = d.ScaleStatefulSet(one.name, one.resource_version, 4, 3)
+    action = a.ScaleStatefulSet(one.name, one.resource_version, 4, 3)
     assert not refused(sim, world, action)
     operation = world.cluster.status.operation
     assert operation is not None
@@ -141,9 +143,9 @@ def test_i8_a_bookie_that_serves_is_not_deleted() -> None:
     sim = resting()
     world = running(sim)
     pod = world.pods[0]
-    assert "I8" in refused(sim, world, d.DeletePod(pod.name, pod.uid))
+    assert "I8" in refused(sim, world, a.DeletePod(pod.name, pod.uid))
     down = replace(world, pods=(replace(pod, ready=False), *world.pods[1:]))
-    assert not refused(sim, down, d.DeletePod(pod.name, pod.uid))
+    assert not refused(sim, down, a.DeletePod(pod.name, pod.uid))
 
 
 def test_i10_a_busy_statefulset_is_left_alone() -> None:
@@ -152,9 +154,9 @@ def test_i10_a_busy_statefulset_is_left_alone() -> None:
     one = replace(world.stateful_sets[0], generation=9, observed_generation=8)
     busy = replace(world, stateful_sets=(one,))
     for action in (
-        d.ScaleStatefulSet(one.name, one.resource_version, 4, 5),
-        d.ApplyTemplate(one.name, one.resource_version),
-        d.OrphanStatefulSet(one.name, one.uid),
+        a.ScaleStatefulSet(one.name, one.resource_version, 4, 5),
+        a.ApplyTemplate(one.name, one.resource_version),
+        a.OrphanStatefulSet(one.name, one.uid),
     ):
         assert "I10" in refused(sim, busy, action)
 
@@ -165,18 +167,18 @@ def test_i11_what_was_scaled_away_comes_back_first() -> None:
     one = replace(world.stateful_sets[0], replicas=3)
     scaled = replace(world, stateful_sets=(one,))
     pod = world.pods[0]
-    assert "I11" in refused(sim, scaled, d.EvictPod(pod.name, pod.uid))
-    assert not refused(sim, scaled, d.ScaleStatefulSet(one.name, one.resource_version, 3, 4))
+    assert "I11" in refused(sim, scaled, a.EvictPod(pod.name, pod.uid))
+    assert not refused(sim, scaled, a.ScaleStatefulSet(one.name, one.resource_version, 3, 4))
     planned = running(sim, **operations.planned_replicas("c-bookie", 3))
-    assert not refused(sim, replace(planned, stateful_sets=(one,)), d.EvictPod(pod.name, pod.uid))
+    assert not refused(sim, replace(planned, stateful_sets=(one,)), a.EvictPod(pod.name, pod.uid))
 
 
 def test_a_paused_cluster_and_a_foreign_one_are_not_changed() -> None:
     sim = resting()
     world = sim.world()
     paused = replace(world, cluster=replace(world.cluster, annotations={names.PAUSED: "true"}))
-    assert "paused" in refused(sim, paused, d.ApplyObjects(("Service/c",)))
+    assert "paused" in refused(sim, paused, a.ApplyObjects(("Service/c",)))
     assert world.facts is not None
     foreign = replace(world, facts=replace(world.facts, instance_id="instance-2"))
-    assert "instance id" in refused(sim, foreign, d.ApplyObjects(("Service/c",)))
+    assert "instance id" in refused(sim, foreign, a.ApplyObjects(("Service/c",)))
     assert not invariants.check(foreign, sim.desired(), d.Plan(d.Wait("X", "y")))

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus, OperationType
 from bookie_operator.planner import operations
-from bookie_operator.planner.decision import Act, CreateStatefulSet, Finish, Record, Rest, ScaleStatefulSet, Wait
+from bookie_operator.planner.actions import CreateStatefulSet, ScaleStatefulSet
+from bookie_operator.planner.decision import Act, Finish, Record, Rest, Wait
 from bookie_operator.world.model import ClusterView, World
 
 SPEC = BookieClusterSpec.model_validate(

@@ -10,7 +10,8 @@ import pytest
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import steadiness
-from bookie_operator.planner.decision import Act, Rest, ScaleStatefulSet, Wait
+from bookie_operator.planner.actions import ScaleStatefulSet
+from bookie_operator.planner.decision import Act, Rest, Wait
 from bookie_operator.planner.plan import plan
 from tests.support.operator_sim import Simulation, resting, spec
 from tests.support.operator_sim.kubernetes import SimClaim

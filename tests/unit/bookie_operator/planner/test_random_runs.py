@@ -6,8 +6,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from bookie_operator.planner.decision import Rest, Wait
-from tests.support.operator_sim import Simulation, resting
-from tests.support.operator_sim.mishaps import FAULTS, WISHES, Mishap, heal
+from tests.support.operator_sim import Simulation, desired_of, resting
+from tests.support.operator_sim.mishaps import FAULTS, RELEASES, WISHES, Mishap, heal
 
 MOST_PASSES = 900
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -47,7 +47,9 @@ def test_whatever_happens_it_ends_as_spec_says_and_nothing_is_lost(happens: list
     assert sim.status.operation is None
     assert sorted(sim.kubernetes.pods) == [f"c-bookie-{n}" for n in range(sim.spec.replicas)]
     (wanted,) = sim.desired().stateful_sets
-    assert {pod.template_hash for pod in sim.kubernetes.pods.values()} == {wanted.template_hash}
+    assert {one.inputs_hash for one in sim.kubernetes.sets.values()} == {wanted.inputs_hash}
+    (made,) = {one.template_hash for one in (*sim.kubernetes.pods.values(), *sim.kubernetes.sets.values())}
+    assert made in {desired_of(sim.view(), release).stateful_sets[0].template_hash for release in RELEASES}
     assert {one.requested for one in sim.kubernetes.claims.values() if one.volume == "ledger"} == {
         wanted.volume_sizes["ledger"]
     }

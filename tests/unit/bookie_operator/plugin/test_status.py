@@ -15,6 +15,7 @@ from bookie_operator.crds import names
 from bookie_operator.plugin import status as status_command
 from bookie_operator.plugin.status_view import details
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, SPEC
+from tests.support.fake_kubernetes.jobs import FakeJobs
 from tests.support.kubectl_rig import KubectlRig
 
 NOW = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
@@ -23,7 +24,7 @@ NOW = datetime(2027, 1, 1, 12, 0, tzinfo=UTC)
 def _shown(cluster: dict[str, Any], tasks: list[dict[str, Any]] | None = None) -> str:
     console = Console(width=400, highlight=False, markup=False)
     with console.capture() as captured:
-        console.print(details(cluster, tasks or [], NOW))
+        console.print(details(cluster, tasks or [], now=NOW))
     return captured.get()
 
 
@@ -53,11 +54,31 @@ async def test_without_a_name_the_only_one_and_of_several_a_list(
     assert [line.split()[1:4] for line in lines] == [[NAME, "True", "3/3"], ["other", "Unknown", "0/3"]]
 
 
+async def test_its_jobs(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = FakeJobs(rig.fake, "weekly-audit")
+    jobs.apply(schedule="@weekly")
+    await jobs.until(lambda: jobs.phase == "Scheduled")
+    assert await rig.run("status", NAME) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "weekly-audit" in line]
+    assert line.split() == ["weekly-audit", "audit", "@weekly", "Scheduled", "-"]
+    jobs.ends(1, "it broke")
+    jobs.fire()
+    rig.fake.run_controllers()
+    await jobs.until(lambda: bool(jobs.status["history"]))
+    assert await rig.run("status", NAME) == 0
+    shown = capsys.readouterr().out
+    assert "Failed, " in shown
+    assert "failed: it broke" in shown
+    rig.fake.server.unknown.add("bookiejobs")
+    assert await rig.run("status", NAME) == 0, "an older Kubernetes has none"
+    assert "Jobs" not in capsys.readouterr().out
+
+
 async def test_json(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) -> None:
     assert await rig.run("status", NAME, "-o", "json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["cluster"]["status"]["readyReplicas"] == 3
-    assert told["tasks"] == []
+    assert (told["tasks"], told["jobs"]) == ([], [])
 
 
 async def test_watch_shows_each_change_once(

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from bookie_operator.api.kinds import CLAIM, CLUSTER, EVENT, POD, SECRET, STATEFUL_SET
+from bookie_operator.api.errors import Forbidden
+from bookie_operator.api.kinds import (
+    BUDGET,
+    CLAIM,
+    CLUSTER,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    EVENT,
+    JOB,
+    POD,
+    SECRET,
+    SERVICE,
+    STATEFUL_SET,
+    STORAGE_CLASS,
+    Resource,
+)
 from bookie_operator.crds import names
-from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, fake_cluster
+from bookie_operator.planner.flows import delete_data
+from bookie_operator.status.events import REPEAT_S
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+from tests.support.fake_kubernetes.objects import Object
+from tests.support.fake_kubernetes.store import Refused
 
 
 async def test_a_deleted_cluster_keeps_its_volumes_and_can_be_adopted() -> None:
@@ -61,6 +82,67 @@ async def test_data_go_only_when_that_was_confirmed() -> None:
         assert fake.store.find(SECRET, NAMESPACE, "demo-identity") is None
 
 
+def end_namespace(fake: FakeCluster) -> None:
+    """From now on nothing new is taken in it, not even an event."""
+
+    def refuse(resource: Resource, obj: Object, before: Object | None) -> None:
+        if before is None:
+            why = f"unable to create new content in namespace {NAMESPACE} because it is being terminated"
+            raise Refused(403, "Forbidden", f'{resource.plural} "{obj["metadata"]["name"]}" is forbidden: {why}')
+
+    fake.store.admission.append(refuse)
+
+
+def sweep_namespace(fake: FakeCluster) -> None:
+    """As the namespace controller does: whatever is there is deleted, in no order that would help anybody."""
+    for resource in (SECRET, CONFIG_MAP, EVENT, SERVICE, CLUSTER, STATEFUL_SET, DEPLOYMENT, JOB, POD, CLAIM, BUDGET):
+        for each in fake.store.list(resource, NAMESPACE):
+            if fake.store.find(resource, NAMESPACE, each["metadata"]["name"]) is not None:
+                fake.store.delete(resource, NAMESPACE, each["metadata"]["name"])
+
+
+@pytest.mark.parametrize("swept", [False, True], ids=["before its contents go", "while its contents go"])
+@pytest.mark.parametrize("when_deleted", ["Retain", "Delete"])
+async def test_a_namespace_that_is_deleted_is_not_held_up(when_deleted: str, swept: bool) -> None:
+    """Neither the Job that removes the metadata nor an event can be made any more."""
+    async with fake_cluster() as fake:
+        storage = {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}, "retention": {"whenDeleted": when_deleted}}
+        fake.apply(replicas=3, storage=storage)
+        await fake.settle()
+        fake.annotate(names.CONFIRM_DELETE, NAME)
+        end_namespace(fake)
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+        if swept:
+            sweep_namespace(fake)
+        began = fake.time
+        while fake.store.find(CLUSTER, NAMESPACE, NAME) is not None:
+            await fake.one_pass()
+            assert fake.time - began < delete_data.METADATA_SECONDS + 60.0
+        refused = fake.measured("reconcile_errors_total", reason="Forbidden")
+        assert (refused > 0) is (when_deleted == "Delete")
+        fake.run_controllers()
+        assert fake.store.list(POD, NAMESPACE) == []
+        assert len(fake.store.list(CLAIM, NAMESPACE)) == (6 if when_deleted == "Retain" and not swept else 0)
+
+
+async def test_what_goes_before_its_cluster_is_missed_and_holds_nothing_up() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        end_namespace(fake)
+        fake.store.delete(SERVICE, NAMESPACE, "demo-client")
+        await fake.one_pass()
+        assert "is being terminated" in fake.message("Stalled")
+        fake.store.delete(SECRET, NAMESPACE, "demo-admin-token")
+        with pytest.raises(Forbidden, match="is being terminated"):
+            await fake.one_pass()
+        sweep_namespace(fake)
+        began = fake.time
+        while fake.store.find(CLUSTER, NAMESPACE, NAME) is not None:
+            await fake.one_pass()
+            assert fake.time - began < 60.0
+
+
 async def test_while_paused_nothing_is_changed() -> None:
     async with fake_cluster() as fake:
         fake.apply(replicas=3)
@@ -100,6 +182,75 @@ async def test_a_statefulset_that_was_deleted_takes_its_bookies_over_again() -> 
         await fake.settle()
         assert fake.uids() == before
         assert fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")["spec"]["replicas"] == 4
+
+
+def volumes(size: str) -> dict[str, object]:
+    volume = {"size": size, "storageClassName": "standard"}
+    return {"journal": volume, "ledger": volume}
+
+
+def class_cannot_grow(fake: FakeCluster) -> None:
+    fake.store.patch(STORAGE_CLASS, "", "standard", {"allowVolumeExpansion": False})
+    fake.apply(replicas=4, storage=volumes("20Gi"))
+
+
+def not_ready(fake: FakeCluster, reason: str) -> None:
+    fake.controllers.stuck["demo-bookie-1"] = {"waiting": {"reason": reason}}
+    fake.store.delete(POD, NAMESPACE, "demo-bookie-1")
+    fake.run_controllers()
+
+
+def image_is_gone(fake: FakeCluster) -> None:
+    not_ready(fake, "ImagePullBackOff")
+
+
+def volume_is_lost(fake: FakeCluster) -> None:
+    not_ready(fake, "ContainerCreating")
+    claim = fake.store.get(CLAIM, NAMESPACE, "ledger-0-demo-bookie-1")
+    lost = {"metadata": {"resourceVersion": ""}, "status": {**claim["status"], "phase": "Lost"}}
+    fake.store.replace(CLAIM, NAMESPACE, "ledger-0-demo-bookie-1", lost, "status")
+
+
+def one_that_serves_is_to_be_replaced(fake: FakeCluster) -> None:
+    fake.ask("mistake", "Replace", bookies=["demo-bookie-1"])
+
+
+@pytest.mark.parametrize(
+    ("reason", "trouble"),
+    [
+        ("StorageClassNotExpandable", class_cannot_grow),
+        ("ImagePullFailed", image_is_gone),
+        ("BookieLost", volume_is_lost),
+        ("BookieServes", one_that_serves_is_to_be_replaced),
+    ],
+)
+async def test_what_needs_a_person_before_anything_began_is_one_event(
+    reason: str, trouble: Callable[[FakeCluster], None]
+) -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4, storage=volumes("10Gi"))
+        await fake.settle()
+        trouble(fake)
+        await fake.until(lambda: fake.condition("Stalled") == "True", limit=20)
+        assert fake.reason("Stalled") == reason
+        assert "operation" not in fake.status
+        until = fake.time + 2 * REPEAT_S
+        await fake.until(lambda: fake.time > until)
+        told = [event for event in fake.store.list(EVENT, NAMESPACE) if event["reason"] == reason]
+        assert [(event["type"], event["note"]) for event in told] == [("Warning", fake.message("Stalled"))]
+        assert "series" not in told[0]  # it is told when it begins, not in every pass
+
+
+async def test_another_reason_to_need_a_person_is_another_event() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4, storage=volumes("10Gi"))
+        await fake.settle()
+        class_cannot_grow(fake)
+        await fake.until(lambda: fake.condition("Stalled") == "True", limit=20)
+        fake.apply(replicas=4, storage=volumes("20Gi"), config={"bookiePort": "1"})
+        await fake.until(lambda: fake.reason("Stalled") == "InvalidSpec", limit=20)
+        reasons = [event["reason"] for event in fake.store.list(EVENT, NAMESPACE) if event["type"] == "Warning"]
+        assert sorted(reasons) == ["InvalidSpec", "StorageClassNotExpandable"]
 
 
 @pytest.mark.parametrize("spec", [{"replicas": "many"}, {"replicas": 2}, {"config": {"bookiePort": "1"}}])

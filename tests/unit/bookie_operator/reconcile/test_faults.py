@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from bookie_operator.api.errors import KubernetesError
+from bookie_operator.api.errors import Forbidden, KubernetesError
 from bookie_operator.api.kinds import CLAIM, EVENT, POD, SERVICE, STATEFUL_SET
-from bookie_operator.planner.decision import ApplyObjects, DeleteClaim
+from bookie_operator.planner.actions import ApplyObjects, DeleteClaim
 from bookie_operator.reconcile import carrying_out
 from bookie_operator.reconcile.carrying_out import NotLeading
 from bookie_operator.reconcile.passing import run_pass
@@ -140,16 +140,36 @@ async def test_an_action_that_fails_is_spaced_shown_and_tried_again() -> None:
         assert 1.0 <= seconds <= 1.2
         assert fake.condition("Stalled") == "True"
         assert "fault 422" in fake.message("Stalled")
+        assert fake.measured("reconcile_errors_total", namespace=NAMESPACE, cluster=NAME, reason="Invalid") == 1
         writes = len(fake.server.writes())
         fake.time -= 1.1  # woken before the back-off is over: nothing is tried, nothing is written
         await run_pass(fake.operators[0], NAME, NAMESPACE)
         assert len(fake.server.writes()) == writes
+        assert fake.measured("reconcile_errors_total") == 1
         fake.time += 1.3
         again = await fake.one_pass()
         assert again is not None
         assert 2.0 <= again <= 2.4
         await fake.until(lambda: fake.condition("Ready") == "True", limit=10)
         assert "ActionFailed" in {event["reason"] for event in fake.store.list(EVENT, NAMESPACE)}
+        assert fake.measured("reconcile_errors_total", reason="Invalid") == 3
+
+
+async def test_a_pass_that_fails_is_counted() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        passes = fake.measured("reconcile_seconds_count")
+        fake.server.forbidden.add("statefulsets")
+        with pytest.raises(Forbidden):
+            await fake.one_pass()
+        of_pass = {"namespace": NAMESPACE, "cluster": NAME, "reason": "Forbidden"}
+        assert fake.measured("reconcile_errors_total", **of_pass) == 1
+        assert fake.measured("reconcile_seconds_count") == passes
+        fake.server.forbidden.clear()
+        await fake.one_pass()
+        assert fake.measured("reconcile_errors_total") == 1
+        assert fake.measured("reconcile_seconds_count") == passes + 1
 
 
 async def test_failures_of_a_step_are_counted_in_the_operation() -> None:
@@ -184,6 +204,7 @@ async def test_a_plan_that_breaks_an_invariant_is_not_carried_out(monkeypatch: p
         assert fake.reason("Stalled") == "InvariantViolated"
         assert "I1: no proof" in fake.message("Stalled")
         assert "InvariantViolated" in {event["reason"] for event in fake.store.list(EVENT, NAMESPACE)}
+        assert fake.measured("reconcile_errors_total", cluster=NAME, reason="InvariantViolated") == 3
 
 
 async def test_bookies_that_nobody_can_ask_are_unknown_and_nothing_is_destroyed() -> None:

@@ -7,6 +7,7 @@ import base64
 from bookie_operator.api.kinds import (
     BUDGET,
     CLAIM,
+    CLUSTER,
     CONFIG_MAP,
     DEPLOYMENT,
     EVENT,
@@ -17,7 +18,7 @@ from bookie_operator.api.kinds import (
     STATEFUL_SET,
 )
 from bookie_operator.crds import names
-from tests.support.fake_kubernetes.cluster import NAMESPACE, fake_cluster
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
 
 
 async def test_a_cluster_comes_to_be() -> None:
@@ -44,6 +45,9 @@ async def test_a_cluster_comes_to_be() -> None:
             3,
             3,
         )
+        chosen = fake.store.list(POD, NAMESPACE, status["selector"])  # what an autoscaler looks at
+        assert [pod["metadata"]["name"] for pod in chosen] == ["demo-bookie-0", "demo-bookie-1", "demo-bookie-2"]
+        assert len(fake.store.list(POD, NAMESPACE)) > 3
         assert {each["state"] for each in status["bookies"]} == {"Writable"}
         assert status["version"] == {"current": "0.1.0", "target": "0.1.0"}
         assert {fake.condition(kind) for kind in ("Ready", "Available", "SpecValid", "LedgersReplicated")} == {"True"}
@@ -54,6 +58,49 @@ async def test_a_cluster_comes_to_be() -> None:
         assert not any(each["metadata"].get("ownerReferences") for each in claims)
         reasons = {event["reason"] for event in fake.store.list(EVENT, NAMESPACE)}
         assert "StatefulSetCreated" in reasons
+
+
+async def test_every_decision_is_an_event_with_its_reason() -> None:
+    """Also those for which no flow has words of its own."""
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        fake.apply(replicas=4)
+        await fake.settle()
+        fake.ask("look", "Audit")
+        await fake.until(lambda: fake.status["history"][0]["type"] == "Audit")
+        told = fake.events()
+        assert ("ScaleStatefulSet", "demo-bookie gets 1 more bookies", "Normal") in told
+        assert ("AuditTrigger", "Audit-2: task look asks for an audit", "Normal") in told
+        assert ("TriggerAudit", "an audit was asked for", "Normal") in told
+        assert ("AuditDone", "Audit-2: 0 ledgers are under-replicated", "Normal") in told
+        fake.ask("again", "Audit")
+        await fake.until(lambda: "operation" in fake.status)
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+        await fake.one_pass()
+        assert fake.events("AuditCancelled") == [("AuditCancelled", "Audit-3: the cluster is deleted", "Warning")]
+
+
+async def test_every_pass_is_measured() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        passes = await fake.settle()
+        assert passes > 5
+        assert fake.measured("reconcile_seconds_count") == passes
+        assert fake.measured("reconcile_seconds_sum") > 0
+        at, rests = fake.time, fake.measured("decisions_total", decision="Rest", cluster=NAME)
+        await fake.one_pass()
+        assert fake.measured("last_pass_timestamp_seconds", namespace=NAMESPACE, cluster=NAME) == at
+        assert fake.measured("decisions_total", decision="Rest", cluster=NAME) == rests + 1
+        assert fake.measured("decisions_total", decision="Act", reason="CreateStatefulSet", cluster=NAME) == 1
+        assert fake.measured("cluster_condition", condition="Ready", status="True") == 1
+        assert fake.measured("reconcile_errors_total") == 0
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+        while fake.store.find(CLUSTER, NAMESPACE, NAME) is not None:
+            await fake.one_pass()
+        await fake.one_pass()
+        assert fake.measured("last_pass_timestamp_seconds") == 0
+        assert fake.measured("reconcile_seconds_count") > passes + 1
 
 
 async def test_nothing_is_written_at_rest() -> None:
@@ -125,6 +172,44 @@ async def test_a_new_version_is_rolled_one_after_the_other() -> None:
             for pod in fake.store.list(POD, NAMESPACE, f"{names.COMPONENT}=bookie")
         }
         assert images == {"podkeeper:0.1.1"}
+
+
+async def test_a_roll_says_which_keys_changed_and_never_their_values() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4, config={"journalMaxSizeMB": "511"})
+        await fake.settle()
+        (before,) = files(fake)
+        fake.server.requests.clear()
+        await fake.one_pass()
+        assert not [each for each in fake.server.requests if before in each]
+        fake.apply(replicas=4, config={"journalMaxSizeMB": "513", "logFormat": "console"})
+        why = "the configuration changed: journalMaxSizeMB, logFormat"
+        await fake.until(lambda: "operation" in fake.status, limit=5)
+        assert fake.status["operation"]["message"] == why
+        assert fake.message("Upgrading") == why
+        await fake.settle()
+        assert fake.events("RolloutBegun") == [("RolloutBegun", why, "Normal")]
+        assert fake.status["history"][0]["message"] == f"4 bookies were restarted: {why}"
+        assert "console" not in f"{fake.status} {fake.events()}"
+
+
+async def test_a_roll_whose_old_configuration_is_gone_begins_all_the_same() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        (before,) = files(fake)
+        fake.apply(replicas=4, config={"journalMaxSizeMB": "513"})
+        fake.store.delete(CONFIG_MAP, NAMESPACE, before)
+        await fake.settle()
+        assert [note for _, note, _ in fake.events("RolloutBegun")] == [
+            "the configuration or the template of the pods changed"
+        ]
+
+
+def files(fake: FakeCluster) -> list[str]:
+    """ConfigMaps with the configuration of bookies."""
+    found = [each["metadata"]["name"] for each in fake.store.list(CONFIG_MAP, NAMESPACE)]
+    return [name for name in found if name.startswith("demo-config-")]
 
 
 async def test_an_image_that_is_not_there_stops_the_roll_at_one_bookie() -> None:

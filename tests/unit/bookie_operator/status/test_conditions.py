@@ -15,21 +15,12 @@ from bookie_operator.crds.cluster_status import (
     OperationType,
     VersionStatus,
 )
-from bookie_operator.planner.decision import Act, Plan, Rest, TriggerAudit, Wait
+from bookie_operator.planner.actions import TriggerAudit
+from bookie_operator.planner.decision import Act, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
 from bookie_operator.status import conditions, counts, reporting
-from bookie_operator.world.model import (
-    BookieFacts,
-    ClaimView,
-    ClusterFacts,
-    ClusterView,
-    DrainFacts,
-    DrainPhase,
-    PodFault,
-    PodView,
-    StatefulSetView,
-    World,
-)
+from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, DrainPhase
+from bookie_operator.world.model import ClaimView, ClusterView, PodFault, PodView, StatefulSetView, World
 
 SPEC = BookieClusterSpec.model_validate(
     {

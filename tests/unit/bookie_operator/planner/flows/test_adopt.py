@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bookie_operator.crds.cluster_status import BookieClusterStatus
-from bookie_operator.planner.decision import Act, RecordState, Wait
+from bookie_operator.planner.actions import RecordState
+from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.flows import adopt
 from bookie_operator.planner.plan import plan
 from bookie_operator.world.model import World

@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from bookie_operator.crds.cluster_status import BookieClusterStatus, Operation, OperationType
-from bookie_operator.planner.decision import Act, ApplyObjects, CreateStatefulSet, DeleteObject, RecordState, Wait
+from bookie_operator.planner.actions import ApplyObjects, CreateStatefulSet, DeleteObject, RecordState
+from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.flows import create
 from bookie_operator.planner.plan import plan
-from bookie_operator.world.model import ClaimView, ClusterFacts, PodView
+from bookie_operator.world.facts import ClusterFacts
+from bookie_operator.world.model import ClaimView, PodView
 from tests.support.operator_sim import Simulation, killed_everywhere, resting, spec
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bookie_operator.planner.decision import (
+from bookie_operator.planner.actions import (
     BeginDrain,
     DeleteClaim,
     DeleteCookie,
@@ -14,33 +14,18 @@ from bookie_operator.planner.decision import (
     ScaleStatefulSet,
     SetReadOnly,
     TriggerAudit,
-    Wait,
 )
+from bookie_operator.planner.decision import Wait
 from bookie_operator.planner.flows import decommission
-from tests.support.operator_sim import Simulation, killed_everywhere, resting
+from tests.support.operator_sim import Simulation, killed_everywhere
 from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.flows import acted, steps_taken
-
-VICTIM = "c-bookie-4"
-SERVING = ["Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale"]
-STOPPED = ["Leave", "ProveGone", "Cookie", "Claims"]
+from tests.support.operator_sim.going import GOING, SERVING, STOPPED, fewer, settled, what_is_left
 
 
 @pytest.fixture
 def five() -> Simulation:
-    sim = resting(replicas=5)
-    sim.advance(60)
-    return sim
-
-
-def fewer(sim: Simulation) -> None:
-    sim.change(replicas=4)
-
-
-def end(sim: Simulation) -> object:
-    kube, keeper = sim.kubernetes, sim.bookkeeper
-    claims = sorted((one.name, bool(one.retired_proof)) for one in kube.claims.values())
-    return sorted(kube.pods), claims, keeper.writable, sorted(keeper.cookies), sim.status.operation
+    return settled(replicas=5)
 
 
 # --- the order --------------------------------------------------------------------------------------------------------
@@ -66,13 +51,12 @@ def test_it_is_drained_and_proven_twice_before_it_stops_and_once_more_before_any
     ]
     assert not five.accidents
     assert sorted(five.kubernetes.pods) == [f"c-bookie-{one}" for one in range(4)]
-    assert five.bookkeeper.naming(five.desired().bookie_id(VICTIM)) == []
+    assert five.bookkeeper.naming(five.desired().bookie_id(GOING)) == []
     assert [(one.id, one.outcome) for one in five.status.history] == [("Decommission-1", "Done")]
 
 
 def test_two_go_one_after_the_other_the_highest_first() -> None:
-    sim = resting(replicas=12)
-    sim.advance(60)
+    sim = settled(replicas=12)
     sim.change(replicas=10)
     sim.run_until_rest()
     assert [one.bookie for one in sim.status.history] == ["c-bookie-10", "c-bookie-11"]
@@ -81,8 +65,7 @@ def test_two_go_one_after_the_other_the_highest_first() -> None:
 
 def test_zones_stay_even() -> None:
     zones = {"zones": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}
-    sim = resting(replicas=8, placement=zones)
-    sim.advance(60)
+    sim = settled(replicas=8, placement=zones)
     sim.change(replicas=5)
     sim.run_until_rest()
     assert [one.bookie for one in reversed(sim.status.history)] == ["c-bookie-a-2", "c-bookie-b-2", "c-bookie-c-1"]
@@ -92,7 +75,7 @@ def test_zones_stay_even() -> None:
 def test_volumes_are_kept_and_labelled_where_spec_says_so(five: Simulation) -> None:
     five.change(replicas=4, storage={"retention": {"whenScaled": "Retain"}})
     five.run_until_rest()
-    kept = five.kubernetes.claims_of(VICTIM)
+    kept = five.kubernetes.claims_of(GOING)
     assert [bool(one.retired_proof) for one in kept] == [True, True]
     assert not any(isinstance(one, DeleteClaim) for one in acted(five))
     assert sum(isinstance(one, RetireClaim) for one in acted(five)) == 2
@@ -100,8 +83,7 @@ def test_volumes_are_kept_and_labelled_where_spec_says_so(five: Simulation) -> N
 
 
 def test_one_that_is_stopped_first_is_drained_from_the_others() -> None:
-    sim = resting(replicas=5, decommission={"mode": "StopFirst", "stallSeconds": 600})
-    sim.advance(60)
+    sim = settled(replicas=5, decommission={"mode": "StopFirst", "stallSeconds": 600})
     fewer(sim)
     sim.run_until_rest()
     assert steps_taken(sim) == ["Audit", "Stop", "Leave", "Drain", "ProveGone", "Cookie", "Claims"]
@@ -118,10 +100,9 @@ def test_one_that_is_stopped_first_is_drained_from_the_others() -> None:
     ids=["delete", "retain", "stop first"],
 )
 def test_whenever_the_operator_dies_it_ends_alike(changes: dict[str, object]) -> None:
-    sim = resting(replicas=5, **changes)
-    sim.advance(60)
+    sim = settled(replicas=5, **changes)
     sim.bookkeeper.writes = False
-    assert killed_everywhere(sim, fewer, end) > 30
+    assert killed_everywhere(sim, fewer, what_is_left) > 30
 
 
 # --- gates ------------------------------------------------------------------------------------------------------------
@@ -154,11 +135,11 @@ def restart_another(sim: Simulation) -> None:
 
 
 def silence(sim: Simulation) -> None:
-    sim.bookkeeper.stop(sim.desired().bookie_id(VICTIM))
+    sim.bookkeeper.stop(sim.desired().bookie_id(GOING))
 
 
 def fill(sim: Simulation) -> None:
-    bookie_id = sim.desired().bookie_id(VICTIM)
+    bookie_id = sim.desired().bookie_id(GOING)
     sim.bookkeeper.ledgers.update({key: SimLedger([bookie_id], {"x"}) for key in range(1000, 40000)})
 
 
@@ -189,7 +170,7 @@ def test_nothing_is_wanted(five: Simulation) -> None:
 
 
 def test_a_task_takes_out_what_spec_gave_up_only(five: Simulation) -> None:
-    decision = decommission.take_out(five.world(), five.desired(), VICTIM, "t")
+    decision = decommission.take_out(five.world(), five.desired(), GOING, "t")
     assert isinstance(decision, Wait)
     assert decision.stalled
     assert decision.message == "spec asks for c-bookie-4: lower spec.replicas by one, then it can be taken out"

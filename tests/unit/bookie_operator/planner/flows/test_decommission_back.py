@@ -5,35 +5,15 @@ from __future__ import annotations
 import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
-from bookie_operator.planner.decision import (
-    DeleteClaim,
-    DeleteCookie,
-    ScaleStatefulSet,
-    UndoDrain,
-)
-from tests.support.operator_sim import Simulation, killed_everywhere, resting
+from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, ScaleStatefulSet, UndoDrain
+from tests.support.operator_sim import Simulation, killed_everywhere
 from tests.support.operator_sim.flows import acted, at_step
-
-VICTIM = "c-bookie-4"
-SERVING = ["Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale"]
-STOPPED = ["Leave", "ProveGone", "Cookie", "Claims"]
+from tests.support.operator_sim.going import GOING, fewer, settled, what_is_left
 
 
 @pytest.fixture
 def five() -> Simulation:
-    sim = resting(replicas=5)
-    sim.advance(60)
-    return sim
-
-
-def fewer(sim: Simulation) -> None:
-    sim.change(replicas=4)
-
-
-def end(sim: Simulation) -> object:
-    kube, keeper = sim.kubernetes, sim.bookkeeper
-    claims = sorted((one.name, bool(one.retired_proof)) for one in kube.claims.values())
-    return sorted(kube.pods), claims, keeper.writable, sorted(keeper.cookies), sim.status.operation
+    return settled(replicas=5)
 
 
 # --- taken back -------------------------------------------------------------------------------------------------------
@@ -43,12 +23,12 @@ def end(sim: Simulation) -> object:
 def test_replicas_are_raised_before_it_is_stopped(five: Simulation, step: str) -> None:
     fewer(five)
     at_step(five, step)
-    uid = five.kubernetes.pods[VICTIM].uid
+    uid = five.kubernetes.pods[GOING].uid
     five.change(replicas=5)
     five.run_until_rest()
     assert [(one.type, one.outcome) for one in five.status.history] == [(OperationType.DECOMMISSION, "Cancelled")]
-    assert five.kubernetes.pods[VICTIM].uid == uid
-    assert five.desired().bookie_id(VICTIM) in five.bookkeeper.writable
+    assert five.kubernetes.pods[GOING].uid == uid
+    assert five.desired().bookie_id(GOING) in five.bookkeeper.writable
     assert not any(isinstance(one, DeleteCookie | DeleteClaim | ScaleStatefulSet) for one in acted(five))
 
 
@@ -79,8 +59,7 @@ def test_replicas_are_raised_after_it_was_stopped(five: Simulation, step: str) -
 
 @pytest.mark.parametrize("step", ["Stop", "Leave", "ProveGone"])
 def test_one_that_was_stopped_first_comes_back_until_its_cookie_goes(step: str) -> None:
-    sim = resting(replicas=5, decommission={"mode": "StopFirst"})
-    sim.advance(60)
+    sim = settled(replicas=5, decommission={"mode": "StopFirst"})
     fewer(sim)
     at_step(sim, step)
     sim.change(replicas=5)
@@ -94,12 +73,12 @@ def test_the_way_back_survives_the_operator(five: Simulation) -> None:
     five.bookkeeper.writes = False
     fewer(five)
     at_step(five, "Prove")
-    assert killed_everywhere(five, lambda sim: sim.change(replicas=5), end) > 4
+    assert killed_everywhere(five, lambda sim: sim.change(replicas=5), what_is_left) > 4
 
 
 def test_a_bookie_that_was_read_only_before_stays_so(five: Simulation) -> None:
     fewer(five)
-    bookie_id = five.desired().bookie_id(VICTIM)
+    bookie_id = five.desired().bookie_id(GOING)
     five.bookkeeper.read_only.add(bookie_id)
     at_step(five, "Prove")
     five.change(replicas=5)

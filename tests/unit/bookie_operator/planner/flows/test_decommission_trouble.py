@@ -9,35 +9,20 @@ import pytest
 
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner import operations
-from bookie_operator.planner.decision import (
-    Act,
-    BeginDrain,
-    DeleteCookie,
-    Rest,
-    ScaleStatefulSet,
-    TriggerAudit,
-    Wait,
-)
+from bookie_operator.planner.actions import BeginDrain, DeleteCookie, ScaleStatefulSet, TriggerAudit
+from bookie_operator.planner.decision import Act, Rest, Wait
 from bookie_operator.planner.flows import decommission
-from bookie_operator.world.model import DrainPhase, World
-from tests.support.operator_sim import Simulation, resting
+from bookie_operator.world.facts import DrainPhase
+from bookie_operator.world.model import World
+from tests.support.operator_sim import Simulation
 from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.flows import acted, at_step, every_step, steps_taken
-
-VICTIM = "c-bookie-4"
-SERVING = ["Audit", "ReadOnly", "Drain", "Prove", "ProveAgain", "Scale"]
-STOPPED = ["Leave", "ProveGone", "Cookie", "Claims"]
+from tests.support.operator_sim.going import GOING, fewer, settled
 
 
 @pytest.fixture
 def five() -> Simulation:
-    sim = resting(replicas=5)
-    sim.advance(60)
-    return sim
-
-
-def fewer(sim: Simulation) -> None:
-    sim.change(replicas=4)
+    return settled(replicas=5)
 
 
 # --- while it runs ----------------------------------------------------------------------------------------------------
@@ -93,7 +78,7 @@ def test_losses_that_people_accept_are_handed_on(five: Simulation) -> None:
 def test_whoever_drains_it_may_die_or_the_bookie_itself(five: Simulation, step: str) -> None:
     fewer(five)
     at_step(five, step)
-    five.kubernetes.kill_pod(VICTIM)
+    five.kubernetes.kill_pod(GOING)
     five.bookkeeper.interrupt_drains()
     five.run_until_rest()
     assert five.status.history[0].outcome == "Done"
@@ -140,7 +125,7 @@ def test_another_bookie_that_fails_meanwhile_holds_it_up(five: Simulation) -> No
 
 def test_the_metadata_service_may_be_away_for_a_while(five: Simulation) -> None:
     for step in every_step(five, fewer):
-        sim = five_again()
+        sim = settled(replicas=5)
         fewer(sim)
         at_step(sim, step)
         sim.bookkeeper.up = False
@@ -154,12 +139,6 @@ def test_the_metadata_service_may_be_away_for_a_while(five: Simulation) -> None:
         sim.run_until_rest()
         assert sim.status.history[0].outcome == "Done"
         assert not sim.accidents
-
-
-def five_again() -> Simulation:
-    sim = resting(replicas=5)
-    sim.advance(60)
-    return sim
 
 
 # --- steps that look at a world of their own --------------------------------------------------------------------------
@@ -224,7 +203,7 @@ def test_a_pod_that_hangs_on_a_dead_node_waits_for_a_person(five: Simulation) ->
     five.run_until_stalled("StoppingBookie")
     wait = five.passes[-1].plan.decision
     assert isinstance(wait, Wait)
-    assert "node node-4 is not ready" in wait.message
+    assert "node node-4 does not answer" in wait.message
     assert "node.kubernetes.io/out-of-service" in wait.message
     five.kubernetes.out_of_service.add("node-4")
     five.run_until_rest()
@@ -279,7 +258,7 @@ def test_a_drain_that_is_refused_is_told_and_tried_again(five: Simulation, phase
     fewer(five)
     at_step(five, "Drain")
     five.run(lambda sim, _: bool(sim.bookkeeper.drains))
-    five.bookkeeper.drains[five.desired().bookie_id(VICTIM)].phase = phase
+    five.bookkeeper.drains[five.desired().bookie_id(GOING)].phase = phase
     five.run_until_stalled("DecommissionBlocked")
     assert "was refused" in five.passes[-1].plan.decision.message  # type: ignore[union-attr]
     five.run_until_rest()

@@ -8,7 +8,8 @@ import pytest
 
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import BookieClusterStatus
-from bookie_operator.planner.decision import Act, DeleteClaim, DeleteObject, Rest, ScaleStatefulSet, Wait
+from bookie_operator.planner.actions import DeleteClaim, DeleteObject, ScaleStatefulSet
+from bookie_operator.planner.decision import Act, Rest, Wait
 from bookie_operator.planner.flows import delete_data
 from tests.support.operator_sim import NAME, Simulation, killed_everywhere, resting
 

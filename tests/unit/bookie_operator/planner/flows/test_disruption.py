@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
-from bookie_operator.planner.decision import Act, ApplyObjects
+from bookie_operator.planner.actions import ApplyObjects
+from bookie_operator.planner.decision import Act
 from bookie_operator.planner.flows import disruption
 from bookie_operator.world.model import World
 from tests.support.operator_sim import Simulation, resting

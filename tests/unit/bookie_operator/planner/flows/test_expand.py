@@ -9,20 +9,12 @@ from typing import Any
 import pytest
 
 from bookie_operator.planner import operations
-from bookie_operator.planner.decision import (
-    Act,
-    CreateStatefulSet,
-    Decision,
-    EvictPod,
-    ExpandClaim,
-    Finish,
-    OrphanStatefulSet,
-    Record,
-    Wait,
-)
+from bookie_operator.planner.actions import CreateStatefulSet, EvictPod, ExpandClaim, OrphanStatefulSet
+from bookie_operator.planner.decision import Act, Decision, Finish, Record, Wait
 from bookie_operator.planner.flows import expand
 from bookie_operator.planner.flows.expand_steps import ATTEMPTS
-from bookie_operator.world.model import ClaimView, ResizeState, SafetyFacts, World
+from bookie_operator.world.facts import SafetyFacts
+from bookie_operator.world.model import ClaimView, ResizeState, World
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.flows import acted, at_step, steps_taken
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_operator.planner.decision import Act, DeleteClaim, DeleteObject, OrphanStatefulSet
+from bookie_operator.planner.actions import DeleteClaim, DeleteObject, OrphanStatefulSet
+from bookie_operator.planner.decision import Act
 from bookie_operator.planner.flows import garbage
-from bookie_operator.world.model import Proof, World
+from bookie_operator.world.facts import Proof
+from bookie_operator.world.model import World
 from tests.support.operator_sim import Simulation, resting
 
 OLD = "ConfigMap/c-config-old"

@@ -9,41 +9,31 @@ import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.planner.decision import (
-    Act,
-    BeginDrain,
-    DeleteClaim,
-    DeleteCookie,
-    DeletePod,
-    TriggerAudit,
-    UndoDrain,
-    Wait,
-)
+from bookie_operator.planner.actions import BeginDrain, DeleteClaim, DeleteCookie, DeletePod, TriggerAudit, UndoDrain
+from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.flows import repair
-from tests.support.operator_sim import Simulation, killed_everywhere, resting
+from tests.support.operator_sim import Simulation, killed_everywhere
 from tests.support.operator_sim.flows import acted, at_step, every_step, steps_taken
+from tests.support.operator_sim.going import (
+    LOST,
+    lose,
+    lose_claims,
+    lose_journal,
+    may_lose,
+    wipe_journal,
+    wipe_ledger,
+)
 
-LOST = "c-bookie-1"
-
-
-def cluster(**changes: object) -> Simulation:
-    sim = resting(**changes)
-    sim.advance(60)
-    sim.forgiven = True
-    return sim
+LOSSES = pytest.mark.parametrize(
+    "loss",
+    [lose, lose_journal, lose_claims, wipe_ledger, wipe_journal],
+    ids=["volume", "journal", "claims", "wiped", "wiped journal"],
+)
 
 
 @pytest.fixture
 def four() -> Simulation:
-    return cluster(repair={"autoReplaceAfterSeconds": 30})
-
-
-def lose(sim: Simulation) -> None:
-    sim.kubernetes.lose_volume(LOST)
-
-
-def lose_claims(sim: Simulation) -> None:
-    sim.kubernetes.delete_claims(LOST)
+    return may_lose(repair={"autoReplaceAfterSeconds": 30})
 
 
 def end(sim: Simulation) -> object:
@@ -56,7 +46,7 @@ def end(sim: Simulation) -> object:
 # --- the order --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("loss", [lose, lose_claims], ids=["volume", "claims"])
+@LOSSES
 def test_what_it_held_is_copied_and_proven_before_it_starts_anew(
     four: Simulation, loss: Callable[[Simulation], None]
 ) -> None:
@@ -86,14 +76,14 @@ def test_a_bookie_with_empty_directories_has_its_cookie_until_its_old_pod_is_gon
     assert four.kubernetes.pods[LOST].uid != saved if LOST in four.kubernetes.pods else True
 
 
-@pytest.mark.parametrize("loss", [lose, lose_claims], ids=["volume", "claims"])
+@LOSSES
 def test_whenever_the_operator_dies_it_ends_alike(four: Simulation, loss: Callable[[Simulation], None]) -> None:
     four.bookkeeper.writes = False
     assert killed_everywhere(four, loss, end) > 30
 
 
 def test_two_that_are_lost_are_replaced_one_after_the_other() -> None:
-    sim = cluster(replicas=6, repair={"autoReplaceAfterSeconds": 30})
+    sim = may_lose(replicas=6, repair={"autoReplaceAfterSeconds": 30})
     sim.kubernetes.lose_volume("c-bookie-1")
     sim.run_until_rest()
     sim.kubernetes.lose_volume("c-bookie-2")
@@ -104,7 +94,7 @@ def test_two_that_are_lost_are_replaced_one_after_the_other() -> None:
 
 def test_the_metadata_service_may_be_away_at_any_step(four: Simulation) -> None:
     for step in every_step(four, lose):
-        sim = cluster(repair={"autoReplaceAfterSeconds": 30})
+        sim = may_lose(repair={"autoReplaceAfterSeconds": 30})
         lose(sim)
         at_step(sim, step)
         sim.bookkeeper.up = False
@@ -126,17 +116,26 @@ def last(sim: Simulation) -> Wait:
     return decision
 
 
-def test_by_default_a_person_is_asked() -> None:
-    sim = cluster()
-    lose(sim)
+@pytest.mark.parametrize(
+    ("loss", "why"),
+    [
+        (lose, "the volume of claim ledger-0-c-bookie-1 is gone"),
+        (lose_journal, "the volume of claim journal-0-c-bookie-1 is gone"),
+        (wipe_ledger, "its directories are not those of its cookie"),
+        (wipe_journal, "its directories are not those of its cookie"),
+    ],
+)
+def test_by_default_a_person_is_asked(loss: Callable[[Simulation], None], why: str) -> None:
+    sim = may_lose()
+    loss(sim)
     sim.run_until_stalled("BookieLost")
-    assert "c-bookie-1 is lost: the volume of claim ledger-0-c-bookie-1 is gone" in str(sim.passes[-1].plan)
+    assert f"c-bookie-1 is lost: {why}" in str(sim.passes[-1].plan)
     assert "replace it with a BookieTask of type Replace that names c-bookie-1" in str(sim.passes[-1].plan)
     assert sim.status.operation is None
 
 
 def test_a_task_replaces_it() -> None:
-    sim = cluster()
+    sim = may_lose()
     lose(sim)
     task = sim.ask(TaskType.REPLACE, LOST)
     sim.run_until_rest()
@@ -163,7 +162,7 @@ def test_one_that_serves_is_not_replaced(four: Simulation) -> None:
 
 
 def test_without_a_spare_its_copies_have_nowhere_to_go() -> None:
-    sim = cluster(replicas=3, repair={"autoReplaceAfterSeconds": 30})
+    sim = may_lose(replicas=3, repair={"autoReplaceAfterSeconds": 30})
     lose(sim)
     sim.run_until_stalled("NoSpareBookie")
     assert sim.status.operation is None
@@ -179,7 +178,7 @@ def test_without_a_spare_its_copies_have_nowhere_to_go() -> None:
 
 @pytest.mark.parametrize("step", ["Check", "Drain", "Prove"])
 def test_a_task_that_is_deleted_ends_it_before_anything_is_deleted(step: str) -> None:
-    sim = cluster()
+    sim = may_lose()
     sim.bookkeeper.drain_seconds = 3.0
     lose(sim)
     sim.ask(TaskType.REPLACE, LOST)

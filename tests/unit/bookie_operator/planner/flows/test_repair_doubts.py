@@ -9,39 +9,21 @@ import pytest
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.planner.decision import (
-    Decision,
-    DeleteClaim,
-    DeleteCookie,
-    DeletePod,
-    EvictPod,
-    Record,
-    Wait,
-)
+from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, DeletePod, EvictPod
+from bookie_operator.planner.decision import Decision, Record, Wait
 from bookie_operator.planner.flows import repair
 from bookie_operator.planner.flows.repair_gates import loss_hash
-from bookie_operator.world.model import NodeView, PodFault, SafetyFacts, World
-from tests.support.operator_sim import Simulation, resting
+from bookie_operator.world.facts import SafetyFacts
+from bookie_operator.world.model import NodeView, PodFault, World
+from tests.support.operator_sim import Simulation
 from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.flows import acted
-
-LOST = "c-bookie-1"
-
-
-def cluster(**changes: object) -> Simulation:
-    sim = resting(**changes)
-    sim.advance(60)
-    sim.forgiven = True
-    return sim
+from tests.support.operator_sim.going import LOST, lose, may_lose
 
 
 @pytest.fixture
 def four() -> Simulation:
-    return cluster(repair={"autoReplaceAfterSeconds": 30})
-
-
-def lose(sim: Simulation) -> None:
-    sim.kubernetes.lose_volume(LOST)
+    return may_lose(repair={"autoReplaceAfterSeconds": 30})
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bookie_operator.crds.cluster_status import Operation, OperationType
-from bookie_operator.planner.decision import Act, EventType, RecordState, ScaleStatefulSet, Wait
+from bookie_operator.planner.actions import RecordState, ScaleStatefulSet
+from bookie_operator.planner.decision import Act, EventType, Wait
 from bookie_operator.planner.flows import replicas
 from bookie_operator.world.model import World
 from tests.support.operator_sim import killed_everywhere, resting

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from bookie_operator.crds import names
-from bookie_operator.crds.cluster_status import OperationType
+from bookie_operator.crds.cluster_status import OperationType, VersionStatus
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.planner.decision import (
-    Act,
+from bookie_operator.planner.actions import (
     ApplyObjects,
     ApplyTemplate,
     DeletePod,
     EvictPod,
     SetRecoveryDelay,
     TriggerAudit,
-    Wait,
 )
+from bookie_operator.planner.decision import Act, Record, Wait
 from bookie_operator.planner.flows import rollout
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.flows import acted, at_step, steps_taken
@@ -61,6 +61,27 @@ def test_the_highest_goes_first_and_auto_recovery_last(four: Simulation) -> None
     assert applied[-1] == ("Deployment/c-autorecovery",)
     assert end(four) == (True, sorted(four.bookkeeper.writable), 300, None)
     assert not four.accidents
+
+
+@pytest.mark.parametrize(
+    ("keys", "version", "why"),
+    [
+        ((), "1.0", "the configuration or the template of the pods changed"),
+        (("gcWaitTime",), "1.0", "the configuration changed: gcWaitTime"),
+        (tuple("abcdefg"), "1.0", "the configuration changed: a, b, c, d, e and 2 more"),
+        (("k" * 200,), "1.0", f"the configuration changed: {'k' * 64}"),
+        (("a", "b"), "1.1", "version 1.0 becomes 1.1; the configuration changed: a, b"),
+        ((), "1.1", "version 1.0 becomes 1.1"),
+    ],
+)
+def test_why_it_begins(four: Simulation, keys: tuple[str, ...], version: str, why: str) -> None:
+    four.change(version=version, config={"journalMaxSizeMB": "7"})
+    status = four.status.model_copy(update={"version": VersionStatus(current="1.0", target=version)})
+    world = replace(four.world(), cluster=replace(four.view(), status=status), config_changes=keys)
+    decision = rollout.begin(world, four.desired())
+    assert isinstance(decision, Record)
+    assert decision.event is not None
+    assert (decision.reason, decision.event.message, decision.operation.message) == (why, why, why)
 
 
 def test_no_bookie_stops_before_an_audit_that_is_newer_than_the_last_restart(four: Simulation) -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_operator.planner.decision import Act, DeletePod, EvictPod, Record, Wait
+from bookie_operator.planner.actions import DeletePod, EvictPod
+from bookie_operator.planner.decision import Act, Record, Wait
 from bookie_operator.planner.flows import rollout, unstick
 from bookie_operator.world.model import NodeView, PodFault, World
 from tests.support.operator_sim import Simulation, killed_everywhere, resting, spec

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from bookie_operator.crds.cluster_status import OperationType
-from bookie_operator.planner.decision import Act, DeleteClaim, DeleteCookie, Finish, ScaleStatefulSet, Wait
+from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, ScaleStatefulSet
+from bookie_operator.planner.decision import Act, Finish, Wait
 from bookie_operator.planner.flows import leftovers, scale_up
-from bookie_operator.world.model import Proof
+from bookie_operator.world.facts import Proof
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import SimLedger
 from tests.support.operator_sim.kubernetes import BAD_IMAGE, SimClaim

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_operator.planner.decision import Act, SetDynamicConfig, SetRecoveryDelay
+from bookie_operator.planner.actions import SetDynamicConfig, SetRecoveryDelay
+from bookie_operator.planner.decision import Act
 from bookie_operator.planner.flows import settings
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 

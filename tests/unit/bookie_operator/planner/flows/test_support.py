@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bookie_operator.planner.decision import Act, ApplyObjects
+from bookie_operator.planner.actions import ApplyObjects
+from bookie_operator.planner.decision import Act
 from bookie_operator.planner.flows import support
 from tests.support.operator_sim import Simulation, resting
 from tests.support.operator_sim.flows import at_step

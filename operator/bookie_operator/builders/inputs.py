@@ -1,0 +1,68 @@
+"""What people asked for, as far as the pods of bookies depend on it; and where it is written down.
+
+A StatefulSet bears the annotation `podkeeper.dev/template-inputs`: the hash of its template, a slash, and the hash of
+the inputs that it was made for. Where only the template differs later, another release of the operator makes it so,
+and nobody asked for a restart: see `planner.holding`.
+
+Invariants
+- A part of `spec` counts unless `_APART` names it: a new one counts by itself. What counts without need restarts
+  nobody, because bookies restart for another template only.
+- What has its default does not count: a field that a release adds changes no hash.
+- Secrets and ConfigMaps that `spec` names count with their names: bookies read them again by themselves.
+
+Threads: pure functions, any thread.
+
+Source: reference operator, section 5.6 flow 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bookie_operator.builders.hashing import content_hash
+from bookie_operator.crds import names
+from bookie_operator.crds.config_keys import RESERVED, static_part
+from bookie_operator.world.model import ClusterView
+
+_VOLUME: Final = {"size", "labels", "annotations"}
+_APART: Final[dict[str, Any]] = {
+    "replicas": True,
+    "durability": True,
+    "storage": {"journal": _VOLUME, "ledger": _VOLUME, "index": _VOLUME, "retention": True},
+    "placement": {"zones": {"__all__": {"replicas"}}},
+    "config": True,  # its static part counts
+    "autorecovery": True,
+    "update": True,
+    "decommission": True,
+    "repair": True,
+    "disruption": True,
+    "network_policy": True,
+    "monitoring": True,
+    "bootstrap": True,
+}
+"""What no template of bookies depends on."""
+
+
+def inputs_hash(cluster: ClusterView) -> str:
+    """Of `spec` and of the annotation that asks for a restart."""
+    config = {key: text for key, text in static_part(cluster.spec.config).items() if key not in RESERVED}
+    return content_hash(
+        {
+            "spec": cluster.spec.model_dump(mode="json", by_alias=True, exclude=_APART, exclude_defaults=True),
+            "config": config,
+            "restart": cluster.annotations.get(names.RESTART, ""),
+        }
+    )
+
+
+def record(template_hash: str, inputs: str) -> str:
+    """Value of the annotation."""
+    return f"{template_hash}/{inputs}"
+
+
+def recorded(annotations: Mapping[str, str]) -> str:
+    """Hash of the inputs, from a StatefulSet's annotations; empty: it is not written down, or for another template than
+    it has now."""
+    template_hash, _, inputs = annotations.get(names.TEMPLATE_INPUTS, "").partition("/")
+    return inputs if template_hash and template_hash == annotations.get(names.TEMPLATE_HASH) else ""

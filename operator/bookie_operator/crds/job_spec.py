@@ -1,0 +1,131 @@
+"""`BookieJob.spec`, as typed source: work on many ledgers that runs on Spark, once or on a schedule.
+
+Invariants
+- Every default stands here and nowhere else; the operator never writes `spec`.
+- Every string, list and map is bounded.
+- What a job does to ledgers is the job's (`pyspark_bookie.jobs`); here stands how it is run.
+
+Threads: values without I/O, for any thread.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from bookie_operator.crds.model import ConfigValue, Freeform, Labels, Model, Name, Quantity, Text, Words
+
+
+class JobKind(StrEnum):
+    """Names of the jobs, as `bookie job` knows them."""
+
+    OFFLOAD = "offload"
+    RESTORE = "restore"
+    EXPORT = "export"
+    IMPORT = "import"
+    COPY = "copy"
+    AUDIT = "audit"
+    SCRUB = "scrub"
+    REPLICATION_CHECK = "replication-check"
+    RECOVER = "recover"
+    SPACE = "space"
+    COMPACT_REPORT = "compact-report"
+    ORPHANS = "orphans"
+
+
+class ClusterReference(Model):
+    """The BookieCluster that the job works on, in the same namespace. It cannot be changed."""
+
+    name: Name
+    """Name of the BookieCluster."""
+
+
+class ConcurrencyPolicy(StrEnum):
+    FORBID = "Forbid"
+    ALLOW = "Allow"
+    REPLACE = "Replace"
+
+
+class Executors(Model):
+    """Pods beside the driver's that do the work."""
+
+    instances: Annotated[int, Field(ge=0, le=1000)] = 0
+    """How many. 0: the driver's pod does all of it (`local[*]`), which gives the same result."""
+    cores: Annotated[int, Field(ge=1, le=128)] = 1
+    """Tasks that each runs at a time, and processors that it asks for."""
+    memory: Quantity = "2Gi"
+    """Of each pod: half of it for Java, half for Python and what is under way."""
+    service_account_name: Words = ""
+    """Account of the driver, which makes the executors' pods; without: `CLUSTER-spark`, which the chart
+    `podkeeper-cluster` makes. Not used without executors."""
+
+
+class SecretKey(Model):
+    """A key of a Secret in the same namespace."""
+
+    name: Words
+    """Of the Secret."""
+    key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = "password"
+    """The key whose value it is."""
+
+
+class BookieJobSpec(Model):
+    """What is run, when, and with what."""
+
+    cluster_ref: ClusterReference
+    kind: JobKind
+    """The job. It cannot be changed. `bookie job KIND --help` lists its arguments."""
+    args: Annotated[list[Text], Field(max_length=64)] = []
+    """Arguments of the job, as on the command line: `["--older-than", "3d", "--dry-run"]`. Those that tell where the
+    cluster is, where the result goes and what Spark's master is are the operator's."""
+    schedule: Annotated[str, Field(max_length=128)] = ""
+    """When it runs, as in a CronJob: `0 3 * * 0`, or `@daily`. Empty: once, at once."""
+    time_zone: Annotated[str, Field(min_length=1, max_length=64)] = "Etc/UTC"
+    """Time zone of the schedule."""
+    suspend: bool = False
+    """No new run begins; one that runs with a schedule goes on, one without is stopped until this is false again."""
+    concurrency_policy: ConcurrencyPolicy = ConcurrencyPolicy.FORBID
+    """When a run is due while the last one goes on. `Forbid`: it is left out. `Replace`: the last one is stopped.
+    `Allow`: both run."""
+    starting_deadline_seconds: Annotated[int, Field(ge=10, le=604800)] | None = None
+    """A run that could not begin for so long is left out."""
+    executors: Executors = Executors()
+    resources: Freeform = {}
+    """Requests and limits of the driver's container. Half of the memory is Java's."""
+    spark_conf: Annotated[dict[str, ConfigValue], Field(max_length=128)] = {}
+    """More of Spark's configuration, such as `spark.sql.shuffle.partitions`. It is no place for secrets."""
+    image: Words = ""
+    """Image with Spark, with tag or digest; without: the cluster's image, with `-spark` after its tag."""
+    backoff_limit: Annotated[int, Field(ge=0, le=100)] = 3
+    """How often a run that failed is tried again, with growing pauses. Jobs go on where they ended. Findings are no
+    failure, and the loss of a node does not count."""
+    active_deadline_seconds: Annotated[int, Field(ge=1, le=31536000)] | None = None
+    """A run that takes longer has failed."""
+    ttl_seconds_after_finished: Annotated[int, Field(ge=0, le=31536000)] = 86400
+    """After so long a finished run's Job, pod and log are deleted. The BookieJob stays, with the result."""
+    successful_jobs_history_limit: Annotated[int, Field(ge=1, le=10)] = 3
+    """Finished runs of a schedule whose pods and logs are kept."""
+    failed_jobs_history_limit: Annotated[int, Field(ge=1, le=10)] = 3
+    """The same, of those that failed or found something."""
+    password_secret: SecretKey | None = None
+    """Where the password of the ledgers is; without: what each ledger recorded."""
+    env: Annotated[list[Freeform], Field(max_length=64)] = []
+    """More environment variables of driver and executors, such as credentials of an object store (`valueFrom`)."""
+    volumes: Annotated[list[Freeform], Field(max_length=32)] = []
+    """More volumes of driver and executors, as in a PodSpec."""
+    volume_mounts: Annotated[list[Freeform], Field(max_length=32)] = []
+    """Where they are mounted."""
+    node_selector: Labels = {}
+    """Labels of the nodes that it may run on."""
+    tolerations: Annotated[list[Freeform], Field(max_length=32)] = []
+    """As in a PodSpec."""
+    affinity: Freeform = {}
+    """As in a PodSpec."""
+    priority_class_name: Words = ""
+    """As in a PodSpec; a low one lets bookies and their clients go first."""
+
+    @property
+    def scheduled(self) -> bool:
+        return bool(self.schedule)

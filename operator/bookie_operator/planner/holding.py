@@ -1,0 +1,75 @@
+"""Templates that differ because another release of the operator builds them: they wait until somebody asks for them.
+
+An upgrade of the operator restarts no bookie. So a StatefulSet keeps the template that it has, and pods are compared
+with that one, while the inputs are those that it got the template for. The newest template comes with the next change
+of an input, with a task that restarts all bookies, and with a StatefulSet that is made anew because it vanished.
+
+StatefulSets that an earlier release made have no record of their inputs. They are taken over as they are where that
+release had seen this generation of `spec` and found every bookie up to date; else what differs may be what people asked
+for, and counts.
+
+Invariants
+- What people change is never held back: without a record that says the contrary a template that differs counts.
+- `hold` may be applied to its own result.
+
+Threads: pure functions, any thread.
+
+Source: reference operator, section 5.6 flow 13.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bookie_operator.crds import names
+from bookie_operator.planner.actions import RecordInputs
+from bookie_operator.planner.decision import Act
+from bookie_operator.planner.desired import Desired, DesiredStatefulSet
+from bookie_operator.planner.flows import rollout_state
+from bookie_operator.world.model import StatefulSetView, World
+
+
+def hold(world: World, desired: Desired) -> Desired:
+    """With the template that a StatefulSet has, where the newest one has to wait."""
+    staged = {one.name: one for one in world.stateful_sets}
+    held = {
+        wanted.name: one.template_hash
+        for wanted in desired.stateful_sets
+        if (one := staged.get(wanted.name)) is not None and _waits(world, one, wanted)
+    }
+    if not held:
+        return desired
+    sets = tuple(replace(one, template_hash=held.get(one.name, one.template_hash)) for one in desired.stateful_sets)
+    return replace(desired, stateful_sets=sets, held=desired.held | held.keys())
+
+
+def begin(world: World, desired: Desired) -> Act | None:
+    """Inputs that are not written down, of a StatefulSet whose template is theirs. `desired`: as `hold` returns it."""
+    staged = {one.name: one for one in world.stateful_sets if not one.deleting}
+    for wanted in desired.stateful_sets:
+        one = staged.get(wanted.name)
+        if one is None or one.template_hash != wanted.template_hash or one.inputs_hash == wanted.inputs_hash:
+            continue
+        return Act(
+            RecordInputs(one.name, one.resource_version, one.template_hash, wanted.inputs_hash),
+            f"{one.name} has the template that spec asks for: another release alone restarts none of its bookies",
+        )
+    return None
+
+
+def _waits(world: World, one: StatefulSetView, wanted: DesiredStatefulSet) -> bool:
+    if one.template_hash in ("", wanted.template_hash) or rollout_state.takes_newest(world):
+        return False
+    return one.inputs_hash == wanted.inputs_hash if one.inputs_hash else _was_up_to_date(world, one)
+
+
+def _was_up_to_date(world: World, one: StatefulSetView) -> bool:
+    """By what the release said that looked at the cluster last."""
+    status, cluster = world.cluster.status, world.cluster
+    refused = any(each.type == "SpecValid" and each.status == "False" for each in status.conditions)
+    return (
+        status.observed_generation == cluster.generation
+        and 0 < status.replicas == status.updated_replicas
+        and one.restart == cluster.annotations.get(names.RESTART, "")
+        and not refused
+    )

@@ -1,0 +1,211 @@
+"""From what there is of a BookieJob to what is to be done about it.
+
+Invariants
+- What runs once is made once: not while the Job that was recorded is gone, and never again after it ended.
+- No run begins for a cluster that is not there, goes, or is paused. One that runs is left alone.
+- An object that is not the BookieJob's own is neither changed nor removed.
+- A Job is removed only after its outcome stands in the status that was read.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from bookie_operator.crds.job_spec import ConcurrencyPolicy
+from bookie_operator.crds.job_status import HISTORY, Run, RunOutcome
+from bookie_operator.planner.decision import Event, EventType
+from bookie_operator.planner.jobs import runs
+from bookie_operator.planner.jobs.desired import Blocker, DesiredJob, JobPlan, Removal, Suspension
+from bookie_operator.planner.operations import written
+from bookie_operator.world.job_model import JobWorld, ObjectView, RunView
+
+REST_S: Final = 30.0
+_BLOCKED_S: Final = 5.0
+_SOON_S: Final = 1.0
+_SURPLUS: Final = frozenset({"Service", "NetworkPolicy"})
+"""Kinds that a change of `spec` may make superfluous."""
+_EVENTS: Final = {
+    RunOutcome.SUCCEEDED: ("RunSucceeded", EventType.NORMAL),
+    RunOutcome.FINDINGS: ("RunFoundSomething", EventType.WARNING),
+    RunOutcome.FAILED: ("RunFailed", EventType.WARNING),
+}
+
+
+def plan_job(world: JobWorld, desired: DesiredJob | None) -> JobPlan:
+    """`desired` None: nothing can be built, for the reason that the blocker tells."""
+    if world.job.deleting:
+        return JobPlan(seconds=REST_S)
+    over = tuple(_ended(world))
+    blocker = _blocker(world, desired)
+    wanted = desired if blocker is None else None
+    apply = tuple(_to_apply(world, wanted, over)) if wanted is not None else ()
+    removals = (*_finished_long_ago(world), *(_surplus(world, wanted) if wanted is not None else ()))
+    suspension = _suspension(world, blocker, apply)
+    return JobPlan(
+        apply=apply,
+        suspension=suspension,
+        removals=removals,
+        blocker=blocker,
+        ended=over,
+        result=_last_row(world, over),
+        events=tuple(_events(world, over, blocker)),
+        seconds=_SOON_S if apply or suspension is not None else _seconds(world, blocker),
+    )
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def _ended(world: JobWorld) -> Iterator[Run]:
+    """Runs that are over and not recorded, the oldest first."""
+    recorded = {run.uid for run in world.job.status.history}
+    there = {run.uid for run in world.runs}
+    for active in world.job.status.active:
+        if active.uid not in there and active.uid not in recorded:
+            replaced = world.job.spec.concurrency_policy is ConcurrencyPolicy.REPLACE and world.job.spec.scheduled
+            message = "the next run has replaced it" if replaced else "its Job was deleted before it had ended"
+            yield runs.lost(active, world.now, message)
+    fresh = [run for run in world.runs if runs.is_over(run) and run.uid not in recorded and not _forgotten(world, run)]
+    yield from (runs.ended(run) for run in sorted(fresh, key=lambda run: run.finished_at or world.now))
+
+
+def _forgotten(world: JobWorld, run: RunView) -> bool:
+    """It ended before everything that a full history still holds: it stood there once."""
+    history = world.job.status.history
+    oldest = history[0].finished_at if len(history) >= HISTORY else ""
+    return run.finished_at is not None and written(run.finished_at) < oldest
+
+
+def _last_row(world: JobWorld, over: tuple[Run, ...]) -> Mapping[str, object] | None:
+    told = {run.uid: run.told for run in world.runs}
+    rows = (runs.result_row(told.get(run.uid, "")) for run in reversed(over))
+    return next((row for row in rows if row is not None), None)
+
+
+def _finished_long_ago(world: JobWorld) -> Iterator[Removal]:
+    recorded = {run.uid for run in world.job.status.history}
+    for run in world.runs:
+        due = run.uid in recorded or _forgotten(world, run)
+        if due and not run.deleting and _expires_at(world, run) <= world.now:
+            yield Removal(f"Job/{run.name}", run.uid)
+
+
+def _expires_at(world: JobWorld, run: RunView) -> float:
+    return (run.finished_at or world.now) + world.job.spec.ttl_seconds_after_finished
+
+
+# --- objects ----------------------------------------------------------------------------------------------------------
+
+
+def _to_apply(world: JobWorld, desired: DesiredJob, over: tuple[Run, ...]) -> Iterator[str]:
+    spec, status = world.job.spec, world.job.status
+    if not spec.scheduled and (world.runs or over or status.history or spec.suspend):
+        return  # what runs once has been made, or is not to be made yet
+    for key, digest in desired.support.items():
+        if _digest(world, key) != digest:
+            yield key
+    if spec.scheduled:
+        live = world.objects.get(desired.runner)
+        if live is None or live.digest != desired.runner_hash or live.suspended != spec.suspend:
+            yield desired.runner
+    else:
+        yield desired.runner
+
+
+def _digest(world: JobWorld, key: str) -> str:
+    live = world.objects.get(key)
+    return live.digest if live is not None else ""
+
+
+def _surplus(world: JobWorld, desired: DesiredJob) -> Iterator[Removal]:
+    for key, live in world.objects.items():
+        kind = key.partition("/")[0]
+        if kind in _SURPLUS and key not in desired.support and _is_ours(world, live):
+            yield Removal(key, live.uid)
+
+
+def _is_ours(world: JobWorld, live: ObjectView) -> bool:
+    return live.owner_uid == world.job.uid
+
+
+def _suspension(world: JobWorld, blocker: Blocker | None, apply: tuple[str, ...]) -> Suspension | None:
+    """A schedule is stopped while there is a blocker; a Job that runs once only by `spec`."""
+    spec = world.job.spec
+    if spec.scheduled:
+        for key, live in world.objects.items():
+            if key.startswith("CronJob/") and key not in apply and _is_ours(world, live):
+                wanted = spec.suspend or blocker is not None
+                return Suspension(key, live.uid, wanted) if live.suspended != wanted else None
+        return None
+    for run in world.runs:
+        if not runs.is_over(run) and not run.deleting and run.suspended != spec.suspend:
+            return Suspension(f"Job/{run.name}", run.uid, spec.suspend)
+    return None
+
+
+# --- what stands in the way -------------------------------------------------------------------------------------------
+
+
+def _blocker(world: JobWorld, desired: DesiredJob | None) -> Blocker | None:
+    if world.spec_errors:
+        return Blocker("InvalidSpec", "; ".join(world.spec_errors), stalled=True)
+    status = world.job.status
+    if not world.job.spec.scheduled and (status.history or status.active or world.runs):
+        return None  # it needs nothing any more
+    if found := _no_cluster(world):
+        return found
+    wanted = {*desired.support, desired.runner} if desired is not None else set()
+    for key in sorted(wanted & world.objects.keys()):
+        live = world.objects[key]
+        if not _is_ours(world, live):
+            return _taken(key, live)
+    return None
+
+
+def _no_cluster(world: JobWorld) -> Blocker | None:
+    name, cluster = world.job.spec.cluster_ref.name, world.cluster
+    if cluster is None:
+        return Blocker("ClusterNotFound", world.cluster_problem)
+    if cluster.deleting:
+        return Blocker("ClusterDeleting", f"BookieCluster {name} is being deleted: no run begins", stalled=True)
+    if cluster.paused:
+        return Blocker("ClusterPaused", f"BookieCluster {name} is paused: no run begins before it is resumed")
+    if not cluster.status.instance_id:
+        return Blocker("ClusterNotReady", f"BookieCluster {name} has no metadata yet: runs begin when it has")
+    return None
+
+
+def _taken(key: str, live: ObjectView) -> Blocker:
+    kind, _, name = key.partition("/")
+    if live.digest:
+        return Blocker("NameTaken", f"{kind} {name} is that of an earlier BookieJob, and has to go first")
+    return Blocker(
+        "NameTaken", f"{kind} {name} is somebody else's: delete it, or give the BookieJob another name", stalled=True
+    )
+
+
+# --- what is told, and when to look again -----------------------------------------------------------------------------
+
+
+def _events(world: JobWorld, over: tuple[Run, ...], blocker: Blocker | None) -> Iterator[Event]:
+    status = world.job.status
+    known = {run.uid for run in status.active} | {run.uid for run in status.history}
+    for run in world.runs:
+        if run.uid not in known and not _forgotten(world, run):
+            yield Event("RunStarted", f"Job {run.name} was made")
+    for each in over:
+        reason, kind = _EVENTS[each.outcome]
+        words = f"Job {each.job}: {each.message}" if each.message else f"Job {each.job} ended"
+        yield Event(reason, words, kind)
+    told = {(each.reason, each.message) for each in status.conditions}
+    if blocker is not None and (blocker.reason, blocker.message) not in told:
+        yield Event(blocker.reason, blocker.message, EventType.WARNING)
+
+
+def _seconds(world: JobWorld, blocker: Blocker | None) -> float:
+    times = [_expires_at(world, run) - world.now for run in world.runs if runs.is_over(run)]
+    times = [max(seconds, 0.2) for seconds in times]
+    return min([_BLOCKED_S if blocker is not None else REST_S, *times])

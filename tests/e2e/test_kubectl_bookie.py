@@ -1,0 +1,107 @@
+"""`kubectl bookie` against the real API: what it shows is what is, and what it asks for is done."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+
+import pytest
+
+from tests.e2e.support.plugin import Plugin
+
+_NOT_THERE = 11
+_NOBODY = 12
+"""Also: the time was over."""
+
+
+@pytest.fixture
+def plugin(settings, kube) -> Plugin:
+    return Plugin(settings.kubeconfig, kube.namespace)
+
+
+def test_all_of_its_commands(make_cluster, make_workload, make_recorder, plugin, kube, settings, tmp_path):
+    cluster = make_cluster(replicas=4)
+    cluster.wait_ready(300)
+    recorder = make_recorder(cluster.name)
+    bookies = sorted(cluster.pods())
+    with make_workload(cluster.name) as workload:
+        shown = plugin.run("status", cluster.name)
+        assert all(bookie in shown for bookie in bookies)
+        assert "4 of 4 serve, 4 writable" in shown
+        told = json.loads(plugin.run("status", cluster.name, "-o", "json"))
+        assert told["cluster"]["metadata"]["uid"] == cluster.get()["metadata"]["uid"]
+        assert cluster.name in plugin.run("status", "no-such-cluster", code=_NOT_THERE)
+        rest = json.loads(plugin.run("plan", cluster.name, "-o", "json"))
+        assert (rest["decision"]["type"], rest["violations"]) == ("Rest", [])
+        assert not rest["doubts"] or settings.local  # then there is no Deployment of an operator to look at
+
+        paused_for(cluster, plugin, bookies[-1])
+
+        assert "Done" in plugin.run("audit", cluster.name, "--wait")
+        before = cluster.uids()
+        assert "Done" in plugin.run("restart", cluster.name, bookies[0], "--wait")
+        after = cluster.wait_pods(4)
+        assert [name for name in bookies if after[name]["metadata"]["uid"] != before[name]] == [bookies[0]]
+        cluster.wait_ready(300)
+        workload.progress()
+        refused(cluster, plugin, kube, bookies[1])
+        taken_out(cluster, plugin, bookies[-1])
+        assert "cookie" in recorder.gone(bookies[-1])
+        workload.progress()
+
+        lines = plugin.run("logs", cluster.name, "--tail", "5").splitlines()
+        assert {line.split()[0] for line in lines} >= set(bookies[:-1])
+        bundle(cluster, plugin, kube, tmp_path / "bundle.tar.gz")
+
+
+def refused(cluster, plugin, kube, serving) -> None:
+    """Nobody replaces a bookie that serves: the task waits, and the plan tells why."""
+    uid = cluster.uids()[serving]
+    assert "is not over" in plugin.run("replace", cluster.name, serving, "--wait", "--timeout", "15", code=_NOBODY)
+    assert "BookieServes" in plugin.run("plan", cluster.name)
+    tasks = [each for each in kube.list("BookieTask") if each["spec"]["cluster"] == cluster.name]
+    (task,) = [each for each in tasks if each["spec"]["type"] == "Replace"]
+    kube.delete("BookieTask", task["metadata"]["name"])
+    cluster.wait_ready(300)
+    assert cluster.uids()[serving] == uid
+
+
+def taken_out(cluster, plugin, last) -> None:
+    """The task waits until `spec` agrees."""
+    plugin.run("decommission", cluster.name, last)
+    found = cluster.wait_condition("Stalled", "True", 120, reason="DecommissionBlocked")
+    assert "spec.replicas" in found["message"]
+    cluster.scale(3)
+    cluster.wait_ready(900)
+    cluster.wait_pods(3)
+    assert "Done" in plugin.run("status", cluster.name)
+
+
+def paused_for(cluster, plugin, last) -> None:
+    """A change waits while it is paused, and the plan tells what would be done."""
+    plugin.run("pause", cluster.name)
+    cluster.wait_condition("Paused", "True", 60)
+    generation = cluster.change(pod={"annotations": {"example.org/note": "seen"}})
+    cluster.wait_condition("Paused", "True", 60, generation=generation)
+    assert "paused" in plugin.run("plan", cluster.name)
+    assert "paused already" in plugin.run("pause", cluster.name)
+    cluster.change(pod={"annotations": None})
+    plugin.run("resume", cluster.name)
+    cluster.wait_condition("Paused", "False", 60)
+    cluster.wait_ready(300)
+
+
+def bundle(cluster, plugin, kube, path) -> None:
+    """Everything in one file, and no secret in it."""
+    plugin.run("support-bundle", cluster.name, "-o", str(path))
+    token = kube.get("Secret", f"{cluster.name}-admin-token")["data"]["token"]
+    with tarfile.open(path) as archive:
+        files = {name: archive.extractfile(name).read().decode() for name in archive.getnames()}
+    top = f"{cluster.name}-support/"
+    assert {"cluster.yaml", "pods.yaml", "events.yaml", "secrets.yaml", "missing.txt"} <= {
+        name.removeprefix(top) for name in files
+    }
+    for bookie in cluster.pods():
+        assert json.loads(files[f"{top}facts/{bookie}/info.json"])["totalSpace"] > 0
+        assert files[f"{top}logs/{bookie}.log"]
+    assert not [name for name, text in files.items() if token in text]

@@ -1,0 +1,150 @@
+"""Another operator takes over that makes pods in its own way, against an API server in this process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bookie_operator.api.kinds import CONFIG_MAP, EVENT, POD, STATEFUL_SET
+from bookie_operator.builders import config
+from bookie_operator.crds import names
+from bookie_operator.observe.workloads import config_maps
+from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
+
+SET = "demo-bookie"
+
+
+def upgrade(fake: FakeCluster) -> None:
+    """From now on images come from another registry, which alone makes another template."""
+    fake.operators[0].settings = replace(fake.operators[0].settings, image_repository="newer/podkeeper")
+
+
+def stateful_set(fake: FakeCluster) -> dict[str, Any]:
+    return fake.store.get(STATEFUL_SET, NAMESPACE, SET)
+
+
+def forget_record(fake: FakeCluster) -> None:
+    """As a release leaves it that writes none."""
+    fake.store.patch(STATEFUL_SET, NAMESPACE, SET, {"metadata": {"annotations": {names.TEMPLATE_INPUTS: None}}})
+
+
+def images(fake: FakeCluster) -> set[str]:
+    pods = fake.store.list(POD, NAMESPACE, f"{names.COMPONENT}=bookie")
+    return {pod["spec"]["containers"][0]["image"] for pod in (*pods, stateful_set(fake)["spec"]["template"])}
+
+
+def uids(fake: FakeCluster) -> dict[str, str]:
+    return {name: uid for name, uid in fake.uids().items() if name in fake.pods()}
+
+
+async def passes(fake: FakeCluster, number: int = 25) -> None:
+    for _ in range(number):
+        await fake.one_pass()
+
+
+async def test_no_bookie_restarts_until_spec_changes_and_status_says_so() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        before = uids(fake)
+        upgrade(fake)
+        await passes(fake)
+        assert uids(fake) == before
+        assert images(fake) == {"podkeeper:0.1.0"}
+        assert (fake.condition("Ready"), fake.condition("Upgrading")) == ("True", "False")
+        assert fake.reason("Upgrading") == "NewerTemplateWaits"
+        assert SET in fake.message("Upgrading")
+        assert fake.status["updatedReplicas"] == 4
+        written = len(fake.server.writes())
+        await passes(fake, 10)
+        assert len(fake.server.writes()) == written
+
+        fake.apply(replicas=4, version="0.1.1")
+        await fake.settle()
+        assert images(fake) == {"newer/podkeeper:0.1.1"}
+        assert not set(uids(fake).values()) & set(before.values())
+        assert fake.reason("Upgrading") == "NotUnderWay"
+        assert fake.status["version"] == {"current": "0.1.1", "target": "0.1.1"}
+
+
+async def test_another_configuration_of_the_release_waits_too_and_nobody_compares_the_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        before, template = uids(fake), stateful_set(fake)["spec"]["template"]
+        (has,) = [name for name in config_maps(template["spec"]) if name.startswith("demo-config-")]
+        of_this_release = config.default_keys
+        monkeypatch.setattr(config, "default_keys", lambda of: {**of_this_release(of), "journalMaxSizeMB": "512"})
+        await passes(fake, 5)
+        fake.server.requests.clear()
+        await passes(fake)
+        assert (uids(fake), stateful_set(fake)["spec"]["template"]) == (before, template)
+        assert fake.reason("Upgrading") == "NewerTemplateWaits"
+        assert fake.store.find(CONFIG_MAP, NAMESPACE, has) is not None
+        assert not [each for each in fake.server.requests if has in each]
+        fake.ask("again", "Restart")
+        await fake.until(lambda: fake.store.find(CONFIG_MAP, NAMESPACE, has) is None)
+        assert not set(uids(fake).values()) & set(before.values())
+
+
+async def test_a_task_brings_the_newer_template() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        before = uids(fake)
+        upgrade(fake)
+        await passes(fake)
+        fake.ask("again", "Restart")
+        await fake.until(
+            lambda: fake.reason("Upgrading") == "NotUnderWay" and images(fake) == {"newer/podkeeper:0.1.0"}
+        )
+        await fake.settle()
+        assert not set(uids(fake).values()) & set(before.values())
+
+
+async def test_a_stateful_set_of_an_earlier_release_is_taken_over_with_the_template_that_it_has() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        before, made = uids(fake), stateful_set(fake)
+        forget_record(fake)
+        upgrade(fake)
+        await passes(fake)
+        assert uids(fake) == before
+        found = stateful_set(fake)
+        record = names.TEMPLATE_INPUTS
+        assert found["metadata"]["annotations"][record] == made["metadata"]["annotations"][record]
+        assert found["spec"] == made["spec"]
+        assert "RecordInputs" in {event["reason"] for event in fake.store.list(EVENT, NAMESPACE)}
+
+
+async def test_what_people_changed_while_no_operator_ran_is_not_taken_for_the_releases() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        forget_record(fake)
+        upgrade(fake)
+        fake.apply(replicas=4, image="registry.example/repaired:1")
+        await fake.settle()
+        assert images(fake) == {"registry.example/repaired:1"}
+
+
+async def test_a_change_that_its_gates_held_back_before_the_upgrade_still_comes() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        forget_record(fake)
+        fake.bookkeeper.reachable = False
+        fake.apply(replicas=4, config={"journalMaxSizeMB": "512"})
+        await passes(fake, 5)
+        assert fake.status["observedGeneration"] == fake.resource["metadata"]["generation"]
+        fake.bookkeeper.reachable = True
+        before = stateful_set(fake)["spec"]["template"]
+        upgrade(fake)
+        await fake.settle()
+        assert stateful_set(fake)["spec"]["template"] != before
+        assert images(fake) == {"newer/podkeeper:0.1.0"}
