@@ -36,6 +36,7 @@ class BatchSupport:
         return self._asked_again_at.get(bookie) == -inf
 
     def served(self, bookie: str) -> None:
+        """It answered a batch read with entries."""
         self._asked_again_at[bookie] = -inf
 
     def judge(self, bookie: str, error: PodkeeperError, now: float) -> bool:

@@ -37,9 +37,11 @@ class FollowedGroup:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        """Begin to follow; `close` it."""
         self._task = asyncio.get_running_loop().create_task(self._follow(), name=f"{self._group.value} bookies")
 
     async def close(self) -> None:
+        """Stop following. Calling it again is fine."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):

@@ -27,40 +27,32 @@ Source: reference client protocol, sections 3, 13, 15 and 27.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from random import Random
 from types import TracebackType
-from typing import TypeVar
 
 from bookie_client.access import access_to
 from bookie_client.bookies import Bookies
 from bookie_client.connection.answers import BookieInfo
-from bookie_client.connection.health import BookieHealth
 from bookie_client.connection.operations import BookieOperations
-from bookie_client.connection.pool import ChannelPool, Connector, tcp_connector
+from bookie_client.connection.pool import Connector, tcp_connector
 from bookie_client.context import ClientContext
-from bookie_client.distribution import Quorums
-from bookie_client.health_check import follow_health_check
 from bookie_client.opening import Opening
 from bookie_client.options import ClientOptions
+from bookie_client.parts import ClientParts
 from bookie_client.placement.inputs import PlacementChoice, PlacementInputs
 from bookie_client.placement.options import PlacementOptions
 from bookie_client.placement.policy import ClusterView, PlacementPolicy
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.recovery.recovery import recover_ledger
 from bookie_client.writing.advanced import AdvancedLedgerWriter
-from bookie_client.writing.creation import NewLedger, create_ledger
+from bookie_client.writing.creation import create_writer
+from bookie_client.writing.new_ledger import NewLedger, takes_new_ledger
 from bookie_client.writing.writer import LedgerWriter
-from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataNotFound, NoSuchLedger
-from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
-
-__all__ = ["Client", "Opening"]
-
-Writer = TypeVar("Writer", LedgerWriter, AdvancedLedgerWriter)
 
 
 class Client:
@@ -82,14 +74,8 @@ class Client:
         connector: Connector = tcp_connector,
         random: Random | None = None,
     ) -> None:
-        self._metadata = metadata
-        self._options = options or ClientOptions()
-        self._placement = PlacementInputs(placement or PlacementOptions())
-        self._connector = connector
-        self._random = random or Random()
-        self._service: MetadataService | None = None
-        self._context: ClientContext | None = None
-        self._health_check: asyncio.Task[None] | None = None
+        inputs = PlacementInputs(placement or PlacementOptions())
+        self._parts = ClientParts(metadata, options or ClientOptions(), inputs, connector, random or Random())
 
     async def __aenter__(self) -> Client:
         await self.start()
@@ -103,87 +89,40 @@ class Client:
     async def start(self) -> None:
         """Connect to the metadata service. Raises `MetadataUnavailable`, and `BadRequest` for a topology file or
         script that cannot be used; nothing is left open then, nor when it is cancelled."""
-        try:
-            await self._start()
-        except BaseException:
-            await self.close()
-            raise
+        await self._parts.start()
 
     async def close(self) -> None:
         """Close all connections, and the metadata service if this client opened it. Calling it again is fine.
 
         Writers that were not closed before fail what is pending; their ledgers stay open.
         """
-        following, self._health_check = self._health_check, None
-        if following is not None:
-            following.cancel()
-            await asyncio.wait([following])
-        context, self._context = self._context, None
-        if context is not None:
-            for end in list(context.open_handles):
-                await end()
-            await self._placement.close()
-            await context.pool.close()
-            await context.bookies.close()
-        service, self._service = self._service, None
-        if service is not None and isinstance(self._metadata, str):
-            await service.close()
+        await self._parts.close()
 
     # --- ledgers --------------------------------------------------------------------------------------------
 
-    def create(
-        self,
-        *,
-        ensemble: int = 3,
-        write_quorum: int = 2,
-        ack_quorum: int = 2,
-        password: bytes = b"",
-        digest: DigestType = DigestType.CRC32C,
-        metadata: Mapping[str, bytes] | None = None,
-        ledger_id: int | None = None,
-        deferred_sync: bool = False,
-    ) -> Opening[LedgerWriter]:
+    @takes_new_ledger
+    def create(self, new: NewLedger) -> Opening[LedgerWriter]:
         """Create a ledger and its writer's handle.
 
-        `metadata`: custom metadata, kept with the ledger's own. `ledger_id`: an id chosen by the caller; by
-        default the cluster gives a new one. `deferred_sync`: entries are acknowledged before bookies synced
-        them, and count (`last_add_confirmed`) only after `LedgerWriter.force`; a bookie that fails, or a connection
-        lost before the force, ends such a handle. Raises `BadRequest` (quorums that do not fit, an id that the
-        metadata layout cannot hold), `BadVersion` (deferred sync with protocol version 2), `NotEnoughBookies`,
-        `MetadataExists` (the chosen id is taken), `MetadataUnavailable`.
-        """
-        new = NewLedger(
-            quorums=Quorums(ensemble, write_quorum, ack_quorum),
-            password=password,
-            digest=digest,
-            metadata=metadata or {},
-            ledger_id=ledger_id,
-            deferred_sync=deferred_sync,
-        )
-        return Opening(lambda: self._create(LedgerWriter, new))
+            async with client.create(ensemble=5, write_quorum=3, ack_quorum=2, password=b"secret") as ledger:
+                await ledger.append(b"first entry")
 
-    def create_advanced(
-        self,
-        *,
-        ensemble: int = 3,
-        write_quorum: int = 2,
-        ack_quorum: int = 2,
-        password: bytes = b"",
-        digest: DigestType = DigestType.CRC32C,
-        metadata: Mapping[str, bytes] | None = None,
-        ledger_id: int | None = None,
-        deferred_sync: bool = False,
-    ) -> Opening[AdvancedLedgerWriter]:
+        The arguments, all by name, are the fields of `NewLedger`; in short: `ensemble`, `write_quorum` and `ack_quorum`
+        in bookies. `password`, `digest`: what adds and entries are protected with. `metadata`: custom metadata, kept
+        with the ledger's own. `ledger_id`: an id chosen by the caller; by default the cluster gives a new one.
+        `deferred_sync`: entries are acknowledged before bookies synced them, and count (`last_add_confirmed`) only
+        after `LedgerWriter.force`; a bookie that fails, or a connection lost before the force, ends such a handle.
+
+        Raises `BadRequest` (quorums that do not fit, an id that the metadata layout cannot hold), `BadVersion`
+        (deferred sync with protocol version 2), `NotEnoughBookies`, `MetadataExists` (the chosen id is taken),
+        `MetadataUnavailable`.
+        """
+        return Opening(lambda: create_writer(self.context, LedgerWriter, new))
+
+    @takes_new_ledger
+    def create_advanced(self, new: NewLedger) -> Opening[AdvancedLedgerWriter]:
         """As `create`, with a handle whose entry ids the caller chooses."""
-        new = NewLedger(
-            quorums=Quorums(ensemble, write_quorum, ack_quorum),
-            password=password,
-            digest=digest,
-            metadata=metadata or {},
-            ledger_id=ledger_id,
-            deferred_sync=deferred_sync,
-        )
-        return Opening(lambda: self._create(AdvancedLedgerWriter, new))
+        return Opening(lambda: create_writer(self.context, AdvancedLedgerWriter, new))
 
     def open(
         self,
@@ -206,6 +145,25 @@ class Client:
         """
         return Opening(lambda: self._open(ledger_id, password, digest, recover))
 
+    def open_stored(
+        self,
+        stored: Versioned[LedgerMetadata],
+        *,
+        password: bytes | None = b"",
+        digest: DigestType = DigestType.CRC32C,
+        last_add_confirmed: int = -1,
+    ) -> LedgerReader:
+        """A reader of a ledger whose metadata the caller has already, which asks nobody: for tasks that were told of
+        many ledgers by one planner. What cannot be read by these metadata is looked for once more by those that are
+        stored then.
+
+        A ledger that is not closed is read up to `last_add_confirmed`; the handle does not follow it, so it cannot
+        tail. `password` and `digest` as in `open`. Raises `Unauthorized`.
+        """
+        reader = LedgerReader(self.context, stored, access_to(stored.value, password, digest).digest)
+        reader.heard(last_add_confirmed)
+        return reader
+
     async def recover(
         self, ledger_id: int, *, password: bytes | None = b"", digest: DigestType = DigestType.CRC32C
     ) -> LedgerMetadata:
@@ -222,8 +180,8 @@ class Client:
         they are back), `NoSuchLedger`, `Unauthorized` (another password; nothing was fenced then),
         `MetadataUnavailable`.
         """
-        stored = await self._stored(ledger_id)
-        return (await recover_ledger(self._ready, stored, access_to(stored.value, password, digest))).value
+        stored = await self.stored_metadata(ledger_id)
+        return (await recover_ledger(self.context, stored, access_to(stored.value, password, digest))).value
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger's metadata, whatever its state; bookies give the space back when their garbage collection
@@ -234,11 +192,11 @@ class Client:
 
         Raises `MetadataUnavailable`.
         """
-        await self._ready.ledgers.delete(ledger_id)
+        await self.context.ledgers.delete(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         """A ledger's metadata. Raises `NoSuchLedger`, `MetadataUnavailable`."""
-        return (await self._stored(ledger_id)).value
+        return (await self.stored_metadata(ledger_id)).value
 
     async def list(self) -> AsyncIterator[int]:
         """The ids of all ledgers, ascending; complete, or it raises `MetadataUnavailable`.
@@ -246,98 +204,65 @@ class Client:
         async for ledger_id in client.list():
             print(ledger_id)
         """
-        async for span in self._ready.ledgers.ranges():
+        async for span in self.context.ledgers.ranges():
             for ledger_id in span.ids:
                 yield ledger_id
 
     async def writable_bookies(self) -> frozenset[str]:
-        """Ids of the bookies that take writes at present."""
-        return await self._ready.bookies.writable()
+        """Ids of the bookies that take writes at present. Raises `MetadataUnavailable`."""
+        return await self.context.bookies.writable()
 
     async def quarantined_bookies(self) -> frozenset[str]:
         """Ids of the bookies that this client keeps out of new ensembles at present, for their many errors."""
-        return self._ready.health.quarantined()
+        return self.context.health.quarantined()
 
     async def bookie_info(self, bookie_id: str) -> BookieInfo:
         """Total and free bytes of a bookie, as it says now. Raises `BookieUnavailable`, or what it answered."""
-        return await self._ready.operations.bookie_info(bookie_id)
+        return await self.context.operations.bookie_info(bookie_id)
 
     # --- for administration -----------------------------------------------------------------------------------
 
     @property
     def metadata_service(self) -> MetadataService:
         """The open metadata service; it lives as long as the client, or longer if it was given open."""
-        if self._service is None:
-            raise RuntimeError("this client is not open: use `async with Client(...)`, or call start()")
-        return self._service
+        return self._parts.service
 
     @property
     def operations(self) -> BookieOperations:
         """Single requests to single bookies."""
-        return self._ready.operations
+        return self.context.operations
 
     @property
     def bookies(self) -> Bookies:
         """Who is registered, as followed by this client."""
-        return self._ready.bookies
+        return self.context.bookies
 
     @property
     def placement(self) -> PlacementPolicy:
         """Who chooses bookies."""
-        return self._ready.placement
+        return self.context.placement
 
     async def cluster_view(self) -> ClusterView:
         """The bookies as the placement policy has to see them now. Raises `MetadataUnavailable`."""
-        return await self._ready.cluster_view()
+        return await self.context.cluster_view()
 
     @property
     def context(self) -> ClientContext:
         """What the handles of this client share: for parts of this package, such as replication."""
-        return self._ready
+        return self._parts.context
 
     async def stored_metadata(self, ledger_id: int) -> Versioned[LedgerMetadata]:
-        """A ledger's metadata with its version, for compare-and-set. Raises as `metadata`."""
-        return await self._stored(ledger_id)
+        """A ledger's metadata with its version, for compare-and-set. Raises as `Client.metadata`."""
+        try:
+            return await self.context.ledgers.read(ledger_id)
+        except MetadataNotFound as error:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist") from error
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    @property
-    def _ready(self) -> ClientContext:
-        if self._context is None:
-            raise RuntimeError("this client is not open: use `async with Client(...)`, or call start()")
-        return self._context
-
-    async def _start(self) -> None:
-        await self._placement.open()
-        if isinstance(self._metadata, str):
-            # Here, because the drivers take a while to load and a client of an open service needs none of
-            # them.
-            from bookie_protocol.metadata_service.uri import connect_metadata_service
-
-            self._service = await connect_metadata_service(self._metadata, self._options.metadata_service)
-        else:
-            self._service = self._metadata
-        bookies = Bookies(self._service.bookies)
-        bookies.start()
-        health = BookieHealth(self._options, asyncio.get_running_loop().time, self._random)
-        pool = ChannelPool(bookies.address, self._options, self._connector, health)
-        pool.addresses.start(lambda: bookies.known_writable | bookies.known_read_only, bookies.changed)
-        context = ClientContext(self._options, self._service.ledgers, bookies, pool, self._placement, self._random)
-        self._context = context
-        if self._options.quarantine:
-            following = follow_health_check(self._service.cluster, health, self._options.quarantine_interval)
-            self._health_check = asyncio.create_task(following, name="health check")
-        await self._placement.start(bookies, context.avoided_bookies, context.free_bytes)
-
-    async def _create(self, handle: type[Writer], new: NewLedger) -> Writer:
-        context = self._ready
-        stored = await create_ledger(context, new)
-        digest = digest_manager(new.digest, new.password)
-        return handle(context, stored, digest, master_key(new.password), deferred_sync=new.deferred_sync)
-
     async def _open(self, ledger_id: int, password: bytes | None, digest: DigestType, recover: bool) -> LedgerReader:
-        context = self._ready
-        stored = await self._stored(ledger_id)
+        context = self.context
+        stored = await self.stored_metadata(ledger_id)
         access = access_to(stored.value, password, digest)
         if recover:
             stored = await recover_ledger(context, stored, access)
@@ -345,9 +270,3 @@ class Client:
         if not stored.value.is_closed or context.options.keep_metadata_updated:
             await reader.follow()
         return reader
-
-    async def _stored(self, ledger_id: int) -> Versioned[LedgerMetadata]:
-        try:
-            return await self._ready.ledgers.read(ledger_id)
-        except MetadataNotFound as error:
-            raise NoSuchLedger(f"ledger {ledger_id} does not exist") from error

@@ -1,4 +1,4 @@
-"""What the handles of one client share."""
+"""What the handles of one client share. Event loop only."""
 
 from __future__ import annotations
 

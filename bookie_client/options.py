@@ -1,5 +1,5 @@
 """Options of a client, with their units. The reference client's key stands behind each default that equals
-its own."""
+its own. Immutable; any thread."""
 
 from __future__ import annotations
 

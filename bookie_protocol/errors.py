@@ -1,4 +1,7 @@
-"""The one error taxonomy of Podkeeper.
+"""The one error taxonomy of Podkeeper, with the codes that errors have elsewhere.
+
+It stays in one file although that is long: it is read as one table, in which each class stands beside its codes, and a
+new error has to be weighed against all the others.
 
 Invariants
 - "Not there" and "could not tell" never share a type below `PodkeeperError`: `NotThere` is a promise that the
@@ -6,8 +9,8 @@ Invariants
 - Every error that can cross the wire knows its v2 code, its v3 status and the client code of Apache BookKeeper.
 - A message names the thing and, where a person can act, the remedy.
 
-Any thread may raise or read these; they hold no state but their message (and
-`EntriesUnreadable` the entries that it names).
+Any thread may raise or read these; they hold no state but their message (and `EntriesUnreadable` the entries that it
+names).
 
 Sources: reference wire protocol, section 9 (codes); BookKeeper's client return codes.
 """
@@ -122,6 +125,18 @@ class NoLedgerIndex(NoSuchLedger):
     """No index of this ledger exists here: it was never stored, or it was deleted."""
 
 
+class NoSuchStream(NotThere):
+    """No stream of ledgers of this name, or no such cursor of it."""
+
+    client = ClientCode.NO_SUCH_LEDGER_ON_METADATA_SERVER
+
+
+class StreamPositionGone(NotThere):
+    """The place in a stream is no part of it, or no longer: it was truncated, overwritten, or never belonged to it."""
+
+    client = ClientCode.NO_SUCH_ENTRY
+
+
 # --- the request is refused -------------------------------------------------------------------------------
 
 
@@ -187,6 +202,30 @@ class TooManyRequests(Refused):
     """A bounded queue is full; try again later."""
 
     v2, v3, client = V2Code.ETOOMANYREQUESTS, V3Status.ETOOMANYREQUESTS, ClientCode.TOO_MANY_REQUESTS
+
+
+class StreamExists(Refused):
+    """A stream of ledgers of this name exists already."""
+
+    client = ClientCode.LEDGER_EXIST
+
+
+class StreamFenced(Refused):
+    """Another writer has taken this stream of ledgers over: this one appends no more."""
+
+    client = ClientCode.LEDGER_FENCED
+
+
+class StreamInUse(Refused):
+    """A writer has a ledger of this stream open, or a cursor has not passed what is to be removed."""
+
+    client = ClientCode.LEDGER_EXIST
+
+
+class StreamTransactionConflict(Refused):
+    """A batch that contradicts what its application has published to this stream before."""
+
+    client = ClientCode.METADATA_VERSION
 
 
 # --- could not tell ---------------------------------------------------------------------------------------
@@ -264,7 +303,8 @@ class EntriesUnreadable(CouldNotTell):
 
 
 class ProtocolViolation(CouldNotTell):
-    """Bytes on a connection that are no frame of any version: the connection is closed."""
+    """Bytes that are no frame of any version, for which the connection is closed; or an answer that does not hold what
+    was asked for, which ends its request only."""
 
 
 # --- the metadata service ---------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
     iteration.py     an asynchronous iterator as a blocking one
     handles.py       the ledger handles
     client.py        the client
+    streams.py       streams of ledgers
 
 Nothing of the protocol is done here: everything is handed to the asynchronous client.
 """
@@ -12,4 +13,9 @@ Nothing of the protocol is done here: everything is handed to the asynchronous c
 from bookie_client.blocking.client import BlockingClient
 from bookie_client.blocking.handles import BlockingAdvancedLedgerWriter, BlockingLedgerReader, BlockingLedgerWriter
 
-__all__ = ["BlockingAdvancedLedgerWriter", "BlockingClient", "BlockingLedgerReader", "BlockingLedgerWriter"]
+__all__ = [
+    "BlockingAdvancedLedgerWriter",
+    "BlockingClient",
+    "BlockingLedgerReader",
+    "BlockingLedgerWriter",
+]

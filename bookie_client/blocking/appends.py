@@ -17,10 +17,9 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from bookie_client.blocking.loop_thread import LoopThread, closed_error, pass_on
-from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import Buffer
 
 MAX_QUEUED_ENTRIES: Final = 4_096
@@ -33,6 +32,17 @@ _LOOK_SECONDS: Final = 1.0
 """How often a thread that waits for room looks whether the client is still there."""
 
 
+Place = TypeVar("Place")
+"""What an append returns: an entry id, or a position in a stream."""
+
+
+class Appending(Protocol[Place]):
+    """The writers whose appends are handed over here."""
+
+    async def submit(self, payload: Buffer) -> asyncio.Future[Place]: ...
+    async def submit_many(self, payloads: Iterable[Buffer]) -> asyncio.Future[list[Place]]: ...
+
+
 def as_future(sent: asyncio.Future[int]) -> Future[int]:
     """An append under way as threads wait for it. Event loop only."""
     future: Future[int] = _uncancellable()
@@ -40,9 +50,9 @@ def as_future(sent: asyncio.Future[int]) -> Future[int]:
     return future
 
 
-def all_of(batches: Sequence[Future[list[int]]]) -> Future[list[int]]:
+def all_of(batches: Sequence[Future[list[Place]]]) -> Future[list[Place]]:
     """Several batches as one: all their ids, or the first error."""
-    future: Future[list[int]] = _uncancellable()
+    future: Future[list[Place]] = _uncancellable()
     waited_for = iter(batches)
 
     def go_on(_: object = None) -> None:
@@ -84,10 +94,10 @@ class _Batch:
         self.future.set_exception(error)
 
 
-class AppendQueue:
+class AppendQueue(Generic[Place]):
     """The appends of one writer."""
 
-    def __init__(self, thread: LoopThread, writer: LedgerWriter) -> None:
+    def __init__(self, thread: LoopThread, writer: Appending[Place]) -> None:
         self._thread = thread
         self._writer = writer
         self._changed = threading.Condition()
@@ -99,12 +109,12 @@ class AppendQueue:
 
     # --- any thread -----------------------------------------------------------------------------------------
 
-    def submit(self, payload: Buffer) -> Future[int]:
+    def submit(self, payload: Buffer) -> Future[Place]:
         """Hand over one entry; waits only for room."""
         entry = as_bytes(payload)
         return self._put(_Batch([entry], len(entry), is_single=True))
 
-    def submit_many(self, payloads: Iterable[Buffer]) -> list[Future[list[int]]]:
+    def submit_many(self, payloads: Iterable[Buffer]) -> list[Future[list[Place]]]:
         """Hand over entries in order, as fast as there is room; one future for each batch of them."""
         return [self._put(_Batch(entries, nbytes, is_single=False)) for entries, nbytes in _in_batches(payloads)]
 
@@ -184,7 +194,7 @@ class AppendQueue:
     async def _send_singles(self, batches: list[_Batch]) -> None:
         """One call-back for all of them: adds end in order, so the last one's end is the end of all."""
         submit = self._writer.submit
-        sent: list[tuple[_Batch, asyncio.Future[int]]] = []
+        sent: list[tuple[_Batch, asyncio.Future[Place]]] = []
         try:
             for batch in batches:
                 try:
@@ -207,7 +217,7 @@ class AppendQueue:
             sent.add_done_callback(lambda ended: pass_on(ended, batch.future))
 
 
-def _tell_each(sent: list[tuple[_Batch, asyncio.Future[int]]]) -> None:
+def _tell_each(sent: Sequence[tuple[_Batch, asyncio.Future[Any]]]) -> None:
     for batch, add in sent:
         if not batch.future.done():
             pass_on(add, batch.future)

@@ -13,10 +13,10 @@ number of threads; a process that was forked needs a client of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from random import Random
 from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from bookie_client.blocking.handles import (
     BlockingAdvancedLedgerWriter,
@@ -33,12 +33,16 @@ from bookie_client.options import ClientOptions
 from bookie_client.placement.inputs import PlacementChoice
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter
+from bookie_client.writing.creation import create_writer
+from bookie_client.writing.new_ledger import NewLedger, takes_new_ledger
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService
 
 _ID_BYTES = 8
+
+T = TypeVar("T")
 
 
 class BlockingClient:
@@ -69,7 +73,8 @@ class BlockingClient:
         self.close()
 
     def start(self) -> None:
-        """Start the background thread and connect to the metadata service. Raises `MetadataUnavailable`."""
+        """Start the background thread and connect to the metadata service. Raises as `Client.start`, and `RuntimeError`
+        when it was started before."""
         if self._running is not None:
             raise RuntimeError("this client was started before")
         thread = LoopThread("bookie client", self._client.close)
@@ -93,61 +98,17 @@ class BlockingClient:
 
     # --- ledgers --------------------------------------------------------------------------------------------
 
-    def create(
-        self,
-        *,
-        ensemble: int = 3,
-        write_quorum: int = 2,
-        ack_quorum: int = 2,
-        password: bytes = b"",
-        digest: DigestType = DigestType.CRC32C,
-        metadata: Mapping[str, bytes] | None = None,
-        ledger_id: int | None = None,
-        deferred_sync: bool = False,
-    ) -> BlockingLedgerWriter:
+    @takes_new_ledger
+    def create(self, new: NewLedger) -> BlockingLedgerWriter:
         """Create a ledger and its writer's handle. Arguments and errors are those of `Client.create`."""
+        writer = self._thread.run(create_writer, self._client.context, LedgerWriter, new)
+        return BlockingLedgerWriter(self._thread, writer)
 
-        async def create() -> LedgerWriter:
-            return await self._client.create(
-                ensemble=ensemble,
-                write_quorum=write_quorum,
-                ack_quorum=ack_quorum,
-                password=password,
-                digest=digest,
-                metadata=metadata,
-                ledger_id=ledger_id,
-                deferred_sync=deferred_sync,
-            )
-
-        return BlockingLedgerWriter(self._thread, self._thread.run(create))
-
-    def create_advanced(
-        self,
-        *,
-        ensemble: int = 3,
-        write_quorum: int = 2,
-        ack_quorum: int = 2,
-        password: bytes = b"",
-        digest: DigestType = DigestType.CRC32C,
-        metadata: Mapping[str, bytes] | None = None,
-        ledger_id: int | None = None,
-        deferred_sync: bool = False,
-    ) -> BlockingAdvancedLedgerWriter:
+    @takes_new_ledger
+    def create_advanced(self, new: NewLedger) -> BlockingAdvancedLedgerWriter:
         """As `create`, with a handle whose entry ids the caller chooses."""
-
-        async def create() -> AdvancedLedgerWriter:
-            return await self._client.create_advanced(
-                ensemble=ensemble,
-                write_quorum=write_quorum,
-                ack_quorum=ack_quorum,
-                password=password,
-                digest=digest,
-                metadata=metadata,
-                ledger_id=ledger_id,
-                deferred_sync=deferred_sync,
-            )
-
-        return BlockingAdvancedLedgerWriter(self._thread, self._thread.run(create))
+        writer = self._thread.run(create_writer, self._client.context, AdvancedLedgerWriter, new)
+        return BlockingAdvancedLedgerWriter(self._thread, writer)
 
     def open(
         self,
@@ -172,19 +133,19 @@ class BlockingClient:
         return self._thread.run(self._client.recover, ledger_id, password=password, digest=digest)
 
     def delete(self, ledger_id: int) -> None:
-        """Delete a ledger's metadata; a ledger that does not exist is fine."""
+        """Delete a ledger's metadata; a ledger that does not exist is fine. Raises `MetadataUnavailable`."""
         self._thread.run(self._client.delete, ledger_id)
 
     def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """A ledger's metadata. Raises `NoSuchLedger`."""
+        """A ledger's metadata. Raises `NoSuchLedger`, `MetadataUnavailable`."""
         return self._thread.run(self._client.metadata, ledger_id)
 
     def list(self) -> Iterator[int]:
-        """The ids of all ledgers, ascending."""
+        """The ids of all ledgers, ascending; complete, or iterating raises `MetadataUnavailable`."""
         return iterate(self._thread, self._client.list, lambda _: _ID_BYTES)
 
     def writable_bookies(self) -> frozenset[str]:
-        """Ids of the bookies that take writes at present."""
+        """Ids of the bookies that take writes at present. Raises `MetadataUnavailable`."""
         return self._thread.run(self._client.writable_bookies)
 
     def quarantined_bookies(self) -> frozenset[str]:
@@ -194,6 +155,27 @@ class BlockingClient:
     def bookie_info(self, bookie_id: str) -> BookieInfo:
         """Total and free bytes of a bookie, as it says now. Raises `BookieUnavailable`, or what it answered."""
         return self._thread.run(self._client.bookie_info, bookie_id)
+
+    # --- everything else --------------------------------------------------------------------------------------
+
+    def run(self, function: Callable[[Client], Awaitable[T]]) -> T:
+        """Await `function(client)` on this client's event loop, with the asynchronous client that is behind this one:
+        for what has no blocking twin, such as `bookie_client.replication`. Returns or raises what it does.
+
+            report = client.run(lambda each: LedgerChecker(each).check(ledger_id))
+        """
+        return self._thread.run(function, self._client)
+
+    def iterate(
+        self, make: Callable[[Client], AsyncIterator[T]], size_of: Callable[[T], int] = lambda _: _ID_BYTES
+    ) -> Iterator[T]:
+        """Iterate over what `make(client)` returns, read ahead on this client's event loop. `size_of`: the bytes of an
+        item, which bound how far.
+
+            for batch in client.iterate(lambda each: Streams(each).reader("orders").batches()):
+                ...
+        """
+        return iterate(self._thread, lambda: make(self._client), size_of)
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -205,3 +187,9 @@ class BlockingClient:
 
     def __reduce__(self) -> NoReturn:
         raise not_picklable(self)
+
+
+def parts_of(client: BlockingClient) -> tuple[LoopThread, Client]:
+    """The thread of an open client and the client that runs there: for the other blocking twins of this package. Raises
+    `RuntimeError` when it is not open."""
+    return client._thread, client._client

@@ -9,7 +9,7 @@ Any thread but the client's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import chain
 from types import TracebackType
@@ -19,6 +19,7 @@ from bookie_client.blocking.appends import AppendQueue, all_of, as_future
 from bookie_client.blocking.iteration import iterate
 from bookie_client.blocking.loop_thread import LoopThread
 from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.entry_batch import payload_bytes
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.handle import WriteHandle
@@ -35,11 +36,6 @@ def size_of(entry: LedgerEntry) -> int:
     return len(entry.payload)
 
 
-def sizes_of(entries: list[LedgerEntry]) -> int:
-    """As `size_of`, of several."""
-    return sum(map(size_of, entries))
-
-
 class BlockingWriteHandle(Generic[Writer]):
     """What the writers' handles share."""
 
@@ -51,6 +47,7 @@ class BlockingWriteHandle(Generic[Writer]):
 
     @property
     def ledger_id(self) -> int:
+        """The ledger's id: what readers open it by."""
         return self._writer.ledger_id
 
     @property
@@ -60,21 +57,23 @@ class BlockingWriteHandle(Generic[Writer]):
 
     @property
     def is_closed(self) -> bool:
+        """Whether this writer has stored the end of the ledger."""
         return self._writer.is_closed
 
     @property
     def last_add_confirmed(self) -> int:
-        """The highest entry id such that it and all before are acknowledged; -1 if none."""
+        """The highest entry id such that it and all before are acknowledged, and with deferred sync forced; -1 if
+        none."""
         return self._writer.last_add_confirmed
 
     @property
     def last_add_pushed(self) -> int:
-        """The highest entry id given out."""
+        """The highest entry id that was sent."""
         return self._writer.last_add_pushed
 
     @property
     def length(self) -> int:
-        """Payload bytes of all acknowledged entries."""
+        """Payload bytes of all entries up to `last_add_confirmed`."""
         return self._writer.length
 
     @property
@@ -111,11 +110,12 @@ class BlockingWriteHandle(Generic[Writer]):
     # --- reading what is confirmed --------------------------------------------------------------------------
 
     def read(self, first: int, last: int) -> list[LedgerEntry]:
-        """Entries `first` to `last`, both included, up to `last_add_confirmed`."""
+        """Entries `first` to `last`, both included, up to `last_add_confirmed`. Raises as `LedgerReader.entries`."""
         return self._thread.run(self._writer.read, first, last)
 
     def entries(self, first: int = 0, last: int | None = None) -> Iterator[LedgerEntry]:
-        """Iterate over entries in order, by default up to `last_add_confirmed` as it is now."""
+        """Iterate over entries in order, by default up to `last_add_confirmed` as it is now. Raises as
+        `LedgerReader.entries`."""
         return iterate(self._thread, lambda: self._writer.entries(first, last), size_of)
 
     # --- closing --------------------------------------------------------------------------------------------
@@ -157,7 +157,8 @@ class BlockingLedgerWriter(BlockingWriteHandle[LedgerWriter]):
         return self._appends.submit(payload).result()
 
     def submit(self, payload: Buffer) -> Future[int]:
-        """Send one entry; returns a future of its id. Waits only while the window is full.
+        """Send one entry; returns a future of its id. Waits only while the window is full. Errors are those of
+        `LedgerWriter.append`, and come with the future.
 
         Call-backs of the future run on the client's own thread: they must not block, and must not call this client.
         """
@@ -169,7 +170,7 @@ class BlockingLedgerWriter(BlockingWriteHandle[LedgerWriter]):
 
     def append_many(self, payloads: Iterable[Buffer]) -> list[int]:
         """Append entries in order, pipelined; returns their ids once all are acknowledged. Entries of other threads
-        may come in between."""
+        may come in between. Raises as `append`."""
         return self.submit_many(payloads).result()
 
     def _hand_over(self) -> None:
@@ -205,6 +206,7 @@ class BlockingLedgerReader:
 
     @property
     def ledger_id(self) -> int:
+        """The ledger's id."""
         return self._reader.ledger_id
 
     @property
@@ -214,6 +216,7 @@ class BlockingLedgerReader:
 
     @property
     def is_closed(self) -> bool:
+        """Whether the ledger is closed, so that its end is final."""
         return self._reader.is_closed
 
     @property
@@ -223,7 +226,7 @@ class BlockingLedgerReader:
 
     @property
     def length(self) -> int:
-        """Payload bytes of all entries up to `last_add_confirmed`."""
+        """Payload bytes of all entries of a closed ledger; 0 while it is open."""
         return self._reader.length
 
     @property
@@ -241,11 +244,13 @@ class BlockingLedgerReader:
         return self._thread.run(self._reader.read_last_add_confirmed)
 
     def try_read_last_add_confirmed(self) -> int:
-        """As `read_last_add_confirmed`, content with the first answer that is news."""
+        """As `read_last_add_confirmed`, content with the first answer that is news. Raises as
+        `LedgerReader.try_read_last_add_confirmed`."""
         return self._thread.run(self._reader.try_read_last_add_confirmed)
 
     def read(self, first: int, last: int) -> list[LedgerEntry]:
-        """Entries `first` to `last`, both included; one bad entry fails the whole range."""
+        """Entries `first` to `last`, both included; one bad entry fails the whole range. Raises as
+        `LedgerReader.entries`."""
         return self._thread.run(self._reader.read, first, last)
 
     def entries(self, first: int = 0, last: int | None = None) -> Iterator[LedgerEntry]:
@@ -253,9 +258,9 @@ class BlockingLedgerReader:
         `LedgerReader.entries`."""
         return chain.from_iterable(self.batches(first, last))
 
-    def batches(self, first: int = 0, last: int | None = None) -> Iterator[list[LedgerEntry]]:
-        """The same entries, some at a time, which costs less per entry."""
-        return iterate(self._thread, lambda: self._reader.batches(first, last), sizes_of)
+    def batches(self, first: int = 0, last: int | None = None) -> Iterator[Sequence[LedgerEntry]]:
+        """The same entries, some at a time, which costs less per entry. Raises as `entries`."""
+        return iterate(self._thread, lambda: self._reader.batches(first, last), payload_bytes)
 
     def read_unconfirmed(self, first: int, last: int) -> list[LedgerEntry]:
         """Entries of an open ledger, whether they are confirmed or not. See `LedgerReader.read_unconfirmed`."""
@@ -263,11 +268,12 @@ class BlockingLedgerReader:
 
     def tail(self, start: int = 0) -> Iterator[LedgerEntry]:
         """Iterate over entries from `start` on as they become confirmed; ends when the ledger is closed and read to
-        its end. Waits in between for as long as it takes; closing the reader or the client ends it."""
+        its end. Waits in between for as long as it takes; closing the reader or the client ends it. Raises as
+        `LedgerReader.tail`."""
         return iterate(self._thread, lambda: self._reader.tail(start), size_of)
 
     def close(self) -> None:
-        """Give the handle up."""
+        """Stop following the ledger; tails end with `LedgerClosed`. Calling it again is fine."""
         self._thread.run(self._reader.close)
 
     def __enter__(self) -> BlockingLedgerReader:

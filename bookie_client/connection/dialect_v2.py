@@ -22,15 +22,16 @@ from bookie_protocol.entry import ENTRY_IDS
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AuthMessage
 from bookie_protocol.wire.framing import LENGTH
+from bookie_protocol.wire.v2_layout import ADD_ENTRY_OFFSET, CURRENT_VERSION, Flag, OpCode, header_word
 
 _REQUEST_ID: Final = struct.Struct(">q")
 
 
-def _word(opcode: v2.OpCode, version: int = v2.CURRENT_VERSION) -> bytes:
-    return LENGTH.pack(v2.header_word(version, opcode))
+def _word(opcode: OpCode, version: int = CURRENT_VERSION) -> bytes:
+    return LENGTH.pack(header_word(version, opcode))
 
 
-_ADDED: Final = _word(v2.OpCode.ADDENTRY) + LENGTH.pack(0)
+_ADDED: Final = _word(OpCode.ADDENTRY) + LENGTH.pack(0)
 _ADDED_START: Final = LENGTH.pack(len(_ADDED) + ENTRY_IDS.size) + _ADDED
 _ADDED_FRAME: Final = re.compile(re.escape(_ADDED_START) + b"(.{16})", re.DOTALL)
 
@@ -66,7 +67,7 @@ class V2Dialect(Dialect):
     """See the module."""
 
     version = 2
-    add_overhead = v2.ADD_ENTRY_OFFSET + v2.LENGTH.size
+    add_overhead = ADD_ENTRY_OFFSET + LENGTH.size
 
     def add_encoder(
         self,
@@ -79,9 +80,9 @@ class V2Dialect(Dialect):
     ) -> AddEncoder:
         if deferred_sync:
             raise self._cannot("add with deferred sync", 3)
-        flags = v2.Flag.RECOVERY_ADD if recovery or background else v2.Flag.NONE
+        flags = Flag.RECOVERY_ADD if recovery or background else Flag.NONE
         if recovery:
-            flags |= v2.Flag.HIGH_PRIORITY
+            flags |= Flag.HIGH_PRIORITY
         return V2AddEncoder(ledger_id, master_key, flags)
 
     def read(
@@ -93,21 +94,21 @@ class V2Dialect(Dialect):
         fence_key: bytes | None = None,
         recovery: bool = False,
     ) -> KeyAndFrame:
-        flags = v2.Flag.HIGH_PRIORITY if recovery else v2.Flag.NONE
+        flags = Flag.HIGH_PRIORITY if recovery else Flag.NONE
         if fence_key is not None:
-            flags |= v2.Flag.DO_FENCING
+            flags |= Flag.DO_FENCING
         frame = v2.encode_read_request(ledger_id, entry_id, flags, fence_key or b"")
-        return _word(v2.OpCode.READENTRY) + ENTRY_IDS.pack(ledger_id, entry_id), frame
+        return _word(OpCode.READENTRY) + ENTRY_IDS.pack(ledger_id, entry_id), frame
 
     def batch_read(
         self, txn_id: int, ledger_id: int, first_entry_id: int, max_count: int, max_bytes: int, *, recovery: bool
     ) -> KeyAndFrame:
-        flags = v2.Flag.HIGH_PRIORITY if recovery else v2.Flag.NONE
+        flags = Flag.HIGH_PRIORITY if recovery else Flag.NONE
         frame = v2.encode_batch_read_request(ledger_id, first_entry_id, txn_id, max_count, max_bytes, flags)
-        return _word(v2.OpCode.BATCH_READ_ENTRY) + _REQUEST_ID.pack(txn_id), frame
+        return _word(OpCode.BATCH_READ_ENTRY) + _REQUEST_ID.pack(txn_id), frame
 
     def auth(self, txn_id: int, message: AuthMessage) -> KeyAndFrame:
-        return _word(v2.OpCode.AUTH), v2.encode_auth(message)
+        return _word(OpCode.AUTH), v2.encode_auth(message)
 
     def acknowledged_run(self, data: bytes) -> tuple[Sequence[bytes], int] | None:
         if not data.startswith(_ADDED_START):
@@ -124,12 +125,12 @@ class V2Dialect(Dialect):
     def decode(self, body: bytes) -> Answer:
         response = v2.decode_response(body)
         if isinstance(response, v2.AuthFrame):
-            return Answer(_word(v2.OpCode.AUTH, response.version), None, detail=response.message)
+            return Answer(_word(OpCode.AUTH, response.version), None, detail=response.message)
         if isinstance(response, v2.BatchReadResponse):
-            key = _word(v2.OpCode.BATCH_READ_ENTRY, response.version) + _REQUEST_ID.pack(response.request_id)
+            key = _word(OpCode.BATCH_READ_ENTRY, response.version) + _REQUEST_ID.pack(response.request_id)
             return Answer(key, error_for(response.code), detail=response.entries)
         key = ENTRY_IDS.pack(response.ledger_id, response.entry_id)
-        if response.opcode != v2.OpCode.ADDENTRY:
+        if response.opcode != OpCode.ADDENTRY:
             key = _word(response.opcode, response.version) + key
         error = error_for(response.code)
         return Answer(key, error, response.entry if error is None else b"")

@@ -30,6 +30,7 @@ from bookie_client.connection.pool import Channel, ChannelPool
 from bookie_client.connection.request import Answer
 from bookie_protocol.errors import BadVersion, ConnectionLost, ProtocolViolation
 from bookie_protocol.wire.availability import Availability
+from bookie_protocol.wire.packed_entries import PackedEntries
 
 __all__ = ["BookieInfo", "BookieOperations", "EntryAnswer", "LacAnswer", "LongPollAnswer"]
 
@@ -95,8 +96,9 @@ class BookieOperations:
         max_bytes: int,
         *,
         high_priority: bool = False,
-    ) -> list[bytes]:
-        """Consecutive entries from the first on: at least one, at most `max_count` (0: no limit).
+    ) -> PackedEntries:
+        """Consecutive entries from the first on, as they came: at least one. At most `max_count` are asked for (0: no
+        limit); a bookie that does not obey may send more.
 
         `max_bytes` limits the answer's frame; 0, or more than the frame limit, means the frame limit. Raises
         what `read_entry` raises for the first entry, and `BadVersion` when the bookie does not know batch
@@ -217,9 +219,9 @@ def _entry(answer: Answer) -> EntryAnswer:
     return EntryAnswer(answer.entry, answer.max_lac)
 
 
-def _entries(answer: Answer) -> list[bytes]:
+def _entries(answer: Answer) -> PackedEntries:
     entries = answer.detail
-    if not isinstance(entries, list) or not entries:
+    if not isinstance(entries, PackedEntries) or entries.is_empty:
         raise ProtocolViolation("the bookie's answer to a batch read holds no entry")
     return entries
 

@@ -23,9 +23,10 @@ from bookie_client.connection.operations import BookieOperations
 from bookie_client.reading.entry_read import ReadObserver
 from bookie_client.reading.replicas import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy
-from bookie_client.reading.verified import Verified, verify_run
+from bookie_client.reading.verified import Verified, verify_packed
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.wire.packed_entries import PackedEntries
 
 
 class BatchRefused(Exception):
@@ -68,7 +69,7 @@ class BatchRead:
         self._order = order
         self._delay = delay
         self._asked: list[str] = []
-        self._under_way: dict[asyncio.Task[list[bytes]], str] = {}
+        self._under_way: dict[asyncio.Task[PackedEntries], str] = {}
         self._errors: dict[str, PodkeeperError] = {}
         self._refusals = 0
 
@@ -128,10 +129,10 @@ class BatchRead:
                 if not task.cancelled():
                     task.exception()  # a loser's; nobody else looks at it
 
-    def _take(self, bookie: str, entries: list[bytes]) -> BatchAnswer:
+    def _take(self, bookie: str, entries: PackedEntries) -> BatchAnswer:
         parts = self._parts
         ledger_id, first, count, _ = self._what
-        verified = verify_run(parts.digest, ledger_id, first, entries[:count])
+        verified = verify_packed(parts.digest, ledger_id, first, entries, count)
         parts.support.served(bookie)
         if len(verified.damaged) == len(verified.entries):
             for place, error in verified.damaged.items():

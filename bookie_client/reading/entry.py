@@ -1,4 +1,4 @@
-"""What a reader gets."""
+"""What a reader gets: an entry of which everything is verified. Immutable; any thread."""
 
 from __future__ import annotations
 
@@ -13,3 +13,5 @@ class LedgerEntry(NamedTuple):
     length: int
     """Payload bytes of the ledger up to and including this entry."""
     payload: bytes
+    lac: int = -1
+    """The last add confirmed that the writer knew when it sent this entry; -1 if none."""

@@ -11,11 +11,13 @@ Source: reference client protocol, section 11.2.
 
 from __future__ import annotations
 
+from asyncio import get_running_loop
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
 
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_read import EntryRead, ReadPath
+from bookie_client.reading.origins import Origins
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_protocol.entry import ENTRY_HEADER
 from bookie_protocol.errors import PodkeeperError
@@ -34,6 +36,7 @@ class EntryGroup:
         policy: SpeculationPolicy,
         done: Callable[[EntryGroup], None],
         known: Mapping[str, PodkeeperError] | None = None,
+        origins: Origins | None = None,
     ) -> None:
         self.due = inf
         self.answers: dict[int, LedgerEntry | PodkeeperError] = {}
@@ -43,6 +46,7 @@ class EntryGroup:
         self._policy = policy
         self._done = done
         self._known = known
+        self._origins = origins
         self._reads: list[EntryRead] = []
         self._started = 0.0
         self._delay = 0.0
@@ -87,8 +91,10 @@ class EntryGroup:
             self.answers[entry_id] = error
         else:
             assert payload is not None
-            length = ENTRY_HEADER.unpack_from(entry)[3]
-            self.answers[entry_id] = LedgerEntry(self._ledger_id, entry_id, length, payload)
+            _, _, lac, length = ENTRY_HEADER.unpack_from(entry)
+            self.answers[entry_id] = LedgerEntry(self._ledger_id, entry_id, length, payload, lac)
+            if self._origins is not None:
+                self._origins.took(entry_id, get_running_loop().time() - self._started)
         if len(self.answers) == len(self._reads):
             self.due = inf
             self._done(self)

@@ -14,7 +14,7 @@ Source: reference client protocol, sections 11, 12 and 13.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 
@@ -131,8 +131,9 @@ class LedgerReader:
         """
         return _one_by_one(self.batches(first, last))
 
-    def batches(self, first: int = 0, last: int | None = None) -> AsyncGenerator[list[LedgerEntry], None]:
-        """The same entries, some at a time, which costs less per entry. Raises as `entries`."""
+    def batches(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+        """The same entries, some at a time, which costs less per entry. A batch that is kept keeps the answer that it
+        came in; `list(batch)` does not. Raises as `entries`."""
         end = self.last_add_confirmed if last is None else last
         return self._batches(first, end, self._reader.batches(first, end, bound=self.last_add_confirmed))
 
@@ -171,6 +172,11 @@ class LedgerReader:
 
     # --- the handle -----------------------------------------------------------------------------------------
 
+    def heard(self, last_add_confirmed: int) -> None:
+        """The caller learnt from somebody that entries up to this one are confirmed; of a closed ledger its end
+        counts."""
+        self._ledger.heard(last_add_confirmed)
+
     async def follow(self) -> None:
         """Learn the last add confirmed, and go on learning what happens to the ledger. Called once, by
         `Client.open`, for a ledger that is not closed; raises as `read_last_add_confirmed`."""
@@ -203,7 +209,7 @@ class LedgerReader:
         if self._ledger.is_deleted:
             raise NoSuchLedger(f"ledger {self.ledger_id} does not exist any more")
 
-    def _confirmed_batches(self, first: int, last: int) -> AsyncGenerator[list[LedgerEntry], None]:
+    def _confirmed_batches(self, first: int, last: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         return self._batches(first, last, self._reader.batches(first, last, bound=last))
 
     async def _collect(self, first: int, last: int, bound: int) -> list[LedgerEntry]:
@@ -214,8 +220,8 @@ class LedgerReader:
         return result
 
     async def _batches(
-        self, first: int, last: int, batches: AsyncGenerator[list[LedgerEntry], None]
-    ) -> AsyncGenerator[list[LedgerEntry], None]:
+        self, first: int, last: int, batches: AsyncGenerator[Sequence[LedgerEntry], None]
+    ) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         while True:
             try:
                 async with aclosing(batches):
@@ -229,7 +235,7 @@ class LedgerReader:
             batches = self._reader.batches(first, last, bound=last)
 
 
-async def _one_by_one(batches: AsyncGenerator[list[LedgerEntry], None]) -> AsyncIterator[LedgerEntry]:
+async def _one_by_one(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> AsyncIterator[LedgerEntry]:
     async with aclosing(batches):
         async for batch in batches:
             for entry in batch:

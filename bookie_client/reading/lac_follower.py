@@ -226,4 +226,5 @@ class LacFollower:
         """Keep the entry that came along. Raises `DigestMismatch`: then the bookie's word counts for nothing."""
         if entry is not None:
             payload = self._digest.verify(entry, self._ledger.ledger_id, entry_id)
-            self._entry = LedgerEntry(self._ledger.ledger_id, entry_id, read_header(entry).length, payload)
+            header = read_header(entry)
+            self._entry = LedgerEntry(self._ledger.ledger_id, entry_id, header.length, payload, header.lac)

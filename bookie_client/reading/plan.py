@@ -20,7 +20,7 @@ Source: reference client protocol, sections 11.2, 11.5 and 18.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,7 +66,7 @@ class Piece:
         self.is_asked = False
         self.is_done = False
         self.reserved = 0
-        self.entries: list[LedgerEntry] = []
+        self.entries: Sequence[LedgerEntry] = []
         self.error: PodkeeperError | None = None
 
     @property
@@ -138,7 +138,9 @@ class ReadPlan:
         self._reserve(piece, by_batch, reserved)
         return piece
 
-    def took(self, piece: Piece, entries: list[LedgerEntry], nbytes: int, error: PodkeeperError | None = None) -> None:
+    def took(
+        self, piece: Piece, entries: Sequence[LedgerEntry], nbytes: int, error: PodkeeperError | None = None
+    ) -> None:
         """The piece's first entries are here, of `nbytes` payload bytes. With `error` the range ends behind
         them; without it the rest of the piece, if any, becomes another one."""
         piece.entries, piece.error, piece.is_done = entries, error, True

@@ -14,7 +14,7 @@ Source: reference client protocol, sections 11.2 to 11.5.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from bookie_client.reading.batch_read import BatchRefused
 from bookie_client.reading.entry import LedgerEntry
@@ -38,8 +38,8 @@ class RangeRead:
         self._waiter: asyncio.Future[None] | None = None
         self._broken: BaseException | None = None
 
-    async def run(self) -> AsyncGenerator[list[LedgerEntry], None]:
-        """The entries, some at a time. A list stays in the window until the next one is asked for."""
+    async def run(self) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+        """The entries, some at a time. A batch stays in the window until the next one is asked for."""
         plan = self._plan
         try:
             while not plan.is_finished:

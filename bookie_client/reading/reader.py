@@ -15,11 +15,12 @@ Source: reference client protocol, section 11.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from bookie_client.context import ClientContext
 from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.origins import Origins
 from bookie_client.reading.plan import ReadLimits, ReadPlan
 from bookie_client.reading.range_read import RangeRead
 from bookie_client.reading.replica_read import ReplicaReader
@@ -64,7 +65,7 @@ class EntryReader:
         self._check(first, last, bound)
         return self._entries(first, last)
 
-    def batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[list[LedgerEntry], None]:
+    def batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         """The same entries, some at a time, which costs less per entry. Raises as `entries` does."""
         self._check(first, last, bound)
         return RangeRead(self._sources, self._plan(first, last)).run()
@@ -91,6 +92,12 @@ class EntryReader:
     def replicas(self) -> ReplicaReader:
         """Reads of one named bookie, for maintenance."""
         return ReplicaReader(self._sources)
+
+    def note_origins(self) -> Origins:
+        """Note from now on where entries come from; whoever consumes them takes the notes."""
+        if self._sources.origins is None:
+            self._sources.origins = Origins()
+        return self._sources.origins
 
     # --- inside ---------------------------------------------------------------------------------------------
 

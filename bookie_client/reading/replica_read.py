@@ -21,9 +21,10 @@ from typing import Final, NamedTuple
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.plan import ENTRY_COST, LARGEST_SINGLES_PIECE
 from bookie_client.reading.sources import EntrySources
-from bookie_client.reading.verified import verify_run
+from bookie_client.reading.verified import verify_packed, verify_run
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError
 from bookie_protocol.ledger_metadata.model import holds_entry
+from bookie_protocol.wire.packed_entries import PackedEntries
 
 CHUNKS_AHEAD: Final = 4
 
@@ -35,6 +36,8 @@ class ReplicaAnswer(NamedTuple):
     entry_id: int
     entry: LedgerEntry | None
     error: PodkeeperError | None
+    seconds: float | None = None
+    """From the request to its answer; a batch counts as a whole. Only scans tell."""
 
 
 class ReplicaReader:
@@ -119,24 +122,30 @@ class ReplicaReader:
         return max(1, min(most, self._batch_bytes // ((average or ENTRY_COST) + ENTRY_COST)))
 
     async def _answer(self, bookie: str, entry_id: int) -> ReplicaAnswer:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
         try:
-            return ReplicaAnswer(bookie, entry_id, await self.read(bookie, entry_id), None)
+            entry = await self.read(bookie, entry_id)
         except PodkeeperError as error:
-            return ReplicaAnswer(bookie, entry_id, None, error)
+            return ReplicaAnswer(bookie, entry_id, None, error, loop.time() - started)
+        return ReplicaAnswer(bookie, entry_id, entry, None, loop.time() - started)
 
     async def _chunk(self, bookie: str, ids: Sequence[int]) -> list[ReplicaAnswer]:
         answers: list[ReplicaAnswer] = []
         while len(answers) < len(ids) and self._may_batch(bookie, ids[len(answers) :]):
             first, count = ids[len(answers)], len(ids) - len(answers)
+            started = asyncio.get_running_loop().time()
             try:
                 entries = await self._operations.batch_read(
                     bookie, self._sources.ledger_id, first, count, self._batch_bytes
                 )
+                took = asyncio.get_running_loop().time() - started
+                found = self._verified(bookie, first, entries, count)
             except PodkeeperError as error:
                 self._support.judge(bookie, error, asyncio.get_running_loop().time())
                 break
             self._support.served(bookie)
-            answers += self._verified(bookie, first, entries[:count])
+            answers += [answer._replace(seconds=took) for answer in found]
         return answers + await self._singly(bookie, ids[len(answers) :])
 
     def _may_batch(self, bookie: str, ids: Sequence[int]) -> bool:
@@ -144,9 +153,9 @@ class ReplicaReader:
         is_run = len(ids) > 1 and ids[-1] - ids[0] == len(ids) - 1
         return is_run and self._batch_entries > 1 and self._support.may_ask(bookie, asyncio.get_running_loop().time())
 
-    def _verified(self, bookie: str, first: int, entries: Sequence[bytes]) -> list[ReplicaAnswer]:
+    def _verified(self, bookie: str, first: int, entries: PackedEntries, count: int) -> list[ReplicaAnswer]:
         sources = self._sources
-        verified = verify_run(sources.digest, sources.ledger_id, first, entries)
+        verified = verify_packed(sources.digest, sources.ledger_id, first, entries, count)
         answers = [ReplicaAnswer(bookie, entry.entry_id, entry, None) for entry in verified.entries]
         for place, error in verified.damaged.items():
             sources.damaged(bookie, first + place, error)

@@ -27,6 +27,7 @@ from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_group import EntryGroup
 from bookie_client.reading.entry_read import ReadPath
 from bookie_client.reading.order import NOTHING_KNOWN, ReplicaView, least_busy_first, replica_order
+from bookie_client.reading.origins import Origins
 from bookie_client.reading.replicas import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy, Speculator
 from bookie_protocol.digest import DigestManager
@@ -46,7 +47,7 @@ LOGGED_ONE_BY_ONE: Final = 10
 class Fetched(NamedTuple):
     """Consecutive entries, and what the one behind them met; `nbytes` of payload."""
 
-    entries: list[LedgerEntry]
+    entries: Sequence[LedgerEntry]
     nbytes: int
     error: PodkeeperError | None
 
@@ -94,6 +95,7 @@ class EntrySources:
         self.ledger_id = value.ledger_id
         self.served_by: Counter[str] = Counter()
         self.damaged_at: Counter[str] = Counter()
+        self.origins: Origins | None = None
         self.is_striped = value.ensemble_size != value.write_quorum_size
         self.policy = SpeculationPolicy.of(options)
         fan_out = value.write_quorum_size if options.parallel_reads else 1
@@ -169,7 +171,7 @@ class EntrySources:
         self, done: Callable[[EntryGroup], None], known: Mapping[str, PodkeeperError] | None = None
     ) -> EntryGroup:
         """A group to `send`."""
-        return EntryGroup(self.ledger_id, self.path, self.policy, done, known)
+        return EntryGroup(self.ledger_id, self.path, self.policy, done, known, self.origins)
 
     def send(self, group: EntryGroup, entry_ids: Sequence[int], order: Sequence[str] | None = None) -> None:
         """Ask for entries of ascending ids one by one; `order` instead of that of each entry's write set."""
@@ -224,7 +226,10 @@ class EntrySources:
         bookie, verified = await BatchRead(
             self._batch_parts, self.ledger_id, first, count, max_bytes, order, delay
         ).run()
-        self._slowest_batch = max(LEAST_BATCH_SECONDS, BATCH_DECAY * self._slowest_batch, loop.time() - started)
+        took = loop.time() - started
+        self._slowest_batch = max(LEAST_BATCH_SECONDS, BATCH_DECAY * self._slowest_batch, took)
+        if self.origins is not None:
+            self.origins.batch(bookie, first, len(verified.entries), took)
         self.served_by[bookie] += len(verified.entries) - len(verified.damaged)
         if not verified.damaged:
             return Fetched(verified.entries, verified.nbytes, None)
@@ -251,6 +256,8 @@ class EntrySources:
     def served(self, bookie: str, entry_id: int) -> None:
         """A replica served an entry."""
         self.served_by[bookie] += 1
+        if self.origins is not None:
+            self.origins.served(bookie, entry_id)
 
     def damaged(self, bookie: str, entry_id: int, error: DigestMismatch) -> None:
         """A replica served bytes that are not the entry."""

@@ -17,7 +17,7 @@ Source: reference client protocol, section 12.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -27,7 +27,7 @@ from bookie_client.reading.lac_follower import LacFollower
 from bookie_client.reading.replicas import may_pass
 from bookie_protocol.errors import PodkeeperError
 
-ReadBatches = Callable[[int, int], AsyncGenerator[list[LedgerEntry], None]]
+ReadBatches = Callable[[int, int], AsyncGenerator[Sequence[LedgerEntry], None]]
 """Reads confirmed entries, from the first id to the last."""
 
 FIRST_PAUSE: Final = 0.05

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from random import Random
@@ -115,19 +115,26 @@ class LedgerChecker:
         metadata = stored.value
         access = replica_access(metadata, options.digest, options.password)
         lac, lac_error = await self._end_of(metadata, access.digest)
-        average = GUESSED_BYTES
-        if metadata.is_closed and metadata.last_entry_id >= 0:
-            average = metadata.length // (metadata.last_entry_id + 1) + access.digest.overhead
-        reports = [
-            await self._check_fragment(fragment, access, average, complete)
-            for fragment in fragments(ledger_id, metadata, lac)
-        ]
+        reports = []
+        for fragment in fragments(ledger_id, metadata, lac):
+            findings = await self._check_fragment(metadata, fragment, access, range(len(fragment.ensemble)), complete)
+            reports.append(FragmentReport(fragment, findings))
         return LedgerReport(ledger_id, stored, lac, tuple(reports), lac_error)
 
-    async def check_fragment(self, metadata: LedgerMetadata, fragment: Fragment) -> FragmentReport:
-        """Look at one fragment again. Raises `MetadataUnavailable`."""
+    async def check_again(
+        self,
+        metadata: LedgerMetadata,
+        found: FragmentReport,
+        positions: Collection[int],
+        *,
+        complete: Collection[str] = (),
+    ) -> FragmentReport:
+        """Look at some positions of a fragment again; of the others what was found stays. Raises
+        `MetadataUnavailable`."""
         access = replica_access(metadata, self.options.digest, self.options.password)
-        return await self._check_fragment(fragment, access, GUESSED_BYTES)
+        anew = await self._check_fragment(metadata, found.fragment, access, sorted(positions), complete)
+        by_position = {each.position: each for each in (*found.findings, *anew)}
+        return FragmentReport(found.fragment, tuple(by_position[each.position] for each in found.findings))
 
     # --- inside ---------------------------------------------------------------------------------------------
 
@@ -142,16 +149,25 @@ class LedgerChecker:
             return least_lac(metadata), error
 
     async def _check_fragment(
-        self, fragment: Fragment, access: LedgerAccess, average: int, complete: Collection[str] = ()
-    ) -> FragmentReport:
+        self,
+        metadata: LedgerMetadata,
+        fragment: Fragment,
+        access: LedgerAccess,
+        positions: Sequence[int],
+        complete: Collection[str],
+    ) -> tuple[ReplicaFinding, ...]:
+        """The findings on these positions, in their order."""
+        average = GUESSED_BYTES
+        if metadata.is_closed and metadata.last_entry_id >= 0:
+            average = metadata.length // (metadata.last_entry_id + 1) + access.digest.overhead
         reads = SourceReads(self._client.context, fragment, access, (), batch_reads=True)
         findings = await asyncio.gather(
             *(
-                self._check_position(fragment, position, reads, average, bookie in complete)
-                for position, bookie in enumerate(fragment.ensemble)
+                self._check_position(fragment, position, reads, average, fragment.ensemble[position] in complete)
+                for position in positions
             )
         )
-        return FragmentReport(fragment, tuple(findings))
+        return tuple(findings)
 
     async def _check_position(
         self, fragment: Fragment, position: int, reads: SourceReads, average: int, complete: bool

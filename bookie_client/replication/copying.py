@@ -25,7 +25,7 @@ from bookie_client.context import ClientContext
 from bookie_client.replication.copy_adds import CopyAdds
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.source_reads import MAX_SINGLES, SourceReads, explained
-from bookie_client.replication.throttle import ReplicationThrottle
+from bookie_client.replication.throttle import ReplicationThrottle, piece_bytes
 from bookie_client.writing.window import Window
 from bookie_protocol.errors import EntriesUnreadable, PodkeeperError
 
@@ -38,9 +38,6 @@ FIRST_PIECE: Final = 16
 ENTRY_COST: Final = 200
 """Bytes that an entry costs here beyond what is stored, about."""
 PIECES_PER_WINDOW: Final = 8
-PIECES_PER_SECOND: Final = 32
-"""Under a throttle a piece is at most this part of a second's budget: while a bookie reads or stores a piece, its
-clients wait, so many small ones are kinder to them than few large ones."""
 MAX_UNREADABLE: Final = 1_000
 
 
@@ -161,10 +158,7 @@ class FragmentCopy:
     def _piece_entries(self) -> int:
         if self._average is None:
             return min(FIRST_PIECE, self._limits.entry_batch_size)
-        nbytes = self._max_bytes
-        rate = self._limits.throttle.bytes_per_second
-        if rate is not None:
-            nbytes = min(nbytes, int(rate) // PIECES_PER_SECOND)
+        nbytes = piece_bytes(self._limits.throttle.piece_rate, self._max_bytes)
         # A little less than would fit: a batch that is cut short costs another request.
         count = min(self._limits.entry_batch_size, nbytes * 9 // 10 // (self._average + 4))
         return max(1, count if self._sources.reads_batches else min(count, MAX_SINGLES))
@@ -200,8 +194,11 @@ class FragmentCopy:
             copies += len(mine)
         await self._limits.throttle.write(nbytes, copies)
         adds = CopyAdds(self._fragment.ledger_id, self._channels)
+        loop = asyncio.get_running_loop()
         try:
+            began = loop.time()
             self.copies += await adds.store(entries, self._encode, self._context.transactions, self._needs)
+            self._limits.throttle.stored(loop.time() - began)
         finally:
             adds.close()
         self.entries += len(entries)

@@ -93,9 +93,10 @@ class SourceReads:
         while self._may_batch(bookie, ids, done):
             first = ids[done]
             try:
-                entries = await self._context.operations.batch_read(
+                packed = await self._context.operations.batch_read(
                     bookie, self._fragment.ledger_id, first, len(ids) - done, max_bytes
                 )
+                entries = packed.split()[: len(ids) - done]
             except BookieUnavailable as error:
                 self._unavailable(bookie, ids[done:], error, errors)
                 return
@@ -103,7 +104,6 @@ class SourceReads:
                 self._context.batch_support.judge(bookie, error, self._loop.time())
                 break
             self._context.batch_support.served(bookie)
-            entries = entries[: len(ids) - done]
             self._take(bookie, first, entries, found, errors)
             done += len(entries)
         for start in range(done, len(ids), MAX_SINGLES):

@@ -16,8 +16,24 @@ Source: reference auto-recovery, section 7 (`replicationRateByBytes`), which cou
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from bookie_protocol.errors import BadRequest
+
+PIECES_PER_SECOND: Final = 160
+"""Under a throttle a request is for this part of a second's budget, though not for less than `LEAST_PIECE`: while a
+bookie reads or stores a piece, its clients wait, so many small ones are kinder to them than few large ones."""
+LEAST_PIECE: Final = 64 * 1024
+"""Bytes below which more requests cost more than they spare: under a low limit a piece is a larger part of a second's
+budget."""
+
+
+def piece_bytes(bytes_per_second: float | None, most: int, per_second: int = PIECES_PER_SECOND) -> int:
+    """The largest request under such a limit (None: no limit), in bytes: never more than `most`, and just that without
+    a limit."""
+    if bytes_per_second is None:
+        return most
+    return min(most, max(LEAST_PIECE, int(bytes_per_second) // per_second))
 
 
 class _Lane:
@@ -26,6 +42,10 @@ class _Lane:
         self.operations = 0
         self._bytes_free_at = 0.0
         self._operations_free_at = 0.0
+
+    @property
+    def free_at(self) -> float:
+        return max(self._bytes_free_at, self._operations_free_at)
 
     def reserve(self, now: float, nbytes: int, operations: int, rate: float | None, ops_rate: float | None) -> float:
         """Take the budget; returns the time at which the caller may go on."""
@@ -58,6 +78,11 @@ class ReplicationThrottle:
         self.ops_per_second = ops_per_second
 
     @property
+    def piece_rate(self) -> float | None:
+        """Bytes per second by which pieces are measured (`piece_bytes`); None: no limit."""
+        return self.bytes_per_second
+
+    @property
     def bytes_read(self) -> int:
         """Bytes that were read through this throttle, so far."""
         return self._reads.nbytes
@@ -79,6 +104,13 @@ class ReplicationThrottle:
         """So many bytes more (or fewer, if negative) were read than was said before."""
         now = asyncio.get_running_loop().time()
         self._reads.reserve(now, nbytes, 0, self.bytes_per_second, self.ops_per_second)
+
+    def stored(self, seconds: float) -> None:
+        """Bookies took so long to store a piece. This throttle does not mind; `YieldingThrottle` does."""
+
+    def _free_at(self) -> float:
+        """When everything that was let pass, or waits to be, has had its time."""
+        return max(self._reads.free_at, self._writes.free_at)
 
     async def _wait(self, lane: _Lane, nbytes: int, operations: int) -> None:
         now = asyncio.get_running_loop().time()

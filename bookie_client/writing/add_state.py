@@ -15,6 +15,8 @@ Invariants
 - With deferred sync the ensemble never changes: what was delivered and not forced could not be sent again.
 - Each add ends exactly once: delivered, or failed; failures are reported in order of entry ids.
 
+`WriteEnsemble` holds where bookies stand and what failed; here stand the adds and what becomes of them.
+
 Used from the event loop of the ledger's writer only.
 
 Source: reference client protocol, sections 6, 7, 8 and 9.
@@ -23,20 +25,14 @@ Source: reference client protocol, sections 6, 7, 8 and 9.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bookie_client.distribution import Quorums
 from bookie_client.writing.outcome import Outcome, failure_of
 from bookie_client.writing.pending_add import PendingAdd
-from bookie_protocol.errors import (
-    BookieReadOnly,
-    LedgerClosed,
-    LedgerFenced,
-    PodkeeperError,
-    QuorumLost,
-    Unauthorized,
-)
+from bookie_client.writing.write_ensemble import Positions, WriteEnsemble
+from bookie_protocol.errors import BookieReadOnly, LedgerClosed, LedgerFenced, PodkeeperError, QuorumLost, Unauthorized
 
 
 class ForcePoint(NamedTuple):
@@ -64,26 +60,19 @@ class AddState:
     ) -> None:
         self.ledger_id = ledger_id
         self.quorums = quorums
-        self.ensemble = ensemble
         self.lac = lac
         self.confirmed_length = length
         self.delivered = ForcePoint(lac, length)
         self.last_pushed = lac
         self.piggy_backed = -1
         self.length = length
-        self.ensemble_changes = 0
         self.failure: PodkeeperError | None = None
         self.closing = False
-        self.degraded: dict[int, str] = {}
         self._delay_change = delay_ensemble_change
-        self._max_changes = max_ensemble_changes
         self._deferred_sync = deferred_sync
         self._pending: deque[PendingAdd] = deque()
         self._next = lac + 1
-        self._late: dict[int, str] = {}
-        self._changing: dict[int, str] | None = None
-        self._joined: dict[int, str] = {}
-        self._errors: dict[str, PodkeeperError] = {}
+        self._ensemble = WriteEnsemble(quorums, ensemble, max_ensemble_changes)
         self._ack = quorums.ack
         self._tolerated = quorums.tolerated
         self._striped = quorums.write < quorums.ensemble
@@ -91,9 +80,24 @@ class AddState:
     # --- what can be asked ----------------------------------------------------------------------------------
 
     @property
+    def ensemble(self) -> tuple[str, ...]:
+        """The bookies that new adds go to, by position."""
+        return self._ensemble.bookies
+
+    @property
+    def ensemble_changes(self) -> int:
+        """How often the driver was asked to replace failed bookies."""
+        return self._ensemble.changes
+
+    @property
+    def degraded(self) -> Mapping[int, str]:
+        """Positions that get no new adds, and their bookies: these failed, and there was no spare."""
+        return self._ensemble.degraded
+
+    @property
     def idle(self) -> bool:
         """Nothing is pending and no ensemble change is running: the end of the ledger is final."""
-        return not self._pending and self._changing is None
+        return not self._pending and self._ensemble.changing is None
 
     @property
     def over(self) -> bool:
@@ -119,9 +123,10 @@ class AddState:
             raise LedgerClosed(f"ledger {self.ledger_id}: this handle is closed; entries go to a new ledger")
         self.last_pushed += 1
         self.length += payload_size
-        add = PendingAdd(self.last_pushed, self.length, self.ensemble, waiter)
-        if self.degraded:
-            self._skip_degraded(add)
+        ensemble = self._ensemble
+        add = PendingAdd(self.last_pushed, self.length, ensemble.bookies, waiter)
+        if ensemble.degraded:
+            ensemble.skip_degraded(add)
         self._pending.append(add)
         return add
 
@@ -140,18 +145,18 @@ class AddState:
     @property
     def everywhere(self) -> bool:
         """New adds go to every position."""
-        return not self._striped and not self.degraded
+        return not self._striped and not self._ensemble.degraded
 
     def wanted_change(self) -> Outcome:
         """To be called after `begin` when `late_failures`: starts the change that late failures asked for."""
-        if self._late and self._changing is None and self.failure is None:
+        if self._ensemble.late and self._ensemble.changing is None and self.failure is None:
             return self._start_change({})
         return Outcome()
 
     @property
     def late_failures(self) -> bool:
         """Bookies failed for entries that were complete already; the next add replaces them."""
-        return bool(self._late)
+        return bool(self._ensemble.late)
 
     # --- answers of bookies ---------------------------------------------------------------------------------
 
@@ -161,7 +166,7 @@ class AddState:
             position = add.ensemble.index(bookie)
         except ValueError:
             return False
-        if self._striped and self._moved(add, position):
+        if self._striped and self._ensemble.was_moved(add, position):
             return False
         bit = 1 << position
         add.waiting &= ~bit
@@ -171,13 +176,13 @@ class AddState:
         if add.failed:
             add.failed &= ~bit
         add.acks += 1
-        return add.acks >= self._ack and add.entry_id == self._next and self._changing is None
+        return add.acks >= self._ack and add.entry_id == self._next and self._ensemble.changing is None
 
     def deliver(self) -> Sequence[PendingAdd]:
         """Take the adds that are complete, in order: the application is told now."""
         pending = self._pending
         delivered = []
-        if self._changing is None:
+        if self._ensemble.changing is None:
             while pending and pending[0].acks >= self._ack:
                 delivered.append(pending.popleft())
         if delivered:
@@ -190,7 +195,7 @@ class AddState:
 
     def refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> Outcome:
         """A bookie answered with an error, did not answer in time, or cannot be reached."""
-        position = self._position(add, bookie)
+        position = self._ensemble.position_of(add, bookie)
         if position < 0:
             return Outcome()
         bit = 1 << position
@@ -202,14 +207,14 @@ class AddState:
         if add.acked & bit:
             return Outcome()
         add.failed |= bit
-        self._errors[bookie] = error
-        known = self.degraded.get(position) == bookie
+        self._ensemble.note(bookie, error)
+        known = self._ensemble.degraded.get(position) == bookie
         if add.acks >= self._ack:
             if not known and not self._delay_change:
-                self._remember_late(position, bookie)
+                self._ensemble.failed_late(position, bookie)
             return Outcome()
         if add.failed.bit_count() > self._tolerated:
-            return self._start_change(self._failed_positions(add))
+            return self._start_change(self._ensemble.failed_positions(add))
         if known or (self._delay_change and not isinstance(error, BookieReadOnly)):
             return Outcome()
         return self._start_change({position: bookie})
@@ -225,40 +230,28 @@ class AddState:
 
     def ensemble_changed(self, ensemble: tuple[str, ...]) -> Outcome:
         """The stored metadata names `ensemble` from entry LAC + 1 on (it may equal the old one: no spare)."""
-        failed = self._changing
-        if failed is None or self.failure is not None:
+        if self._ensemble.changing is None or self.failure is not None:
             return Outcome()
-        joined = {p: b for p, b in self._joined.items() if ensemble[p] == b and failed.get(p) != b}
-        self._joined = {}
-        if joined:
-            # Failed while the change ran. Another round, before anything is sent to the new bookies.
-            return self._change_round({p: b for p, b in (failed | joined).items() if ensemble[p] == b})
-        self._changing = None
-        self.ensemble = ensemble
-        self.degraded = {p: b for p, b in (self.degraded | failed).items() if ensemble[p] == b}
-        self._late = {p: b for p, b in self._late.items() if ensemble[p] == b and p not in self.degraded}
+        if again := self._ensemble.failed_meanwhile(ensemble):
+            return self._change_round(again)
+        self._ensemble.end_change(ensemble)
         resend = self._move_pending(ensemble)
         lost = next((a for a in self._pending if a.acks < self._ack and a.failed.bit_count() > self._tolerated), None)
         if lost is not None:
             return self._fail(self._quorum_lost(lost))
         return Outcome(resend=resend, deliver=True)
 
-    def change_failed(self, error: PodkeeperError) -> Outcome:
-        """The metadata could not be changed: the ledger was fenced, closed or deleted, or nobody can tell."""
-        return self._fail(error) if self.failure is None else Outcome()
-
     # --- degraded positions ---------------------------------------------------------------------------------
 
     def retry_degraded(self) -> Outcome:
         """There may be a spare bookie now: try to replace the degraded positions."""
-        if not self.degraded or self._changing is not None or self.over:
+        if not self._ensemble.degraded or self._ensemble.changing is not None or self.over:
             return Outcome()
-        return self._start_change(dict(self.degraded))
+        return self._start_change(dict(self._ensemble.degraded))
 
     def restored(self, position: int, bookie: str) -> None:
         """The bookie of a degraded position can be reached again: new adds go to it as before."""
-        if self.degraded.get(position) == bookie and self._changing is None:
-            del self.degraded[position]
+        self._ensemble.restored(position, bookie)
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -267,61 +260,31 @@ class AddState:
         self.closing = True
 
     def abandon(self, error: PodkeeperError) -> Outcome:
-        """Fail everything that is pending with `error`."""
+        """Fail everything that is pending with `error`: an ensemble change failed, or the driver gives up. The first
+        such error is the one that counts."""
         return self._fail(error) if self.failure is None else Outcome()
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _position(self, add: PendingAdd, bookie: str) -> int:
-        """Where the bookie stands in the add's write set; -1 if it was exchanged meanwhile."""
-        try:
-            position = add.ensemble.index(bookie)
-        except ValueError:
-            return -1
-        return -1 if self._moved(add, position) else position
-
-    def _moved(self, add: PendingAdd, position: int) -> bool:
-        """The bookie was exchanged, and taken again for a position that does not hold the entry."""
-        return self.ensemble_changes > 0 and not self.quorums.holds(position, add.entry_id)
-
-    def _skip_degraded(self, add: PendingAdd) -> None:
-        for position, bookie in self.degraded.items():
-            if self.quorums.holds(position, add.entry_id):
-                add.failed |= 1 << position
-                if add.failed.bit_count() > self._tolerated:
-                    self._late |= self._failed_positions(add)
-                    self._late[position] = bookie
-
-    def _failed_positions(self, add: PendingAdd) -> dict[int, str]:
-        return {p: add.ensemble[p] for p in self.quorums.write_set(add.entry_id) if add.failed >> p & 1}
-
-    def _remember_late(self, position: int, bookie: str) -> None:
-        if self.ensemble[position] != bookie:
-            return
-        if self._changing is None:
-            self._late[position] = bookie
-        elif self._changing.get(position) != bookie:
-            self._joined[position] = bookie
-
-    def _start_change(self, failed: dict[int, str]) -> Outcome:
-        if self._changing is not None:
-            self._joined |= failed
+    def _start_change(self, failed: Positions) -> Outcome:
+        ensemble = self._ensemble
+        if ensemble.changing is not None:
+            ensemble.join(failed)
             return Outcome()
-        wanted = {p: b for p, b in (self._late | failed).items() if self.ensemble[p] == b}
-        self._late = {}
+        wanted = ensemble.take_failed(failed)
         if self._deferred_sync:
-            failures = self._reasons(wanted.values())
-            return self._fail(QuorumLost(f"with deferred sync the ensemble stays, and bookies failed: {failures}"))
+            reasons = ensemble.reasons(wanted.values())
+            return self._fail(QuorumLost(f"with deferred sync the ensemble stays, and bookies failed: {reasons}"))
         return self._change_round(wanted)
 
-    def _change_round(self, failed: dict[int, str]) -> Outcome:
-        if self._max_changes is not None and self.ensemble_changes >= self._max_changes:
-            reasons = self._reasons(failed.values())
+    def _change_round(self, failed: Positions) -> Outcome:
+        ensemble = self._ensemble
+        if ensemble.is_exhausted:
+            limit, reasons = ensemble.max_changes, ensemble.reasons(failed.values())
             return self._fail(
-                QuorumLost(f"more than {self._max_changes} ensemble changes (max_ensemble_changes), failed: {reasons}")
+                QuorumLost(f"more than {limit} ensemble changes (max_ensemble_changes), failed: {reasons}")
             )
-        self.ensemble_changes += 1
-        self._changing = (self._changing or {}) | failed
+        ensemble.begin_round(failed)
         return Outcome(change=dict(failed))
 
     def _move_pending(self, ensemble: tuple[str, ...]) -> list[tuple[PendingAdd, int]]:
@@ -337,21 +300,14 @@ class AddState:
         return resend
 
     def _quorum_lost(self, add: PendingAdd) -> QuorumLost:
-        reasons = self._reasons(self._failed_positions(add).values())
+        reasons = self._ensemble.reasons(self._ensemble.failed_positions(add).values())
         return QuorumLost(
             f"{add.acks} of {self._ack} needed acknowledgements, no spare bookie to replace what failed ({reasons})"
         )
 
-    def _reasons(self, bookies: Iterable[str]) -> str:
-        return "; ".join(f"{bookie}: {self._errors.get(bookie, 'failed before')}" for bookie in bookies)
-
     def _fail(self, error: PodkeeperError) -> Outcome:
         self.failure = error
-        self._changing = None
-        self._late, self._joined = {}, {}
-        failed = []
-        for add in self._pending:
-            bookies = [add.ensemble[p] for p in self.quorums.write_set(add.entry_id)]
-            failed.append((add, failure_of(add, self.ledger_id, bookies, error)))
+        self._ensemble.give_up()
+        failed = [(add, failure_of(add, self.ledger_id, self.quorums, error)) for add in self._pending]
         self._pending.clear()
         return Outcome(failed=failed)

@@ -8,42 +8,32 @@ Source: reference client protocol, section 3.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import count
-from typing import Final
+from typing import Final, TypeVar
 
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import EnsembleRequest, Placement
+from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.fault_domains import check_domains
-from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import BadRequest, BadVersion, MetadataExists, NotEnoughBookies
+from bookie_client.writing.new_ledger import NewLedger
+from bookie_client.writing.writer import LedgerWriter
+from bookie_protocol.digest import digest_manager
+from bookie_protocol.errors import BadVersion, MetadataExists, NotEnoughBookies
+from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
 MAX_ID_ATTEMPTS: Final = 100
 
+Writer = TypeVar("Writer", LedgerWriter, AdvancedLedgerWriter)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewLedger:
-    """What the application asks for. Raises `BadRequest` for what can never be."""
 
-    quorums: Quorums
-    password: bytes = field(default=b"", repr=False)
-    digest: DigestType = DigestType.CRC32C
-    metadata: Mapping[str, bytes] = field(default_factory=dict)
-    """Custom metadata: kept with the ledger's own and never looked at."""
-    ledger_id: int | None = None
-    """None: the cluster gives a new one."""
-    deferred_sync: bool = False
-
-    def __post_init__(self) -> None:
-        if self.ledger_id is not None and not 0 <= self.ledger_id <= MAX_LEDGER_ID:
-            raise BadRequest(f"ledger id {self.ledger_id} is outside 0 to 2^63-1")
-        for key, value in self.metadata.items():
-            if not isinstance(key, str) or not isinstance(value, bytes):
-                raise BadRequest(f"custom metadata maps names to bytes; {key!r} does not: {value!r}")
+async def create_writer(context: ClientContext, handle: type[Writer], new: NewLedger) -> Writer:
+    """Create a ledger and its writer's handle. Raises as `create_ledger`."""
+    stored = await create_ledger(context, new)
+    digest = digest_manager(new.digest, new.password)
+    return handle(context, stored, digest, master_key(new.password), deferred_sync=new.deferred_sync)
 
 
 async def create_ledger(context: ClientContext, new: NewLedger) -> Versioned[LedgerMetadata]:
@@ -75,7 +65,9 @@ async def _place(context: ClientContext, new: NewLedger) -> tuple[Quorums, Place
     smallest = wanted.write if context.options.opportunistic_striping else wanted.ensemble
     for size in range(wanted.ensemble, smallest - 1, -1):
         quorums = Quorums(size, wanted.write, wanted.ack)
-        request = EnsembleRequest(quorums=quorums, cluster=cluster, random=context.random, custom_metadata=new.metadata)
+        request = EnsembleRequest(
+            quorums=quorums, cluster=cluster, random=context.random, custom_metadata=new.custom_metadata
+        )
         try:
             placement = context.placement.new_ensemble(request)
             check_domains(context, quorums, placement.ensemble, cluster.topology)
@@ -95,6 +87,6 @@ def _metadata(new: NewLedger, ledger_id: int, quorums: Quorums, ensemble: tuple[
         {0: ensemble},
         digest_type=new.digest,
         password=new.password,
-        custom_metadata=new.metadata,
+        custom_metadata=new.custom_metadata,
         creation_token=secrets.randbelow(MAX_LEDGER_ID),
     )

@@ -44,7 +44,7 @@ class SpreadAddState(AddState):
         if add.acked == before:
             return False
         self._count(add)
-        return add.acks >= self._ack and add.entry_id == self._next and self._changing is None
+        return add.acks >= self._ack and add.entry_id == self._next and self._ensemble.changing is None
 
     def _move_pending(self, ensemble: tuple[str, ...]) -> list[tuple[PendingAdd, int]]:
         resend = super()._move_pending(ensemble)

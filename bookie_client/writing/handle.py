@@ -85,6 +85,7 @@ class WriteHandle:
 
     @property
     def is_closed(self) -> bool:
+        """Whether this writer has stored the end of the ledger."""
         return self._metadata.value.is_closed
 
     @property
@@ -149,11 +150,12 @@ class WriteHandle:
     # --- reading what is confirmed --------------------------------------------------------------------------
 
     async def read(self, first: int, last: int) -> list[LedgerEntry]:
-        """Entries `first` to `last`, both included, up to `last_add_confirmed`."""
+        """Entries `first` to `last`, both included, up to `last_add_confirmed`. Raises as `LedgerReader.entries`."""
         return await self._reader.read(first, last, bound=self._state.lac)
 
     def entries(self, first: int = 0, last: int | None = None) -> AsyncIterator[LedgerEntry]:
-        """Iterate over entries in order, by default up to `last_add_confirmed` as it is now."""
+        """Iterate over entries in order, by default up to `last_add_confirmed` as it is now. Raises as
+        `LedgerReader.entries`."""
         end = self._state.lac if last is None else last
         return self._reader.entries(first, end, bound=self._state.lac)
 

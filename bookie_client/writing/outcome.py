@@ -1,10 +1,14 @@
-"""What the writer's state machine asks its driver to do."""
+"""What the writer's state machine asks its driver to do.
+
+Used from the event loop of the ledger's writer only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from bookie_client.distribution import Quorums
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_protocol.errors import PodkeeperError
 
@@ -22,8 +26,9 @@ class Outcome:
     """`AddState.deliver` may have something now."""
 
 
-def failure_of(add: PendingAdd, ledger_id: int, bookies: list[str], error: PodkeeperError) -> PodkeeperError:
-    """What the application is told about one add; of the same type, so that one log line is enough."""
+def failure_of(add: PendingAdd, ledger_id: int, quorums: Quorums, error: PodkeeperError) -> PodkeeperError:
+    """What the application is told about one add: an error of the same type that names the entry and its bookies."""
+    bookies = [add.ensemble[position] for position in quorums.write_set(add.entry_id)]
     own = type(error)(f"ledger {ledger_id}, entry {add.entry_id} on {', '.join(bookies)}: {error}")
     own.__cause__ = error
     return own

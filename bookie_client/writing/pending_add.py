@@ -1,4 +1,14 @@
-"""One add between its entry id and its last answer."""
+"""One add between its entry id and its last answer.
+
+Invariants
+- `waiting` has a bit for each position that was sent the add and has not answered: the add counts against the window
+  until it is 0, also when the application was told long before.
+- A re-sent add is the same bytes.
+
+Used from the event loop of the ledger's writer only.
+
+Source: reference client protocol, sections 5 and 6.
+"""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ Invariants
 - Metadata first: nothing is sent to a replacement bookie before `change` returned the ensemble that is
   stored.
 - At most one ensemble change and one task that mends degraded positions run, and both end with the pipeline.
-- Ensemble changes behind which not one more entry is confirmed, as when every bookie refuses, are made at ever
-  longer intervals, up to `degraded_retry_interval`: they do not flood the metadata service.
 
 The writer passes a `change` that stores a new segment; a recovery passes one that collects segments until it
 closes the ledger. Event loop only.
@@ -19,34 +17,24 @@ Source: reference client protocol, sections 6, 7 and 14.7.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 
 from bookie_client.connection.dialect import AddEncoder
 from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
 from bookie_client.writing.add_batch import AddBatch
 from bookie_client.writing.add_state import AddState
+from bookie_client.writing.change_runner import ChangeRunner, EnsembleChange
 from bookie_client.writing.mending import mend
 from bookie_client.writing.outbox import BULK_BYTES, Outbox
 from bookie_client.writing.outcome import Outcome
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.window import Window
 from bookie_protocol.digest import Buffer, DigestManager
-from bookie_protocol.errors import BadRequest, CouldNotTell, LedgerClosed, PodkeeperError
-
-EnsembleChange = Callable[[Mapping[int, str]], Awaitable[tuple[str, ...]]]
-"""Replace these failed bookies (position -> bookie) from LAC + 1 on; returns the ensemble that holds from
-there on, which is the old one when there is no spare bookie. Raises when the ledger cannot be written any
-more."""
+from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError
 
 Waiter = asyncio.Future[int] | AddBatch
 """Who is told how an add ended."""
-
-IMMEDIATE_CHANGES: Final = 8
-"""Ensemble changes in front of the same entry that are made at once; the next ones are slowed down."""
-FIRST_CHANGE_PAUSE: Final = 0.01
-"""Seconds; doubles with each change."""
 
 _log = get_logger(__name__)
 
@@ -68,7 +56,6 @@ class AddPipeline:
         self.ledger_id = state.ledger_id
         self.state = state
         self._context = context
-        self._change = change
         self._on_failure = on_failure
         options = context.options
         self._window = Window(options.write_window_entries, options.write_window_bytes, options.write_linger_bytes)
@@ -76,10 +63,9 @@ class AddPipeline:
         self._max_payload = options.max_frame_size - self._overhead
         self._loop = asyncio.get_running_loop()
         self._outbox = Outbox(context, state, digest, encoder, self._after_sending)
+        self._changes = ChangeRunner(state, change, options.degraded_retry_interval)
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending = False
-        self._changes_here = 0
-        self._changed_at = state.lac
         self._delivery_due = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -276,38 +262,18 @@ class AddPipeline:
             waiter.exception()
 
     async def _run_change(self, failed: Mapping[int, str]) -> None:
-        _log.info("ensemble change", ledger=self.ledger_id, failed=sorted(failed.values()), after=self.state.lac)
-        await self._pause_before_change()
+        try:
+            ensemble = await self._changes.run(failed)
+        except PodkeeperError as error:
+            self.abandon(error)
+            return
         if self.state.failure is not None:
             return
-        try:
-            ensemble = await self._change(failed)
-        except PodkeeperError as error:
-            self._change_failed(error)
-        except Exception as error:
-            # A placement policy of the application's own must not leave adds without an end.
-            self._change_failed(CouldNotTell(f"the ensemble change failed: {error!r}"))
-        else:
-            self._settle()
-            self._carry_out(self.state.ensemble_changed(ensemble))
-            if self.state.degraded:
-                bookies = sorted(self.state.degraded.values())
-                _log.info("no spare bookie: writing goes on without", ledger=self.ledger_id, bookies=bookies)
-
-    async def _pause_before_change(self) -> None:
-        """Wait if many changes have brought nothing."""
-        if self.state.lac != self._changed_at:
-            self._changed_at, self._changes_here = self.state.lac, 0
-        self._changes_here += 1
-        excess = self._changes_here - IMMEDIATE_CHANGES
-        if excess > 0:
-            longest = self._context.options.degraded_retry_interval
-            await asyncio.sleep(min(FIRST_CHANGE_PAUSE * 2 ** min(excess, 30), longest))
-
-    def _change_failed(self, error: PodkeeperError) -> None:
-        _log.warning("ledger cannot be written any more", ledger=self.ledger_id, error=str(error))
         self._settle()
-        self._carry_out(self.state.change_failed(error))
+        self._carry_out(self.state.ensemble_changed(ensemble))
+        if self.state.degraded:
+            bookies = sorted(self.state.degraded.values())
+            _log.info("no spare bookie: writing goes on without", ledger=self.ledger_id, bookies=bookies)
 
     async def _mend(self) -> None:
         try:

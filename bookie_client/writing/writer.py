@@ -42,9 +42,12 @@ class LedgerWriter(WriteHandle):
         return self._pipeline.try_submit(payload) or await self._pipeline.submit(payload)
 
     async def submit_many(self, payloads: Iterable[Buffer]) -> asyncio.Future[list[int]]:
-        """Send entries in order, as `submit` does; one future for all of them, which costs much less."""
+        """Send entries in order, as `submit` does; one future for all of them, which costs much less.
+        It resolves with their ids, in order, or with the first error. Raises `BadRequest` (an entry fits no frame) and
+        `LedgerClosed`; what was sent before goes on."""
         return await self._pipeline.submit_many(payloads)
 
     async def append_many(self, payloads: Iterable[Buffer]) -> list[int]:
-        """Append entries in order, pipelined; returns their ids once all are acknowledged."""
+        """Append entries in order, pipelined; returns their ids once all are acknowledged. Raises as
+        `append`."""
         return await (await self._pipeline.submit_many(payloads))

@@ -1,6 +1,6 @@
 """The protobuf protocol (version 3) through generated messages, and the rule that tells it from v2.
 
-Everything that is not hot goes through here; `v3_hot` serves adds and reads without message objects.
+Everything that is not hot goes through here; `v3_hot_add` and `v3_hot_read` do without message objects.
 
 Invariants
 - `parse_request` is the detection rule itself (reference wire protocol, section 2): a body is a v3 request

@@ -1,7 +1,7 @@
 """Adds and reads of protocol version 3 encoded without message objects, for both sides.
 
 Frames carry their length word. Frames with an entry come in pieces, so that the entry is not copied; the
-caller joins or writes them in one go. Numbers that a server echoes are raw varints, as `v3_hot` hands them
+caller joins or writes them in one go. Numbers that a server echoes are raw varints, as the hot decoders hand them
 out; `raw_ids` makes them from integers.
 
 Pure functions; any thread.

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from bookie_client.placement.inputs import PlacementInputs
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     BadRequest,
@@ -131,6 +132,7 @@ async def test_list_and_delete(three):
         await client.delete(1)
         await client.delete(1)
         assert [i async for i in client.list()] == [0, 2]
+    assert [server.accepted for server in three.servers.values()] == [0, 0, 0]  # no bookie is asked by any of these
 
 
 async def test_a_client_that_is_not_open_says_so(three):
@@ -173,7 +175,7 @@ async def test_a_start_that_is_cancelled_half_way_leaves_nothing_open(three, mon
         reached.set()
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(client._placement, "start", hang)
+    monkeypatch.setattr(PlacementInputs, "start", hang)
     before = asyncio.all_tasks()
     starting = asyncio.create_task(client.start())
     await reached.wait()

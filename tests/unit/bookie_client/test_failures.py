@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from bookie_client.writing import handle
+from bookie_client.writing.spares import find_spares
 from bookie_protocol.errors import (
     BookieReadOnly,
     DigestMismatch,
@@ -38,7 +40,7 @@ async def stop_bookie(client, three, bookie, ledger):
     """Once it has all entries, so that no attempt to connect to it is under way."""
     await until(lambda: ledger.last_add_confirmed in three.held_at(bookie, ledger.ledger_id))
     await three.servers[bookie].stop()
-    await until(lambda: not client._ready.pool.channel(bookie, ledger.ledger_id).is_connected)
+    await until(lambda: not client.context.pool.channel(bookie, ledger.ledger_id).is_connected)
 
 
 async def append_two(ledger):
@@ -198,6 +200,36 @@ async def test_an_ensemble_change_meets_a_recovery(three):
         before = len(store.history)
         await ledger.close()
         assert len(store.history) == before + 1
+
+
+async def test_a_change_that_ends_after_the_ledger_failed_tells_nothing_of_going_on(three, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    reached, gate = asyncio.Event(), asyncio.Event()
+
+    async def held(*args):
+        reached.set()
+        await gate.wait()
+        return await find_spares(*args)
+
+    async with three.client(**NO_RECONNECT) as client:
+        ledger = await client.create(write_quorum=3, ack_quorum=2)
+        victim = ledger.metadata.last_ensemble[1]
+        three.metadata.bookies.drop(victim)
+        three.bookie(victim).fail_adds = StorageFault
+        await append_two(ledger)
+        assert caplog.text.count("no spare bookie") == 1
+        monkeypatch.setattr(handle, "find_spares", held)
+        await three.add_bookie("b4")
+        await reached.wait()
+        for bookie in {*ledger.metadata.last_ensemble} - {victim}:
+            three.bookie(bookie).ledgers[0].fenced = True
+        with pytest.raises(LedgerFenced):
+            await ledger.append(b"three")
+        assert ledger.degraded
+        gate.set()
+        await until(lambda: not any("ensemble change" in task.get_name() for task in asyncio.all_tasks()))
+        assert caplog.text.count("no spare bookie") == 1
+        await ledger.close()
 
 
 async def test_close_of_a_ledger_that_somebody_closed_at_another_end_is_told(three):

@@ -85,7 +85,7 @@ async def test_a_metadata_service_that_cannot_tell_changes_nothing():
 async def test_a_client_follows_it_and_stops_when_it_closes(three):
     async with three.client(quarantine_errors=1) as client:
         three.metadata.cluster.health_check_enabled = False
-        client._ready.health.record("b1").refused(BookieTimeout, was_read=False)
+        client.context.health.record("b1").refused(BookieTimeout, was_read=False)
         assert await client.quarantined_bookies() == {"b1"}
-        await until(lambda: client._ready.health.quarantined() == frozenset(), 5)
+        await until(lambda: client.context.health.quarantined() == frozenset(), 5)
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "health check"]

@@ -42,6 +42,19 @@ def test_what_was_written_is_read_back(client):
     assert list(client.list()) == []
 
 
+def test_the_asynchronous_client_runs_on_the_same_loop(client):
+    ledger = client.create(metadata={"app": b"x"})
+    stored = client.run(lambda each: each.stored_metadata(ledger.ledger_id))
+    assert stored.value.custom_metadata == {"app": b"x"}
+    ledger.close()
+
+    async def fails(each):
+        raise BadRequest(f"{len(await each.writable_bookies())} bookies are not enough")
+
+    with pytest.raises(BadRequest, match="bookies are not enough"):
+        client.run(fails)
+
+
 def test_entry_ids_of_the_callers_choice(client):
     with client.create_advanced() as ledger:
         behind_a_gap = ledger.submit(1, b"entry 1")

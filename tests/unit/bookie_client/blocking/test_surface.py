@@ -25,22 +25,27 @@ RETURNS = {
     "Opening[AdvancedLedgerWriter]": "BlockingAdvancedLedgerWriter",
     "Opening[LedgerReader]": "BlockingLedgerReader",
     "AsyncIterator[LedgerEntry]": "Iterator[LedgerEntry]",
-    "AsyncGenerator[list[LedgerEntry], None]": "Iterator[list[LedgerEntry]]",
+    "AsyncGenerator[Sequence[LedgerEntry], None]": "Iterator[Sequence[LedgerEntry]]",
     "AsyncIterator[int]": "Iterator[int]",
     "asyncio.Future[int]": "Future[int]",
     "asyncio.Future[list[int]]": "Future[list[int]]",
 }
 NOT_FOR_USERS = {
     "follow",
+    "heard",
+    "iterate",
     "bookies",
     "cluster_view",
     "context",
     "metadata_service",
+    "open_stored",
     "operations",
     "placement",
+    "run",
     "stored_metadata",
 }
-"""`follow` is called by `Client.open`; the others are for administration, which runs on the client's loop."""
+"""`follow` is called by `Client.open`; `run` leads from the blocking client to the others, which are for administration
+and run on the client's loop."""
 
 
 def public(cls):

@@ -91,7 +91,7 @@ async def test_looking_ahead_survives_an_outage():
 
 async def test_a_client_reaches_bookies_for_the_first_time_while_the_metadata_service_is_silent(three, monkeypatch):
     async with three.client() as client:
-        context = client._context
+        context = client.context
         addresses = context.pool.addresses
         await until(lambda: addresses._known.keys() == {"b1", "b2", "b3"})
 

@@ -8,6 +8,7 @@ from bookie_client.connection.request import Answer
 from bookie_protocol.errors import LedgerFenced, NoSuchEntry, ProtocolViolation, StorageFault, V2Code, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
+from bookie_protocol.wire.v2_layout import Flag, OpCode
 from bookie_protocol.wire.varint import encode_varint
 from tests.support.golden_frames import exchanged
 
@@ -94,7 +95,7 @@ def test_v2_requests_are_the_java_clients_bytes():
                 request.ledger_id,
                 request.entry_id,
                 fence_key=request.master_key,
-                recovery=bool(request.flags & v2.Flag.HIGH_PRIORITY),
+                recovery=bool(request.flags & Flag.HIGH_PRIORITY),
             )
             assert frame == golden.frame
 
@@ -102,7 +103,7 @@ def test_v2_requests_are_the_java_clients_bytes():
 def test_v2_answers_of_the_java_bookie():
     for golden in V2_RESPONSES:
         response = v2.decode_response(golden.body)
-        added = response.opcode is v2.OpCode.ADDENTRY and response.code == V2Code.EOK
+        added = response.opcode is OpCode.ADDENTRY and response.code == V2Code.EOK
         key = V2Dialect().acknowledged(b"1234" + golden.frame + b"more", 8, 8 + len(golden.body))
         answer = V2Dialect().decode(golden.body)
         assert (key is not None) == added

@@ -8,7 +8,7 @@ import pytest
 
 from bookie_client import Client, ClientOptions, PlacementOptions
 from bookie_client.placement.rack_aware import RackAwarePlacement
-from bookie_protocol.errors import BadRequest, NotEnoughBookies
+from bookie_protocol.errors import BadRequest, NotEnoughBookies, StorageFault
 from tests.support.until import until
 from tests.unit.bookie_client.conftest import FAST
 
@@ -58,6 +58,51 @@ async def test_a_failed_bookie_is_replaced_in_its_zone(zoned):
         assert zones_of(ledger.metadata.last_ensemble) == ["a", "b", "c"]
 
 
+async def quarantine(client, cluster, bookie, ledger_id):
+    """One read that fails: the client's options make that enough."""
+    cluster.bookie(bookie).fail_reads = StorageFault
+    with pytest.raises(StorageFault):
+        await client.context.operations.read_entry(bookie, ledger_id, 0)
+    cluster.bookie(bookie).fail_reads = None
+
+
+async def test_new_ledgers_leave_out_a_quarantined_bookie_while_the_others_suffice(zoned):
+    async with client_of(zoned, "random", quarantine_errors=1) as client:
+
+        async def taken(ensemble):
+            ledgers = [await client.create(ensemble=ensemble, write_quorum=2) for _ in range(30)]
+            return {bookie for ledger in ledgers for bookie in ledger.metadata.last_ensemble}
+
+        await quarantine(client, zoned, "b1", 0)
+        assert await taken(5) == set(ZONES) - {"b1"}
+        assert await taken(6) == set(ZONES)
+        client.context.health.release("b1")
+        assert await taken(5) == set(ZONES)
+
+
+@pytest.mark.parametrize("others", ["quarantined", "dead"])
+async def test_a_failed_bookie_is_not_replaced_by_a_quarantined_one_of_its_zone(zoned, others):
+    """Also where the bookie that was chosen first cannot be reached, and another one has to be chosen."""
+    await zoned.add_bookie("a3")
+    zoned.metadata.bookies.properties["a3"] = {"zone": "a"}
+    async with (
+        client_of(zoned, quarantine_errors=1) as client,
+        client.create(ensemble=3, write_quorum=3, ack_quorum=2) as ledger,
+    ):
+        await ledger.append(b"one")
+        (failed,) = {"a1", "a2", "a3"}.intersection(ledger.metadata.last_ensemble)
+        first, second = sorted({"a1", "a2", "a3"} - {failed})
+        await quarantine(client, zoned, first, ledger.ledger_id)
+        if others == "dead":
+            await zoned.servers[second].stop()  # and its registration stands
+        else:
+            await quarantine(client, zoned, second, ledger.ledger_id)
+        await zoned.servers[failed].stop()
+        zoned.metadata.bookies.drop(failed)
+        await append_until(ledger, lambda: failed not in ledger.metadata.last_ensemble)
+        assert not {"a1", "a2", "a3"}.intersection(ledger.metadata.last_ensemble)
+
+
 async def test_an_enforced_rule_leaves_a_position_degraded_rather_than_break_it(cluster):
     for bookie in ("a1", "a2", "b1"):
         await cluster.add_bookie(bookie)
@@ -69,7 +114,7 @@ async def test_an_enforced_rule_leaves_a_position_degraded_rather_than_break_it(
         assert "b1" in ledger.metadata.last_ensemble
         with pytest.raises(NotEnoughBookies, match="at least 2 racks, enforced"):
             cluster.metadata.bookies.drop("b1")
-            await until(lambda: client._ready.bookies.known_writable == {"a1", "a2"})
+            await until(lambda: client.context.bookies.known_writable == {"a1", "a2"})
             await client.create(ensemble=2, write_quorum=2, ack_quorum=2)
 
 
@@ -116,7 +161,7 @@ async def test_free_space_decides_how_often_a_bookie_is_taken(zoned):
         server.bookie.free_bytes = 1000
     zoned.bookie("a1").free_bytes = zoned.bookie("b1").free_bytes = 100
     async with client_of(zoned, PlacementOptions(weighted=True)) as client:
-        await until(lambda: len(client._ready.placement_inputs._free_space.known) == len(ZONES))
+        await until(lambda: len(client.context.placement_inputs._free_space.known) == len(ZONES))
         taken = Counter()
         for _ in range(150):
             taken.update((await client.create(ensemble=3, write_quorum=3)).metadata.last_ensemble)

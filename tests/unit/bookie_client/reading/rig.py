@@ -18,6 +18,7 @@ from bookie_client.reading.reader import EntryReader
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BadVersion, NoSuchEntry
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
+from tests.support.packed import packed
 from tests.support.virtual_loop import VirtualLoop
 
 LEDGER = 7
@@ -165,7 +166,7 @@ class Rig:
             if size > max_bytes:
                 break
             entries.append(entry)
-        return entries
+        return packed(entries)
 
     async def _wait(self, bookie):
         if bookie.delay is None:

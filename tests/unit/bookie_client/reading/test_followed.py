@@ -139,8 +139,19 @@ async def later(answer, seconds=0.0):
 
 async def test_answers_come_as_they_are_given_and_errors_in_their_place():
     fault = StorageFault("x")
-    async with Ballot({0: later("slow", 0.02), 1: later("fast"), 2: later(fault, 0.01)}) as ballot:
-        assert [answer async for answer in ballot] == [(1, "fast"), (2, fault), (0, "slow")]
+    is_next = {"slow": asyncio.Event(), "fault": asyncio.Event()}
+
+    async def after(event, answer):
+        await event.wait()
+        return await later(answer)
+
+    waiting = {0: after(is_next["slow"], "slow"), 1: later("fast"), 2: after(is_next["fault"], fault)}
+    async with Ballot(waiting) as ballot:
+        assert await anext(ballot) == (1, "fast")
+        is_next["fault"].set()
+        assert await anext(ballot) == (2, fault)
+        is_next["slow"].set()
+        assert await anext(ballot) == (0, "slow")
         assert [answer async for answer in ballot] == []
 
 

@@ -340,6 +340,23 @@ def test_slow_and_unreachable_bookies_are_asked_last():
     run_virtually(in_order_of_the_striping)
 
 
+def test_quarantined_then_read_only_then_unregistered_bookies_are_asked_after_the_others():
+    rig = Rig(100, ensemble=4, write_quorum=4, quarantine_errors=1)
+
+    async def main():
+        reader = rig.reader()
+        rig.context.bookies.known_writable = frozenset("CD")
+        rig.context.bookies.known_read_only = frozenset("B")
+        rig.health.record("C").refused(StorageFault, was_read=False)
+        assert reader.order(0) == ["D", "C", "B", "A"]
+        await reader.read(0, 99, bound=99)
+        await reader.read(5, 5, bound=99)
+        assert rig.batched() == {"A": 0, "B": 0, "C": 0, "D": 1}
+        assert rig.asked() == {"A": 0, "B": 0, "C": 0, "D": 1}
+
+    run_virtually(main)
+
+
 def test_a_random_order_spreads_the_first_replica_and_keeps_slow_ones_last():
     rig = Rig(300, random_read_order=True)
 

@@ -5,6 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
+from bookie_client.reading import replica_read
 from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NoSuchEntry, StorageFault
 from tests.unit.bookie_client.reading.rig import Rig, run_virtually
 
@@ -90,6 +91,19 @@ def test_a_scan_of_a_good_replica_takes_few_requests():
     assert [answer.error for answer in scan(rig, "A", 0, 999)] == [None] * 1000
     assert (rig.batched(), rig.asked()) == ({"A": 10, "B": 0, "C": 0}, {"A": 0, "B": 0, "C": 0})
     assert rig.most_batches == 4
+
+
+def test_the_time_of_a_batch_is_the_bookie_s_alone(monkeypatch):
+    rig = Rig(100, batch_read_entries=50)
+    verify = replica_read.verify_packed
+
+    def slowly(*args):
+        asyncio.get_running_loop()._selector.now += 5
+        return verify(*args)
+
+    monkeypatch.setattr(replica_read, "verify_packed", slowly)
+    rig.bookies["A"].delay = 0.25
+    assert {answer.seconds for answer in scan(rig, "A", 0, 49)} == {0.25}
 
 
 def test_a_scan_of_an_old_bookie_asks_singly():

@@ -162,7 +162,7 @@ async def test_a_bookie_without_long_polls_is_asked_plainly(three, monkeypatch, 
             raise error("what is that?")
 
         asked = []
-        monkeypatch.setattr(client._ready.operations, "long_poll", long_poll)
+        monkeypatch.setattr(client.context.operations, "long_poll", long_poll)
         async with client.open(writer.ledger_id) as reader:
             found, tail = collect(reader)
             for i in range(20):
@@ -344,7 +344,7 @@ async def test_a_tail_does_not_wait_for_bookies_for_ever(three, end):
             await server.stop()
         _, tail = collect(reader)
         if end == "close":
-            await until(lambda: client._ready.health.failed_lately() == set(ABC))
+            await until(lambda: client.context.health.failed_lately() == set(ABC))
             await reader.close()
         with pytest.raises(LedgerClosed if end == "close" else BookieUnavailable):
             await tail

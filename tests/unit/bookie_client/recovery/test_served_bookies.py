@@ -79,7 +79,7 @@ async def test_a_fence_survives_the_crash_of_every_bookie(served, version):
 async def is_fenced(client, bookie):
     entry = digest_manager(DigestType.CRC32C, b"pw").encode(LEDGER, 10, 9, 0, b"too late")
     try:
-        await client._ready.operations.add_entry(bookie, LEDGER, 10, entry, master_key(b"pw"))
+        await client.context.operations.add_entry(bookie, LEDGER, 10, entry, master_key(b"pw"))
     except LedgerFenced:
         return True
     return False

@@ -7,8 +7,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 
+import pytest
+
 from bookie_client import Client, ClientOptions
+from bookie_client.replication.copy_adds import CopyAdds
 from bookie_client.replication.fragments import fragments
+from bookie_client.writing.window import Window
 from bookie_protocol.errors import NotThere
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
@@ -127,3 +131,44 @@ async def stored(client: Client, bookie: str, ledger_id: int, entry_id: int) -> 
                 await asyncio.sleep(0.005)
             else:
                 return
+
+
+def watched_windows(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The most bytes and pieces that any window of copies holds at once, from now on."""
+    seen = {"bytes": 0, "pieces": 0}
+
+    class Watched(Window):
+        def __setattr__(self, name: str, value: int) -> None:
+            super().__setattr__(name, value)
+            if name in ("nbytes", "entries"):
+                key = "bytes" if name == "nbytes" else "pieces"
+                seen[key] = max(seen[key], value)
+
+    monkeypatch.setattr("bookie_client.replication.copying.Window", Watched)
+    return seen
+
+
+def watched_pieces(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[int]]:
+    """The entries of each batch that model bookies are asked for, and of each piece sent to targets, from now on."""
+    seen: dict[str, list[int]] = {"reads": [], "adds": []}
+    read_batch, store = ModelBookie.read_batch, CopyAdds.store
+
+    def read(bookie: ModelBookie, ledger_id: int, first: int, max_count: int, max_size: int) -> list[bytes]:
+        seen["reads"].append(max_count)
+        return read_batch(bookie, ledger_id, first, max_count, max_size)
+
+    async def add(adds: CopyAdds, entries: list[tuple[int, bytes]], *more: object) -> int:
+        seen["adds"].append(len(entries))
+        return await store(adds, entries, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ModelBookie, "read_batch", read)
+    monkeypatch.setattr(CopyAdds, "store", add)
+    return seen
+
+
+async def equal_entries(client: Client, count: int, size: int, **quorums: int) -> int:
+    """A closed ledger of so many entries, each on all three bookies unless `quorums` says otherwise."""
+    sizes = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 3, **quorums}
+    async with client.create(password=PASSWORD, **sizes) as ledger:
+        await ledger.append_many([bytes(size)] * count)
+    return ledger.ledger_id

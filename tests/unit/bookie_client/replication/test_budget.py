@@ -7,31 +7,14 @@ import pytest
 from bookie_client.replication.copying import CopyLimits
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
 from bookie_client.replication.throttle import ReplicationThrottle
-from bookie_client.writing.window import Window
-from tests.unit.bookie_client.replication.cluster import PASSWORD
+from bookie_client.replication.yielding import YieldingThrottle
+from tests.unit.bookie_client.replication.cluster import equal_entries, watched_pieces, watched_windows
 from tests.unit.bookie_client.replication.test_replicate import fragment_of
 
 
 @pytest.fixture
 def peaks(monkeypatch):
-    """The most bytes and pieces that any window held at once."""
-    seen = {"bytes": 0, "pieces": 0}
-
-    class Watched(Window):
-        def __setattr__(self, name, value):
-            super().__setattr__(name, value)
-            if name in ("nbytes", "entries"):
-                key = "bytes" if name == "nbytes" else "pieces"
-                seen[key] = max(seen[key], value)
-
-    monkeypatch.setattr("bookie_client.replication.copying.Window", Watched)
-    return seen
-
-
-async def equal_entries(client, count, size, **quorums):
-    async with client.create(password=PASSWORD, **{"ensemble": 3, "write_quorum": 3, "ack_quorum": 3, **quorums}) as it:
-        await it.append_many([bytes(size)] * count)
-    return it.ledger_id
+    return watched_windows(monkeypatch)
 
 
 @pytest.mark.parametrize("write_quorum", [3, 2], ids=["batches", "singles"])
@@ -60,6 +43,19 @@ async def test_an_entry_larger_than_the_budget_passes_alone(models, peaks):
         assert peaks["pieces"] == 1
 
 
+@pytest.mark.parametrize("write_quorum", [3, 2], ids=["batches", "singles"])
+async def test_no_piece_has_more_entries_than_asked_for(models, monkeypatch, write_quorum):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await equal_entries(client, 300, 100, write_quorum=write_quorum, ack_quorum=write_quorum)
+        part = await fragment_of(client, ledger_id)
+        seen = watched_pieces(monkeypatch)
+        replicator = FragmentReplicator(client, ReplicationOptions(entry_batch_size=23))
+        result = await replicator.replicate(part, {0: part.ensemble[0]})
+        assert (sum(seen["adds"]), max(seen["adds"])) == (result.entries, 23)
+        assert max(seen["reads"], default=0) == (23 if write_quorum == 3 else 0)
+
+
 async def test_copies_keep_to_the_throttle(models):
     await models.add(*"abcd")
     async with models.client() as client:
@@ -73,10 +69,13 @@ async def test_copies_keep_to_the_throttle(models):
         assert loop.time() - began >= (result.nbytes - 150_000) / 600_000
 
 
-async def test_under_a_throttle_copies_come_in_small_pieces_and_not_in_bursts(models):
+@pytest.mark.parametrize(
+    ("kind", "rate"), [(ReplicationThrottle, 3_200_000), (YieldingThrottle, 320_000_000)], ids=["steady", "yielding"]
+)
+async def test_under_a_throttle_copies_come_in_small_pieces_and_not_in_bursts(models, kind, rate):
     pieces = []
 
-    class Watched(ReplicationThrottle):
+    class Watched(kind):
         async def write(self, nbytes, operations=1):
             pieces.append(nbytes)
             await super().write(nbytes, operations)
@@ -85,7 +84,8 @@ async def test_under_a_throttle_copies_come_in_small_pieces_and_not_in_bursts(mo
     async with models.client() as client:
         ledger_id = await equal_entries(client, 1_000, 1_000)
         part = await fragment_of(client, ledger_id)
-        throttle = Watched(bytes_per_second=3_200_000)
+        throttle = Watched(3_200_000)
+        throttle.bytes_per_second = rate  # whatever the rate is at present
         result = await FragmentReplicator(client, ReplicationOptions(throttle=throttle)).replicate(
             part, {0: part.ensemble[0]}
         )

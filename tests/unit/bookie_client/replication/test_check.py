@@ -220,3 +220,28 @@ def test_options_make_sense():
     for bad in ({"verification_percentage": 101}, {"verification_percentage": -1}, {"max_reads": 0}):
         with pytest.raises(BadRequest):
             CheckOptions(**bad)
+
+
+async def test_some_positions_are_looked_at_again(models):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 60)
+        names = (await client.metadata(ledger_id)).ensemble_for(0)
+        held = models.model(names[0]).ledgers[ledger_id].entries
+        gap = held.pop(30)  # neither the first nor the last
+        await models.lose(client, names[1])
+        checker = LedgerChecker(client)
+        report = await checker.check(ledger_id, complete=names[:1])
+        (found,) = report.fragments
+        assert found.bad == {0: names[0], 1: names[1]}
+        again = await checker.check_again(report.metadata.value, found, [0], complete=names[:1])
+        assert again == found
+        held[30] = gap
+        again = await checker.check_again(report.metadata.value, found, [0], complete=names[:1])
+        assert again.bad == {1: names[1]}
+        assert [each.position for each in again.findings] == [0, 1, 2]
+        await models.add(names[1])  # it is back, without its data
+        await until(lambda: names[1] in client.bookies.known_writable)
+        again = await checker.check_again(report.metadata.value, found, [1])
+        assert (again.findings[0], again.findings[2]) == (found.findings[0], found.findings[2])
+        assert again.findings[1].verdict is ReplicaVerdict.MISSING

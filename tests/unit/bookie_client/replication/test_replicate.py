@@ -7,6 +7,7 @@ import pytest
 
 from bookie_client import PlacementOptions
 from bookie_client.metadata_update import update_metadata
+from bookie_client.placement.policy import Adherence
 from bookie_client.replication.check import CheckOptions, LedgerChecker
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
@@ -525,6 +526,26 @@ async def test_an_ensemble_on_one_rack_is_mended(models):
         await is_whole(client, ledger_id)
         again = await replicator.mend(await fragment_of(client, ledger_id))
         assert (again.entries, again.ensemble) == (0, result.ensemble)
+
+
+async def test_a_lost_copy_goes_where_the_placement_stays_valid(models):
+    """One spare stands where the lost bookie stood; any of the others would put all copies on one rack."""
+    models.locations = {"a": "/r1", "b": "/r1", "c": "/r2"}
+    await models.add(*"abc")
+    async with models.client(placement=PlacementOptions(policy="rack-aware")) as client:
+        ids = [await written(client, 40) for _ in range(4)]
+        await models.lose(client, "c")
+        models.locations |= {**dict.fromkeys("defg", "/r1"), "h": "/r2"}
+        await models.add(*"defgh")
+        await until(lambda: set("defgh") <= client.bookies.known_writable)
+        for ledger_id in ids:
+            before = (await fragment_of(client, ledger_id)).ensemble
+            result = await restored(client, ledger_id)
+            assert result.ensemble == tuple("h" if bookie == "c" else bookie for bookie in before)
+            fragment = await fragment_of(client, ledger_id)
+            report = client.placement.check(fragment.ensemble, fragment.quorums, await client.cluster_view())
+            assert report.adherence is Adherence.MEETS_STRICT
+            await is_whole(client, ledger_id)
 
 
 def test_options_make_sense():

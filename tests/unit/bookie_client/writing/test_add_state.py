@@ -185,7 +185,7 @@ def test_with_striping_a_degraded_position_ends_the_ledger_only_at_an_entry_that
     machine = AddState(7, Quorums(4, 2, 2), ("A", "B", "C", "D"))
     e0 = machine.begin(1)
     acknowledge(machine, e0, "A", "B")
-    machine.degraded = {3: "D"}
+    machine._ensemble.degraded = {3: "D"}
     machine.begin(1)
     assert not machine.late_failures
     machine.begin(1)
@@ -208,7 +208,7 @@ def test_fencing_and_a_wrong_key_end_the_handle_at_once(error):
 def test_an_error_of_the_metadata_service_during_a_change_is_the_end():
     machine = state()
     refuse(machine, machine.begin(1), "A")
-    outcome = machine.change_failed(NotEnoughBookies("none"))
+    outcome = machine.abandon(NotEnoughBookies("none"))
     assert [type(e) for _, e in outcome.failed] == [NotEnoughBookies]
     assert machine.ensemble_changed(("D", "B", "C")).resend == []
 

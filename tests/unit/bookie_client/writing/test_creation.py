@@ -2,29 +2,27 @@
 
 import pytest
 
-from bookie_client.distribution import Quorums
-from bookie_client.writing.creation import MAX_ID_ATTEMPTS, NewLedger
+from bookie_client.writing.creation import MAX_ID_ATTEMPTS
+from bookie_client.writing.new_ledger import NewLedger
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import BadRequest, MetadataExists, NotEnoughBookies
 from bookie_protocol.ledger_metadata.model import LedgerState
-
-THREE = Quorums(3, 2, 2)
 
 
 @pytest.mark.parametrize("ledger_id", [-1, 2**63])
 def test_ids_outside_63_bits_are_refused(ledger_id):
     with pytest.raises(BadRequest, match=r"is outside 0 to 2\^63-1"):
-        NewLedger(quorums=THREE, ledger_id=ledger_id)
+        NewLedger(ledger_id=ledger_id)
 
 
 @pytest.mark.parametrize("metadata", [{"name": "text"}, {b"name": b"bytes"}])
 def test_custom_metadata_maps_names_to_bytes(metadata):
     with pytest.raises(BadRequest, match="custom metadata maps names to bytes"):
-        NewLedger(quorums=THREE, metadata=metadata)
+        NewLedger(metadata=metadata)
 
 
 def test_a_password_is_not_printed():
-    assert "secret" not in repr(NewLedger(quorums=THREE, password=b"secret"))
+    assert "secret" not in repr(NewLedger(password=b"secret"))
 
 
 @pytest.mark.parametrize("advanced", [False, True])

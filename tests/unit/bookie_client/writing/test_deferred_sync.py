@@ -154,7 +154,7 @@ async def test_a_bookie_restarted_when_everything_is_forced_does_no_harm(three):
         await ledger.append(b"kept")
         await ledger.force()
         restart(three, "b2")
-        await until(lambda: not client._ready.pool.channel("b2", ledger.ledger_id).is_connected)
+        await until(lambda: not client.context.pool.channel("b2", ledger.ledger_id).is_connected)
         await asyncio.sleep(0.02)  # the back-off after a lost connection
         await ledger.append(b"next")
         await ledger.force()

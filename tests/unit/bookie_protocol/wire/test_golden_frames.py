@@ -8,6 +8,7 @@ from bookie_protocol.errors import ProtocolViolation
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.framing import FrameReader
+from bookie_protocol.wire.v2_layout import Flag
 from tests.support import golden_frames
 from tests.support.v2_frames import reencode_request, reencode_response
 
@@ -49,7 +50,7 @@ def test_request(golden):
     for name, value in v2_fields(golden.decoded).items():
         assert getattr(decoded, name) == value
     if "flags" in golden.decoded and not isinstance(decoded, v2.AuthFrame):
-        assert [flag.name for flag in v2.Flag if decoded.flags & flag] == golden.decoded["flags"]
+        assert [flag.name for flag in Flag if decoded.flags & flag] == golden.decoded["flags"]
 
 
 @pytest.mark.parametrize("golden", RESPONSES, ids=repr)

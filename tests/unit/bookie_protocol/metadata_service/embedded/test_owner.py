@@ -4,6 +4,8 @@ import asyncio
 import signal
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,13 @@ import pytest
 from bookie_protocol.errors import MetadataUnavailable, ServerStartFailed
 from bookie_protocol.ledger_metadata.generate import generate
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
+from bookie_protocol.metadata_service.embedded import owner as owner_module
 from bookie_protocol.metadata_service.embedded import watches as watches_module
+from bookie_protocol.metadata_service.embedded.commits import StoreThread
 from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
-from bookie_protocol.metadata_service.embedded.store import Change
+from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
 from bookie_protocol.metadata_service.embedded.watches import SessionWatches, Watches
 from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo, Endpoint
@@ -62,6 +66,48 @@ async def test_a_lease_ends_unless_it_is_renewed(tmp_path: Path) -> None:
     empty = await owner.execute(messages.ExecuteRequest(session=other))
     assert empty.outcome.code == messages.INVALID
     await owner.close()
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["caller gives up", "owner is closed"])
+async def test_a_session_that_waits_for_its_turn_to_end_does_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    monkeypatch.setattr(owner_module, "StoreThread", partial(StoreThread, places=1))
+    store = NodeStore(str(tmp_path))
+    owner = EmbeddedOwner(store, [])
+    session = (await owner.open_session(messages.OpenSessionRequest(timeout_ms=60_000))).session
+    create = messages.Create(node=messages.NewNode(path="/b", data=b""), ephemeral=True)
+    await owner.execute(messages.ExecuteRequest(session=session, create=create))
+    entered, gate, exists = threading.Event(), threading.Event(), store.exists
+
+    def blocked(path: str) -> object:
+        entered.set()
+        assert gate.wait(60)
+        return exists(path)
+
+    monkeypatch.setattr(store, "exists", blocked)
+    run = asyncio.get_running_loop().create_task
+    look = messages.ExecuteRequest(session=session, exists=messages.Read(path="/b"))
+    looking = run(owner.execute(look))
+    assert await asyncio.to_thread(entered.wait, 60)  # the only place is taken
+    ending = run(owner.close_session(session))
+    await asyncio.sleep(0)
+    if closes:
+        closing = run(owner.close())
+        await asyncio.sleep(0)
+    else:
+        ending.cancel()
+        await asyncio.wait([ending])
+        assert ending.cancelled()
+        closing = run(owner.open_session(messages.OpenSessionRequest(timeout_ms=60_000)))  # behind it
+    gate.set()
+    assert (await looking).HasField("stat")
+    await closing
+    await owner.close()
+    left = NodeStore(str(tmp_path))
+    assert left.exists("/b") is None
+    assert session.session_id not in [record.session_id for record in left.sessions()]
+    left.close()
 
 
 DIES_WITH_A_REGISTRATION = """

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.embedded.commits import StoreThread
 from bookie_protocol.metadata_service.embedded.store import Change, NodeStore
+from tests.support.until import until
 
 
 @pytest.fixture
@@ -135,9 +137,11 @@ async def test_waiting_calls_share_one_sync(store: NodeStore, monkeypatch: pytes
     monkeypatch.setattr(store, "sync", lambda: (syncs.append(1), sync()))
     changes: list[set[tuple[Change, str]]] = []
     thread = StoreThread(store, changes.append)
-    blocked = thread.post(lambda _: gate.wait(10))
-    calls = [thread.post(lambda s, i=i: s.create(f"/n{i}", b"", 0, False)) for i in range(20)]  # type: ignore[misc]
-    failing = thread.post(lambda s: s.get("/nowhere"))
+    post = asyncio.get_running_loop().create_task
+    blocked = post(thread.post(lambda _: gate.wait(10)))
+    calls = [post(thread.post(partial(_create, path=f"/n{i}"))) for i in range(20)]
+    failing = post(thread.post(lambda s: s.get("/nowhere")))
+    await until(lambda: thread.pending == 22)
     gate.set()
     assert await asyncio.gather(*calls) == [f"/n{i}" for i in range(20)]
     await blocked
@@ -149,6 +153,61 @@ async def test_waiting_calls_share_one_sync(store: NodeStore, monkeypatch: pytes
     await thread.stop()
     with pytest.raises(MetadataUnavailable, match="was closed"):
         await thread.post(lambda s: s.get("/"))
+
+
+def _create(store: NodeStore, path: str) -> str:
+    return store.create(path, b"", 0, False)
+
+
+async def test_callers_wait_for_a_place(store: NodeStore) -> None:
+    gate = threading.Event()
+    thread = StoreThread(store, lambda _: None, places=3)
+    post = asyncio.get_running_loop().create_task
+    blocked = post(thread.post(lambda _: gate.wait(10)))
+    impatient = [post(thread.post(partial(_create, path=f"/impatient{i}"))) for i in range(2)]
+    patient = [post(thread.post(partial(_create, path=f"/patient{i}"))) for i in range(5)]
+    await until(lambda: thread.pending == 3)
+    for caller in (*impatient, patient[1]):
+        caller.cancel()
+    await asyncio.wait([*impatient, patient[1]])
+    assert thread.pending == 3, "a call keeps its place when its caller gives up"
+    gate.set()
+    assert await blocked
+    assert await asyncio.gather(*patient[:1], *patient[2:]) == ["/patient0", "/patient2", "/patient3", "/patient4"]
+    names = await thread.post(lambda s: s.children("/").names)
+    assert sorted(names) == ["impatient0", "impatient1", "patient0", "patient2", "patient3", "patient4"]
+    await until(lambda: thread.pending == 0)
+    await thread.stop()
+
+
+async def test_who_waits_for_a_place_at_the_end_is_refused(store: NodeStore) -> None:
+    gate = threading.Event()
+    thread = StoreThread(store, lambda _: None, places=1)
+    post = asyncio.get_running_loop().create_task
+    accepted = post(thread.post(lambda _: gate.wait(10)))
+    await until(lambda: thread.pending == 1)
+    waiting = post(thread.post(lambda s: s.get("/")))
+    stopping = post(thread.stop())
+    await asyncio.sleep(0)
+    gate.set()
+    assert await accepted
+    with pytest.raises(MetadataUnavailable, match="was closed"):
+        await waiting
+    await stopping
+
+
+async def test_what_is_not_accepted_takes_no_place(store: NodeStore) -> None:
+    thread = StoreThread(store, lambda _: None, places=1)
+
+    def refuse() -> None:
+        raise MetadataNotFound("too late")
+
+    for _ in range(2):
+        with pytest.raises(MetadataNotFound, match="too late"):
+            await thread.post(lambda s: s.get("/"), refuse)
+    assert thread.pending == 0
+    assert (await thread.post(lambda s: s.get("/"))).data == b""
+    await thread.stop()
 
 
 async def test_nothing_is_answered_after_a_failed_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

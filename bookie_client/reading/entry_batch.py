@@ -1,0 +1,104 @@
+"""The entries of a batch read, still in the answer that brought them: each becomes an object when somebody looks at it.
+
+Most entries are looked at once and forgotten, or their payloads are copied elsewhere: an object for each entry of an
+answer would cost more than all else that is done with it, because memory for a thousand payloads at once is always
+new memory.
+
+Invariants
+- All entries are verified; whoever makes a batch has done it. Their ids are consecutive.
+- A batch keeps the whole answer alive, an entry taken from it only its own payload.
+
+Immutable; any thread.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import count, pairwise
+from typing import Final, overload
+
+from bookie_client.reading.entry import LedgerEntry
+from bookie_protocol.wire.v2_layout import ENTRY_LENGTH
+
+_LAC: Final = struct.Struct(">q")
+_LAC_AND_LENGTH: Final = struct.Struct(">qq")
+_LAC_AT: Final = ENTRY_LENGTH.size + 16
+"""Behind the two ids, in an entry with its length in front."""
+
+
+class EntryBatch(Sequence[LedgerEntry]):
+    """The k-th entry, with its length in front, is `body[starts[k]:starts[k + 1]]`; its payload begins `payload_at`
+    bytes behind its start."""
+
+    __slots__ = ("_body", "_first", "_ledger_id", "_payload_at", "_starts", "nbytes")
+
+    def __init__(self, ledger_id: int, first: int, body: bytes, starts: Sequence[int], payload_at: int) -> None:
+        self._ledger_id = ledger_id
+        self._first = first
+        self._body = body
+        self._starts = starts
+        self._payload_at = payload_at
+        self.nbytes = starts[-1] - starts[0] - payload_at * len(self)
+        """Of all payloads."""
+
+    def payloads(self) -> list[memoryview]:
+        """All of them, in place."""
+        view, payload_at = memoryview(self._body), self._payload_at
+        return [view[start + payload_at : stop] for start, stop in pairwise(self._starts)]
+
+    def lacs(self) -> list[int]:
+        """The last add confirmed that each entry carries."""
+        body, unpack = self._body, _LAC.unpack_from
+        return [unpack(body, start + _LAC_AT)[0] for start in self._starts[:-1]]
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} entries of ledger {self._ledger_id} from {self._first} on, {self.nbytes} bytes>"
+
+    def __iter__(self) -> Iterator[LedgerEntry]:
+        body, payload_at, ledger_id = self._body, self._payload_at, self._ledger_id
+        unpack, made = _LAC_AND_LENGTH.unpack_from, tuple.__new__
+        for entry_id, (start, stop) in zip(count(self._first), pairwise(self._starts), strict=False):
+            lac, length = unpack(body, start + _LAC_AT)
+            # The constructor of a named tuple costs three times as much.
+            yield made(LedgerEntry, (ledger_id, entry_id, length, body[start + payload_at : stop], lac))
+
+    @overload
+    def __getitem__(self, place: int) -> LedgerEntry: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[LedgerEntry]: ...
+
+    def __getitem__(self, place: int | slice) -> LedgerEntry | Sequence[LedgerEntry]:
+        if isinstance(place, slice):
+            start, stop, step = place.indices(len(self))
+            return self._part(start, stop) if step == 1 and start < stop else list(self)[place]
+        at = range(len(self))[place]
+        return next(iter(self._part(at, at + 1)))
+
+    def _part(self, start: int, stop: int) -> EntryBatch:
+        starts = self._starts[start : stop + 1]
+        return EntryBatch(self._ledger_id, self._first + start, self._body, starts, self._payload_at)
+
+
+def payload_bytes(entries: Sequence[LedgerEntry]) -> int:
+    """Of all payloads; of a batch in its answer without looking at each."""
+    return entries.nbytes if isinstance(entries, EntryBatch) else sum([len(entry.payload) for entry in entries])
+
+
+def payloads_of(entries: Sequence[LedgerEntry]) -> Sequence[bytes | memoryview]:
+    """For whoever copies them elsewhere: those of a batch in its answer in place."""
+    return entries.payloads() if isinstance(entries, EntryBatch) else [entry.payload for entry in entries]
+
+
+def lacs_of(entries: Sequence[LedgerEntry]) -> list[int]:
+    """The last add confirmed that each entry carries."""
+    return entries.lacs() if isinstance(entries, EntryBatch) else [entry.lac for entry in entries]

@@ -1,0 +1,51 @@
+"""Where the entries of a range came from: the bookie that served each, and how long its request took.
+
+Off unless somebody asks (`origins_of`): it costs a dictionary entry for each ledger entry. Whoever asks takes the
+origins of what it consumed, so that no more are kept than entries under way.
+
+    origins = origins_of(reader)
+    async for batch in reader.batches():
+        for entry in batch:
+            print(entry.entry_id, origins.take(entry.entry_id).bookie)
+
+Event loop only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Origin(NamedTuple):
+    """`seconds` from the request to its answer; a batch counts as a whole. Empty for what nobody noted."""
+
+    bookie: str | None = None
+    seconds: float | None = None
+
+
+NOWHERE = Origin()
+
+
+class Origins:
+    """Of one handle."""
+
+    def __init__(self) -> None:
+        self._served: dict[int, Origin] = {}
+
+    def served(self, bookie: str, entry_id: int) -> None:
+        """A bookie gave the entry that is used."""
+        self._served[entry_id] = Origin(bookie)
+
+    def took(self, entry_id: int, seconds: float) -> None:
+        """So long the request of an entry took that was served."""
+        self._served[entry_id] = Origin(self._served.get(entry_id, NOWHERE).bookie, seconds)
+
+    def batch(self, bookie: str, first: int, count: int, seconds: float) -> None:
+        """A bookie gave so many entries at once."""
+        origin = Origin(bookie, seconds)
+        for entry_id in range(first, first + count):
+            self._served[entry_id] = origin
+
+    def take(self, entry_id: int) -> Origin:
+        """And forget it."""
+        return self._served.pop(entry_id, NOWHERE)

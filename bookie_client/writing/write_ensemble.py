@@ -1,0 +1,142 @@
+"""The ensemble that a writer sends to: which bookie stands where, which positions failed, and the change under way.
+
+Part of the writer's state machine (`AddState`): sans I/O, like it.
+
+Invariants
+- What failed is kept by position and bookie: a bookie that was replaced meanwhile counts no more.
+- At most one change is under way. What fails while it runs joins it, or makes another round of it, before anything is
+  sent to the new bookies.
+- A *degraded* position has a failed bookie for which there was no spare; a *late* failure is one of an add that had its
+  ack quorum already, and is replaced with the next add.
+
+Used from the event loop of the ledger's writer only.
+
+Source: reference client protocol, section 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bookie_client.distribution import Quorums
+from bookie_client.writing.pending_add import PendingAdd
+from bookie_protocol.errors import PodkeeperError
+
+Positions = dict[int, str]
+"""Position in the ensemble -> id of the bookie that failed there."""
+
+
+class WriteEnsemble:
+    """Of one writer handle. `bookies`: the ensemble as the metadata service holds it, by position. `max_changes`: how
+    many rounds of changes may begin; None: no limit."""
+
+    def __init__(self, quorums: Quorums, bookies: tuple[str, ...], max_changes: int | None) -> None:
+        self.bookies = bookies
+        self.degraded: Positions = {}
+        self.late: Positions = {}
+        self.changing: Positions | None = None
+        """What the change under way replaces; None when there is none."""
+        self.changes = 0
+        """Rounds of changes begun so far."""
+        self.max_changes = max_changes
+        self._quorums = quorums
+        self._joined: Positions = {}
+        self._errors: dict[str, PodkeeperError] = {}
+
+    # --- where an add stands --------------------------------------------------------------------------------
+
+    def position_of(self, add: PendingAdd, bookie: str) -> int:
+        """Where the bookie stands in the add's write set; -1 if it was exchanged meanwhile."""
+        try:
+            position = add.ensemble.index(bookie)
+        except ValueError:
+            return -1
+        return -1 if self.was_moved(add, position) else position
+
+    def was_moved(self, add: PendingAdd, position: int) -> bool:
+        """The bookie was exchanged, and taken again for a position that does not hold the entry."""
+        return self.changes > 0 and not self._quorums.holds(position, add.entry_id)
+
+    def skip_degraded(self, add: PendingAdd) -> None:
+        """A new add is not sent to degraded positions. With too many of them they fail late: the next change must
+        replace them."""
+        for position, bookie in self.degraded.items():
+            if self._quorums.holds(position, add.entry_id):
+                add.failed |= 1 << position
+                if add.failed.bit_count() > self._quorums.tolerated:
+                    self.late |= self.failed_positions(add)
+                    self.late[position] = bookie
+
+    def failed_positions(self, add: PendingAdd) -> Positions:
+        """Where an add failed."""
+        return {p: add.ensemble[p] for p in self._quorums.write_set(add.entry_id) if add.failed >> p & 1}
+
+    # --- what failed ----------------------------------------------------------------------------------------
+
+    def note(self, bookie: str, error: PodkeeperError) -> None:
+        """Remember why a bookie failed, for messages."""
+        self._errors[bookie] = error
+
+    def failed_late(self, position: int, bookie: str) -> None:
+        """A bookie failed for an add that has its ack quorum."""
+        if self.bookies[position] != bookie:
+            return
+        if self.changing is None:
+            self.late[position] = bookie
+        elif self.changing.get(position) != bookie:
+            self._joined[position] = bookie
+
+    def join(self, failed: Positions) -> None:
+        """More has failed while a change is under way."""
+        self._joined |= failed
+
+    def restored(self, position: int, bookie: str) -> None:
+        """The bookie of a degraded position can be reached again."""
+        if self.degraded.get(position) == bookie and self.changing is None:
+            del self.degraded[position]
+
+    def reasons(self, bookies: Iterable[str]) -> str:
+        """Why these bookies failed, for messages."""
+        return "; ".join(f"{bookie}: {self._errors.get(bookie, 'failed before')}" for bookie in bookies)
+
+    # --- changes --------------------------------------------------------------------------------------------
+
+    @property
+    def is_exhausted(self) -> bool:
+        """No further change may begin."""
+        return self.max_changes is not None and self.changes >= self.max_changes
+
+    def take_failed(self, failed: Positions) -> Positions:
+        """What a change has to replace now: late failures and these, as far as they still stand."""
+        wanted = self._standing(self.late | failed)
+        self.late = {}
+        return wanted
+
+    def begin_round(self, failed: Positions) -> None:
+        """A change, or another round of it, is under way."""
+        self.changes += 1
+        self.changing = (self.changing or {}) | failed
+
+    def failed_meanwhile(self, bookies: tuple[str, ...]) -> Positions:
+        """What another round has to replace, now that the stored ensemble is `bookies`; empty when nothing that stands
+        there failed while the change ran."""
+        changing = self.changing or {}
+        joined = {p: b for p, b in self._joined.items() if bookies[p] == b and changing.get(p) != b}
+        self._joined = {}
+        return {p: b for p, b in (changing | joined).items() if bookies[p] == b} if joined else {}
+
+    def end_change(self, bookies: tuple[str, ...]) -> None:
+        """The stored ensemble is `bookies`: what could not be replaced is degraded."""
+        unreplaced = self.degraded | (self.changing or {})
+        self.bookies = bookies
+        self.changing = None
+        self.degraded = self._standing(unreplaced)
+        self.late = {p: b for p, b in self._standing(self.late).items() if p not in self.degraded}
+
+    def give_up(self) -> None:
+        """Nothing will be sent any more: no change is under way or wanted."""
+        self.changing = None
+        self.late, self._joined = {}, {}
+
+    def _standing(self, failed: Positions) -> Positions:
+        return {p: b for p, b in failed.items() if self.bookies[p] == b}

@@ -1,0 +1,86 @@
+"""Entries in the answer that they came in behave as a list of them does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.entry_batch import EntryBatch, lacs_of, payload_bytes, payloads_of
+from bookie_client.reading.verified import verify_packed
+from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.wire.packed_entries import PackedEntries
+from tests.support.packed import packed
+
+LEDGER = 7
+FIRST = 100
+
+
+def batch_of(payloads: list[bytes], in_front: bytes = b"") -> tuple[EntryBatch, list[LedgerEntry]]:
+    """The batch, and the entries that it has to have."""
+    digest = digest_manager(DigestType.CRC32C, b"")
+    expected, length = [], 50
+    for entry_id, payload in enumerate(payloads, FIRST):
+        length += len(payload)
+        expected.append(LedgerEntry(LEDGER, entry_id, length, payload, entry_id - 3))
+    body = packed([digest.encode(LEDGER, each.entry_id, each.lac, each.length, each.payload) for each in expected]).body
+    answer = PackedEntries(in_front + body[packed([]).start :], len(in_front))
+    batch = verify_packed(digest, LEDGER, FIRST, answer, len(payloads)).entries
+    assert isinstance(batch, EntryBatch)
+    return batch, expected
+
+
+@given(payloads=st.lists(st.binary(max_size=60), min_size=1, max_size=12), in_front=st.binary(max_size=5))
+def test_it_has_the_entries_of_a_list(payloads, in_front):
+    batch, expected = batch_of(payloads, in_front)
+    assert list(batch) == expected
+    assert [batch[place] for place in range(-len(batch), len(batch))] == expected + expected
+    assert (len(batch), batch.nbytes) == (len(expected), sum(map(len, payloads)))
+    assert list(map(bytes, batch.payloads())) == payloads
+    assert batch.lacs() == [entry.lac for entry in expected]
+    assert all(type(entry) is LedgerEntry and type(entry.payload) is bytes for entry in batch)
+
+
+@given(
+    payloads=st.lists(st.binary(max_size=9), min_size=1, max_size=8),
+    start=st.none() | st.integers(-9, 9),
+    stop=st.none() | st.integers(-9, 9),
+    step=st.none() | st.integers(-3, 3).filter(bool),
+)
+def test_a_part_of_it_is_a_part_of_the_list(payloads, start, stop, step):
+    batch, expected = batch_of(payloads)
+    part, wanted = batch[start:stop:step], expected[start:stop:step]
+    assert list(part) == wanted
+    assert payload_bytes(part) == sum(len(entry.payload) for entry in wanted)
+    assert [bytes(payload) for payload in payloads_of(part)] == [entry.payload for entry in wanted]
+    assert lacs_of(part) == [entry.lac for entry in wanted]
+
+
+def test_a_part_stays_in_the_answer():
+    batch, expected = batch_of([b"one", b"", b"three", b"four"])
+    assert isinstance(batch[1:3], EntryBatch)
+    assert batch[1:3][1:][0] == expected[2]
+
+
+@pytest.mark.parametrize("place", [2, -3, 100])
+def test_there_is_nothing_outside(place):
+    batch, _ = batch_of([b"one", b"two"])
+    with pytest.raises(IndexError):
+        batch[place]
+
+
+def test_it_equals_a_list_of_the_same_entries():
+    batch, expected = batch_of([b"one", b"two"])
+    assert batch == expected
+    assert batch != expected[:1]
+    assert batch[:1] == batch_of([b"one"])[0]
+    assert batch != "two"
+    assert repr(batch) == "<2 entries of ledger 7 from 100 on, 6 bytes>"
+
+
+def test_a_list_counts_as_a_batch_does():
+    entries = [LedgerEntry(LEDGER, 0, 3, b"one"), LedgerEntry(LEDGER, 1, 8, b"three")]
+    assert payload_bytes(entries) == 8
+    assert payloads_of(entries) == [b"one", b"three"]
+    assert lacs_of(entries) == [-1, -1]
