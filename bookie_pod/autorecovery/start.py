@@ -16,12 +16,13 @@ from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.replication.check import CheckOptions, LedgerChecker
-from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
+from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.report import LedgerReport
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.auditor.auditor import Auditor
 from bookie_pod.autorecovery.auditor.schedule import wall_clock_ms
 from bookie_pod.autorecovery.auditor.status import AuditorStatus
+from bookie_pod.autorecovery.copy_options import copying_throttle, replication_options
 from bookie_pod.autorecovery.daemon import AutoRecovery, AutoRecoveryStatus
 from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, RepairParts
 from bookie_pod.autorecovery.worker.open_ledgers import recover
@@ -114,7 +115,7 @@ def make_worker(
 ) -> ReplicationWorker:
     """A worker over this client. `clock_ms`: the time of day for marks."""
     progress = WorkerProgress()
-    throttle = ReplicationThrottle(options.rate_by_bytes if options.rate_by_bytes > 0 else None)
+    throttle = copying_throttle(options)
     reads = options.checker_reads_in_flight if options.checker_reads_in_flight > 0 else MANY_READS
     marks = metadata.under_replication
 
@@ -128,15 +129,9 @@ def make_worker(
     check_options = CheckOptions(
         verification_percentage=options.auditor_verification_percentage, max_reads=reads, throttle=throttle
     )
-    replication_options = ReplicationOptions(
-        entry_batch_size=options.entry_batch_size,
-        max_bytes_in_flight=options.max_bytes_in_flight,
-        throttle=throttle,
-        batch_reads=options.batch_read,
-    )
     parts = RepairParts(
         checker=LedgerChecker(client, check_options),
-        replicator=FragmentReplicator(client, replication_options),
+        replicator=FragmentReplicator(client, replication_options(options, throttle)),
         writable=client.writable_bookies,
         mark=marks.read,
         mark_lost=mark_lost,
@@ -145,7 +140,7 @@ def make_worker(
         metrics=metrics,
     )
     worker = ReplicationWorker(metadata, LedgerRepair(parts), _worker_options(options), progress, metrics)
-    _bind(metrics, worker)
+    _bind(metrics, worker, throttle)
     return worker
 
 
@@ -159,7 +154,7 @@ def _worker_options(options: AutoRecoveryConfig) -> WorkerOptions:
     )
 
 
-def _bind(metrics: ReplicationWorkerMetrics, worker: ReplicationWorker) -> None:
+def _bind(metrics: ReplicationWorkerMetrics, worker: ReplicationWorker, throttle: ReplicationThrottle) -> None:
     notes = worker.progress.notes
     waiting = (Phase.WAITING_FOR_WRITER, Phase.BACKING_OFF)
 
@@ -173,4 +168,5 @@ def _bind(metrics: ReplicationWorkerMetrics, worker: ReplicationWorker) -> None:
         failing=lambda: count(Phase.BACKING_OFF),
         losing=lambda: sum(bool(note.lost_entries) for note in notes.values()),
         locks_not_released=lambda: worker.locks_not_released,
+        rate_limit=lambda: throttle.bytes_per_second or 0,
     )

@@ -1,7 +1,8 @@
 """How the commands that use a cluster reach it: `--metadata`, `--config`, `--client`.
 
-With a configuration, of a file or of the environment, its login to ZooKeeper and its TLS count too, whoever names the
-cluster. `connects` gives a command one `Connection` in place of these options. Nothing heavy is loaded before `run`.
+With a configuration, of a file or of the environment, its login to ZooKeeper, its TLS and its placement count too,
+whoever names the cluster. `connects` gives a command one `Connection` in place of these options. Nothing heavy is
+loaded before `run`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 
 from bookie_pod.cli.options import config_option
-from bookie_pod.cli.quiet import quiet_grpc
+from bookie_pod.cli.quiet import quiet_grpc, quiet_kazoo
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 
 if TYPE_CHECKING:
     from bookie_client.client import Client
     from bookie_client.options import ClientOptions
+    from bookie_client.placement.options import PlacementOptions
     from bookie_pod.config.model import BookieConfig
     from bookie_protocol.metadata_service.interface import MetadataService
 
@@ -65,12 +67,17 @@ class Connection:
             )
         return uri
 
+    def sets(self, option: str) -> bool:
+        """Whether the command line sets this option of the client."""
+        return any(setting.partition("=")[0] == option for setting in self._settings)
+
     def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]], defaults: Mapping[str, object] | None = None) -> T:
         """Connect, do the work on an event loop of its own and disconnect.
 
         `defaults` are client options that `--client` wins over. SIGTERM cancels the work.
         """
         quiet_grpc()
+        quiet_kazoo()
         import asyncio
 
         import uvloop
@@ -79,10 +86,17 @@ class Connection:
 
         logs.configure("console", "warning")
         uri, options = self.uri(), client_options(self._settings, {**self._tls(), **(defaults or {})})
+        placement = self._placement()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(self._run(work, uri, options))
+            return runner.run(self._run(work, uri, options, placement))
 
-    async def _run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]], uri: str, options: ClientOptions) -> T:
+    async def _run(
+        self,
+        work: Callable[[Cluster], Coroutine[Any, Any, T]],
+        uri: str,
+        options: ClientOptions,
+        placement: PlacementOptions,
+    ) -> T:
         from bookie_client.client import Client
         from bookie_pod.cli.signals import end_with_sigterm
         from bookie_pod.node.metadata import open_metadata
@@ -96,7 +110,7 @@ class Connection:
         except MetadataUnavailable as error:
             raise MetadataUnavailable(f"the metadata service {uri} does not answer: {error}; does it run?") from error
         try:
-            async with Client(service, options) as client:
+            async with Client(service, options, placement=placement) as client:
                 return await work(Cluster(client, service))
         finally:
             await service.close()
@@ -106,12 +120,27 @@ class Connection:
 
         return {"tls": tls_options(self.configuration.tls)}
 
+    def _placement(self) -> PlacementOptions:
+        """What gateway and auto-recovery of this configuration go by. Raises `InvalidConfiguration`."""
+        from bookie_pod.client_placement import client_placement
+
+        config = self.configuration
+        placement = client_placement(config)
+        if placement.policy != "local":
+            return placement
+        # The configuration is that of a bookie: the one that the policy means.
+        from bookie_pod.node.bookie_id import derive_bookie_id
+        from bookie_pod.node.options import address_options
+
+        local = derive_bookie_id(address_options(config, config.network.bookie_port))
+        return replace(placement, local_bookie=local)
+
 
 def connects(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds the options, and passes the command a `Connection` as its first argument."""
 
     @click.option("-m", "--metadata", "uri", metavar="URI", help=f"Metadata service. [environment: {URI_VARIABLE}]")
-    @config_option("Take it from this properties file, and the login and TLS with it.", "configuration_file")
+    @config_option("Take it from this properties file, and login, TLS and placement with it.", "configuration_file")
     @click.option(
         "--client",
         "settings",

@@ -22,11 +22,13 @@ from bookie_pod.cli.disk.commands import disk
 from bookie_pod.cli.drain_clients import drain_clients
 from bookie_pod.cli.exit_codes import CommandExit, exit_code_of
 from bookie_pod.cli.gc import gc
+from bookie_pod.cli.job import job
 from bookie_pod.cli.ledger.commands import ledger
 from bookie_pod.cli.metadata_service import metadata_service
 from bookie_pod.cli.scrub import scrub
 from bookie_pod.cli.serve import serve
 from bookie_pod.cli.standalone import standalone
+from bookie_pod.cli.stream.commands import stream
 from bookie_pod.cli.trial import trial
 from bookie_protocol.errors import ExitCode, PodkeeperError
 
@@ -58,11 +60,13 @@ cli.add_command(standalone)
 cli.add_command(metadata_service)
 cli.add_command(cluster)
 cli.add_command(ledger)
+cli.add_command(stream)
 cli.add_command(disk)
 cli.add_command(bench)
 cli.add_command(trial)
 cli.add_command(gc)
 cli.add_command(scrub)
+cli.add_command(job)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,7 +1,8 @@
-"""gRPC's own log, which goes to standard error past every logger."""
+"""What libraries say of connections on standard error: a command says it itself, in one line."""
 
 from __future__ import annotations
 
+import logging
 import os
 
 
@@ -10,3 +11,8 @@ def quiet_grpc() -> None:
     handlers only print complaints, where the children run another program anyway. What a user set stays."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+
+def quiet_kazoo() -> None:
+    """kazoo has a line for each try to reach a ZooKeeper. Its errors stay."""
+    logging.getLogger("kazoo").setLevel(logging.ERROR)

@@ -58,8 +58,8 @@ def standalone(
     """Run a cluster on this machine until Ctrl-C: bookies as processes of their own, and an embedded metadata
     service unless --zookeeper names one.
 
-    Prints the metadata service's URI, which is what clients need. A bookie that ends is started again. Everything
-    listens on the loopback address only.
+    Prints the metadata service's URI, which is what clients need. A bookie that ends is started again, unless it was
+    decommissioned. Everything listens on the loopback address only.
     """
     quiet_grpc()
     import asyncio
@@ -118,6 +118,7 @@ def _as_dict(cluster: StandaloneCluster) -> dict[str, object]:
             }
             for bookie in cluster.bookies.values()
         ],
+        "decommissioned": list(cluster.left_out),
     }
 
 
@@ -128,5 +129,9 @@ def _as_text(cluster: StandaloneCluster) -> str:
         if bookie.http_port is not None:
             ports.append(f"http://127.0.0.1:{bookie.http_port}")
         lines.append(f"{bookie.bookie_id:16}  {', '.join(ports)}, {bookie.directory / 'bookie.log'}")
+    lines += [
+        f"{bookie_id:16}  was decommissioned; remove {cluster.directory / bookie_id} to have a new bookie of this name"
+        for bookie_id in cluster.left_out
+    ]
     lines += ["", f"export BK_metadataServiceUri={cluster.metadata_service_uri}", "Ctrl-C stops it."]
     return "\n".join(lines)

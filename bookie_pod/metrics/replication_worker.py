@@ -47,14 +47,17 @@ class ReplicationWorkerMetrics:
         failing: Callable[[], float],
         losing: Callable[[], float],
         locks_not_released: Callable[[], float],
+        rate_limit: Callable[[], float],
     ) -> None:
-        """Export how much is going on. `losing`: ledgers at hand with entries of which no copy is left."""
+        """Export how much is going on. `losing`: ledgers at hand with entries of which no copy is left. `rate_limit`:
+        bytes per second; 0: none."""
         self._scope.gauge("RUNNING", running)
         self._scope.gauge("LEDGERS_AT_WORK", at_work)
         self._scope.gauge("OPEN_LEDGERS_WAITING", waiting)
         self._scope.gauge("LEDGERS_BACKING_OFF", failing)
         self._scope.gauge("LEDGERS_WITH_LOST_ENTRIES", losing)
         self._scope.gauge("LOCKS_NOT_RELEASED", locks_not_released)
+        self._scope.gauge("RATE_LIMIT_BYTES", rate_limit)
 
     # --- ledgers ----------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from typing import Final
 
 import structlog
 
+from bookie_client.cpu_priority import yield_processors
 from bookie_pod.autorecovery.start import RunningAutoRecovery, start
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.process import ProcessCollector
@@ -162,4 +163,5 @@ def name_of_process(config: BookieConfig) -> str:
 
 def serve_auto_recovery(config: BookieConfig) -> int:
     """Run until SIGTERM or SIGINT; a second one ends the process at once. Raises `StartupError`."""
+    yield_processors(config.auto_recovery.niceness)
     return run_until_signal(lambda: AutoRecoveryProcess(config).run())

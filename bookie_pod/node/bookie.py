@@ -37,16 +37,12 @@ from bookie_pod.node import options
 from bookie_pod.node.admin.ports import Administration, RunningBookie
 from bookie_pod.node.admin.sanity_watch import SanityWatch
 from bookie_pod.node.background import BackgroundTasks, collect_cycles
-from bookie_pod.node.bookie_id import (
-    BookieAddressOptions,
-    derive_bookie_id,
-)
+from bookie_pod.node.bookie_id import BookieAddressOptions, derive_bookie_id
 from bookie_pod.node.dirty import DirtyMarker
 from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.durability import Durability
-from bookie_pod.node.identity import service_info
 from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses
-from bookie_pod.node.leaving import Leaving
+from bookie_pod.node.joining import join_cluster
 from bookie_pod.node.listening import bind_listener
 from bookie_pod.node.live_status import LiveStatus
 from bookie_pod.node.loop_bridge import LoopBridge
@@ -151,7 +147,16 @@ class Bookie:
         await self._make_upkeep()
         self._start_disks()
         await http
-        await self._register()
+        self._registration = await join_cluster(
+            config,
+            metadata=self._metadata,
+            bookie_id=self.bookie_id,
+            address=self._address(),
+            mode=self._mode,
+            status=self.status,
+            tasks=self._tasks,
+            undo=self._undo,
+        )
         self.upkeep.start()
         self._undo.push_async_callback(self.upkeep.stop)
         await asyncio.to_thread(self._dirty.write)
@@ -272,19 +277,6 @@ class Bookie:
             self.upkeep.collection.on_disk,
         )
         self._undo.push_async_callback(asyncio.to_thread, monitor.stop)
-
-    async def _register(self) -> None:
-        info = await service_info(self.config, self._address())
-        leaving = Leaving(self._metadata, self.bookie_id, self._mode)
-        if await leaving.look() or not leaving.is_known:
-            self._tasks.run(leaving.follow())
-        registration = RegistrationManager(self._metadata, self.bookie_id, info, self.fail)
-        self._registration = self.status.registration = registration
-        read_only = self._mode.read_only
-        await self._registration.register(read_only=read_only)
-        self._undo.push_async_callback(self._registration.deregister)
-        self._mode.attach(self._registration, announced_read_only=read_only)
-        self._undo.callback(self._mode.detach)
 
     # --- stop -----------------------------------------------------------------------------------------------
 

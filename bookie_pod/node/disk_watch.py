@@ -71,9 +71,21 @@ def start_disk_watch(
         lambda: len(storage.writable()),
         {directory: _usage_percent(monitor, directory) for directory in directories.ledger},
     )
+    if directories.index:
+        metrics.bind_directories(
+            "index",
+            lambda: _not_full(monitor, directories.index),
+            {directory: _usage_percent(monitor, directory) for directory in directories.index},
+        )
     metrics.bind_failed_directories(lambda: len(monitor.failed))
     metrics.bind_journal_disks({directory: _usage_percent(monitor, directory) for directory in journals})
     return monitor
+
+
+def _not_full(monitor: DiskMonitor, directories: tuple[str, ...]) -> int:
+    """How many of these configured directories were not full at the last check."""
+    states = monitor.states
+    return sum(states[folder] is not DiskState.FULL for folder in options.current_folders(directories))
 
 
 def _usage_percent(monitor: DiskMonitor, directory: str) -> Callable[[], float]:

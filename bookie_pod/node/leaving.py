@@ -110,6 +110,29 @@ class Leaving:
             return finished is not None and finished.started_ms == self._started_ms
 
 
+async def has_left(metadata: MetadataService, bookie_id: str, stamped_at: datetime) -> bool:
+    """Whether a decommission deleted the cookie of the bookie whose directories were stamped then, so that they are
+    refused from now on. A bookie that had its id before does not count. False also if nobody can tell."""
+    from bookie_pod.autorecovery.decommission.state import Phase
+    from bookie_pod.autorecovery.decommission.store import DecommissionStore
+
+    try:
+        await metadata.cookies.read(bookie_id)
+        return False
+    except MetadataNotFound:
+        pass
+    except MetadataError:
+        return False
+    ended = await decommissioned_at(metadata, bookie_id)
+    if ended is not None and ended > stamped_at:
+        return True
+    try:
+        found = await DecommissionStore(metadata).active(bookie_id)
+    except MetadataError:
+        return False
+    return found is not None and found.value.phase is Phase.REMOVING  # its coordinator did not live to say so
+
+
 async def decommissioned_at(metadata: MetadataService, bookie_id: str) -> datetime | None:
     """When a bookie of this id left for good; None: never, or nobody can tell. A later one may have its id."""
     from bookie_pod.autorecovery.decommission.store import DecommissionStore

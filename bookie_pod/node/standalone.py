@@ -6,6 +6,8 @@ Invariants
 - Only processes started here are ever signalled (`bookie_process`).
 - Ports that this cluster chooses are nobody else's until it is stopped (`port_reservation`).
 - A bookie's identity is its name, not its port: the same directory can be started again on other ports.
+- A bookie that was decommissioned is left out for as long as its directory is there: it would refuse to start, and
+  nothing needs it. The others start without it. Once the directory is removed, its name is a new bookie's.
 
 Threads: event loop only.
 """
@@ -16,6 +18,7 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -23,7 +26,10 @@ from typing import Final
 from bookie_pod.config.memory import SMALLEST_DEFAULT_MB, default_memory_budget_mb
 from bookie_pod.node.bookie_process import BookieProcess, log_of, start_child
 from bookie_pod.node.bookie_ready import LOOPBACK, wait_ready
+from bookie_pod.node.cookies import COOKIE_FILE, CURRENT_FOLDER
+from bookie_pod.node.leaving import has_left
 from bookie_pod.node.port_reservation import ReservedPorts
+from bookie_protocol.errors import ServerStartFailed
 from bookie_protocol.metadata_service.embedded.local import connect_local
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
@@ -56,6 +62,8 @@ class StandaloneCluster:
     ) -> None:
         self.directory = directory
         self.bookies: dict[str, BookieProcess] = {}
+        self.left_out: tuple[str, ...] = ()
+        """Names of the bookies that `start` did not start, because they were decommissioned."""
         self.metadata: MetadataService
         self._count = bookies
         self._keys = dict(keys or {})
@@ -73,12 +81,12 @@ class StandaloneCluster:
     async def start(self, timeout: float = START_SECONDS) -> None:
         """Start everything and wait until it is ready.
 
-        Raises `ServerStartFailed` when a bookie ends or is not ready within `timeout` seconds; nothing is
-        left running.
+        Bookies that were decommissioned are left out. Raises `ServerStartFailed` when a bookie ends or is not ready
+        within `timeout` seconds, or none is left to start; nothing is left running.
         """
         try:
             await self._start_metadata()
-            names = [f"bookie-{number}" for number in range(1, self._count + 1)]
+            names = await self._names()
             await asyncio.gather(*map(self._spawn, names))
             await asyncio.gather(*(wait_ready(self.metadata, self.bookies[name], timeout) for name in names))
         except BaseException:
@@ -94,6 +102,15 @@ class StandaloneCluster:
             await bookie.kill()
             raise
         return bookie
+
+    async def was_decommissioned(self, bookie_id: str) -> bool:
+        """Whether this bookie left the cluster for good and its directory is still there. False also if nobody can
+        tell."""
+        cookies = list((self.directory / bookie_id).glob(f"*/{CURRENT_FOLDER}/{COOKIE_FILE}"))
+        if not cookies:
+            return False
+        stamped_at = datetime.fromtimestamp(min(cookie.stat().st_mtime for cookie in cookies), UTC)
+        return await has_left(self.metadata, bookie_id, stamped_at)
 
     async def stop(self) -> None:
         """Stop all bookies, then the metadata service. Calling it again is fine."""
@@ -111,6 +128,17 @@ class StandaloneCluster:
         await self.stop()
 
     # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _names(self) -> list[str]:
+        """The bookies to be started; sets `left_out`."""
+        names = [f"bookie-{number}" for number in range(1, self._count + 1)]
+        self.left_out = tuple([name for name in names if await self.was_decommissioned(name)])
+        if len(self.left_out) == self._count:
+            raise ServerStartFailed(
+                f"all bookies in {self.directory} were decommissioned: ask for more bookies than {self._count}, or"
+                " remove the directories of those that are to be new ones"
+            )
+        return [name for name in names if name not in self.left_out]
 
     async def _start_metadata(self) -> None:
         if self._uri:

@@ -228,5 +228,10 @@ def disk_space(files: Files, directories: Sequence[str]) -> tuple[int, int]:
     return sum(usage.total for usage in by_device.values()), sum(usage.usable for usage in by_device.values())
 
 
+def fullest_share(files: Files, directories: Sequence[str]) -> float:
+    """Used share, 0 to 1, of the fullest file system of some directories."""
+    return max((_share(files.usage(directory)) for directory in directories), default=0.0)
+
+
 def _share(usage: DiskUsage) -> float:
     return 1 - usage.usable / usage.total if usage.total else 1.0

@@ -23,6 +23,7 @@ from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import NoSuchEntry, NoSuchLedger, StorageFault
 from tests.support.memory_faults import MUTATING
 from tests.support.memory_files import Died, MemoryFiles
+from tests.support.record_count import RecordCount
 from tests.support.storage_engine import KEY, MemoryBookie, entry, put, small_options
 
 DIRECTORIES = ("/ledgers0", "/ledgers1")
@@ -78,19 +79,6 @@ def _workload() -> list[Step]:
 
 
 WORKLOAD = _workload()
-
-
-class RecordCount:
-    """A journal in which every step that was begun is a synced record."""
-
-    def __init__(self, begun: int = 0) -> None:
-        self.begun = begun
-
-    def last_mark(self) -> LogMark:
-        return LogMark(1, self.begun)
-
-    def remove_below(self, mark: LogMark) -> list[int]:
-        return []
 
 
 class Node:

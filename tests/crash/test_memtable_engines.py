@@ -23,10 +23,11 @@ from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import NoSuchEntry, NoSuchLedger, StorageFailed, StorageFault
-from tests.crash.test_engine import Checkpoint, Delete, Fence, RecordCount
+from tests.crash.test_engine import Checkpoint, Delete, Fence
 from tests.support.memory_faults import MUTATING
 from tests.support.memory_files import Died, MemoryFiles
 from tests.support.memtable_engine import ENGINES, MemTableBookie, memtable_options
+from tests.support.record_count import RecordCount
 from tests.support.storage_engine import KEY, entry, put
 
 DIRECTORIES = ("/ledgers0", "/ledgers1")

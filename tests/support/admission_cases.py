@@ -2,48 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-Object = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Case:
-    """`changes` of the smallest resource are refused. With `before`, as a change of one that is stored with these."""
-
-    name: str
-    changes: Object
-    message: str
-    """Part of what is said: field and words."""
-    before: Object | None = None
-    status: Object = field(default_factory=dict)
-    kind: str = "BookieCluster"
-
-
-def resource(kind: str, name: str, changes: Mapping[str, Any]) -> Object:
-    """The smallest resource that is valid, changed: maps are merged, None removes a field."""
-    if kind == "BookieTask":
-        smallest: Object = {"spec": {"cluster": "demo", "type": "Audit"}}
-    else:
-        smallest = {
-            "spec": {
-                "version": "1.2.0",
-                "metadataService": {"uri": "zk+hierarchical://zk-0:2181"},
-                "storage": {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}},
-            }
-        }
-    whole = {"apiVersion": "podkeeper.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, **smallest}
-    return _merged(whole, changes)
-
-
-def _merged(value: Any, changes: Any) -> Any:
-    if not isinstance(value, Mapping) or not isinstance(changes, Mapping):
-        return copy.deepcopy(changes)
-    merged = {**value, **{name: _merged(value.get(name), change) for name, change in changes.items()}}
-    return {name: child for name, child in merged.items() if child is not None}
+from tests.support.admission_case import Case, Object
+from tests.support.admission_case import resource as resource
+from tests.support.job_admission_cases import JOBS_ALLOWED, JOBS_CHANGED, JOBS_CREATED
 
 
 def _zones(*zones: tuple[str, int | None]) -> Object:
@@ -134,6 +97,7 @@ CREATED = (
     Case("task-loss", _spec(type="AcceptLoss"), "AcceptLoss needs the ids of the ledgers", kind="BookieTask"),
     Case("task-ledgers", _spec(ledgers=[1]), "no other type takes ledgers", kind="BookieTask"),
     Case("task-type", _spec(type="Dance"), "Unsupported value", kind="BookieTask"),
+    *JOBS_CREATED,
 )
 """Refused when they are created."""
 
@@ -231,6 +195,7 @@ CHANGED = (
         before={},
         kind="BookieTask",
     ),
+    *JOBS_CHANGED,
 )
 """Refused as changes of what is stored."""
 
@@ -259,5 +224,6 @@ ALLOWED = (
         before=_spec(placement=_zones(("a", 2), ("b", 1), ("c", 0))),
     ),
     Case("older-version", _spec(version="1.1.0"), "", before={}, status={"version": {"current": "1.2.0"}}),
+    *JOBS_ALLOWED,
 )
 """Taken, although they come near to a rule."""

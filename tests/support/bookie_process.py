@@ -35,11 +35,21 @@ _given_ports: set[int] = set()
 _STOP_SECONDS = 60
 
 
+def _own_ports() -> range:
+    """Those of this worker of a test run: another one cannot take a port between the look at it and its use."""
+    worker, workers = (os.environ.get(f"PYTEST_XDIST_WORKER{end}") for end in ("", "_COUNT"))
+    first = int(worker.removeprefix("gw")) if worker else 0
+    return range(_PORTS[0] + first, _PORTS[1], int(workers) if worker and workers else 1)
+
+
 def free_port() -> int:
     """A TCP port of the loopback interface that nobody listens on now. It lies below those that the system gives to
     outgoing connections, so it stays free while a bookie that is to come back to it is down."""
+    ports = _own_ports()
     while True:
-        port = random.randrange(*_PORTS)
+        if len(_given_ports) > len(ports) // 2:
+            _given_ports.clear()
+        port = random.choice(ports)
         if port in _given_ports:
             continue
         with socket.socket() as probe:

@@ -6,6 +6,7 @@ import struct
 
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3, v3_encode
+from bookie_protocol.wire.v2_layout import Flag
 
 KEY = bytes(range(1, 21))
 OTHER_KEY = bytes(range(21, 41))
@@ -35,7 +36,7 @@ def v2_read(ledger_id: int, entry_id: int, flags: int = 0) -> bytes:
 
 
 def v2_fence(ledger_id: int, entry_id: int = LAST, key: bytes = KEY) -> bytes:
-    return v2.encode_read_request(ledger_id, entry_id, v2.Flag.DO_FENCING, key)
+    return v2.encode_read_request(ledger_id, entry_id, Flag.DO_FENCING, key)
 
 
 def v2_batch(ledger_id: int, first: int, count: int = 0, size: int = 1 << 20, request_id: int = 1) -> bytes:
@@ -60,7 +61,7 @@ def v2_entries(frame: bytes) -> list[bytes]:
     response = v2.decode_response(frame[4:])
     assert isinstance(response, v2.BatchReadResponse)
     assert response.code == 0, response
-    return list(response.entries)
+    return response.entries.split()
 
 
 # --- version 3 ----------------------------------------------------------------------------------------------

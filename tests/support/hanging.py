@@ -19,8 +19,7 @@ def hanging(pids: Iterable[int]) -> Iterator[None]:
         os.kill(pid, signal.SIGSTOP)
     try:
         for pid in stopped:
-            # The signal takes effect when a thread of the process gets its turn, and then for one thread after another.
-            until_true(lambda pid=pid: _stands_still(pid), 10)
+            _until_still(pid)
         yield
     finally:
         for pid in stopped:
@@ -28,6 +27,20 @@ def hanging(pids: Iterable[int]) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
+def hang(pid: int) -> None:
+    """It does nothing any more when this returns, until it gets SIGCONT."""
+    os.kill(pid, signal.SIGSTOP)
+    _until_still(pid)
+
+
+def _until_still(pid: int) -> None:
+    # The signal takes effect when a thread of the process gets its turn, and then for one thread after another.
+    until_true(lambda: _stands_still(pid), 30)
+
+
 def _stands_still(pid: int) -> bool:
-    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
-    return all(task.read_text().rpartition(")")[2].split()[0] in "TtZX" for task in tasks)
+    try:
+        states = [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:
+        return False  # a thread ended while it was looked at
+    return all(state in "TtZX" for state in states)

@@ -33,7 +33,12 @@ PASSWORD = b"healing"
 BOOKIES = 6
 REPAIRED = "replication_worker_NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED"
 AT_WORK = "replication_worker_LEDGERS_AT_WORK"
-SLOWLY = {"replicationRateByBytes": "1500000", "replicationLedgersAtOnce": "2", "zkReplicationTaskRateLimit": "3"}
+SLOWLY = {
+    "replicationRateByBytes": "1500000",
+    "replicationYieldsToClients": "false",
+    "replicationLedgersAtOnce": "2",
+    "zkReplicationTaskRateLimit": "3",
+}
 """So that there is a middle for faults to fall into."""
 OPTIONS = ClientOptions(add_timeout=20, read_timeout=20)
 

@@ -6,8 +6,12 @@ import gc
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from bookie_pod.config.load import load_config
+from bookie_pod.node import bookie as bookie_module
 from bookie_pod.node.bookie import Bookie
 from bookie_pod.node.metadata import open_metadata
 from tests.support.bookie_process import free_port
@@ -47,8 +51,10 @@ async def live_bookie(work: Path, settings: Mapping[str, str] | None = None) -> 
     await service.cluster.initialize()
     await service.close()
     bookie = Bookie(config)
-    await bookie.start()
-    gc.unfreeze()  # a process of its own would keep it frozen
+    with pytest.MonkeyPatch.context() as patch:
+        # a process of its own would set aside what is there; here the collector has to find the bookie when it is gone
+        patch.setattr(bookie_module, "gc", SimpleNamespace(collect=gc.collect, freeze=lambda: None))
+        await bookie.start()
     try:
         yield bookie
     finally:

@@ -24,6 +24,7 @@ from bookie_protocol.metadata_service.interface import (
 )
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.subscription import Subscription
+from tests.support.memory_records import MemoryManagedLedgers, MemoryRecords
 
 
 class MemoryLedgers:
@@ -182,7 +183,15 @@ class MemoryMetadata:
         self.cluster = MemoryCluster()
         self.ledgers = MemoryLedgers()
         self.bookies = MemoryBookies()
+        self.all_records = MemoryRecords()
+        self.pulsar = MemoryManagedLedgers()
         self.closed = False
+
+    def records(self, kind: str):
+        return self.all_records.of(kind)
+
+    def managed_ledgers(self, root: str = "/managed-ledgers"):
+        return self.pulsar
 
     async def close(self) -> None:
         self.closed = True

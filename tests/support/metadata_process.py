@@ -16,6 +16,7 @@ from pathlib import Path
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
 from tests.support.bookie_process import free_port
+from tests.support.hanging import hang
 from tests.support.until import until_true
 
 _HOST = "127.0.0.1"
@@ -57,7 +58,7 @@ class MetadataProcess:
 
     def pause(self) -> None:
         """Connections stay, nobody answers."""
-        self._running().send_signal(signal.SIGSTOP)
+        hang(self._running().pid)
 
     def resume(self) -> None:
         self._running().send_signal(signal.SIGCONT)

@@ -25,6 +25,7 @@ from bookie_protocol.errors import (
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2, v3
 from bookie_protocol.wire.framing import FrameReader
+from bookie_protocol.wire.v2_layout import Flag, OpCode
 from tests.support.model_bookie_v3 import is_long_poll, serve_v3
 
 
@@ -312,16 +313,16 @@ class _Connection(asyncio.Protocol):
         bookie = self._server.bookie
         code, entry = V2Code.EOK, b""
         assert isinstance(request, v2.AddRequest | v2.ReadRequest)
-        opcode = v2.OpCode.ADDENTRY if isinstance(request, v2.AddRequest) else v2.OpCode.READENTRY
+        opcode = OpCode.ADDENTRY if isinstance(request, v2.AddRequest) else OpCode.READENTRY
         try:
             if isinstance(request, v2.AddRequest):
-                recovery = bool(request.flags & v2.Flag.RECOVERY_ADD)
+                recovery = bool(request.flags & Flag.RECOVERY_ADD)
                 bookie.add(request.master_key, request.entry, recovery=recovery)
             else:
                 entry, _ = bookie.read(request.ledger_id, request.entry_id, request.master_key)
         except PodkeeperError as error:
             code = error.v2
-        if opcode is v2.OpCode.READENTRY and code == V2Code.EOK:
+        if opcode is OpCode.READENTRY and code == V2Code.EOK:
             pieces = v2.encode_read_response(request.version, request.ledger_id, request.entry_id, entry)
             return b"".join(pieces)
         return v2.encode_response(request.version, opcode, code, request.ledger_id, request.entry_id)

@@ -168,6 +168,11 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
+def yaml_dumper() -> type[yaml.SafeDumper]:
+    """As golden files are written."""
+    return _Dumper
+
+
 def rendered(case: str) -> str:
     """The golden file's content."""
     objects = built(case)

@@ -19,6 +19,7 @@ from typing import Any
 
 from tests.support.bookie_process import free_port
 from tests.support.frames import v2_read
+from tests.support.hanging import hang
 
 PROGRAM = str(Path(sys.executable).with_name("bookie"))
 _LENGTH = struct.Struct(">I")
@@ -120,7 +121,7 @@ class ServeProcess:
 
     def pause(self) -> None:
         """As a machine that hangs."""
-        self._running().send_signal(signal.SIGSTOP)
+        hang(self._running().pid)
 
     def resume(self) -> None:
         self._running().send_signal(signal.SIGCONT)

@@ -36,7 +36,7 @@ def reencode_response(response: v2.Response | v2.BatchReadResponse | v2.AuthFram
                 response.ledger_id,
                 response.entry_id,
                 response.request_id,
-                response.entries,
+                response.entries.split(),
             )
         )
     if response.entry:

@@ -34,7 +34,7 @@ async def explicit_lac(client: Client) -> None:
     async with client.create(write_quorum=3, ack_quorum=3, password=b"pw") as ledger:
         last = (await ledger.append_many([b"x"] * COUNT))[-1]
         digest = digest_manager(DigestType.CRC32C, b"pw")
-        operations = client._ready.operations
+        operations = client.context.operations
 
         async def announced(bookie: str) -> int:
             packet = (await operations.read_lac(bookie, ledger.ledger_id)).explicit

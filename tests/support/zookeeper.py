@@ -20,12 +20,16 @@ from importlib.util import find_spec
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError
 
+from tests.support.bookie_process import free_port
+from tests.support.hanging import hang
+
 _JARS = ("zookeeper-*", "zookeeper-jute-*", "slf4j-api-*", "log4j-*", "netty-*", "metrics-core-*", "snappy-*")
 _COMMONS = ("commons-io-*", "commons-lang*", "commons-cli-*", "commons-codec-*")
 _START_SECONDS = 60.0
 _SESSION_SECONDS = 10.0
 _SERVES = b"Zookeeper version"
 _ATTEMPTS = 3
+_TAKE_OVERS = 50
 TICK_MS = 500
 
 
@@ -41,7 +45,7 @@ class ZooKeeperServer:
         self._sasl_users = sasl_users
         self._process: subprocess.Popen[bytes] | None = None
         self._started_before = False
-        self.port = _free_port(self._host)
+        self.port = free_port()
 
     @property
     def hosts(self) -> str:
@@ -62,7 +66,7 @@ class ZooKeeperServer:
             self.stop()
             if self._started_before or attempts_left == 1:
                 break
-            self.port = _free_port(self._host)  # somebody else took it meanwhile
+            self.port = free_port()  # somebody else took it meanwhile
         with open(f"{self._directory}/out.log", encoding="utf-8", errors="replace") as log:
             raise RuntimeError(f"ZooKeeper did not start within {_START_SECONDS:g} s:\n{log.read()[-2000:]}")
 
@@ -111,18 +115,24 @@ class ZooKeeperServer:
 
     def pause(self) -> None:
         """Connections stay open, nobody answers."""
-        self._running().send_signal(signal.SIGSTOP)
+        hang(self._running().pid)
 
     def resume(self) -> None:
         self._running().send_signal(signal.SIGCONT)
 
     def expire(self, session_id: int, password: bytes) -> None:
-        """End somebody's session: take it over with a second client, and close it."""
+        """End somebody's session: take it over with a second client, and close it. Its owner may take it back in
+        between, so this is done until the second client is given another one."""
         login = self._login()
-        client = KazooClient(hosts=self.hosts, timeout=10, client_id=(session_id, password), sasl_options=login)
-        client.start(timeout=10)
-        client.stop()
-        client.close()
+        for _ in range(_TAKE_OVERS):
+            client = KazooClient(hosts=self.hosts, timeout=10, client_id=(session_id, password), sasl_options=login)
+            client.start(timeout=10)
+            given = client.client_id
+            client.stop()
+            client.close()
+            if given is None or given[0] != session_id:
+                return
+        raise RuntimeError(f"session {session_id:#x} is taken back again and again")
 
     def _login(self) -> dict[str, str] | None:
         for name, password in (self._sasl_users or {}).items():
@@ -170,9 +180,3 @@ def _class_path() -> str:
     folder = f"{os.path.dirname(spec.origin)}/jars"
     jars = [jar for pattern in _JARS + _COMMONS for jar in glob.glob(f"{folder}/{pattern}.jar")]
     return os.pathsep.join(sorted(jars))
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Watching who is registered, and auditing whoever is lost.
+"""Auditing whoever is lost: registered nowhere (`registrations`) for longer than the recovery delay (`membership`).
 
 | what happens | what follows |
 |---|---|
@@ -33,10 +33,11 @@ import structlog
 
 from bookie_pod.autorecovery.auditor.bookie_audit import AuditResult, BookieAudit
 from bookie_pod.autorecovery.auditor.membership import Change, Membership
+from bookie_pod.autorecovery.auditor.registrations import Registrations
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, Finished, Runs
 from bookie_pod.autorecovery.auditor.schedule import MS, Clock
 from bookie_protocol.errors import MetadataDamaged, MetadataError
-from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet, MetadataService
+from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
 
 _log = structlog.get_logger(__name__)
 
@@ -44,7 +45,6 @@ FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 SETTING_PAUSE: Final = 30.0
 SAVE_PAUSE: Final = 2.0
-_LOOKS: Final = 5
 
 
 class AuditMetrics(Protocol):
@@ -80,7 +80,7 @@ class LostBookies:
         self._interval_s = interval_s
         self._initial_delay_s = initial_delay_s
         self._on_return = on_return
-        self._groups: dict[BookieGroup, BookieSet] = {}
+        self._registrations = Registrations(service, self._observe)
         self._wake = asyncio.Event()
         self._unsaved = asyncio.Event()
         self._next_periodic_ms: int | None = 0
@@ -137,8 +137,8 @@ class LostBookies:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow(BookieGroup.WRITABLE))
-            tasks.create_task(self._follow(BookieGroup.READ_ONLY))
+            tasks.create_task(self._registrations.follow(BookieGroup.WRITABLE))
+            tasks.create_task(self._registrations.follow(BookieGroup.READ_ONLY))
             tasks.create_task(self._follow_delay())
             tasks.create_task(self._audit_when_due())
             tasks.create_task(self._save_when_changed())
@@ -228,40 +228,10 @@ class LostBookies:
     # --- who is there -------------------------------------------------------------------------------------------
 
     async def _look_around(self) -> None:
-        """Ask who is registered now. A bookie registers on its new side before it leaves the old one, so whoever is on
-        neither side in writable, read-only, writable is gone; who was seen only at first is looked at again."""
-        bookies = self._service.bookies
-        for _ in range(_LOOKS):
-            first = await bookies.list(BookieGroup.WRITABLE)
-            read_only = await bookies.list(BookieGroup.READ_ONLY)
-            writable = await bookies.list(BookieGroup.WRITABLE)
-            if first.bookies <= writable.bookies | read_only.bookies:
-                break
-        self._take(BookieGroup.READ_ONLY, read_only)
-        self._take(BookieGroup.WRITABLE, writable)
-        self._observe()
-        self.expect((await bookies.list(BookieGroup.ALL)).bookies)
+        await self._registrations.look()
+        self.expect((await self._service.bookies.list(BookieGroup.ALL)).bookies)
 
-    async def _follow(self, group: BookieGroup) -> None:
-        while True:
-            try:
-                async with self._service.bookies.watch(group) as snapshots:
-                    async for snapshot in snapshots:
-                        self._take(group, snapshot)
-                        self._observe()
-            except MetadataError as error:
-                _log.warning("registrations cannot be followed", group=group.value, reason=str(error))
-            await asyncio.sleep(SETTING_PAUSE)
-
-    def _take(self, group: BookieGroup, found: BookieSet) -> None:
-        known = self._groups.get(group)
-        if known is None or found.version > known.version:
-            self._groups[group] = found
-
-    def _observe(self) -> None:
-        if len(self._groups) < 2:
-            return  # one side alone tells nothing
-        available = frozenset[str]().union(*(group.bookies for group in self._groups.values()))
+    def _observe(self, available: frozenset[str]) -> None:
         change = self.membership.observe(available, self._clock.now_ms())
         if not change:
             return

@@ -5,6 +5,8 @@ repaired. What nobody can tell is no fault and no success: the mark stays. `judg
 
 - Lost, denied and damaged copies are made again (`fragment_repair`). An entry of which no copy can be read is told, and
   the ledger keeps its mark and its length.
+- Copying a ledger may take hours. What was found `FRESH_SECONDS` ago is looked at again before its fragment is copied:
+  the copies of a bookie that has come back meanwhile stay where they are.
 - A mark without replicas asks for other bookies because the placement breaks the policy. Lost copies go first.
 
 Invariants
@@ -23,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -41,9 +43,13 @@ from bookie_protocol.errors import (
     NotEnoughBookies,
     PodkeeperError,
 )
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
 
 _log = structlog.get_logger(__name__)
+
+FRESH_SECONDS: Final = 5.0
+"""For so long a finding is acted upon without a second look."""
 
 
 class Checker(Protocol):
@@ -51,6 +57,15 @@ class Checker(Protocol):
     holes between the first and the last entry."""
 
     async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport: ...
+
+    async def check_again(
+        self,
+        metadata: LedgerMetadata,
+        found: FragmentReport,
+        positions: Collection[int],
+        *,
+        complete: Collection[str] = (),
+    ) -> FragmentReport: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +116,9 @@ class LedgerRepair:
             named = await self._named(ledger_id)
             if named is None:
                 return RoundResult(Outcome.WITHDRAWN)
-            return await self._repair(await self._parts.checker.check(ledger_id, complete=named), named, note)
+            looked_at = self._progress.clock()
+            report = await self._parts.checker.check(ledger_id, complete=named)
+            return await self._repair(report, looked_at, named, note)
         except (NoSuchLedger, MetadataNotFound):
             return self._gone(ledger_id)
 
@@ -110,18 +127,21 @@ class LedgerRepair:
             named = await self._named(ledger_id)
             if named is None:
                 return RoundResult(Outcome.WITHDRAWN)
+            looked_at = self._progress.clock()
             report = await self._parts.checker.check(ledger_id, complete=named)
             reason = judgement.waits_for(report, named)
             if reason is None:
                 _log.info("open ledger: its writer went on", ledger=ledger_id)
-                return await self._repair(report, named, note)
+                return await self._repair(report, looked_at, named, note)
             _log.warning("open ledger is fenced and recovered", ledger=ledger_id, reason=reason)
             self._progress.enter(note, Phase.RECOVERING, reason=reason)
             await self._parts.recover(report)
             self._parts.metrics.recovered()
             self._progress.ledgers_recovered += 1
             self._progress.enter(note, Phase.CHECKING)
-            return await self._repair(await self._parts.checker.check(ledger_id, complete=named), named, note)
+            looked_at = self._progress.clock()
+            report = await self._parts.checker.check(ledger_id, complete=named)
+            return await self._repair(report, looked_at, named, note)
         except (NoSuchLedger, MetadataNotFound):
             return self._gone(ledger_id)
 
@@ -132,17 +152,19 @@ class LedgerRepair:
 
     # --- one round --------------------------------------------------------------------------------------------
 
-    async def _repair(self, report: LedgerReport, named: frozenset[str], note: LedgerNote) -> RoundResult:
+    async def _repair(
+        self, report: LedgerReport, looked_at: float, named: frozenset[str], note: LedgerNote
+    ) -> RoundResult:
         trouble = _Trouble()
         before = report.metadata.value.all_bookies()
-        copied = await self._restore(report, named, note, trouble)
+        copied = await self._restore(report, looked_at, named, note, trouble)
         waiting = judgement.waits_for(report, named)
         if waiting is not None:
             return RoundResult(Outcome.OPEN, waiting, tuple(trouble.lost_entries[:SHOWN_ENTRIES]))
         if trouble.reasons:
             return trouble.failed()
         moved = not named and await self._mend(report, note)
-        if copied or moved:
+        if copied is not None or moved:
             self._progress.enter(note, Phase.VERIFYING)
             report = await self._parts.checker.check(report.ledger_id, complete=named)
             await self._mark_lost_targets(report, before)
@@ -164,23 +186,33 @@ class LedgerRepair:
             _log.warning("bookies that got new copies are gone", ledger=report.ledger_id, bookies=sorted(lost))
             await self._parts.mark_lost(report.ledger_id, lost)
 
-    async def _restore(self, report: LedgerReport, named: frozenset[str], note: LedgerNote, trouble: _Trouble) -> bool:
-        """Whether copies were made, or names of dead bookies exchanged."""
+    async def _restore(
+        self, report: LedgerReport, looked_at: float, named: frozenset[str], note: LedgerNote, trouble: _Trouble
+    ) -> bool | None:
+        """Whether copies were made, or names of dead bookies exchanged; None: no fragment asked for it."""
         closed = [each for each in report.fragments if each.fragment.is_closed]
         work = [(each, bad) for each in closed if (bad := judgement.bad_positions(each, named))]
         note.bad_fragments, note.done_fragments = len(work), 0
         note.entries_copied, note.bytes_copied = 0, 0
         note.entries_to_copy = sum(each.fragment.count for each, _ in work)
         if not work:
-            return False
+            return None
         unnamed = {bookie for _, bad in work for bookie in bad.values()} - named
         if unnamed:
             await self._parts.mark_lost(report.ledger_id, unnamed)
         self._progress.enter(note, Phase.COPYING)
-        writable = await self._parts.writable()
-        for each, bad in work:
+        writable, back = await self._parts.writable(), 0
+        for found, were_bad in work:
+            each, bad = found, were_bad
             try:
-                await self._fragments.restore(each, bad, note, writable)
+                if self._progress.clock() - looked_at > FRESH_SECONDS:
+                    each, bad = await self._look_again(report, found, were_bad, named)
+                    writable = await self._parts.writable()
+                if bad:
+                    await self._fragments.restore(each, bad, note, writable)
+                else:
+                    note.entries_to_copy -= each.fragment.count
+                    back += 1
             except (NoSuchLedger, MetadataNotFound, MetadataUnavailable):
                 raise
             except PodkeeperError as error:
@@ -190,7 +222,16 @@ class LedgerRepair:
                     self._parts.metrics.unreadable(len(error.entries))
             else:
                 note.done_fragments += 1
-        return True
+        if back:
+            _log.info("copies are back, and were not made again", ledger=report.ledger_id, segments=back)
+        return back < len(work)
+
+    async def _look_again(
+        self, report: LedgerReport, found: FragmentReport, bad: Collection[int], named: frozenset[str]
+    ) -> tuple[FragmentReport, dict[int, str]]:
+        """What is to be said of the bad positions of a fragment now, and which of them are bad still."""
+        again = await self._parts.checker.check_again(report.metadata.value, found, bad, complete=named)
+        return again, judgement.bad_positions(again, named)
 
     # --- placement --------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from bookie_pod.cli.cluster import (  # noqa: F401 - they add their commands to 
     decommission,
     health_check,
     metadata,
+    placement,
     recover,
     safety,
     view,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import click
@@ -17,7 +18,7 @@ RATE: Final = click.option(
     default=16 * 1024 * 1024,
     show_default=True,
     metavar="BYTES",
-    help="Copy at most so many bytes a second. 0: no limit.",
+    help="Copy at most so many bytes a second, and less while bookies are busy. 0: no limit.",
 )
 AT_ONCE: Final = click.option(
     "--parallel", type=click.IntRange(1, 256), default=4, show_default=True, help="Ledgers in work at the same time."
@@ -101,7 +102,7 @@ def decommission(
         delete_cookie=not keep_cookie,
         recover_open=not wait_only,
         grace=grace,
-        rate=rate or None,
+        copying=replace(connection.configuration.auto_recovery, rate_by_bytes=rate),
         parallel=parallel,
         accepted_losses=work.read_ledger_ids(losses) if losses is not None else frozenset(),
         force=force,

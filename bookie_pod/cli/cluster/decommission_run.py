@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import click
 
-from bookie_client.replication.replicator import ReplicationOptions
-from bookie_client.replication.throttle import ReplicationThrottle
+from bookie_pod.autorecovery.copy_options import replication_options
 from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
 from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
@@ -29,6 +28,7 @@ from bookie_pod.cli.cluster.drain_view import duration, shown_size, while_draini
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.tables import facts, print_table
+from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_protocol.errors import InvalidConfiguration, NotThere, Refused
 
 SILENT_S: Final = 60.0
@@ -62,14 +62,14 @@ class AdminAccess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the command line says. `rate`: bytes a second, None: no limit; `grace` in seconds."""
+    """What the command line says, and the configuration with it: `copying`. `grace` in seconds."""
 
     bookie_id: str
     form: Form | None
     delete_cookie: bool
     recover_open: bool
     grace: float
-    rate: int | None
+    copying: AutoRecoveryConfig
     parallel: int
     accepted_losses: frozenset[int]
     force: bool
@@ -116,9 +116,8 @@ async def carry_out(cluster: Cluster, wanted: Wanted, admin: AdminAccess, *, as_
             click.echo(f"warning: {line}", err=True)
         if plan.refusals and not wanted.force:
             raise Refused(f"{'; '.join(plan.refusals)} (--force begins all the same)")
-    throttle = ReplicationThrottle(wanted.rate)
     options = DrainOptions(wanted.parallel, wanted.grace, wanted.recover_open)
-    mover = ClientMover(cluster.client, ReplicationOptions(throttle=throttle))
+    mover = ClientMover(cluster.client, replication_options(wanted.copying))
     coordinator = Coordinator(Parts(service, mover, reach, options, wanted.form))
     request = DecommissionRequest(wanted.bookie_id, coordinator_name(), wanted.delete_cookie, wanted.accepted_losses)
     try:

@@ -10,6 +10,7 @@ import click
 
 from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.options import config_option
+from bookie_pod.cli.quiet import quiet_kazoo
 from bookie_protocol.errors import (
     ExitCode,
     InvalidConfiguration,
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 RETRY_S: Final = 1.0
 """Seconds between two tries of a metadata service that does not answer."""
+TELL_AFTER_S: Final = 5.0
+"""Seconds after which somebody who waits for a metadata service is told so."""
 
 _uri = click.argument("uri")
 _config = config_option("Take zkTimeout and ZooKeeper's login from this properties file.")
@@ -41,7 +44,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
     type=click.FloatRange(min=0),
     default=0,
     metavar="SECONDS",
-    help="How long a metadata service that does not answer is tried again. [default: not at all]",
+    help="How long a metadata service that does not answer is tried again; said once after 5 s. [default: not at all]",
 )
 @_config
 @_timeout
@@ -149,6 +152,7 @@ def _run(
 
     from bookie_pod.config.sections.security import MetadataConfig
 
+    quiet_kazoo()
     config = MetadataConfig()
     if file is not None:
         from bookie_pod.config.load import load_config
@@ -177,13 +181,22 @@ async def _connect(config: MetadataConfig, uri: str, wait: float) -> MetadataSer
 
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait
-    while True:
-        try:
-            return await open_metadata(config, uri)
-        except MetadataUnavailable:
-            if loop.time() >= deadline:
-                raise
-        await asyncio.sleep(min(RETRY_S, max(0.0, deadline - loop.time())))
+    told = loop.call_later(TELL_AFTER_S, _tell_of_waiting, uri, wait) if wait > TELL_AFTER_S else None
+    try:
+        while True:
+            try:
+                return await open_metadata(config, uri)
+            except MetadataUnavailable:
+                if loop.time() >= deadline:
+                    raise
+            await asyncio.sleep(min(RETRY_S, max(0.0, deadline - loop.time())))
+    finally:
+        if told is not None:
+            told.cancel()
+
+
+def _tell_of_waiting(uri: str, wait: float) -> None:
+    click.echo(f"bookie: the metadata service {uri} does not answer yet; it is tried for {wait:g} s", err=True)
 
 
 def _tell(as_json: bool, line: str, **values: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from bookie_pod.cli.cluster.decommission import AS_JSON, AT_ONCE, RATE
@@ -60,7 +62,7 @@ def recover(
         skip_open=skip_open,
         delete_cookies=delete_cookie,
         skip_unrecoverable=skip_unrecoverable,
-        rate=rate or None,
+        copying=replace(connection.configuration.auto_recovery, rate_by_bytes=rate),
         parallel=parallel,
     )
     return connection.run(lambda found: work.restore(found, wanted, as_json=as_json))

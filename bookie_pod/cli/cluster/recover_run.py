@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 import click
 from rich.table import Table
 
-from bookie_client.replication.replicator import ReplicationOptions
-from bookie_client.replication.throttle import ReplicationThrottle
+from bookie_pod.autorecovery.copy_options import replication_options
 from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.recover import Recover, RecoverOptions, find_ledgers
@@ -17,6 +16,7 @@ from bookie_pod.cli.cluster.drain_view import shown_size, while_restoring
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.tables import print_table
+from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
@@ -24,14 +24,14 @@ from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the command line says; `rate`: bytes a second, None: no limit."""
+    """What the command line says, and the configuration with it: `copying`."""
 
     bookies: frozenset[str]
     ledger_id: int | None
     skip_open: bool
     delete_cookies: bool
     skip_unrecoverable: bool
-    rate: int | None
+    copying: AutoRecoveryConfig
     parallel: int
 
 
@@ -66,8 +66,7 @@ async def show_ledgers(
 
 async def restore(cluster: Cluster, wanted: Wanted, *, as_json: bool) -> int:
     """Restore them with progress; returns the exit code."""
-    throttle = ReplicationThrottle(wanted.rate)
-    mover = ClientMover(cluster.client, ReplicationOptions(throttle=throttle))
+    mover = ClientMover(cluster.client, replication_options(wanted.copying))
     options = RecoverOptions(
         ledger_id=wanted.ledger_id,
         skip_open=wanted.skip_open,

@@ -203,8 +203,9 @@ def recover(connection: Connection, ledger_id: int, digest: str, password_file: 
 @ledger.command()
 @click.argument("ledger_ids", type=click.IntRange(min=0), metavar="LEDGER...", nargs=-1, required=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each ledger as soon as it is deleted.")
 @connects
-def delete(connection: Connection, ledger_ids: tuple[int, ...], yes: bool) -> int:
+def delete(connection: Connection, ledger_ids: tuple[int, ...], yes: bool, as_json: bool) -> int:
     """Delete ledgers. Their entries cannot be read any more, and bookies give the space back."""
     if not yes:
         if not sys.stdin.isatty():
@@ -214,7 +215,7 @@ def delete(connection: Connection, ledger_ids: tuple[int, ...], yes: bool) -> in
             return CommandExit.USAGE
     from bookie_pod.cli.ledger.showing import delete_ledgers
 
-    connection.run(lambda cluster: delete_ledgers(cluster, ledger_ids))
+    connection.run(lambda cluster: delete_ledgers(cluster, ledger_ids, as_json=as_json))
     return CommandExit.OK
 
 

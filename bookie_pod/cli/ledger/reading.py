@@ -33,7 +33,7 @@ async def read_ledger(cluster: Cluster, reading: Reading, first: int, last: int 
     async with opening as ledger:
         end = ledger.last_add_confirmed if last is None else last
         with Output(reading.output) as output, Bar("reading", max(0, end - first + 1)) as bar:
-            await _put_out(ledger.entries(first, end), reading, output, bar)
+            await put_out(ledger.entries(first, end), reading.format, output, bar)
 
 
 async def tail_ledger(cluster: Cluster, reading: Reading, first: int | None) -> None:
@@ -42,11 +42,12 @@ async def tail_ledger(cluster: Cluster, reading: Reading, first: int | None) -> 
     async with opening as ledger:
         start = ledger.last_add_confirmed + 1 if first is None else first
         with Output(reading.output) as output:
-            await _put_out(ledger.tail(start), reading, output, None)
+            await put_out(ledger.tail(start), reading.format, output, None)
 
 
-async def _put_out(entries: AsyncIterator[LedgerEntry], reading: Reading, output: Output, bar: Bar | None) -> None:
-    encode = encoder(reading.format)
+async def put_out(entries: AsyncIterator[LedgerEntry], format_: str, output: Output, bar: Bar | None) -> None:
+    """Put entries out as they come, in one of the output formats."""
+    encode = encoder(format_)
     batches = Batches(entries, lambda entry: len(entry.payload))
     try:
         while batch := await batches.take():

@@ -75,12 +75,15 @@ async def recover_ledger(cluster: Cluster, ledger_id: int, password: bytes, dige
     _show(metadata, as_json)
 
 
-async def delete_ledgers(cluster: Cluster, ledger_ids: Sequence[int]) -> None:
-    """Delete them in order. Raises `NoSuchLedger` for one that does not exist; those before it are deleted."""
+async def delete_ledgers(cluster: Cluster, ledger_ids: Sequence[int], *, as_json: bool) -> None:
+    """Delete them in order; as JSON each is printed when it is gone. Raises `NoSuchLedger` for one that does not exist;
+    those before it are deleted."""
     with Bar("deleting", len(ledger_ids)) as bar:
         for ledger_id in ledger_ids:
             await cluster.client.metadata(ledger_id)
             await cluster.client.delete(ledger_id)
+            if as_json:
+                click.echo(json.dumps({"ledger_id": ledger_id, "deleted": True}))
             bar.advance(1)
 
 

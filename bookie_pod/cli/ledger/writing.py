@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import click
 
-from bookie_client.client import Opening
+from bookie_client.opening import Opening
 from bookie_client.writing.writer import LedgerWriter
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.entry_formats import splitter

@@ -90,7 +90,14 @@ class AutoRecoveryConfig:
     """Most entries that a worker reads at a time; bytes bound it too, so large entries make smaller pieces. Apache's
     default is 10."""
     rate_by_bytes: int = key("replicationRateByBytes", 16_777_216, at_least=-1, at_most=INT_MAX)
-    """Bytes that a worker copies per second, so that clients hardly notice. 0 or -1: no limit, Apache's default."""
+    """Bytes that a worker copies per second at most. 0 or -1: no limit, Apache's default."""
+    yields_to_clients: bool = key("replicationYieldsToClients", True, own=True)
+    """The rate follows how busy bookies are: while they take longer than usual to store copies it falls, to an eighth
+    of `replicationRateByBytes` at least, and it rises again afterwards. False: the full rate whatever clients feel.
+    Without a limit there is nothing that could fall."""
+    niceness: int = key("autoRecoveryNiceness", 10, at_least=0, at_most=19, own=True)
+    """How far `bookie autorecovery` steps back from the processors when others want them, as `nice` counts: 0 to 19.
+    Within a bookie auto-recovery has the bookie's priority."""
     zk_task_rate_limit: float = key("zkReplicationTaskRateLimit", 0.0, at_least=0)
     """Tasks per second that a worker takes from the metadata service. 0: no limit."""
     batch_read: bool = key("recoveryBatchReadEnabled", True)

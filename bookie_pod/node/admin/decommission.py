@@ -219,13 +219,10 @@ class Decommissions:
 
     async def _mover(self) -> ClientMover:
         client = await self._client.get()
-        from bookie_client.replication.replicator import ReplicationOptions
-        from bookie_client.replication.throttle import ReplicationThrottle
+        from bookie_pod.autorecovery.copy_options import replication_options
         from bookie_pod.autorecovery.decommission.moving import ClientMover
 
-        rate = self._config.auto_recovery.rate_by_bytes
-        throttle = ReplicationThrottle(rate if rate > 0 else None)
-        return ClientMover(client, ReplicationOptions(throttle=throttle))
+        return ClientMover(client, replication_options(self._config.auto_recovery))
 
     def _drain_options(self) -> DrainOptions:
         from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions

@@ -22,7 +22,7 @@ from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.server.http.admin.ports import DiskFiles, Mark, Space
 from bookie_pod.server.status import NodeState, NodeStatus
-from bookie_pod.storage.disks import disk_space
+from bookie_pod.storage.disks import disk_space, fullest_share
 from bookie_pod.storage.entry_log.names import parse_log_name
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.index_file import SUFFIX as INDEX_SUFFIX
@@ -80,7 +80,8 @@ class ThisBookie:
 
     def space(self) -> Space:
         try:
-            return Space(*disk_space(self._parts.files, self._ledger_folders))
+            total, free = disk_space(self._parts.files, self._ledger_folders)
+            return Space(total, free, 100 * fullest_share(self._parts.files, self._ledger_folders))
         except OSError as error:
             raise StorageFault(f"cannot read the space of {error.filename}: {error.strerror or error}") from error
 

@@ -3,7 +3,8 @@
 Invariants
 - Nothing is handed out whose digest was not verified with the ledger's recorded password.
 - This bookie is never asked: it is the one that lacks the entry.
-- A bookie that could not be reached is not asked again for `AVOID_S`.
+- A bookie that could not be reached is not asked again for `FIRST_AVOID_S`, then for twice as long each time, at most
+  `AVOID_S`. Meanwhile the answer is why it could not be reached, never that it lacks an entry.
 
 Threads: event loop.
 
@@ -13,7 +14,8 @@ Source: reference bookie behaviour, section 8.1.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -27,6 +29,7 @@ from bookie_protocol.metadata_service.interface import MetadataService
 
 _log = structlog.get_logger(__name__)
 
+FIRST_AVOID_S: Final = 1.0
 AVOID_S: Final = 60.0
 AT_ONCE: Final = 64
 """Entries that are fetched at the same time."""
@@ -40,13 +43,23 @@ class FetchedEntry(NamedTuple):
     error: PodkeeperError | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Avoided:
+    """A bookie that could not be reached."""
+
+    until: float
+    """On the loop's clock."""
+    pause: float
+    reason: BookieUnavailable
+
+
 class Replicas:
     """The other copies of the cluster. `start` before use, `close` at the end."""
 
     def __init__(self, metadata: MetadataService, bookie_id: str, options: ClientOptions | None = None) -> None:
         self._client = Client(metadata, options or ClientOptions())
         self._bookie_id = bookie_id
-        self._avoided: dict[str, float] = {}
+        self._avoided: dict[str, _Avoided] = {}
 
     async def start(self) -> None:
         """Raises MetadataUnavailable."""
@@ -76,15 +89,25 @@ class Replicas:
     async def _fetch_one(self, reader: ReplicaReader, metadata: LedgerMetadata, entry_id: int) -> FetchedEntry:
         others = [bookie for bookie in metadata.bookies_for(entry_id) if bookie != self._bookie_id]
         error: PodkeeperError = BookieUnavailable(f"no other bookie holds entry {entry_id} of this ledger")
-        for bookie in self._in_order(others):
+        for bookie in others:
+            avoided = self._avoided.get(bookie)
+            if avoided is not None and asyncio.get_running_loop().time() < avoided.until:
+                error = avoided.reason
+                continue
             try:
-                return FetchedEntry(entry_id, await reader.read_stored(bookie, entry_id), None)
+                stored = await reader.read_stored(bookie, entry_id)
             except PodkeeperError as failure:
                 error = failure
                 if isinstance(failure, BookieUnavailable):
-                    self._avoided[bookie] = asyncio.get_running_loop().time() + AVOID_S
+                    self._avoid(bookie, failure)
+            else:
+                self._avoided.pop(bookie, None)
+                return FetchedEntry(entry_id, stored, None)
         return FetchedEntry(entry_id, None, error)
 
-    def _in_order(self, bookies: Sequence[str]) -> list[str]:
-        now = asyncio.get_running_loop().time()
-        return [bookie for bookie in bookies if self._avoided.get(bookie, now) <= now]
+    def _avoid(self, bookie: str, reason: BookieUnavailable) -> None:
+        now, known = asyncio.get_running_loop().time(), self._avoided.get(bookie)
+        if known is not None and now < known.until:
+            return  # a read beside this one has said so
+        pause = FIRST_AVOID_S if known is None else min(2 * known.pause, AVOID_S)
+        self._avoided[bookie] = _Avoided(now + pause, pause, reason)

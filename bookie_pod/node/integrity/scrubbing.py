@@ -60,7 +60,7 @@ def make_scrubber(
     parts: list[ScrubPart] = []
     for part, folder, collector in zip(scrubbed(storage), folders, collectors, strict=False):
         scrub = LedgerScrub(part, files, folder, pace, digests, metrics=instruments, now_ms=now_ms)
-        collector.excluded = scrub.register.holds_log
+        collector.excluded = scrub.register.held_logs
         parts.append(scrub)
     journals = options.current_folders(config.directories.journal)
     for index, folder in enumerate(journals):

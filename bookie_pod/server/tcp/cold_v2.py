@@ -15,6 +15,7 @@ from bookie_pod.server.tcp.requests import AddRequest, BatchReadRequest, ReadReq
 from bookie_protocol.entry import read_prefix
 from bookie_protocol.errors import BadRequest, ProtocolViolation, V2Code
 from bookie_protocol.wire import v2
+from bookie_protocol.wire.v2_layout import ACCEPTED_VERSIONS, Flag, OpCode
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -31,7 +32,7 @@ def cold_v2(conn: Connection, body: bytes) -> None:
         if isinstance(request, v2.BatchReadRequest):
             raise ProtocolViolation("batch read before authentication")
         code = V2Code.EUA
-    elif request.version not in v2.ACCEPTED_VERSIONS:
+    elif request.version not in ACCEPTED_VERSIONS:
         code = V2Code.EBADVERSION
     else:
         _dispatch(conn, request)
@@ -45,11 +46,11 @@ def cold_v2(conn: Connection, body: bytes) -> None:
 def _dispatch(conn: Connection, request: v2.AddRequest | v2.ReadRequest | v2.BatchReadRequest) -> None:
     handlers = conn.context.handlers
     flags = request.flags
-    high_priority = bool(flags & v2.Flag.HIGH_PRIORITY)
+    high_priority = bool(flags & Flag.HIGH_PRIORITY)
     if isinstance(request, v2.AddRequest):
         _add(conn, request, high_priority)
         return
-    fence_key = (request.master_key or b"") if flags & v2.Flag.DO_FENCING else None
+    fence_key = (request.master_key or b"") if flags & Flag.DO_FENCING else None
     reply = _ReadReply(conn, request)
     if isinstance(request, v2.ReadRequest):
         read = ReadRequest(request.ledger_id, request.entry_id, fence_key, high_priority)
@@ -76,7 +77,7 @@ def _add(conn: Connection, request: v2.AddRequest, high_priority: bool) -> None:
     except BadRequest as error:
         reply.error(error)
         return
-    recovery = bool(request.flags & v2.Flag.RECOVERY_ADD)
+    recovery = bool(request.flags & Flag.RECOVERY_ADD)
     conn.context.handlers.add(
         conn,
         AddRequest(
@@ -92,10 +93,10 @@ def _add(conn: Connection, request: v2.AddRequest, high_priority: bool) -> None:
     )
 
 
-def _opcode(request: v2.AddRequest | v2.ReadRequest | v2.BatchReadRequest) -> v2.OpCode:
+def _opcode(request: v2.AddRequest | v2.ReadRequest | v2.BatchReadRequest) -> OpCode:
     if isinstance(request, v2.AddRequest):
-        return v2.OpCode.ADDENTRY
-    return v2.OpCode.READENTRY if isinstance(request, v2.ReadRequest) else v2.OpCode.BATCH_READ_ENTRY
+        return OpCode.ADDENTRY
+    return OpCode.READENTRY if isinstance(request, v2.ReadRequest) else OpCode.BATCH_READ_ENTRY
 
 
 def _batch_error(request: v2.BatchReadRequest, code: V2Code) -> bytes:
@@ -122,7 +123,7 @@ class _AddReply(Reply):
 
     def _encode(self, code: V2Code) -> bytes:
         request = self._request
-        return v2.encode_response(request.version, v2.OpCode.ADDENTRY, code, request.ledger_id, request.entry_id)
+        return v2.encode_response(request.version, OpCode.ADDENTRY, code, request.ledger_id, request.entry_id)
 
 
 class _ReadReply(Reply):
@@ -167,7 +168,7 @@ class _ReadReply(Reply):
         if isinstance(request, v2.BatchReadRequest):
             self._conn.send(_batch_error(request, code))
         else:
-            opcode = v2.OpCode.READENTRY
+            opcode = OpCode.READENTRY
             self._conn.send(v2.encode_response(request.version, opcode, code, request.ledger_id, request.entry_id))
 
     def _send(self, pieces: list[bytes], entries: Sequence[bytes]) -> None:

@@ -28,6 +28,7 @@ from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.ingest_v2 import ingest_v2
 from bookie_pod.server.tcp.ingest_v3 import ingest_v3
 from bookie_pod.server.tcp.security import ConnectionSecurity
+from bookie_pod.server.tcp.slow_receiver import SlowReceiver
 from bookie_protocol.errors import ProtocolViolation
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Connection(asyncio.Protocol):
         self.security = ConnectionSecurity(self)
         self.authenticated = self.security.authenticated
         self.closed = False
+        self.drops_answers = False
+        """The client took none for too long."""
         self.speaks_v2 = False
         self.parked: ParkedAdds | None = None
         self.on_lost: dict[Callable[[], None], None] = {}
@@ -71,9 +74,8 @@ class Connection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_due = False
-        self._slow_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
-        self._dropping = False
+        self._slow_receiver = SlowReceiver(self)
         self._reads = 0
         self._read_bytes = 0
         self._expected_read = _EXPECTED_READ_BYTES
@@ -114,9 +116,9 @@ class Connection(asyncio.Protocol):
         self._rest.clear()
         self._rest_bytes = 0
         self._out.clear()
-        for timer in (self._slow_timer, self._linger_timer):
-            if timer is not None:
-                timer.cancel()
+        self._slow_receiver.cancel()
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
         if self.parked is not None:
             self.parked.drop_all()
         lost, self.on_lost = self.on_lost, {}
@@ -257,7 +259,7 @@ class Connection(asyncio.Protocol):
 
     def send(self, answer: bytes) -> None:
         """Queue an answer; all answers of this turn of the loop leave together."""
-        if self.closed or self._dropping:
+        if self.closed or self.drops_answers:
             return
         self._out.append(answer)
         self._out_bytes += len(answer)
@@ -286,24 +288,7 @@ class Connection(asyncio.Protocol):
             self.transport.writelines(pieces)
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: take no more requests from it."""
-        self.stall(Stall.SLOW_RECEIVER)
-        timeout_ms = self.context.options.response_backpressure_timeout_ms
-        if timeout_ms >= 0 and self._slow_timer is None:
-            self._slow_timer = self.context.loop.call_later(timeout_ms / 1000, self._receiver_too_slow)
+        self._slow_receiver.full()
 
     def resume_writing(self) -> None:
-        if self._slow_timer is not None:
-            self._slow_timer.cancel()
-            self._slow_timer = None
-        self._dropping = False
-        self.unstall(Stall.SLOW_RECEIVER)
-
-    def _receiver_too_slow(self) -> None:
-        self._slow_timer = None
-        close = self.context.options.close_on_response_timeout
-        _log.warning("client reads its answers too slowly", peer=self.peer, action="close" if close else "drop answers")
-        if close and self.transport is not None:
-            self.transport.abort()
-        else:
-            self._dropping = True
+        self._slow_receiver.drained()

@@ -15,7 +15,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from bookie_pod.server.tcp.cold_v2 import cold_v2
-from bookie_protocol.wire.v2 import Flag, OpCode, header_word, response_prefix
+from bookie_protocol.wire.v2_layout import Flag, OpCode, header_word, response_prefix
 
 if TYPE_CHECKING:
     from bookie_pod.ledgers.lanes import WriteLane

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from bookie_pod.server.tcp.cold_v3 import cold_v3
 from bookie_protocol.wire.v3_encode import DEFERRED_SYNC, read_response
-from bookie_protocol.wire.v3_hot import NO_SHAPE, add_shape, decode_add_request, decode_read_request
+from bookie_protocol.wire.v3_hot_add import NO_SHAPE, add_shape, decode_add_request
+from bookie_protocol.wire.v3_hot_read import decode_read_request
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection

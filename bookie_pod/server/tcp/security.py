@@ -25,6 +25,7 @@ from bookie_protocol.errors import ProtocolViolation, Unauthorized, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import Peer, ServerAuthentication, from_protobuf, to_protobuf
+from bookie_protocol.wire.v2_layout import CURRENT_VERSION
 from bookie_protocol.wire.v3 import encode_frame, header_copied, new_response
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class ConnectionSecurity:
         if not self._authentication.accepts(frame.message):
             raise ProtocolViolation(f"authentication plug-in {frame.message.plugin_name!r} is not served here")
         # A bookie without authentication answers in its own version, whatever the request's was.
-        version = v2.CURRENT_VERSION if self.authenticated else frame.version
+        version = CURRENT_VERSION if self.authenticated else frame.version
         self._start(self._auth_v2(frame, version))
 
     async def _auth_v2(self, frame: v2.AuthFrame, version: int) -> None:

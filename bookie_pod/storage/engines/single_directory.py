@@ -27,19 +27,17 @@ from collections.abc import Callable, Collection, Iterator
 from heapq import merge
 from itertools import groupby
 
-from bookie_pod.storage.cache.read_ahead import ReadAheadWindows
 from bookie_pod.storage.cache.read_cache import ReadCache
 from bookie_pod.storage.cache.write_cache import WriteCacheHalf
 from bookie_pod.storage.engines.frozen import FrozenWork
 from bookie_pod.storage.engines.interface import OnLoop
+from bookie_pod.storage.engines.log_reads import LogReads
 from bookie_pod.storage.engines.metrics import FlushStage, NoMetrics, ReadLevel, StorageMetrics
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_protocol.entry import LAST_ENTRY
-from bookie_protocol.errors import EntryDamaged, LedgerStateUnknown, NoSuchEntry, NoSuchLedger, StorageFault
-
-_SIZE_PREFIX = 4
+from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, StorageFault
 
 
 class SingleDirectoryStorage:
@@ -69,17 +67,17 @@ class SingleDirectoryStorage:
         self.read_cache = ReadCache(read_cache_bytes)
         self.flush_wanted = False
         """A flush was asked for and has not swapped yet. Event loop."""
-        self.damaged: Collection[int] = frozenset()
-        """Locations of entries that are known to be damaged: they are not served."""
         self.failure: StorageFault | None = None
         """Set once, by `fail`: the disk is gone or unusable."""
         self._on_loop = on_loop
         self._half_bytes = half_bytes
         self._flush_bytes = min(flush_bytes, half_bytes)
-        limit = read_cache_bytes // 2
-        self._read_ahead_bytes = min(limit, read_ahead_bytes) if read_ahead_bytes > 0 else limit
-        self._windows = ReadAheadWindows(read_ahead_entries)
         self._metrics: StorageMetrics = metrics or NoMetrics()
+        limit = read_cache_bytes // 2
+        window_bytes = min(limit, read_ahead_bytes) if read_ahead_bytes > 0 else limit
+        self._log_reads = LogReads(
+            logs, locations, self.read_cache, self._metrics, read_ahead_entries, window_bytes, self._check_usable
+        )
         self._active = WriteCacheHalf(half_bytes)
         self._halves: tuple[WriteCacheHalf, WriteCacheHalf | None] = (self._active, None)
         self._frozen: FrozenWork | None = None
@@ -209,6 +207,10 @@ class SingleDirectoryStorage:
     def delete_ledger(self, ledger_id: int) -> None:
         self._on_loop(lambda: self._delete(ledger_id))
 
+    def refuse(self, locations: Collection[int]) -> None:
+        """From now on entries at these locations are not served; the collection may change later. Any thread."""
+        self._log_reads.damaged = locations
+
     # --- reader threads -------------------------------------------------------------------------------------
 
     def read(self, ledger_id: int, entry_id: int) -> bytes:
@@ -218,25 +220,10 @@ class SingleDirectoryStorage:
         entry = self.cached(ledger_id, entry_id)
         if entry is not None:
             return entry
-        location = self._locate(ledger_id, entry_id)
-        if not location:
+        entry = self._log_reads.read(ledger_id, entry_id, generation)
+        if entry is None:
             raise self._absent(ledger_id, f"entry {entry_id}")
-        self._metrics.read_from(ReadLevel.ENTRY_LOG)
-        try:
-            return self._read_log(location, ledger_id, entry_id, generation)
-        except StorageFault:
-            # Compaction may have moved the entry and removed the log between the look-up and the read.
-            moved = self._locate(ledger_id, entry_id)
-            if moved in (0, location):
-                raise
-            return self._read_log(moved, ledger_id, entry_id, generation)
-
-    def _locate(self, ledger_id: int, entry_id: int) -> int:
-        self._check_usable()
-        begin = time.perf_counter()
-        location = self.locations.get(ledger_id, entry_id)
-        self._metrics.looked_up(time.perf_counter() - begin)
-        return location
+        return entry
 
     def _absent(self, ledger_id: int, what: str) -> Exception:
         """The answer when nothing was found and nothing failed."""
@@ -246,25 +233,6 @@ class SingleDirectoryStorage:
         if record.limbo:
             return LedgerStateUnknown(f"ledger {ledger_id} is in limbo: {what} may have been lost here")
         return NoSuchEntry(f"ledger {ledger_id} has no {what} here")
-
-    def _read_log(self, location: int, ledger_id: int, entry_id: int, generation: int) -> bytes:
-        if location in self.damaged:
-            raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
-        begin = time.perf_counter()
-        entry = self.logs.read(location, ledger_id, entry_id)
-        end = time.perf_counter()
-        self._metrics.read_log(end - begin)
-        rows = [(entry_id, entry)]
-        window = self._windows.window(ledger_id, entry_id)
-        if window:
-            behind = location + len(entry) + _SIZE_PREFIX
-            ahead = self.logs.read_ahead(behind, ledger_id, entry_id + 1, window, self._read_ahead_bytes)
-            rows += [(row[0], row[1]) for row in ahead if row[2] not in self.damaged]
-            nbytes = sum(len(row[1]) for row in ahead)
-            self._metrics.read_ahead(time.perf_counter() - end, len(ahead), nbytes)
-            self._windows.done(ledger_id, rows[-1][0] + 1, window)
-        self.read_cache.put(ledger_id, rows, generation)
-        return entry
 
     def last_entry_id(self, ledger_id: int) -> int:
         self._check_usable()

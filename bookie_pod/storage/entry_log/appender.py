@@ -13,19 +13,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from bookie_pod.storage.entry_log.active import ActiveLogs
 from bookie_pod.storage.entry_log.allocator import LogAllocator
 from bookie_pod.storage.entry_log.catalog import LogCatalog
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.entry_log.interface import EntryLogStats, RotationListener
 from bookie_pod.storage.entry_log.options import HARD_LOG_SIZE, EntryLogOptions
+from bookie_pod.storage.entry_log.rotated import RotatedLogs
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import Files
 from bookie_protocol.errors import StorageFault
-
-logger = structlog.get_logger(__name__)
 
 
 class LogAppender:
@@ -46,15 +43,13 @@ class LogAppender:
         clock: Callable[[], float],
     ) -> None:
         self._files = files
-        self._catalog = catalog
         self._allocator = allocator
         self._active = active
         self._writers = writers
         self._options = options
         self._stats = stats
         self._clock = clock
-        self._rotated: list[LogWriter] = []
-        self._listeners: list[RotationListener] = []
+        self._rotated = RotatedLogs(catalog, writers, stats)
         self._disk_states: dict[str, DiskState] = {}
         self._fault: StorageFault | None = None
         self._closed = False
@@ -115,20 +110,14 @@ class LogAppender:
     def _force_if_due(self, log: LogWriter) -> None:
         interval = self._options.flush_interval_bytes
         if interval and log.position - log.synced_to >= interval:
-            try:
-                log.flush()
-            except OSError as error:
-                raise _write_fault(log, error) from error
+            _flush(log)
             self._sync_log(log)
 
     def _begin(self, ledger_id: int) -> LogWriter:
         """Open a new log for this ledger and rotate the one it replaces. Nothing changes if that fails."""
         old = self._active.get(ledger_id)
         if old is not None:
-            try:
-                old.flush()
-            except OSError as error:
-                raise _write_fault(old, error) from error
+            _flush(old)
         new = self._allocator.create()
         new.disk_state = self._disk_states.get(new.directory, DiskState.WRITABLE)
         self._writers[new.log_id] = new
@@ -138,7 +127,7 @@ class LogAppender:
             self._log_before_memtable_flush = new.log_id
         self._stats.logs_created += 1
         if old is not None:
-            self._retire(old)
+            self._rotated.add(old)
         for surplus in self._active.surplus():
             self._rotate_log(surplus)
         return new
@@ -156,29 +145,12 @@ class LogAppender:
                 self._rotate_log(log)
 
     def _rotate_log(self, log: LogWriter) -> None:
-        try:
-            log.flush()
-        except OSError as error:
-            raise _write_fault(log, error) from error
+        _flush(log)
         self._active.remove(log)
-        self._retire(log)
-
-    def _retire(self, log: LogWriter) -> None:
-        """Close the contents of a flushed log that is active no more. Cannot fail: the map may be missing."""
-        end = log.position
-        try:
-            log.write_map()
-        except OSError as error:
-            logger.warning("entry log closed without its ledgers map", log_id=log.log_id, error=str(error))
-            log.cut(end)
-        self._writers.pop(log.log_id, None)
-        self._rotated.append(log)
-        self._stats.logs_rotated += 1
-        for listener in self._listeners:
-            listener(log.log_id)
+        self._rotated.add(log)
 
     def add_listener(self, listener: RotationListener) -> None:
-        self._listeners.append(listener)
+        self._rotated.add_listener(listener)
 
     def disk_state(self, directory: str, state: DiskState) -> None:
         """A disk's state was reported: a log on a disk that got worse is rotated at the next append."""
@@ -209,10 +181,7 @@ class LogAppender:
             self._rotate_log(log)
         active = [log for log in self._active.all() if not log.is_empty]
         for log in active:
-            try:
-                log.flush()
-            except OSError as error:
-                raise _write_fault(log, error) from error
+            _flush(log)
         return active
 
     def sync(self) -> None:
@@ -226,14 +195,14 @@ class LogAppender:
             with self._append_lock:
                 self._check_usable()
                 active = self._flush_active() if include_active else []
-                rotated = list(self._rotated)
+                rotated = self._rotated.all()
             for log in rotated:
                 self._sync_log(log)
             for log in active:
                 if log.synced_to < log.written_to:
                     self._sync_log(log)
             with self._append_lock:
-                self._settle(rotated)
+                self._rotated.settle(rotated)
 
     def _sync_log(self, log: LogWriter) -> None:
         begin = self._clock()
@@ -248,24 +217,12 @@ class LogAppender:
         self._stats.syncs += 1
         self._stats.sync_seconds += self._clock() - begin
 
-    def _settle(self, logs: Sequence[LogWriter]) -> None:
-        """These rotated logs are done: close them; the garbage collector may have them."""
-        for log in logs:
-            if log in self._rotated:
-                self._rotated.remove(log)
-                self._catalog.mark_flushed(log.log_id)
-                log.close()
-
     def abandon_unsynced(self) -> None:
         with self._sync_lock, self._append_lock:
-            failed = [log for log in (*self._active.all(), *self._rotated) if log.failed]
+            failed = [log for log in (*self._active.all(), *self._rotated.all()) if log.failed]
             for log in failed:
                 self._active.remove(log)
-                self._writers.pop(log.log_id, None)
-                log.cut(log.written_to)
-                if log not in self._rotated:
-                    self._rotated.append(log)
-            self._settle(failed)
+            self._rotated.give_up(failed)
             self._fault = None
             self.generation += bool(failed)
 
@@ -305,11 +262,16 @@ class LogAppender:
                     self._allocator.discard(log)
                 else:
                     log.close()
-            for log in self._rotated:
-                log.close()
-            self._rotated.clear()
+            self._rotated.close()
             self._closed = True
             self._allocator.close()
+
+
+def _flush(log: LogWriter) -> None:
+    try:
+        log.flush()
+    except OSError as error:
+        raise _write_fault(log, error) from error
 
 
 def _write_fault(log: LogWriter, error: OSError) -> StorageFault:

@@ -20,13 +20,14 @@ from bookie_pod.storage.entry_log.compaction import CompactionLog, Compactions
 from bookie_pod.storage.entry_log.direct import DirectWriterFactory
 from bookie_pod.storage.entry_log.directories import LedgerDirs
 from bookie_pod.storage.entry_log.format import SIZE_BYTES
-from bookie_pod.storage.entry_log.interface import EntryLogStats, LedgersMap, RotationListener, Scan
+from bookie_pod.storage.entry_log.interface import EntryLogStats, RotationListener
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.ledgers_map import map_offset, read_ledgers_map
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.per_ledger import PerLedgerLogs
 from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import LogScan
+from bookie_pod.storage.entry_log.scanned import LedgersMap, Scan
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import Files
 from bookie_protocol.errors import StorageFault

@@ -28,7 +28,7 @@ from bookie_pod.storage.entry_log.format import (
     make_location,
     next_block,
 )
-from bookie_pod.storage.entry_log.interface import ScanEnd, ScanOutcome
+from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
 from bookie_pod.storage.files import File, Files
 from bookie_protocol.errors import StorageFault
 

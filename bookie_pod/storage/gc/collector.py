@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import Final
 
@@ -120,16 +119,19 @@ class GarbageCollector:
             now_ms,
             self._check_stopped,
         )
-        self._inspection = Inspection(storage, self._usages, self.schedule, self._memory.times)
+        self._inspection = Inspection(
+            storage, self._usages, self.schedule, self._memory.times, lambda: self._reclaimer.excluded()
+        )
 
     @property
-    def excluded(self) -> Callable[[int], bool]:
-        """Logs that somebody else found damaged: neither compacted nor removed while that is so. Any thread."""
+    def excluded(self) -> Callable[[], Mapping[int, str]]:
+        """Logs that somebody else found damaged, and what is damaged: neither compacted nor removed while that is so.
+        Any thread."""
         return self._reclaimer.excluded
 
     @excluded.setter
-    def excluded(self, holds_log: Callable[[int], bool]) -> None:
-        self._reclaimer.excluded = holds_log
+    def excluded(self, held_logs: Callable[[], Mapping[int, str]]) -> None:
+        self._reclaimer.excluded = held_logs
 
     def _check_stopped(self) -> None:
         if self._stopped.is_set():
@@ -205,17 +207,7 @@ class GarbageCollector:
 
     def reconfigure(self, options: GcOptions) -> None:
         """From now on other thresholds, intervals and rates; what else is in `options` counts from the next start."""
-        self.options = replace(
-            self.options,
-            minor=options.minor,
-            major=options.major,
-            wait_ms=options.wait_ms,
-            force_allowed=options.force_allowed,
-            throttle_by_bytes=options.throttle_by_bytes,
-            compaction_rate=options.compaction_rate,
-            metadata_rate=options.metadata_rate,
-            use_target_log_size=options.use_target_log_size,
-        )
+        self.options = self.options.reconfigured(options)
         self.schedule.minor, self.schedule.major = options.minor, options.major
         self.schedule.force_allowed = options.force_allowed
         self._rate.change(options.compaction_rate, by_bytes=options.throttle_by_bytes)
@@ -265,6 +257,7 @@ class GarbageCollector:
             minor_suspended=self.schedule.minor_suspended,
             phase=self._reclaimer.phase,
             quarantined=dict(self._usages.quarantined),
+            held=dict(self._reclaimer.excluded()),
             last_errors=tuple(last.errors) if last is not None else (),
             last_index_ms=self._index_compaction.last_ms,
             index_count=self._index_compaction.count,

@@ -13,7 +13,8 @@ Format
 
 Invariants
 - The file is replaced whole and durably. Missing or damaged it is empty: then the metadata service is asked again.
-- At most `MAX_LEDGERS`; the oldest go first.
+- At most `MAX_LEDGERS`, and up to `CHUNK` more until they are packed; those deleted longest ago (by `upto`) go first.
+- In memory they take 16 bytes each, but for those that are not packed yet.
 
 Threads: the garbage collection thread.
 """
@@ -21,7 +22,6 @@ Threads: the garbage collection thread.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Container
 from struct import Struct
 from typing import Final
 
@@ -30,6 +30,7 @@ import numpy as np
 import structlog
 
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.gc.packed_ids import CHUNK, Array, Mask, are_in, empty, place_of
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
@@ -50,64 +51,98 @@ class DeletedLedgers:
         self._files = files
         self._path = posixpath.join(folder, NAME)
         self._limit = limit
-        self._upto: dict[int, int] = {}
-        self._unsealed: list[int] = []
+        self._ids = empty()
+        """Ascending."""
+        self._upto = empty()
+        """Of each of them."""
+        self._new: dict[int, int] = {}
+        """Those told last, and their `upto`: it counts, whatever the arrays say."""
         self._changed = False
         self._read()
 
     def __len__(self) -> int:
-        return len(self._upto)
+        self._pack()
+        return len(self._ids)
 
     def __contains__(self, ledger_id: int) -> bool:
-        return ledger_id in self._upto
+        return ledger_id in self._new or place_of(self._ids, ledger_id) >= 0
 
     # --- what happened --------------------------------------------------------------------------------------
 
     def add(self, ledger_id: int) -> None:
         """A ledger was deleted here, or the metadata service said of an unknown one that it does not exist."""
-        self._upto.pop(ledger_id, None)  # to the end: the newest
-        self._upto[ledger_id] = _ALL_LOGS
-        self._unsealed.append(ledger_id)
+        self._new[ledger_id] = _ALL_LOGS
         self._changed = True
-        while len(self._upto) > self._limit:
-            del self._upto[next(iter(self._upto))]
+        if len(self._new) >= CHUNK:
+            self._pack()
 
     def seal(self, last_log_id: int) -> None:
         """`last_log_id` is that of the newest log now: what comes later holds nothing of what was added before."""
-        for ledger_id in self._unsealed:
-            if ledger_id in self._upto:
-                self._upto[ledger_id] = last_log_id
-        self._unsealed.clear()
+        self._pack()
+        unsealed = (self._upto & _ALL_LOGS) == _ALL_LOGS
+        self._upto[unsealed] -= _ALL_LOGS - max(0, last_log_id)
 
     def came_back(self, ledger_id: int) -> None:
         """The ledger is known here (again)."""
-        upto = self._upto[ledger_id]
-        if not upto & _RETURNED:
-            self._upto[ledger_id] = upto | _RETURNED
-            self._changed = True
+        upto = self._get(ledger_id)
+        if upto is None or upto & _RETURNED:
+            return
+        if ledger_id in self._new:
+            self._new[ledger_id] = upto | _RETURNED
+        else:
+            self._upto[place_of(self._ids, ledger_id)] = upto | _RETURNED
+        self._changed = True
 
-    def retain(self, in_logs: Container[int], first_open_log: int) -> None:
-        """Forget ledgers of which no log holds anything: `in_logs` are those that were found in logs, all below
-        `first_open_log` having been looked at."""
-        gone = [
-            ledger_id
-            for ledger_id, upto in self._upto.items()
-            if ledger_id not in in_logs and upto & _ALL_LOGS < first_open_log
-        ]
-        for ledger_id in gone:
-            del self._upto[ledger_id]
-        self._changed = self._changed or bool(gone)
+    def retain(self, in_logs: Array, first_open_log: int) -> None:
+        """Forget ledgers of which no log holds anything: `in_logs`, ascending, are those that were found in logs, all
+        below `first_open_log` having been looked at."""
+        self._pack()
+        kept = are_in(self._ids, in_logs)
+        kept |= (self._upto & _ALL_LOGS) >= first_open_log
+        self._keep(kept)
+
+    # --- packing --------------------------------------------------------------------------------------------
+
+    def _pack(self) -> None:
+        if self._new:
+            count = len(self._new)
+            ids, upto = np.fromiter(self._new, np.int64, count), np.fromiter(self._new.values(), np.int64, count)
+            self._new = {}
+            order = np.argsort(ids)
+            ids, upto = ids[order], upto[order]
+            known = are_in(ids, self._ids)
+            self._upto[self._ids.searchsorted(ids[known])] = upto[known]
+            ids, upto = ids[~known], upto[~known]
+            at = self._ids.searchsorted(ids)
+            self._ids = np.insert(self._ids, at, ids)
+            self._upto = np.insert(self._upto, at, upto)
+        excess = len(self._ids) - self._limit
+        if excess > 0:
+            kept = np.ones(len(self._ids), np.bool_)
+            kept[np.argsort(self._upto & _ALL_LOGS, kind="stable")[:excess]] = False
+            self._keep(kept)
+
+    def _keep(self, kept: Mask) -> None:
+        if not kept.all():
+            self._ids, self._upto, self._changed = self._ids[kept], self._upto[kept], True
 
     # --- questions ------------------------------------------------------------------------------------------
 
+    def _get(self, ledger_id: int) -> int | None:
+        upto = self._new.get(ledger_id)
+        if upto is not None:
+            return upto
+        at = place_of(self._ids, ledger_id)
+        return int(self._upto[at]) if at >= 0 else None
+
     def is_gone(self, ledger_id: int) -> bool:
         """It was deleted, and did not come back."""
-        upto = self._upto.get(ledger_id)
+        upto = self._get(ledger_id)
         return upto is not None and not upto & _RETURNED
 
     def may_be_earlier_life(self, ledger_id: int, log_id: int) -> bool:
         """Whether this log may hold entries of the ledger from before a deletion."""
-        upto = self._upto.get(ledger_id)
+        upto = self._get(ledger_id)
         return upto is not None and log_id <= upto & _ALL_LOGS
 
     # --- the file -------------------------------------------------------------------------------------------
@@ -126,17 +161,19 @@ class DeletedLedgers:
             _log.warning("deleted ledgers unknown, will be asked for", path=self._path, reason="the file is damaged")
             return
         rows = np.frombuffer(pairs, ">i8").reshape(-1, 2)
-        self._upto = dict(zip(rows[:, 0].tolist(), rows[:, 1].tolist(), strict=True))
+        order = np.argsort(rows[:, 0], kind="stable")
+        self._ids, self._upto = rows[order, 0].astype(np.int64), rows[order, 1].astype(np.int64)
 
     def write(self) -> None:
         """Make what was told so far durable. `StorageFault`."""
         if not self._changed:
             return
-        count = len(self._upto)
-        rows = np.empty((count, 2), ">i8")
-        rows[:, 0] = np.fromiter(self._upto.keys(), np.int64, count)
-        rows[:, 1] = np.fromiter(self._upto.values(), np.int64, count)
-        body = MAGIC + rows.tobytes()
+        self._pack()
+        words = np.empty(1 + 2 * len(self._ids), ">i8")
+        words[0] = int.from_bytes(MAGIC)
+        words[1::2], words[2::2] = self._ids, self._upto
+        body = words.tobytes()
+        del words  # each of these may be 16 MB
         try:
             self._files.write_bytes_atomic(self._path, body + _CRC.pack(google_crc32c.value(body)))
         except OSError as error:

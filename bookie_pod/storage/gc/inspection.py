@@ -11,7 +11,8 @@ Threads: any; look-ups read files.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from heapq import nlargest
 from typing import Final
 
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
@@ -50,12 +51,19 @@ class Inspection:
     """The questions to one collector."""
 
     def __init__(
-        self, storage: CollectedStorage, usages: LogUsages, schedule: CompactionSchedule, times: GcTimes
+        self,
+        storage: CollectedStorage,
+        usages: LogUsages,
+        schedule: CompactionSchedule,
+        times: GcTimes,
+        held: Callable[[], Mapping[int, str]],
     ) -> None:
+        """`held`: logs that the scrubber holds, and what it found in each."""
         self._storage = storage
         self._usages = usages
         self._schedule = schedule
         self._times = times
+        self._held = held
 
     def report(self, log_id: int, options: GcOptions, now_ms: int) -> LogReport:
         """Why this log is still there, and when it will go. `StorageFault` if there is no such log."""
@@ -68,12 +76,13 @@ class Inspection:
             sizes = self._look(log_id)
         owners: list[tuple[int, int]] | None = None
         if sizes is not None:
-            alive = [(nbytes, ledger) for ledger, nbytes in sizes.pairs() if self._storage.has_ledger(ledger)]
-            owners = [(ledger, nbytes) for nbytes, ledger in sorted(alive, reverse=True)[: options.report_ledgers]]
+            alive = ((nbytes, ledger) for ledger, nbytes in sizes.pairs() if self._storage.has_ledger(ledger))
+            owners = [(ledger, nbytes) for nbytes, ledger in nlargest(options.report_ledgers, alive)]
         text = explain(
             usage,
             flushed=flushed,
             quarantined=quarantined,
+            held=self._held().get(log_id),
             schedule=self._schedule,
             times=self._times,
             now_ms=now_ms,
@@ -105,7 +114,7 @@ class Inspection:
             bucket.logs += 1
             bucket.total_bytes += each.total
             bucket.reclaimable_bytes += each.total - each.remaining
-        measured = {each.log_id for each in known} | set(self._usages.quarantined)
+        measured = {each.log_id for each in known} | set(self._usages.quarantined) | set(self._held())
         return Forecast(
             buckets,
             self._compaction(Compaction.MINOR, limit, now_ms),

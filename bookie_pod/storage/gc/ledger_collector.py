@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -29,6 +30,10 @@ from bookie_protocol.errors import MetadataError, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
 _log = structlog.get_logger(__name__)
+
+MAX_ELSEWHERE: Final = 65_536
+"""Answers about ledgers that only logs know, kept for the other logs of the pass; with more of them some are asked
+twice."""
 
 
 @dataclass(slots=True)
@@ -213,6 +218,8 @@ class LedgerCollector:
             self.deleted.add(ledger_id)
             return True
         elsewhere = not names(metadata, self._metadata.bookie_id)
+        if len(self._elsewhere) >= MAX_ELSEWHERE:
+            self._elsewhere.clear()
         self._elsewhere[ledger_id] = elsewhere
         return elsewhere
 

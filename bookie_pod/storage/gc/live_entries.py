@@ -29,8 +29,8 @@ from typing import Final
 import structlog
 
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
-from bookie_pod.storage.entry_log.interface import Scan
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes, LedgerSizesBuilder
+from bookie_pod.storage.entry_log.scanned import Scan
 from bookie_pod.storage.gc.index_check import find_row, is_there
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.index.locations import MAX_ENTRY_ID

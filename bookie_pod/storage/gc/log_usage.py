@@ -25,10 +25,11 @@ from typing import Final
 
 import structlog
 
-from bookie_pod.storage.entry_log.interface import LedgersMap
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes
+from bookie_pod.storage.entry_log.scanned import LedgersMap
 from bookie_pod.storage.gc.index_check import find_row_behind
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
+from bookie_pod.storage.gc.packed_ids import PackedIds
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_protocol.errors import MetadataError, StorageFault
 
@@ -87,7 +88,7 @@ class LogUsages:
         """Logs that end before their last byte, which is normal after a crash, and where."""
         self.scanned: dict[int, bool] = {}
         """Logs whose sizes only a scan tells, and whether their header names a map all the same."""
-        self.seen_deleted: set[int] = set()
+        self.seen_deleted = PackedIds()
         """Ledgers that were deleted here, of which some log was seen to hold entries since `begin_pass`."""
         self.all_seen = True
         """Every log that was looked at since `begin_pass` could be judged, or is quarantined."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bookie_pod.storage.gc.schedule import CompactionRule
 
@@ -48,3 +48,17 @@ class GcOptions:
     def usage_size_limit(self) -> int | None:
         """The size that a log's usage is measured against (`useTargetEntryLogSizeForGc`); None: its own."""
         return self.log_size_limit if self.use_target_log_size else None
+
+    def reconfigured(self, wanted: GcOptions) -> GcOptions:
+        """These options with those of `wanted` that may change while the collector runs."""
+        return replace(
+            self,
+            minor=wanted.minor,
+            major=wanted.major,
+            wait_ms=wanted.wait_ms,
+            force_allowed=wanted.force_allowed,
+            throttle_by_bytes=wanted.throttle_by_bytes,
+            compaction_rate=wanted.compaction_rate,
+            metadata_rate=wanted.metadata_rate,
+            use_target_log_size=wanted.use_target_log_size,
+        )

@@ -16,7 +16,7 @@ Source: reference bookie behaviour, sections 6.2 and 6.5.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import structlog
 
@@ -34,8 +34,8 @@ from bookie_protocol.errors import NoWritableDirectory, StorageFailed, StorageFa
 _log = structlog.get_logger(__name__)
 
 
-def _none(log_id: int) -> bool:
-    return False
+def _none() -> Mapping[int, str]:
+    return {}
 
 
 class SpaceReclaimer:
@@ -51,7 +51,7 @@ class SpaceReclaimer:
         check_stopped: Callable[[], None],
     ) -> None:
         """`check_stopped` raises `CollectionStopped`."""
-        self.excluded: Callable[[int], bool] = _none
+        self.excluded: Callable[[], Mapping[int, str]] = _none
         self.phase = ""
         self.progress = (0, 0)
         self.running: Compaction | None = None
@@ -94,7 +94,7 @@ class SpaceReclaimer:
         for done, log_id in enumerate(flushed):
             self._check_stopped()
             self.progress = (done, len(flushed))
-            if self.excluded(log_id):
+            if log_id in self.excluded():
                 self._usages.skip(log_id)
                 continue
             usage = self._usages.refresh(log_id)
@@ -102,7 +102,8 @@ class SpaceReclaimer:
                 self._delete_log(log_id, result, compacted=False)
         if self._usages.all_seen:
             self._deleted.retain(
-                self._usages.seen_deleted, min(set(present) - set(flushed), default=logs.least_unflushed_log_id())
+                self._usages.seen_deleted.ascending(),
+                min(set(present) - set(flushed), default=logs.least_unflushed_log_id()),
             )
 
     def _delete_log(self, log_id: int, result: PassResult, *, compacted: bool) -> None:
@@ -176,7 +177,7 @@ class SpaceReclaimer:
 
     def _source(self, log_id: int) -> Source | None:
         """None: it must not be touched (any more)."""
-        if self.excluded(log_id):
+        if log_id in self.excluded():
             return None
         sizes = self._usages.sizes(log_id)
         if sizes is None:

@@ -33,6 +33,8 @@ class GcState:
     phase: str
     quarantined: Mapping[int, str]
     last_errors: tuple[str, ...]
+    held: Mapping[int, str] = field(default_factory=dict)
+    """Logs in which the scrubber found damage, and which: left alone until that is mended."""
     last_index_ms: int = 0
     """When the location index was last rewritten, or when the collector began."""
     index_count: int = 0
@@ -112,6 +114,7 @@ def explain(
     *,
     flushed: bool,
     quarantined: str | None,
+    held: str | None,
     schedule: CompactionSchedule,
     times: GcTimes,
     now_ms: int,
@@ -120,6 +123,11 @@ def explain(
     """Why a log is still there."""
     if quarantined is not None:
         return f"quarantined: damaged ({quarantined}); it is kept until somebody removes it"
+    if held is not None:
+        return (
+            f"held: the scrubber found damage in it ({held}); it is left alone until the damaged entries have been"
+            " fetched from other bookies, or a later scrub (PUT /api/v1/bookie/scrub begins one) no longer finds this"
+        )
     if not flushed:
         return "it is being written, or was not rotated and synced yet"
     if usage is None:

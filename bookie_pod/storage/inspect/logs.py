@@ -12,12 +12,13 @@ from typing import Any
 from bookie_pod.storage.entry_log.catalog import LogCatalog
 from bookie_pod.storage.entry_log.directories import LedgerDirStates
 from bookie_pod.storage.entry_log.format import HEADER_SIZE, LogHeader, decode_header
-from bookie_pod.storage.entry_log.interface import EntryLogStats, LedgersMap, ScanEnd
+from bookie_pod.storage.entry_log.interface import EntryLogStats
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.ledgers_map import read_ledgers_map
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import LogScan
+from bookie_pod.storage.entry_log.scanned import LedgersMap, ScanEnd
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.inspect.resync import next_record
 from bookie_protocol.errors import StorageFault

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from bookie_pod.storage.entry_log.format import split_location
-from bookie_pod.storage.entry_log.interface import Scan, ScanOutcome
+from bookie_pod.storage.entry_log.scanned import Scan, ScanOutcome
 from bookie_protocol.errors import EntryDamaged, NotThere, StorageFault
 
 STEP_ENTRIES: Final = 256

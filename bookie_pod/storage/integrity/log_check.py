@@ -20,8 +20,8 @@ from collections.abc import Callable
 import structlog
 
 from bookie_pod.storage.entry_log.format import HEADER_SIZE, MAGIC, SIZE_BYTES, VERSION, decode_header
-from bookie_pod.storage.entry_log.interface import ScanEnd, ScanOutcome
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
+from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.integrity.entry_check import EntryCheck, Pay, Report, ScrubCounts, entry_damage
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind

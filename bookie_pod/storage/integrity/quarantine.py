@@ -13,7 +13,7 @@ Threads: the scrubber changes it; any thread may read. `locations` is made for t
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
@@ -102,9 +102,7 @@ class QuarantineRegister:
         self._damages[damage.key] = damage
         if damage.kind is DamageKind.ENTRY and damage.location:
             self.locations.add(damage.location)
-            self._logs.setdefault(split_location(damage.location)[0], damage.detail)
-        elif damage.kind in (DamageKind.LOG, DamageKind.LEDGERS_MAP):
-            self._logs[damage.file_id] = damage.detail
+        _hold(self._logs, damage)
 
     def end_pass(
         self,
@@ -139,11 +137,13 @@ class QuarantineRegister:
                 self.locations.add(location)
 
     def _rebuild(self, damages: list[Damage]) -> None:
-        self._damages, self._logs = {}, {}
         # In place, because the read path holds this very set; what stays refused never leaves it meanwhile.
         self.locations.intersection_update(self._superseded | {each.location for each in damages})
+        logs: dict[int, str] = {}
         for damage in damages:
-            self._put(damage)
+            _hold(logs, damage)
+        # At once: garbage collection asks without the lock, and may at no moment see a log that stays held as free.
+        self._damages, self._logs = {each.key: each for each in damages}, logs
 
     def superseded(self) -> list[int]:
         """Locations of damaged copies that have sound ones beside them, ascending."""
@@ -158,6 +158,17 @@ class QuarantineRegister:
     def holds_log(self, log_id: int) -> bool:
         """Whether this entry log, or an entry in it, is damaged: then it is neither compacted nor removed."""
         return log_id in self._logs
+
+    def held_logs(self) -> Mapping[int, str]:
+        """These logs, and what was found in each; as of now, read-only."""
+        return self._logs
+
+
+def _hold(logs: dict[int, str], damage: Damage) -> None:
+    if damage.kind is DamageKind.ENTRY and damage.location:
+        logs.setdefault(split_location(damage.location)[0], damage.detail)
+    elif damage.kind in (DamageKind.LOG, DamageKind.LEDGERS_MAP):
+        logs[damage.file_id] = damage.detail
 
 
 def to_json(damage: Damage) -> dict[str, Any]:

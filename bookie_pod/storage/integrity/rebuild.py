@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from bookie_pod.storage.entry_log.format import MAX_LOG_ID, SIZE_BYTES
-from bookie_pod.storage.entry_log.interface import Scan, ScanEnd, ScanOutcome
+from bookie_pod.storage.entry_log.scanned import Scan, ScanEnd, ScanOutcome
 from bookie_pod.storage.index.locations import LocationIndex, LocationRun
 from bookie_protocol.errors import StorageFault
 

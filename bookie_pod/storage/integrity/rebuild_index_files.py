@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from bookie_pod.storage.entry_log.interface import Scan, ScanEnd, ScanOutcome
+from bookie_pod.storage.entry_log.scanned import Scan, ScanEnd, ScanOutcome
 from bookie_pod.storage.files import File, Files
 from bookie_pod.storage.index.index_file import (
     HEADER_BYTES,

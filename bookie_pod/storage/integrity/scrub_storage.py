@@ -101,7 +101,7 @@ class ScrubbedDirectory:
         self._directory.flush()
 
     def refuse(self, locations: Collection[int]) -> None:
-        self._directory.damaged = locations
+        self._directory.refuse(locations)
 
     def forget_cached(self, ledger_id: int) -> None:
         self._directory.read_cache.forget_ledger(ledger_id)

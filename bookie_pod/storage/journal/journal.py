@@ -200,7 +200,7 @@ class Journal:
             if self._unsynced_since is None:
                 self._unsynced_since = began
         self._metrics.flush_latency.observe_ms((time.monotonic() - began) * 1000)
-        self._count(reason)
+        self._metrics.count_flush(reason)
         self._pass_on(group)
 
     def _payload(self, batch: JournalBatch) -> tuple[list[bytes], int]:
@@ -267,15 +267,6 @@ class Journal:
     def _current_file(self) -> JournalFile:
         assert self._file is not None
         return self._file
-
-    def _count(self, reason: FlushReason) -> None:
-        metrics = self._metrics
-        if reason is FlushReason.MAX_WAIT:
-            metrics.flush_max_wait.add(1)
-        elif reason is FlushReason.MAX_OUTSTANDING:
-            metrics.flush_max_outstanding.add(1)
-        else:
-            metrics.flush_empty_queue.add(1)
 
     # --- sync thread ----------------------------------------------------------------------------------------
 

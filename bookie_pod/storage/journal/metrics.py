@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bookie_pod.storage.journal.group_commit import FlushReason
+
 
 class OpStats(Protocol):
     """A summary of latencies (or of sizes: then the value is the size)."""
@@ -85,3 +87,12 @@ class JournalMetrics:
     """`force_write_thread_time`: ms that the sync thread was busy."""
     slow_syncs: Counter = field(default_factory=_no_counter)
     """Podkeeper's own: syncs slower than `JournalOptions.slow_sync_ms`."""
+
+    def count_flush(self, reason: FlushReason) -> None:
+        """One group was written, for this reason."""
+        if reason is FlushReason.MAX_WAIT:
+            self.flush_max_wait.add(1)
+        elif reason is FlushReason.MAX_OUTSTANDING:
+            self.flush_max_outstanding.add(1)
+        else:
+            self.flush_empty_queue.add(1)

@@ -26,7 +26,8 @@ from bookie_pod.storage.journal.directory import journal_path, list_journals
 from bookie_pod.storage.journal.format import RecordKind, tail_of_special_record
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.journal.reader import FileWindow, JournalRecord, records_between
-from bookie_pod.storage.journal.survey import JournalSurvey, survey_journal
+from bookie_pod.storage.journal.survey import survey_journal
+from bookie_pod.storage.journal.surveyed_file import JournalSurvey
 from bookie_protocol.errors import JournalMissing, StorageFault
 
 _log = structlog.get_logger(__name__)

@@ -9,6 +9,7 @@ Threads: `put` and `close` on the journal thread, `run` is the sync thread. `las
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -55,7 +56,7 @@ class SyncThread:
         self._metrics = metrics
         self._deliver = deliver
         self._groups: queue.SimpleQueue[WrittenGroup | None] = queue.SimpleQueue()
-        self._slow_logged_at = 0.0
+        self._slow_logged_at = -math.inf
         self._slow_unlogged = 0
 
     def put(self, group: WrittenGroup) -> None:

@@ -36,6 +36,7 @@ class Faults:
             "one-way": self._one_way,
             "reset": self._reset,
             "slow link": self._slow_link,
+            "repeated answers": self._repeated_answers,
             "slow disk": self._slow_disk,
             "read-only": self._read_only,
             "metadata answer": self._metadata_answer,
@@ -234,6 +235,13 @@ class Faults:
             seconds, factor = self._random.expovariate(1.0), 10.0 ** (1 + 2 * self._random.random())
             self._world.trace("FAULTS", f"slow: {source} > {target}, {factor:.0f} times for {seconds:.3f} s")
             self._world.network.slow_down(source, target, seconds, factor)
+
+    def _repeated_answers(self, host: str) -> None:
+        bookie = self._running(host)
+        if bookie is not None:
+            seconds = self._random.expovariate(1.0) * 3.0
+            self._world.trace(bookie.host, f"its answers come again for {seconds:.3f} s")
+            self._world.network.repeat_answers(bookie.host, seconds)
 
     def _reset(self, host: str) -> None:
         """Connections break. What was on its way may arrive all the same, or only one end may notice."""

@@ -4,6 +4,7 @@ Invariants
 - One direction of one connection keeps its order; different connections know no order between them.
 - Bytes that are on their way are delivered, held back (partition, receiver that does not read) or lost with the
   whole connection. They are never lost from the middle.
+- What a server answers may come a second time, frame by frame, and later than what it sent since.
 - A host that lost its power says nothing: its peers see silence until they send to it after it came back.
 
 Each ordered pair of hosts is a link with its own delays. All chances come from the one `Random`.
@@ -69,6 +70,7 @@ class Network:
         """Told "connect" before each attempt to connect."""
         self._links: dict[tuple[str, str], Link] = {}
         self._blocks: dict[tuple[str, str], int] = {}
+        self._repeated_until: dict[str, float] = {}
         self._listening: dict[tuple[str, int], ProtocolFactory] = {}
         self._dark: dict[str, None] = {}
         self._retired: dict[str, None] = {}
@@ -92,6 +94,13 @@ class Network:
         link = self._link(source, target)
         link.slow_until, link.slowness = self.loop.time() + seconds, factor
 
+    def repeat_answers(self, server: str, seconds: float) -> None:
+        """Many of the frames that a server answers with are sent a second time, for a while."""
+        self._repeated_until[server] = self.loop.time() + seconds
+
+    def repeats_answers(self, server: str) -> bool:
+        return self.loop.time() < self._repeated_until.get(server, 0.0)
+
     def blocked(self, source: str, target: str) -> bool:
         """Whether nothing gets from one host to the other at present."""
         return (source, target) in self._blocks or source in self._dark or target in self._dark
@@ -108,8 +117,9 @@ class Network:
         self._partition_changed()
 
     def heal(self) -> None:
-        """No partition and no slow link any more."""
+        """No partition, no slow link and no repeated answer any more."""
         self._blocks.clear()
+        self._repeated_until.clear()
         options = self.options
         options.straggler_chance, options.base_delay = 0.0, min(options.base_delay, HEALED_SECONDS)
         options.jitter = options.spread = 1.0

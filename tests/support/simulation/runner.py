@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from tests.support.garbage import set_aside
 from tests.support.simulation.healing.draw import draw_healing
 from tests.support.simulation.run import Result, run
 from tests.support.simulation.scenario import draw
@@ -43,17 +43,13 @@ def run_seed(
 
 def run_seeds(seeds: Sequence[int], jobs: int = 1, *, healing: bool = False) -> Iterator[Report]:
     """The reports, in the order of the seeds."""
-    gc.collect()
-    gc.freeze()  # modules and tests are not looked at by each run's collection
     one = partial(report, healing=healing)
-    try:
+    with set_aside():  # modules are not looked at by each run's collection
         if jobs == 1:
             yield from map(one, seeds)
             return
         with multiprocessing.get_context("fork").Pool(jobs) as pool:
             yield from pool.imap(one, seeds, CHUNK)
-    finally:
-        gc.unfreeze()
 
 
 def report(seed: int, *, healing: bool = False) -> Report:

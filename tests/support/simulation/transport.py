@@ -3,6 +3,7 @@
 Invariants
 - A protocol hears `connection_made` once, then data, then `connection_lost` once; nothing comes after that.
 - Calls into a protocol never come from inside a call of that protocol.
+- What servers write is whole frames of the bookie protocol where answers are repeated.
 """
 
 from __future__ import annotations
@@ -11,12 +12,18 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE
 
 if TYPE_CHECKING:
     from tests.support.simulation.network import Network
 
 HIGH_WATER = 64 * 1024
+REPEAT_CHANCE: Final = 0.5
+"""How often a frame comes again while answers are repeated."""
+REPEAT_SECONDS: Final = 0.02
+"""Mean time after which it does."""
 
 
 class Signal(Enum):
@@ -135,9 +142,24 @@ class End(asyncio.Transport):
         if self.closing or self.over or not data:
             return
         self.pipe.put_data(bytes(data))
+        if self._connection.repeats_answers(self):
+            self._repeat(bytes(data))
         if self.pipe.nbytes > self._high and not self._writer_paused and self.protocol is not None:
             self._writer_paused = True
             self._loop.call_soon(self.protocol.pause_writing)
+
+    def _repeat(self, data: bytes) -> None:
+        random, start = self._connection.network.random, 0
+        while start < len(data):
+            end = start + LENGTH_SIZE + int(LENGTH.unpack_from(data, start)[0])
+            assert end <= len(data), "a write that is not whole frames"
+            if random.random() < REPEAT_CHANCE:
+                self._loop.call_later(random.expovariate(1.0) * REPEAT_SECONDS, self._again, data[start:end])
+            start = end
+
+    def _again(self, frame: bytes) -> None:
+        if not self.closing and not self.over:
+            self.pipe.put_data(frame)
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(list_of_data))
@@ -270,6 +292,9 @@ class VirtualConnection:
 
     def is_over(self, host: str) -> bool:
         return self.end(host).over
+
+    def repeats_answers(self, end: End) -> bool:
+        return end is self.server and self.network.repeats_answers(end.host)
 
     def kick(self) -> None:
         self.client.pipe.kick()

@@ -109,8 +109,22 @@ class BookieSpace:
     """All bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class BookieSpaceAndFullest:
+    """The same, and how full one of them is: a bookie is read-only once one is full, whatever the sum says."""
+
+    free_space: int
+    """Free bytes."""
+    total_space: int
+    """All bytes."""
+    fullest_used_percent: float
+    """Of the fullest file system, 0 to 100."""
+
+
 async def _info(context: Context, call: Call) -> Reply:
     space = await context.workers.run(context.admin.node.space)
+    if call.flag("fullest"):
+        return Json(BookieSpaceAndFullest(space.free, space.total, round(space.fullest_used_percent, 2)))
     return Json(BookieSpace(space.free, space.total))
 
 
@@ -206,7 +220,16 @@ RESOURCES: Final = (
             timeout_s=SANITY_S,
         ),
     ),
-    _get("info", Operation("GET", "Space of this bookie", _info, (Answer("Bytes.", type=BookieSpace),))),
+    _get(
+        "info",
+        Operation(
+            "GET",
+            "Space of this bookie",
+            _info,
+            (Answer("The second one with `fullest`.", type=BookieSpace | BookieSpaceAndFullest),),
+            (Parameter("fullest", Kind.FLAG, "Tell how full the fullest file system is, too.", False),),
+        ),
+    ),
     _get(
         "last_log_mark",
         Operation(

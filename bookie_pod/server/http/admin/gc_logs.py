@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from bookie_pod.server.http.admin.ports import GcPort
 from bookie_pod.server.http.api.call import Call
@@ -169,6 +169,9 @@ class QuarantinedLog:
     """Its id."""
     detail: str
     """Where and what the damage is."""
+    found_by: Literal["gc", "scrub"]
+    """gc: garbage collection, and it stays until somebody removes it; scrub: the scrubber, and it is free again when
+    the damage is mended."""
 
 
 async def _quarantine(context: Context, call: Call) -> Reply:
@@ -176,11 +179,13 @@ async def _quarantine(context: Context, call: Call) -> Reply:
 
 
 def _quarantined(gc: GcPort) -> Sequence[QuarantinedLog]:
-    return [
-        QuarantinedLog(directory, f"{log_id:x}.log", log_id, detail)
-        for directory, state in gc.states()
-        for log_id, detail in sorted(state.quarantined.items())
-    ]
+    found: list[QuarantinedLog] = []
+    for directory, state in gc.states():
+        by_scrub = {log_id: detail for log_id, detail in state.held.items() if log_id not in state.quarantined}
+        for log_id, detail in sorted([*state.quarantined.items(), *by_scrub.items()]):
+            by: Literal["gc", "scrub"] = "scrub" if log_id in by_scrub else "gc"
+            found.append(QuarantinedLog(directory, f"{log_id:x}.log", log_id, detail, by))
+    return found
 
 
 _ENTRY_LOG: Final = Parameter(

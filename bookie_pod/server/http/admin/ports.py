@@ -24,6 +24,8 @@ class Space(NamedTuple):
 
     total: int
     free: int
+    fullest_used_percent: float = 0.0
+    """Of the fullest of them."""
 
 
 class Mark(NamedTuple):

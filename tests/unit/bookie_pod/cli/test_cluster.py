@@ -120,6 +120,12 @@ def test_a_wait_ends(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(["cluster", "init", "zk://nowhere/l", "--if-absent", "--wait", "0.1"]) == 2
     assert refusal(capsys) == "bookie: the metadata service does not answer: connection refused"
     assert len(tries) > 1
+    monkeypatch.setattr(metadata, "TELL_AFTER_S", 0.01)
+    assert run(["cluster", "init", "zk://nowhere/l", "--if-absent", "--wait", "0.1"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "bookie: the metadata service zk://nowhere/l does not answer yet; it is tried for 0.1 s",
+        "bookie: the metadata service does not answer: connection refused",
+    ]
     tries.clear()
     assert run(["cluster", "init", "zk://nowhere/l"]) == 2
     assert len(tries) == 1

@@ -127,3 +127,40 @@ def test_login_and_tls_of_the_configuration_count_whoever_names_the_cluster(tmp_
     monkeypatch.setenv("BK_zkAuthCredentialsPath", "/other")
     by_environment = Connection("zk+null://flag/ledgers", None, ())
     assert by_environment.configuration.metadata.zk_auth_credentials_path == "/other"
+
+
+async def rule_of_placement(cluster):
+    return cluster.client.placement.rule
+
+
+@pytest.mark.parametrize(
+    ("lines", "rule"),
+    [
+        ("", "rack-aware: write sets on at least 2 racks, relaxed when it must be"),
+        (
+            "ensemblePlacementPolicy=org.apache.bookkeeper.client.RackawareEnsemblePlacementPolicy\n"
+            "minNumRacksPerWriteQuorum=3\nenforceMinNumRacksPerWriteQuorum=true\n",
+            "rack-aware: write sets on at least 3 racks, enforced",
+        ),
+        (
+            "ensemblePlacementPolicy=LocalBookieEnsemblePlacementPolicy\nbookieId=bookie-7\n",
+            "local: bookie bookie-7 only",
+        ),
+    ],
+    ids=["nothing set", "racks", "the bookie itself"],
+)
+def test_the_placement_of_the_configuration_counts(lines, rule, tmp_path, capsys):
+    uri = str(tmp_path / "metadata")
+    assert run(["cluster", "init", uri]) == 0
+    (tmp_path / "bk.conf").write_text(f"metadataServiceUri={uri}\n{lines}")
+    assert Connection(None, str(tmp_path / "bk.conf"), ()).run(rule_of_placement) == rule
+    capsys.readouterr()
+
+
+def test_a_placement_that_is_not_known_is_a_line_about_the_configuration(tmp_path, capsys):
+    (tmp_path / "bk.conf").write_text(
+        f"metadataServiceUri={tmp_path}/metadata\nensemblePlacementPolicy=com.example.Own\n"
+    )
+    assert run(["ledger", "create", "--config", str(tmp_path / "bk.conf")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("bookie: ensemblePlacementPolicy com.example.Own is not known")

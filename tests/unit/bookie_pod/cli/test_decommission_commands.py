@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from bookie_client.client import Client
+from bookie_client.replication.replicator import ReplicationOptions
 from bookie_pod.autorecovery.decommission.coordinator import Watched
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, DrainProgress
+from bookie_pod.cli.cluster import decommission_run, recover_run
 from bookie_pod.cli.cluster.decommission_run import AdminAccess, _done, _heard, read_ledger_ids
 from bookie_pod.cli.cluster.drain_view import _coordinator_lines, _stage, duration, shown_size
 from bookie_pod.cli.cluster.recover_run import bookie_ids
 from bookie_pod.cli.main import run
-from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.errors import InvalidConfiguration, Refused
 
 NOWHERE = ("--metadata", "file:///does/not/exist")
 
@@ -33,6 +37,37 @@ NOWHERE = ("--metadata", "file:///does/not/exist")
 def test_what_makes_no_sense(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(("cluster", *arguments, *NOWHERE)) == 1
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [(decommission_run, ("decommission", "b:1", "--force")), (recover_run, ("recover", "b:1", "-f"))],
+    ids=["decommission", "recover"],
+)
+def test_copies_are_made_as_the_configuration_says(
+    module: ModuleType, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, file = str(tmp_path / "metadata"), tmp_path / "bookie.conf"
+    assert run(["cluster", "init", uri]) == 0
+
+    def options(keys: str, *words: str) -> ReplicationOptions:
+        file.write_text(keys)
+        seen: list[ReplicationOptions] = []
+
+        def mover(client: Client, options: ReplicationOptions) -> None:
+            seen.append(options)
+            raise Refused("enough")
+
+        monkeypatch.setattr(module, "ClientMover", mover)
+        assert run(["cluster", *command, *words, "--metadata", uri, "--config", str(file)]) == 10
+        return seen[0]
+
+    given = options("rereplicationEntryBatchSize=20\nreplicationMaxBytesInFlight=1048576\n", "--rate", "8000")
+    assert (given.entry_batch_size, given.max_bytes_in_flight, given.batch_reads) == (20, 1_048_576, True)
+    assert 0 < (given.throttle.bytes_per_second or 0) < 8000  # it gives way, so it begins with a part
+    steady = options("replicationYieldsToClients=false\nrecoveryBatchReadEnabled=false\n", "--rate", "8000")
+    assert (steady.throttle.bytes_per_second, steady.batch_reads) == (8000, False)
+    assert options("", "--rate", "0").throttle.bytes_per_second is None
 
 
 def test_ids_in_a_file(tmp_path: Path) -> None:

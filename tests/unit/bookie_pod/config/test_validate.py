@@ -92,6 +92,8 @@ def test_broken_rule(settings: dict[str, str], problem: str) -> None:
         {"journalFormatVersionToWrite": "5", "fileInfoFormatVersionToWrite": "0"},
         {"minorCompactionInterval": "0", "majorCompactionInterval": "3600"},
         {"minorCompactionThreshold": "0.9", "majorCompactionThreshold": "0"},
+        {"gcWaitTime": "600000", "minorCompactionInterval": "600", "entryLocationCompactionInterval": "600"},
+        {"gcWaitTime": "600000", "minorCompactionInterval": "0", "majorCompactionInterval": "600"},
         {"ledgerStorageClass": "SortedLedgerStorage", "ledgerDirectories": "/a,/b", "indexDirectories": "/c"},
         {"ledgerStorageClass": "SortedLedgerStorage", "memoryBudgetMb": "100", "dbStorage_writeCacheMaxSizeMb": "900"},
     ],

@@ -10,6 +10,7 @@ import pytest
 
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.db_storage import DbStorageMetrics, export_limits
+from bookie_pod.metrics.gc import GcInstruments
 from bookie_pod.metrics.journal import JournalInstruments
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
@@ -21,9 +22,6 @@ from bookie_pod.storage.journal.metrics import JournalMetrics
 GOLDEN = Path(__file__).parents[3] / "golden" / "metrics-db-ledger-storage.json"
 LEDGER_DIR = "/data/bk/gmeta/b0/ledgers"
 
-GC = re.compile(
-    r"bookie_(ACTIVE_\w+|DELETED_LEDGER_TOTAL|\w+_COMPACTION_TOTAL|RECLAIM\w+|THREAD_RUNTIME)"
-)  # garbage collection has instruments of its own
 ELSEWHERE = re.compile(
     r"jvm_\w+|bookie_bookie_zk_\w+|bookie_bookie_watcher_\w+"  # no JVM, not this ZooKeeper client
     r"|bookkeeper_server_thread_executor_\w+"  # no executors with a queue per thread
@@ -64,7 +62,23 @@ def registry() -> Registry:
     )
     storage.thread_time.add(1)
     export_limits(registry, 1, 100)
+    bind_collector(GcInstruments(registry, (LEDGER_DIR, LEDGER_DIR)))
     return registry
+
+
+def bind_collector(instruments: GcInstruments) -> None:
+    zero = _Zero()
+    instruments.bind_levels(
+        logs=zero,
+        live_bytes=zero,
+        total_bytes=zero,
+        ledgers=zero,
+        buckets=lambda: [0] * 10,
+        quarantined=zero,
+        oldest_age_s=zero,
+        since_pass_s=zero,
+        pass_errors=zero,
+    )
 
 
 def exported(text: str) -> dict[str, tuple[str | None, list[str], list[str]]]:
@@ -85,7 +99,7 @@ def test_every_metric_of_the_reference_is_exported_alike(registry: Registry) -> 
     missing, different = [], []
     for golden in json.loads(GOLDEN.read_text()):
         name = golden["name"]
-        if GC.fullmatch(name) or ELSEWHERE.fullmatch(name):
+        if ELSEWHERE.fullmatch(name):
             continue
         if name not in ours:
             missing.append(name)
@@ -144,6 +158,59 @@ def test_they_fit_the_protocols_of_the_parts_that_count() -> None:
         'bookie_journal_JOURNAL_WRITE_BYTES{journalIndex="0"} 512',
     ):
         assert line in text.splitlines(), line
+
+
+GC_COUNTERS = (
+    "MAJOR_COMPACTION_TOTAL",
+    "MINOR_COMPACTION_TOTAL",
+    "ENTRY_LOCATION_COMPACTION_TOTAL",
+    "RECLAIMED_COMPACTION_SPACE_BYTES",
+    "RECLAIMED_DELETION_SPACE_BYTES",
+    "RECLAIM_FAILED_TO_DELETE",
+    "DELETED_LEDGER_TOTAL",
+)
+GC_SUMMARIES = ("THREAD_RUNTIME", "GC_LEDGER_RUNTIME", "COMPACT_RUNTIME", "EXTRACT_META_RUNTIME")
+GC_GAUGES = (
+    "ACTIVE_ENTRY_LOG_TOTAL",
+    "ACTIVE_ENTRY_LOG_SPACE_BYTES",
+    "ENTRY_LOG_SPACE_BYTES",
+    "ACTIVE_LEDGER_TOTAL",
+    "ENTRY_LOG_COMPACT_RATIO",
+    *(f"entry_log_usage_buckets_le_{tenth * 10}" for tenth in range(1, 11)),
+)
+
+
+@pytest.mark.parametrize(
+    ("directories", "prefix", "labels"),
+    [(("/l", "/i"), "bookie_", ["indexDir", "ledgerDir"]), (None, "bookie_gc_", [])],
+    ids=["DbLedgerStorage", "other engines"],
+)
+def test_garbage_collection_of_either_kind_of_engine(
+    directories: tuple[str, str] | None, prefix: str, labels: list[str]
+) -> None:
+    """The golden bookie exports some of them, and only those of DbLedgerStorage."""
+    registry = Registry()
+    bind_collector(GcInstruments(registry, directories))
+    ours = exported(registry.render())
+    for kind, names in (("counter", GC_COUNTERS), ("gauge", GC_GAUGES)):
+        for name in names:
+            assert ours[prefix + name] == (kind, labels, [prefix + name])
+    for name in GC_SUMMARIES:
+        full = prefix + name
+        assert ours[full] == ("summary", [*labels, "quantile", "success"], [full, f"{full}_count", f"{full}_sum"])
+
+
+def test_index_directories_are_named_as_ledger_directories_are() -> None:
+    """The reference has the same gauges for both; the golden bookie had no index directory of its own."""
+    golden = {each["name"]: each for each in json.loads(GOLDEN.read_text())}
+    theirs = [name for name in golden if re.fullmatch(r"bookie_ledger_(writable_dirs|num_dirs|dir_\w+_usage)", name)]
+    assert len(theirs) == 3
+    registry = Registry()
+    BookieMetrics(registry).bind_directories("index", _Zero(), {LEDGER_DIR: _Zero()})
+    ours = exported(registry.render())
+    for name in theirs:
+        wanted = name.replace("bookie_ledger_", "bookie_index_", 1)
+        assert ours[wanted] == (golden[name]["type"], golden[name]["labels"], [wanted])
 
 
 def test_bookie_counts() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,10 +13,11 @@ import pytest
 from bookie_pod.config.load import load_config
 from bookie_pod.node import auto_recovery_process
 from bookie_pod.node.auto_recovery_process import AutoRecoveryProcess, SessionNotRenewed, name_of_process
+from bookie_pod.node.cookies import Cookie, format_cookie
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataUnavailable, ServerStartFailed
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
-from bookie_protocol.metadata_service.interface import SessionState
+from bookie_protocol.metadata_service.interface import MetadataService, SessionState
 from tests.support.bookie_process import free_port
 from tests.support.http_answers import ask
 from tests.support.until import until
@@ -125,9 +129,10 @@ async def test_from_start_to_stop(tmp_path: Path) -> None:
         await owner.close()
 
 
-async def test_it_serves_what_is_about_the_cluster(tmp_path: Path) -> None:
-    """While every bookie is down, facts come from here."""
-    owner = await EmbeddedOwner.open(str(tmp_path))
+@asynccontextmanager
+async def serving(folder: Path) -> AsyncIterator[tuple[MetadataService, int]]:
+    """A process that is ready, on a cluster without bookies: the metadata service, and the process's HTTP port."""
+    owner = await EmbeddedOwner.open(str(folder))
     server = EmbeddedMetadataServer(owner, "127.0.0.1", 0)
     await server.start()
     port = free_port()
@@ -140,26 +145,91 @@ async def test_it_serves_what_is_about_the_cluster(tmp_path: Path) -> None:
     config = load_config(environ={}, overrides=keys)
     try:
         service = await auto_recovery_process.open_metadata(config.metadata, server.uri())
-        instance_id = await service.cluster.initialize()
-        await service.cookies.create("b:1", b"of a bookie that is down")
+        await service.cluster.initialize()
         process = AutoRecoveryProcess(config)
         running = asyncio.create_task(process.run())
         await until(lambda: process.unready_reason() is None, 20)
-        found = {path: await ask(port, f"/api/v1/{path}") for path in OF_THE_CLUSTER}
-        assert {path: answer.status for path, answer in found.items()} == OF_THE_CLUSTER
-        state = found["cluster/state"].json
-        assert (state["instanceId"], state["writable"], state["cookies"]) == (instance_id, [], ["b:1"])
-        proof = found["autorecovery/decommission/proof?bookie_id=b:1"].json
-        assert (proof["ledgers"], proof["marks"], proof["registered"]) == (0, 0, False)
-        assert found["bookie/cookie?bookie_id=b:1"].body == "of a bookie that is down"
-        assert (await ask(port, "/api/v1/bookie/cookie?bookie_id=b:1", "DELETE")).status == 200
-        assert (await ask(port, "/api/v1/cluster/state")).json["cookies"] == []
+        yield service, port
         running.cancel()
         await asyncio.wait({running})
         await service.close()
     finally:
         await server.stop()
         await owner.close()
+
+
+async def test_it_serves_what_is_about_the_cluster(tmp_path: Path) -> None:
+    """While every bookie is down, facts come from here."""
+    async with serving(tmp_path) as (service, port):
+        await service.cookies.create("b:1", b"of a bookie that is down")
+        found = {path: await ask(port, f"/api/v1/{path}") for path in OF_THE_CLUSTER}
+        assert {path: answer.status for path, answer in found.items()} == OF_THE_CLUSTER
+        state = found["cluster/state"].json
+        instance_id = await service.cluster.instance_id()
+        assert (state["instanceId"], state["writable"], state["cookies"]) == (instance_id, [], ["b:1"])
+        proof = found["autorecovery/decommission/proof?bookie_id=b:1"].json
+        assert (proof["ledgers"], proof["marks"], proof["registered"]) == (0, 0, False)
+        assert found["bookie/cookie?bookie_id=b:1"].body == "of a bookie that is down"
+        assert (await ask(port, "/api/v1/bookie/cookie?bookie_id=b:1", "DELETE")).status == 200
+        assert (await ask(port, "/api/v1/cluster/state")).json["cookies"] == []
+
+
+async def test_settings_of_the_cluster_are_changed_through_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (service, port):
+        base, marks = "/api/v1/autorecovery", service.under_replication
+
+        async def listed(query: str = "") -> object:
+            answer = await ask(port, f"{base}/list_under_replicated_ledger{query}")
+            return answer.json if answer.status == 200 else answer.status
+
+        assert (await ask(port, f"{base}/status?enabled=false", "PUT")).json == {"enabled": False}
+        assert not await marks.is_enabled()
+        assert (await ask(port, f"{base}/status")).json == {"enabled": False}
+        for ledger_id, lost in ((7, ("b:1", "c:1")), (8, ("c:1",)), (9, ())):
+            await marks.lock(ledger_id)  # its worker leaves them alone, whenever it hears that it may not work
+            await marks.mark(ledger_id, lost, ctime_ms=1)
+        assert await listed() == [7, 8, 9]
+        assert await listed("?missingreplica=c:1") == [7, 8]
+        assert await listed("?missingreplica=c:1&excludingmissingreplica=b:1") == [8]
+        assert await listed("?excludingmissingreplica=c:1") == [9]
+        assert await listed("?missingreplica=d:1") == 404
+        assert await listed("?printmissingreplica=true") == {"7": ["b:1", "c:1"], "8": ["c:1"], "9": []}
+        assert await listed("?printmissingreplica=true&missingreplica=b:1") == {"7": ["b:1", "c:1"]}
+        for ledger_id in (7, 8, 9):
+            await marks.unmark(ledger_id)
+        assert await listed() == 404
+        body = json.dumps({"delay_seconds": 1234})
+        assert (await ask(port, f"{base}/lost_bookie_recovery_delay", "PUT", body)).status == 200
+        assert await marks.lost_bookie_recovery_delay() == 1234
+        assert (await ask(port, f"{base}/lost_bookie_recovery_delay")).body.endswith(": 1234")
+        assert (await ask(port, f"{base}/status?enabled=true", "PUT")).json == {"enabled": True}
+        assert await marks.is_enabled()
+
+
+async def test_cookies_are_stored_through_it(tmp_path: Path) -> None:
+    first, second, other = (
+        format_cookie(Cookie(bookie_id, journal, "1\t/l", instance_id="i"))
+        for bookie_id, journal in (("b:1", "/j"), ("b:1", "/j2"), ("c:1", "/j"))
+    )
+    async with serving(tmp_path) as (service, port):
+
+        async def put(method: str, cookie: bytes) -> int:
+            return (await ask(port, "/api/v1/bookie/cookie?bookie_id=b:1", method, cookie)).status
+
+        async def stored() -> bytes:
+            return (await service.cookies.read("b:1")).value
+
+        assert await put("PUT", first) == 404
+        assert await put("POST", other) == 400
+        assert (await ask(port, "/api/v1/bookie/cookie?bookie_id=b:1")).status == 404
+        assert await put("POST", first) == 200
+        assert await stored() == first
+        assert await put("POST", second) == 409
+        assert await stored() == first
+        assert await put("PUT", second) == 200
+        assert await stored() == second
+        assert await put("PUT", other) == 400
+        assert await stored() == second
 
 
 async def test_without_a_metadata_service() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Phase, encode_record
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord
 from bookie_pod.autorecovery.decommission.undo import undo
-from bookie_pod.node.leaving import Leaving, decommissioned_at
+from bookie_pod.node.leaving import Leaving, decommissioned_at, has_left
 from bookie_pod.node.mode import BookieMode, ModeOptions
 from bookie_pod.storage.disks import DiskVerdict
 from bookie_protocol.errors import PodkeeperError
@@ -178,8 +179,13 @@ async def test_who_has_left(rig: Rig) -> None:
     ended = await decommissioned_at(rig.service, GOING)
     assert ended is not None
     assert ended.isoformat() == "1970-01-02T00:00:00+00:00"
+    assert not await has_left(rig.service, GOING, ended - timedelta(days=1)), "its cookie is there"
+    await rig.service.cookies.delete(GOING, (await rig.service.cookies.read(GOING)).version)
+    assert await has_left(rig.service, GOING, ended - timedelta(days=1))
+    assert not await has_left(rig.service, GOING, ended + timedelta(days=1)), "another bookie that has the id now"
     await store.archive(replace(done, delete_cookie=False), 0)
     assert await decommissioned_at(rig.service, GOING) is None
+    assert not await has_left(rig.service, GOING, ended - timedelta(days=1))
 
 
 @pytest.mark.parametrize("leaves_first", [True, False])

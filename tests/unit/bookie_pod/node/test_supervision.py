@@ -16,6 +16,7 @@ class EndedOnce:
 
     def __init__(self, errors):
         self.errors = list(errors)
+        self.decommissioned = False
         self.started = asyncio.Event()
         self.bookies = {"bookie-1": SimpleNamespace(process=self)}
 
@@ -23,6 +24,10 @@ class EndedOnce:
         if self.started.is_set():
             await asyncio.Event().wait()
         return 1
+
+    async def was_decommissioned(self, bookie_id):
+        assert bookie_id == "bookie-1"
+        return self.decommissioned
 
     async def start_bookie(self, bookie_id):
         assert bookie_id == "bookie-1"
@@ -46,3 +51,15 @@ async def test_a_start_that_failed_is_told_and_tried_again(monkeypatch, error):
     await asyncio.wait([supervising])
     ended = "bookie-1 ended with exit code 1: starting it again"
     assert told == [ended, str(error), ended, str(error), ended, "bookie-1 is back"]
+
+
+async def test_a_decommissioned_bookie_is_not_started_again():
+    cluster, told = EndedOnce([]), []
+    cluster.decommissioned = True
+    supervising = asyncio.create_task(keep_running(cluster, told.append))
+    await until(lambda: told)
+    assert told == ["bookie-1 ended with exit code 1: it was decommissioned, so it is not started again"]
+    assert not cluster.started.is_set()
+    assert not supervising.done()
+    supervising.cancel()
+    await asyncio.wait([supervising])

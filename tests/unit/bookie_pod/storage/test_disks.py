@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from bookie_pod.storage.disks import DiskMonitor, DiskOptions, DiskVerdict, disk_space
+from bookie_pod.storage.disks import DiskMonitor, DiskOptions, DiskVerdict, disk_space, fullest_share
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import DiskUsage
 from bookie_pod.storage.files_posix import PosixFiles
@@ -113,6 +113,7 @@ def test_directories_of_one_device_count_once() -> None:
     assert disks.check(a=0.85, b=0.85, c=0.5) == (A, A, W)
     disks.used.update({"/a": 0.25, "/b": 0.25, "/c": 0.75})
     assert disk_space(disks.files, ["/a", "/b", "/c"]) == (2 * TOTAL, TOTAL)
+    assert fullest_share(disks.files, ["/a", "/b", "/c"]) == 0.75
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=40))

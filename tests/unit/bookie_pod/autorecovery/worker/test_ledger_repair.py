@@ -8,8 +8,8 @@ import pytest
 
 from bookie_client.replication.fragments import Fragment
 from bookie_client.replication.replicator import CopyProgress, ProgressListener, ReplicationResult
-from bookie_client.replication.report import LedgerReport, ReplicaVerdict
-from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, RepairParts
+from bookie_client.replication.report import FragmentReport, LedgerReport, ReplicaVerdict
+from bookie_pod.autorecovery.worker.ledger_repair import FRESH_SECONDS, LedgerRepair, RepairParts
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
 from bookie_pod.metrics.registry import Registry
@@ -52,10 +52,14 @@ class Cluster:
         self.refuse: Callable[[Mapping[int, str], Collection[int]], None] = lambda bad, in_place: None
         self.recoveries = 0
         self.on_recovery: Callable[[], None] = lambda: None
+        self.on_writable: Callable[[], object] = lambda: None
         self.mends: dict[int, tuple[str, ...]] = {}
         self.mending_error: NotEnoughBookies | None = None
         self.registry = Registry()
-        self.progress = WorkerProgress()
+        self.now = 0.0
+        self.looked_again: list[tuple[int, list[int], list[str]]] = []
+        """First entry, positions, and bookies of which every copy was looked for, of each further look."""
+        self.progress = WorkerProgress(lambda: self.now)
         self.repair = LedgerRepair(
             RepairParts(
                 checker=self,
@@ -85,6 +89,19 @@ class Cluster:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         self.complete.append(sorted(complete))
         return report_of(self.metadata, self.verdicts, self.lac, self.lac_error)
+
+    async def check_again(
+        self,
+        metadata: LedgerMetadata,
+        found: FragmentReport,
+        positions: Collection[int],
+        *,
+        complete: Collection[str] = (),
+    ) -> FragmentReport:
+        first = found.fragment.first_entry
+        self.looked_again.append((first, sorted(positions), sorted(complete)))
+        whole = report_of(metadata, self.verdicts, self.lac)
+        return next(each for each in whole.fragments if each.fragment.first_entry == first)
 
     async def replicate(
         self,
@@ -134,6 +151,7 @@ class Cluster:
     # --- the rest ---------------------------------------------------------------------------------------------
 
     async def _writable(self) -> frozenset[str]:
+        self.on_writable()
         return frozenset("abcdxyz") - {bookie for bookie, verdict in self.verdicts.items() if verdict is LOST}
 
     async def _mark(self, ledger_id: int) -> UnderreplicatedLedger | None:
@@ -234,6 +252,61 @@ class TestLostCopies:
         cluster.mark = None
         assert (await cluster.run()).outcome is Outcome.WITHDRAWN
         assert cluster.copies == []
+
+
+class TestWhatChangesMeanwhile:
+    """Each segment takes so long that what was found of the others is old when their turn comes."""
+
+    async def run(
+        self, cluster: Cluster, change: Callable[[], None], seconds: float = FRESH_SECONDS + 1
+    ) -> RoundResult:
+        def pass_time(bad: Mapping[int, str], in_place: Collection[int]) -> None:
+            if len(cluster.copies) == 1:
+                cluster.now += seconds
+                change()
+
+        cluster.refuse = pass_time
+        return await cluster.run()
+
+    async def test_the_copies_of_a_bookie_that_is_back_stay(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc", 50: "acd", 80: "bca"}), {"a": LOST})
+        result = await self.run(cluster, cluster.verdicts.clear)
+        assert result.outcome is Outcome.REPAIRED
+        assert cluster.copies == [(0, {0: "a"}, ())]
+        assert cluster.looked_again == [(50, [0], ["a"]), (80, [2], ["a"])]
+        assert cluster.metadata is not None
+        assert [cluster.metadata.ensembles[first] for first in (50, 80)] == [tuple("acd"), tuple("bca")]
+        assert len(cluster.complete) == 2, "the whole ledger is looked at once more before the mark goes"
+        assert (cluster.note.done_fragments, cluster.note.entries_to_copy) == (3, 50)
+
+    async def test_what_is_still_bad_is_copied(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc", 50: "bac"}), {"a": LOST, "b": LOST})
+        assert (await self.run(cluster, lambda: cluster.verdicts.pop("b") and None)).outcome is Outcome.REPAIRED
+        assert cluster.copies == [(0, {0: "a", 1: "b"}, ()), (50, {1: "a"}, ())]
+
+    async def test_a_bookie_that_is_back_without_its_copies_is_filled_in_place(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc", 50: "acd"}), {"a": LOST})
+        assert (await self.run(cluster, lambda: cluster.verdicts.update(a=MISSING))).outcome is Outcome.REPAIRED
+        assert cluster.copies == [(0, {0: "a"}, ()), (50, {0: "a"}, (0,))]
+
+    async def test_one_that_is_back_and_does_not_answer_is_not_forgotten(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc", 50: "acd"}), {"a": LOST})
+        result = await self.run(cluster, lambda: cluster.verdicts.update(a=UNREACHABLE))
+        assert (result.outcome, cluster.copies) == (Outcome.FAILED, [(0, {0: "a"}, ())])
+        assert "a does not answer" in result.reason
+
+    async def test_nothing_is_looked_at_twice_within_a_moment(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc", 50: "acd"}), {"a": LOST})
+        assert (await self.run(cluster, cluster.verdicts.clear, FRESH_SECONDS)).outcome is Outcome.REPAIRED
+        assert cluster.looked_again == []
+        assert [copy[0] for copy in cluster.copies] == [0, 50]
+
+    async def test_where_all_copies_are_back_none_was_made(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc", 50: "acd"}), {"a": LOST})
+        cluster.on_writable = lambda: setattr(cluster, "now", FRESH_SECONDS + 1) or cluster.verdicts.clear()
+        assert (await cluster.run()).outcome is Outcome.REPAIRED
+        assert (cluster.copies, len(cluster.complete)) == ([], 2)
+        assert cluster.metric("NUM_FULL_OR_PARTIAL_LEDGERS_REPLICATED") == 0
 
 
 class TestTargets:

@@ -10,12 +10,19 @@ from typing import Any
 
 import pytest
 
+from bookie_client.client import Client
 from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
 from bookie_pod.config.load import load_config
 from bookie_pod.node.admin.decommission import Decommissions
 from bookie_pod.server.http.admin.decommission_port import DecommissionState
 from tests.support.decommission_rig import GOING, QUICK, FakeMover, Rig, ledger
+from tests.unit.bookie_client.replication.cluster import (
+    ReplicationCluster,
+    equal_entries,
+    watched_pieces,
+    watched_windows,
+)
 
 
 class Quick(Decommissions):
@@ -37,6 +44,43 @@ class Quick(Decommissions):
             while not condition(state := await self.decommission_state(GOING)):  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.01)
         return state
+
+
+async def test_copies_are_made_as_the_configuration_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {
+        "rereplicationEntryBatchSize": "9",
+        "replicationMaxBytesInFlight": "1048576",
+        "replicationRateByBytes": "-1",
+        "recoveryBatchReadEnabled": "false",
+    }
+    async with ReplicationCluster(tmp_path, model=True) as cluster:
+        await cluster.add(*"abcdef")
+        async with cluster.client() as client:
+            ids = [await equal_entries(client, 300, 10_000) for _ in range(3)]
+            stored = [await client.metadata(ledger_id) for ledger_id in ids]
+            going = stored[0].last_ensemble[0]
+            pieces, peaks = watched_pieces(monkeypatch), watched_windows(monkeypatch)
+
+            async def opened() -> Client:
+                return client
+
+            admin: Any = SimpleNamespace(metadata=cluster.service, get=opened)
+            mover = await Decommissions(admin, load_config(environ={}, overrides=keys))._mover()
+            moves = (mover.move(metadata, (going,), lambda nbytes: None) for metadata in stored)
+            assert await asyncio.gather(*moves) == ["", "", ""]
+            for ledger_id in ids:
+                assert going not in (await client.metadata(ledger_id)).all_bookies()
+            assert max(pieces["adds"]) == 9
+            assert pieces["reads"] == []
+            assert 500_000 < peaks["bytes"] <= 1_048_576
+
+            async def rate(**more: str) -> float | None:
+                limited = {"replicationRateByBytes": "8000000", **more}
+                made = await Decommissions(admin, load_config(environ={}, overrides=limited))._mover()
+                return made._replicator.options.throttle.bytes_per_second
+
+            assert 0 < (await rate() or 0) < 8_000_000  # it gives way, so it begins with a part
+            assert await rate(replicationYieldsToClients="false") == 8_000_000
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,8 @@ async def test_what_it_says_about_itself(live: Live) -> None:
     assert (await live.get("ledger/list")).json == {}  # the sanity test leaves nothing
     info = (await live.get("bookie/info")).json
     assert 0 < info["freeSpace"] < info["totalSpace"]
+    fullest = (await live.get("bookie/info?fullest=true")).json["fullestUsedPercent"]
+    assert fullest == pytest.approx(100 - 100 * info["freeSpace"] / info["totalSpace"], abs=1)
     assert (await live.get("bookie/list_bookies?print_hostnames=true")).json == {bookie_id: "127.0.0.1"}
     space = (await live.get("bookie/list_bookie_info")).json
     assert list(space) == [bookie_id, "ClusterInfo: "]
@@ -227,6 +230,45 @@ async def test_an_index_is_compacted(live: Live) -> None:
             running = (await live.get("bookie/entry_location_compact")).json
 
 
+async def _moved_elsewhere(live: Live, ledger_id: int) -> None:
+    """As re-replication or a decommission leaves it: another bookie has the copy of this one."""
+    ledgers = live.bookie._metadata.ledgers
+    found = await ledgers.read(ledger_id)
+    await ledgers.write(replace(found.value, ensembles={0: ("127.0.0.1:1",)}), found.version)
+
+
+async def test_a_ledger_that_lives_elsewhere_goes_by_itself(tmp_path: Path) -> None:
+    settings = SETTINGS | {"gcWaitTime": "20", "gcOverreplicatedLedgerWaitTime": "50"}
+    async with live_bookie(tmp_path, settings) as bookie, Client(bookie._metadata) as client:
+        live = Live(bookie, client, tmp_path)
+        kept, moved = await live.write(3), await live.write(3)
+        (collector,) = bookie.upkeep.collection.collectors
+        assert set(collector._storage.ledger_ids()) == {kept, moved}
+        await _moved_elsewhere(live, moved)
+        async with asyncio.timeout(60):
+            levels = await live.gauges("bookie_")
+            while levels["ACTIVE_LEDGER_TOTAL"] == 2:
+                await asyncio.sleep(0.02)
+                levels = await live.gauges("bookie_")
+        await live.collected()  # the pass that did it has ended, and another one took nothing more
+        assert set(collector._storage.ledger_ids()) == {kept}
+        assert (await live.gauges("bookie_"))["DELETED_LEDGER_TOTAL"] == 1
+        assert (await bookie._metadata.ledgers.read(moved)).value.ensembles == {0: ("127.0.0.1:1",)}
+
+
+@pytest.mark.parametrize("wait", ["-1", "3600000"], ids=["never", "in an hour"])
+async def test_a_ledger_that_lives_elsewhere_stays_until_its_time(tmp_path: Path, wait: str) -> None:
+    settings = SETTINGS | {"gcOverreplicatedLedgerWaitTime": wait}
+    async with live_bookie(tmp_path, settings) as bookie, Client(bookie._metadata) as client:
+        live = Live(bookie, client, tmp_path)
+        moved = await live.write(3)
+        await _moved_elsewhere(live, moved)
+        for _ in range(2):
+            await live.collected()
+        (collector,) = bookie.upkeep.collection.collectors
+        assert set(collector._storage.ledger_ids()) == {moved}
+
+
 @pytest.mark.parametrize(
     ("key", "wanted", "reason"),
     [("forceReadOnlyBookie", "false", "forceReadOnlyBookie=true"), ("readOnlyModeEnabled", "true", "forbids")],
@@ -276,6 +318,12 @@ async def test_a_scrub_by_request_and_what_it_finds(live: Live) -> None:
     assert found["damages"] == 1
     (damage,) = (await live.get("bookie/scrub/damages")).json
     assert (damage["kind"], damage["ledgerId"], damage["entryId"]) == ("entry", ledger_id, 0)
+    # Garbage collection leaves that log alone, and says so.
+    await live.collected()
+    (held,) = (await live.get("bookie/gc/quarantine")).json
+    assert (held["entryLog"], held["foundBy"], held["detail"]) == ("0.log", "scrub", damage["detail"])
+    (why,) = (await live.get("bookie/gc/why?entryLog=0.log")).json
+    assert why["reason"].startswith(f"held: the scrubber found damage in it ({damage['detail']})")
     assert (await live.get("bookie/data_integrity")).json["enabled"] is False
 
 

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
+from bookie_pod.config.load import load_config
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.gc.collection import GarbageCollection, gc_options
 from bookie_pod.storage.entry_log.directories import DiskState
@@ -122,6 +124,17 @@ def test_rates_are_those_of_the_chosen_kind_and_can_change_while_it_runs() -> No
     assert collector.schedule.major.threshold == 0.5
 
 
+def test_intervals_of_the_configuration_are_seconds_or_milliseconds_as_their_keys_say() -> None:
+    settings = {"entryLocationCompactionInterval": "3600", "gcOverreplicatedLedgerWaitTime": "7000", "gcWaitTime": "9"}
+    options = gc_options(load_config(environ={}, overrides=settings), 2)
+    assert (options.index_compaction_interval_ms, options.over_replicated_interval_ms) == (3_600_000, 7000)
+    assert (options.wait_ms, options.minor, options.major) == (
+        9,
+        CompactionRule(0.2, 3600),
+        CompactionRule(0.8, 86_400),
+    )
+
+
 # --- threads ------------------------------------------------------------------------------------------------
 
 
@@ -148,6 +161,16 @@ def _started(rig: GcRig) -> Iterator[threading.Event]:
 def test_the_first_pass_comes_by_itself() -> None:
     with _started(GcRig(replace(FAST, wait_ms=1))) as ended:
         assert ended.wait(30)
+
+
+def test_a_start_tells_what_both_compactions_do() -> None:
+    rules = {"minor": CompactionRule(0.3, 7200), "major": CompactionRule(0.7, 0)}
+    with capture_logs() as logs, _started(GcRig(replace(FAST, wait_ms=10_000_000, **rules))):
+        pass
+    told = {"log_level": "info", "enabled": True, "threshold": 0.3, "interval_s": 7200}
+    assert {"event": "minor compaction", **told} in logs
+    told = {"log_level": "info", "enabled": False, "threshold": 0.7, "interval_s": 0}
+    assert {"event": "major compaction", **told} in logs
 
 
 def test_a_forced_pass_comes_at_once() -> None:

@@ -69,8 +69,8 @@ async def health(channel: grpc.aio.Channel, **call: object) -> int:
 async def reflect(channel: grpc.aio.Channel, *authorization: str) -> grpc.StatusCode:
     metadata = [("authorization", value) for value in authorization]
     call = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(metadata=metadata, timeout=10)
-    await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
     try:
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
         await call.read()
         await call.done_writing()
     except grpc.aio.AioRpcError as error:

@@ -44,3 +44,22 @@ def test_the_others_go_on_and_it_never_denies() -> None:
     assert [storage.read(2, each) for each in range(3)] == [entry(2, each) for each in range(3)]
     assert storage.read(3, 0) == entry(3, 0)
     storage.close()
+
+
+def test_a_disk_that_fails_during_a_read_is_not_asked_again_and_is_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    bookie = MemoryBookie()
+    storage = bookie.open()
+    put(storage, entry(3, 0))
+    storage.flush()
+    lookups = bookie.metrics.lookups
+
+    def fails(location: int, ledger_id: int, entry_id: int) -> bytes:
+        storage.fail_directory(0, FAILURE)
+        raise StorageFault("input/output error")
+
+    monkeypatch.setattr(storage.directories[0].logs, "read", fails)
+    for _ in range(2):
+        with pytest.raises(StorageFault, match="/ledgers1 is gone"):
+            storage.read(3, 0)
+    assert bookie.metrics.lookups == lookups + 1
+    storage.close()

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from bookie_pod.storage.entry_log.interface import CompactionLog
 from bookie_pod.storage.gc.metrics import NoGcMetrics
 from bookie_pod.storage.gc.schedule import Compaction
 from bookie_protocol.errors import NoSuchEntry, NoWritableDirectory, StorageFault
@@ -252,6 +253,35 @@ def test_a_log_that_cannot_be_read_does_not_keep_the_others() -> None:
     rig.bookie.faults.clear()
     assert rig.force().logs_compacted == 1
     assert rig.readable(1) == _entries(10)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_emptiest_tenth_comes_first_and_in_it_the_oldest_log(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where time or room runs out, what was done has given back most."""
+    rig = GcRig(engine=engine)
+    live = (70, 12, 45, 19, 5, 41)
+    """Percent of each log."""
+    logs = []
+    for percent in live:
+        ledger_id = 2 * len(logs)
+        put(rig.storage, *(entry(ledger_id, each, 100) for each in range(percent)))
+        rig.metadata.ledgers[ledger_id] = None
+        logs.append(rig.write([ledger_id + 1], 100 - percent))
+    rig.delete(*range(1, 2 * len(live), 2))
+    rig.gc.run_pass()
+    assert {each.log_id: round(100 * each.usage()) for each in rig.gc.usages()} == dict(zip(logs, live, strict=True))
+    expected = [logs[at] for at in (4, 1, 3, 2, 5, 0)]
+    assert [each.log_id for each in rig.gc.candidates(0.8)] == expected
+    order: list[int] = []
+    begin = rig.logs.begin_compaction
+
+    def noted(source_id: int) -> CompactionLog:
+        order.append(source_id)
+        return begin(source_id)
+
+    monkeypatch.setattr(rig.logs, "begin_compaction", noted)
+    assert rig.force().logs_compacted == len(live)
+    assert order == expected
 
 
 def test_the_time_budget_ends_it_after_a_log() -> None:

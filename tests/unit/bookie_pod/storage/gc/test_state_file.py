@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import struct
+
+import google_crc32c
+import numpy as np
 import pytest
 
 from bookie_pod.storage.gc.deleted_ledgers import NAME as DELETED
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
+from bookie_pod.storage.gc.packed_ids import PackedIds
 from bookie_pod.storage.gc.schedule import GcTimes
 from bookie_pod.storage.gc.state_file import NAME, GcMemory, GcStateFile
 from bookie_protocol.errors import StorageFault
@@ -92,7 +98,7 @@ def test_ledgers_that_no_log_holds_are_forgotten(files: MemoryFiles) -> None:
     deleted.seal(3)
     deleted.add(4)
     deleted.seal(8)
-    deleted.retain({2}, first_open_log=5)
+    deleted.retain(np.array([2]), first_open_log=5)
     # 4 may lie in log 5 to 8, which nobody has looked at.
     assert (1 in deleted, 2 in deleted, 4 in deleted) == (False, True, True)
     deleted.write()
@@ -105,6 +111,67 @@ def test_the_number_of_deleted_ledgers_is_bounded(files: MemoryFiles) -> None:
         deleted.add(ledger_id)
     deleted.seal(1)
     assert [ledger_id for ledger_id in range(5) if ledger_id in deleted] == [2, 3, 4]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_packing_changes_nothing(files: MemoryFiles, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against a plain dict, with arrays that are packed every few ledgers."""
+    monkeypatch.setattr("bookie_pod.storage.gc.deleted_ledgers.CHUNK", 4)
+    monkeypatch.setattr("bookie_pod.storage.gc.packed_ids.CHUNK", 3)
+    rng = random.Random(seed)
+    deleted = DeletedLedgers(files, FOLDER)
+    upto: dict[int, int] = {}
+    returned: set[int] = set()
+    last_log = 0
+    for _ in range(300):
+        ledger_id, step = rng.choice([*range(40), 2**62]), rng.random()
+        if step < 0.6:
+            deleted.add(ledger_id)
+            upto[ledger_id] = 2**61
+            returned.discard(ledger_id)
+        elif step < 0.75:
+            deleted.came_back(ledger_id)
+            returned |= {ledger_id} & upto.keys()
+        elif step < 0.85:
+            last_log += 1
+            deleted.seal(last_log)
+            upto = {each: min(log_id, last_log) for each, log_id in upto.items()}
+        elif step < 0.95:
+            found = PackedIds()
+            in_logs = rng.choices(range(40), k=20)
+            for each in in_logs:
+                found.add(each)
+            deleted.retain(found.ascending(), last_log)
+            upto = {each: log_id for each, log_id in upto.items() if each in in_logs or log_id >= last_log}
+            returned &= upto.keys()
+        else:
+            deleted.seal(last_log)
+            upto = {each: min(log_id, last_log) for each, log_id in upto.items()}
+            deleted.write()
+            deleted = DeletedLedgers(files, FOLDER)
+        for each in (*range(41), 2**62):
+            assert (each in deleted) == (each in upto)
+            assert deleted.is_gone(each) == (each in upto and each not in returned)
+            for log_id in (last_log, last_log + 1, 0):
+                assert deleted.may_be_earlier_life(each, log_id) == (each in upto and log_id <= upto[each])
+        assert rng.random() > 0.1 or len(deleted) == len(upto)
+
+
+def test_the_rows_of_the_file_come_in_any_order(files: MemoryFiles) -> None:
+    body = b"PKGCDEL1" + struct.pack(">6q", 9, 4, 2, 5, 5, 6)
+    files.makedirs(FOLDER)
+    files.write_bytes(f"{FOLDER}/{DELETED}", body + struct.pack(">I", google_crc32c.value(body)))
+    deleted = DeletedLedgers(files, FOLDER)
+    assert [deleted.may_be_earlier_life(each, 5) for each in (9, 2, 5)] == [False, True, True]
+    assert len(deleted) == 3
+
+
+def test_what_was_deleted_longest_ago_is_forgotten_first(files: MemoryFiles) -> None:
+    deleted = DeletedLedgers(files, FOLDER, limit=3)
+    for log_id, ledger_id in enumerate([7, 3, 9, 1, 8]):
+        deleted.add(ledger_id)
+        deleted.seal(log_id)
+    assert [ledger_id for ledger_id in range(10) if ledger_id in deleted] == [1, 8, 9]
 
 
 def test_every_flipped_bit_of_the_file_is_noticed(files: MemoryFiles) -> None:

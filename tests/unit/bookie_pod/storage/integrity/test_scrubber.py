@@ -42,6 +42,7 @@ class TestRegister:
         held = register.locations
         assert register.end_pass(2, lambda damage: False) == [DAMAGE]
         assert held == set(), "the read path looks at this very set"
+        assert register.held_logs() == {8: "torn"}
         assert not register.holds_log(7)
         assert register.holds_log(8)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
-from bookie_pod.storage.journal import Journal, JournalBatch, JournalMetrics, LogMark
+from bookie_pod.metrics.journal import JournalInstruments
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.storage.journal import Journal, JournalBatch, JournalMetrics, LogMark, sync_thread
 from bookie_pod.storage.journal import format as fmt
 from bookie_pod.storage.journal.metrics import Counter, OpStats
 from bookie_protocol.errors import StorageFault
@@ -563,10 +568,36 @@ def test_the_protocols_fit_what_metrics_offer() -> None:
     assert counter.total == 1
 
 
-def test_slow_syncs_are_counted() -> None:
+def test_slow_syncs_are_counted_and_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    files, registry = MemoryFiles(), Registry()
+    metrics = JournalMetrics(**JournalInstruments(registry, 3).fields())
+
+    def lines() -> list[dict[str, Any]]:
+        return [each for each in logs if each["event"] == "slow journal sync: adds wait for this disk"]
+
+    with capture_logs() as logs, JournalRig(files, small_options(slow_sync_ms=1.0), metrics=metrics) as rig:
+        files.faults.delay(0.005, "datasync")
+        monkeypatch.setattr(sync_thread, "_SLOW_SYNC_LOG_INTERVAL", math.inf)
+        for entry_id in range(3):
+            rig.add(an_add(7, entry_id))
+        (line,) = lines()
+        assert (line["log_level"], line["threshold_ms"], line["slow_syncs_since_last_line"]) == ("warning", 1.0, 1)
+        assert line["path"] == f"{DIRECTORY}/{rig.journals()[0]}"
+        assert line["took_ms"] >= 5
+        monkeypatch.setattr(sync_thread, "_SLOW_SYNC_LOG_INTERVAL", 0)
+        rig.add(an_add(7, 3))
+        assert [each["slow_syncs_since_last_line"] for each in lines()] == [1, 3]
+        assert rig.journal.slow_syncs == 4
+        exported = registry.render().splitlines()
+        (counted,) = [line for line in exported if line.startswith("bookie_journal_JOURNAL_SLOW_SYNC")]
+        assert counted == 'bookie_journal_JOURNAL_SLOW_SYNC_TOTAL{journalIndex="3"} 4'
+
+
+@pytest.mark.parametrize("threshold", [0.0, 3_600_000.0])
+def test_syncs_that_are_fast_enough_are_not_told(threshold: float) -> None:
     files = MemoryFiles()
-    with JournalRig(files, small_options(slow_sync_ms=1.0)) as rig:
+    with capture_logs() as logs, JournalRig(files, small_options(slow_sync_ms=threshold)) as rig:
         files.faults.delay(0.005, "datasync")
         rig.add(an_add(7, 0))
-        rig.add(an_add(7, 1))
-        assert rig.journal.slow_syncs == 2
+        assert rig.journal.slow_syncs == 0
+    assert not [each for each in logs if "slow" in each["event"]]

@@ -168,11 +168,14 @@ async def test_forecast(served: Served) -> None:
 
 async def test_quarantine(served: Served) -> None:
     assert (await served.get("bookie/gc/quarantine")).body == "[ ]"
-    served.admin.gc.collectors = [("/a", gc_state(quarantined={255: "at 4711: no record", 3: "at 1: torn"}))]
+    served.admin.gc.collectors = [
+        ("/a", gc_state(quarantined={255: "at 4711: no record", 3: "at 1: torn"}, held={4: "at 9: digest", 3: "at 2"}))
+    ]
     found = (await served.get("bookie/gc/quarantine")).json
-    assert [(each["entryLog"], each["entryLogId"], each["detail"]) for each in found] == [
-        ("3.log", 3, "at 1: torn"),
-        ("ff.log", 255, "at 4711: no record"),
+    assert [(each["entryLog"], each["entryLogId"], each["detail"], each["foundBy"]) for each in found] == [
+        ("3.log", 3, "at 1: torn", "gc"),
+        ("4.log", 4, "at 9: digest", "scrub"),
+        ("ff.log", 255, "at 4711: no record", "gc"),
     ]
 
 

@@ -33,6 +33,7 @@ PARAMETERS = {
     "end_entry_id": ["-1", "-2"],
     "type": ["rw", "ro", "xx"],
     "print_hostnames": ["true"],
+    "fullest": ["true", "false"],
     "file_type": ["journal", "entrylog", "index", "xx"],
     "entryLog": ["1f.log", "ff", "zz"],
     "enabled": ["true", "false"],

@@ -1,0 +1,95 @@
+"""Reading entries of one ledger directory from its entry logs, and reading ahead into the read cache.
+
+Invariants
+- What is known to be damaged is never served, neither when it is asked for nor as read-ahead.
+- An entry that compaction moved between the look-up and the read is found at its new place; any other fault is told.
+- The index of a disk that failed is not read: the answer is that the disk failed, also where it did so during a read.
+- What was read goes to the read cache only if nothing was forgotten there since `generation` was taken.
+
+Threads: any number of reader threads. `damaged` may be set, and the collection in it may change, at any time: a reader
+only asks whether it holds a location.
+
+Source: reference bookie behaviour, section 3.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+from bookie_pod.storage.cache.read_ahead import ReadAheadWindows
+from bookie_pod.storage.cache.read_cache import ReadCache
+from bookie_pod.storage.engines.metrics import ReadLevel, StorageMetrics
+from bookie_pod.storage.entry_log.format import SIZE_BYTES
+from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.index.locations import LocationIndex
+from bookie_protocol.errors import EntryDamaged, StorageFault
+
+
+class LogReads:
+    """`window_entries`, `window_bytes`: the most that is read ahead behind one entry. `check_usable` raises
+    `StorageFault` once the disk has failed."""
+
+    def __init__(
+        self,
+        logs: EntryLogger,
+        locations: LocationIndex,
+        cache: ReadCache,
+        metrics: StorageMetrics,
+        window_entries: int,
+        window_bytes: int,
+        check_usable: Callable[[], None],
+    ) -> None:
+        self.damaged: Collection[int] = frozenset()
+        """Locations of entries that are known to be damaged."""
+        self._logs = logs
+        self._locations = locations
+        self._cache = cache
+        self._metrics = metrics
+        self._windows = ReadAheadWindows(window_entries)
+        self._window_bytes = window_bytes
+        self._check_usable = check_usable
+
+    def read(self, ledger_id: int, entry_id: int, generation: int) -> bytes | None:
+        """The entry; None: the index does not know it. Raises `StorageFault`, `EntryDamaged`.
+
+        `generation`: that of the read cache before memory was looked at.
+        """
+        location = self._locate(ledger_id, entry_id)
+        if not location:
+            return None
+        self._metrics.read_from(ReadLevel.ENTRY_LOG)
+        try:
+            return self._read_at(location, ledger_id, entry_id, generation)
+        except StorageFault:
+            # Compaction may have moved the entry and removed the log between the look-up and the read.
+            moved = self._locate(ledger_id, entry_id)
+            if moved in (0, location):
+                raise
+            return self._read_at(moved, ledger_id, entry_id, generation)
+
+    def _locate(self, ledger_id: int, entry_id: int) -> int:
+        self._check_usable()
+        begin = time.perf_counter()
+        location = self._locations.get(ledger_id, entry_id)
+        self._metrics.looked_up(time.perf_counter() - begin)
+        return location
+
+    def _read_at(self, location: int, ledger_id: int, entry_id: int, generation: int) -> bytes:
+        if location in self.damaged:
+            raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
+        begin = time.perf_counter()
+        entry = self._logs.read(location, ledger_id, entry_id)
+        end = time.perf_counter()
+        self._metrics.read_log(end - begin)
+        rows = [(entry_id, entry)]
+        window = self._windows.window(ledger_id, entry_id)
+        if window:
+            behind = location + len(entry) + SIZE_BYTES
+            ahead = self._logs.read_ahead(behind, ledger_id, entry_id + 1, window, self._window_bytes)
+            rows += [(row[0], row[1]) for row in ahead if row[2] not in self.damaged]
+            nbytes = sum(len(row[1]) for row in ahead)
+            self._metrics.read_ahead(time.perf_counter() - end, len(ahead), nbytes)
+            self._windows.done(ledger_id, rows[-1][0] + 1, window)
+        self._cache.put(ledger_id, rows, generation)
+        return entry

@@ -1,0 +1,103 @@
+"""A journal file under survey: what both ways of judging it ask (`survey_checked`, `survey_unchecked`), and the result.
+
+Invariants
+- Nothing is changed, and nothing is remembered but the window on the file that was read last.
+- A survey's offsets are offsets of the file: `start <= end <= size`, unless the mark lies beyond the file.
+
+Threads: one survey belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from bookie_pod.storage.files import File
+from bookie_pod.storage.journal.format import (
+    FIRST_VERSION_WITH,
+    JournalHeader,
+    RecordKind,
+    kind_of,
+    tail_of_special_record,
+)
+from bookie_pod.storage.journal.reader import CHUNK, FileWindow, Step
+from bookie_protocol.errors import JournalDamaged
+
+_ZEROS = bytes(CHUNK)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSurvey:
+    """What one pass over a file found; offsets of the file.
+
+    `start`, `end`  what is sound and to be replayed
+    `torn`          the file ends in a torn tail
+    `damage`        what is wrong at `end`; None if nothing is
+    `blank`         nothing but zeros follows the header: a file in which nothing was ever written
+    `size`          length of the file
+    """
+
+    path: str
+    journal_id: int
+    header: JournalHeader
+    start: int
+    end: int
+    size: int
+    torn: bool = False
+    damage: str | None = None
+    blank: bool = False
+
+    @property
+    def resume_at(self) -> int:
+        """Where a later replay may start so that it finds nothing again: the sound end, or the end of the file."""
+        return self.size if self.torn or self.damage else self.end
+
+    def as_damaged(self, damage: str) -> JournalSurvey:
+        return replace(self, torn=False, damage=damage)
+
+    def error(self) -> JournalDamaged:
+        return JournalDamaged(
+            f"journal {self.path} is damaged at offset {self.end}: {self.damage}; restore the file, or set "
+            "skipReplayJournalInvalidRecord=true to give up the rest of it"
+        )
+
+
+class SurveyedFile:
+    """A file and its window."""
+
+    def __init__(self, file: File, journal_id: int) -> None:
+        self.journal_id = journal_id
+        self.window = FileWindow(file, file.size())
+        self._path = file.path
+
+    def impossible(self, step: Step, header: JournalHeader) -> str | None:
+        """What makes a record impossible in a file of this version; None if nothing does."""
+        kind = kind_of(step.entry_id)
+        if header.version < FIRST_VERSION_WITH.get(kind, 0):
+            return f"a {kind.value} record, which version {header.version} does not know"
+        if kind in (RecordKind.KEY, RecordKind.EXPLICIT_LAC):
+            try:
+                tail_of_special_record(self.window.read(step.body_offset, step.length))
+            except ValueError as error:
+                return f"a {kind.value} record is malformed: {error}"
+        return None
+
+    def only_zeros_from(self, offset: int) -> bool:
+        """Whether nothing but zeros stands from here to the end of the file."""
+        return all(
+            chunk.count(0) == len(chunk) if len(chunk) < CHUNK else chunk == _ZEROS
+            for chunk in self.window.chunks(offset, self.window.size)
+        )
+
+    def result(
+        self,
+        header: JournalHeader,
+        start: int,
+        end: int,
+        *,
+        torn: bool = False,
+        damage: str | None = None,
+        blank: bool = False,
+    ) -> JournalSurvey:
+        """The survey of this file."""
+        size = self.window.size
+        return JournalSurvey(self._path, self.journal_id, header, start, end, size, torn, damage, blank)

@@ -1,0 +1,103 @@
+"""The disks of a configuration: which of them are watched, and what the metrics say of each."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from bookie_pod.config.load import load_config
+from bookie_pod.metrics.bookie import BookieMetrics
+from bookie_pod.metrics.registry import Registry
+from bookie_pod.node.background import BackgroundTasks
+from bookie_pod.node.disk_watch import start_disk_watch
+from bookie_pod.storage.files import DiskUsage
+from tests.support.memory_files import MemoryFiles
+
+TOTAL = 1_000_000
+
+
+class Disks:
+    """Directories in memory as full as a test says, and the exported metrics."""
+
+    def __init__(self, **overrides: str) -> None:
+        config = load_config(
+            environ={},
+            overrides={
+                "metadataServiceUri": "file:///metadata",
+                "journalDirectories": "/j",
+                "ledgerDirectories": "/l1,/l2",
+                **overrides,
+            },
+        )
+        directories = config.directories
+        self.used = {f"{path}/current": 0.5 for path in (*directories.journal, *directories.ledger, *directories.index)}
+        files = MemoryFiles()
+        for folder in self.used:
+            files.makedirs(folder)
+        files.usage = self._usage  # type: ignore[method-assign]
+        folders = [f"{path}/current" for path in directories.ledger]
+        storage: Any = SimpleNamespace(
+            storage=None,
+            dirs={folder: SimpleNamespace(report=lambda folder, state: None) for folder in folders},
+            writable=lambda: [folder for folder in folders if self.used[folder] < 0.95],
+        )
+        mode: Any = SimpleNamespace(on_disks=lambda verdict: None)
+        self.failures: list[BaseException] = []
+        self._registry = Registry()
+        self.monitor = start_disk_watch(
+            config,
+            files,
+            storage,
+            mode,
+            BackgroundTasks(asyncio.get_running_loop(), self.failures.append),
+            self.failures.append,
+            BookieMetrics(self._registry),
+            lambda folder, state: None,
+        )
+
+    def _usage(self, path: str) -> DiskUsage:
+        return DiskUsage(TOTAL, round(TOTAL * (1 - self.used[path])), hash(path))
+
+    def check(self, **used: float) -> dict[str, float]:
+        """The gauges of directories, by their names, after a check at this usage of some."""
+        for name, share in used.items():
+            self.used[f"/{name}/current"] = share
+        self.monitor.check()
+        lines = [line.split() for line in self._registry.render().splitlines() if not line.startswith("#")]
+        return {
+            name.removeprefix("bookie_"): round(float(value), 6)
+            for name, value in lines
+            if "_dirs" in name or "_dir_" in name
+        }
+
+
+async def test_index_directories_of_their_own_are_gauges_as_ledger_directories_are() -> None:
+    disks = Disks(indexDirectories="/i1,/data/i2")
+    try:
+        gauges = disks.check(l1=0.6, i1=0.7)
+        assert gauges == {
+            "ledger_writable_dirs": 2,
+            "ledger_num_dirs": 2,
+            "ledger_failed_dirs": 0,
+            "ledger_dir__l1_usage": 60,
+            "ledger_dir__l2_usage": 50,
+            "index_writable_dirs": 2,
+            "index_num_dirs": 2,
+            "index_dir__i1_usage": 70,
+            "index_dir__data_i2_usage": 50,
+            "journal_dir__j_usage": 50,
+        }
+        full = disks.check(i1=0.99)
+        assert (full["index_writable_dirs"], full["index_num_dirs"], full["index_dir__i1_usage"]) == (1, 2, 99)
+        assert full["ledger_writable_dirs"] == 2
+    finally:
+        disks.monitor.stop()
+
+
+async def test_indexes_beside_the_ledgers_have_no_gauges_of_their_own() -> None:
+    disks = Disks()
+    try:
+        assert not [name for name in disks.check() if name.startswith("index_")]
+    finally:
+        disks.monitor.stop()

@@ -1,0 +1,49 @@
+"""Upkeep gives way to clients: what counts as pressure, and who is told of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.node.upkeep import PRESSURE_BYTES, under_pressure
+from bookie_pod.storage.journal import Journal
+from tests.support.journal_rig import JournalRig, an_add
+from tests.support.live_bookie import live_bookie
+from tests.support.memory_files import MemoryFiles
+
+
+def test_pressure_is_what_waits_for_the_sync_of_any_journal() -> None:
+    files = MemoryFiles()
+    with JournalRig(directory="/idle") as idle, JournalRig(files) as busy:
+        gate = files.faults.hold("datasync")
+        asked = under_pressure([idle.journal, busy.journal])
+        assert not asked()
+        busy.journal.append(an_add(7, 0, bytes(PRESSURE_BYTES // 2)))
+        gate.reached()
+        assert not asked()
+        busy.journal.append(an_add(7, 1, bytes(PRESSURE_BYTES // 2)))
+        assert asked()
+        gate.open()
+        busy.acknowledged.wait_for(2)
+        assert not asked()
+
+
+async def test_whatever_upkeep_reads_and_writes_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: dict[int, int] = {}
+    monkeypatch.setattr(Journal, "queued_bytes", property(lambda journal: waiting.get(journal.index, 0)))
+    journals = f"{tmp_path}/journal0,{tmp_path}/journal1"
+    async with live_bookie(tmp_path, {"journalDirectories": journals}) as bookie:
+        upkeep = bookie.upkeep
+        questions = {
+            "compaction": [each._rate._under_pressure for each in upkeep.collection.collectors],
+            "scrub": [part._pace._under_pressure for part in upkeep.integrity.scrubber.parts],
+            "copies": [upkeep.integrity._copies._busy],
+        }
+        assert {name: len(asked) for name, asked in questions.items()} == {"compaction": 1, "scrub": 3, "copies": 1}
+        for journal, nbytes, pressed in ((0, 0, False), (0, PRESSURE_BYTES, False), (1, PRESSURE_BYTES + 1, True)):
+            waiting.clear()
+            waiting[journal] = nbytes
+            answers = {name: [asked() for asked in all_asked] for name, all_asked in questions.items()}
+            assert answers == {"compaction": [pressed], "scrub": [pressed] * 3, "copies": [pressed]}
+        waiting.clear()
