@@ -7,9 +7,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 FILE   ?=
-# Workers take whole files, the same ones in the same order whatever the hashes of a run.
-WORKERS  ?= $(shell n=$$(nproc); echo $$((n > 8 ? 8 : n)))
-# requirements.lock has everything; of it -runtime what the image runs, -build what builds the wheels in it.
+# Workers take whole files, the same ones in the same order whatever the hashes of a run. Tests wait for processes as
+# much as they compute, so there are half as many workers again as processors.
+WORKERS  ?= $(shell n=$$(( $$(nproc) * 3 / 2 )); echo $$((n > 12 ? 12 : n)))
+# requirements.lock has everything; of it -runtime what the image runs, -spark what the image with
+# Spark runs, -build what builds the wheels in them.
 COMPILE  = $(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11
 PARALLEL = PYTHONHASHSEED=0 $(BIN)/pytest -n $(WORKERS) --dist=loadfile
 
@@ -24,8 +26,8 @@ test: $(VENV)/.installed java lint
 test-long: $(VENV)/.installed java
 	$(PARALLEL) tests -m "slow and not interop and not e2e" $(PYTEST_ARGS)
 
-simulate: $(VENV)/.installed
-	PYTHONHASHSEED=0 $(BIN)/pytest tests/simulation -m seeds $(PYTEST_ARGS)
+simulate: $(VENV)/.installed java
+	PYTHONHASHSEED=0 $(BIN)/pytest tests/simulation tests/spark/test_exactly_once.py -m seeds $(PYTEST_ARGS)
 
 interop: $(VENV)/.installed java
 	$(PARALLEL) tests/interop -m interop --timeout=900 $(PYTEST_ARGS)
@@ -46,8 +48,9 @@ docs: $(VENV)/.installed
 	$(BIN)/python charts/generate.py
 
 lock: $(VENV)/.installed
-	$(COMPILE) --extra dev --extra operator pyproject.toml -o requirements.lock
+	$(COMPILE) --extra dev --extra operator --extra spark pyproject.toml -o requirements.lock
 	$(COMPILE) --extra operator --constraints requirements.lock pyproject.toml -o requirements-runtime.lock
+	$(COMPILE) --extra operator --extra spark --constraints requirements.lock pyproject.toml -o requirements-spark.lock
 	echo 'setuptools>=77' | $(COMPILE) --constraints requirements.lock - -o requirements-build.lock
 
 bench: $(VENV)/.installed java

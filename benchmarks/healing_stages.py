@@ -15,21 +15,19 @@ Threads: the event loop; a thread samples memory.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 
 import psutil
-from kazoo.client import KazooClient
 
 from benchmarks.environment import Environment
 from benchmarks.gc_stages import PeakMemory
 from benchmarks.healers import Healer
-from benchmarks.paced_load import PacedLoad, Timed, quantile_ms
+from benchmarks.healing_cluster import SETTLE_S, HealingCluster, HealingRun, elected, no_auditor
+from benchmarks.paced_load import Timed, quantile_ms
 from benchmarks.replication import raw_mib_per_second
 from benchmarks.samples import Samples
 from bookie_client import Client
@@ -38,19 +36,13 @@ from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import MetadataService
 from tests.support.auto_recovery import read_every_replica
-from tests.support.bookie_process import BookieProcess
 
-_POLL_S: Final = 0.02
-_ELECTION_S: Final = 90.0
-_SETTLE_S: Final = 3.0
 _READ_BACK: Final = 2
 """Ledgers of which every replica is read after a healing."""
 _AT_ONCE: Final = 200
 _QUIET_S: Final = 5.0
 _BUSY: Final = 20
 """Requests in a fifth of a second; sessions that idle send fewer."""
-_FIRST_LOAD_LEDGER: Final = 5_000_000
-_LOAD_BYTES: Final = 1024
 
 Log = Callable[[str], None]
 
@@ -109,18 +101,18 @@ class HealingStages:
                     left -= 5000
                 ids.append(ledger.ledger_id)
         self._log(f"{plan.ledgers:,} ledgers of {share:,} entries of {entry_bytes:,} B; plain writes {raw:.0f} MB/s")
-        await asyncio.sleep(_SETTLE_S)
+        await asyncio.sleep(SETTLE_S)
         return HealingCluster(environment, client, bookies, ids, raw)
 
     async def heal(self, kind: str, cluster: HealingCluster, name: str, settings: Mapping[str, str]) -> None:
         """One bookie is lost while nothing else goes on."""
-        async with _Healing(kind, cluster, settings) as healing:
+        async with HealingRun(kind, cluster, settings) as healing:
             await self._lose(healing, name)
 
     async def heal_under_load(self, kind: str, cluster: HealingCluster, name: str, settings: Mapping[str, str]) -> None:
         """The same while clients add to the bookies that stay."""
         plan = self._plan
-        async with _Healing(kind, cluster, settings) as healing:
+        async with HealingRun(kind, cluster, settings) as healing:
             staying = [each for each in cluster.bookies if each is not healing.victim]
             loads = [cluster.load(bookie, plan.adds_per_second / len(staying)) for bookie in staying]
             await asyncio.gather(*(load.run(plan.idle_s / 2) for load in loads))  # a JVM compiles, caches fill
@@ -141,7 +133,7 @@ class HealingStages:
                 kind, name, idle, [each for load in loads for each in load.adds if began <= each.due < ended]
             )
 
-    async def _lose(self, healing: _Healing, name: str) -> tuple[float, float]:
+    async def _lose(self, healing: HealingRun, name: str) -> tuple[float, float]:
         """Lose the victim, wait for the end; returns when copying began and ended (perf_counter)."""
         kind, cluster, add = healing.healer.kind, healing.cluster, self._samples.add
         named = await cluster.naming(healing.victim.bookie_id)
@@ -197,7 +189,7 @@ class HealingStages:
         healer = Healer(kind, environment, {"lostBookieRecoveryDelay": str(delay)})
         healer.start()
         try:
-            await _elected(service, healer)
+            await elected(service, healer)
             await _requests_end(environment, healer, self._plan.limit_s)  # the audit of a new auditor
             before = environment.metadata_requests()
             resident = psutil.Process(healer.pid).memory_info().rss
@@ -207,7 +199,7 @@ class HealingStages:
                 ended, requests = await _requests_end(environment, healer, self._plan.limit_s)
         finally:
             await asyncio.to_thread(healer.stop)
-            await _no_auditor(service)
+            await no_auditor(service)
         if requests - before < self._plan.many_ledgers:
             raise RuntimeError(f"{requests - before} requests are no audit")
         add, per_ledger = self._samples.add, (requests - before) / self._plan.many_ledgers
@@ -216,126 +208,6 @@ class HealingStages:
         add(kind, f"{name}: memory beside what was resident", "MB", "less", max(0, memory.peak - resident) / 1e6)
         add(kind, f"{name}: resident memory, peak", "MB", "less", memory.peak / 1e6)
         self._log(f"  {kind:4} {name}: {ended - began:.1f} s, {requests - before:,} requests")
-
-
-class HealingCluster:
-    """Bookies, one of which is lost at a time, and their ledgers."""
-
-    def __init__(
-        self,
-        environment: Environment,
-        client: Client,
-        bookies: Sequence[BookieProcess],
-        ledger_ids: Sequence[int],
-        raw_mb_per_second: float,
-    ) -> None:
-        self.environment = environment
-        self.client = client
-        self.bookies = bookies
-        self.raw_mb_per_second = raw_mb_per_second
-        self._ledger_ids = ledger_ids
-        self._victims = itertools.cycle(bookies)
-        self._load_ledgers = itertools.count(_FIRST_LOAD_LEDGER)
-
-    def next_victim(self) -> BookieProcess:
-        return next(self._victims)
-
-    def load(self, bookie: BookieProcess, adds_per_second: float) -> PacedLoad:
-        """Adds to ledgers of its own in one bookie."""
-        ids = list(itertools.islice(self._load_ledgers, 4))
-        port = int(bookie.configuration["bookiePort"])
-        payload = Random(3).randbytes(_LOAD_BYTES)
-        return PacedLoad(port, ids, [], payload, adds_per_second=adds_per_second, reads_per_second=0.0)
-
-    async def naming(self, bookie: str) -> list[LedgerMetadata]:
-        """Metadata of the ledgers that name the bookie."""
-        found = []
-        for ledger_id in self._ledger_ids:
-            metadata = await self.client.metadata(ledger_id)
-            if bookie in metadata.all_bookies():
-                found.append(metadata)
-        return found
-
-    async def lose(self, bookie: BookieProcess) -> None:
-        """As if its session had ended at once."""
-
-        def lose() -> None:
-            bookie.kill()
-            zookeeper = KazooClient(bookie.zookeeper)
-            zookeeper.start()
-            try:
-                zookeeper.delete(f"/ledgers/available/{bookie.bookie_id}")
-            finally:
-                zookeeper.stop()
-                zookeeper.close()
-
-        await asyncio.to_thread(lose)
-
-    async def first_mark(self, healer: Healer) -> float:
-        """When there was one."""
-        while True:
-            async with aclosing(self.client.metadata_service.under_replication.list()) as marks:  # type: ignore[type-var]
-                async for _ in marks:
-                    return time.perf_counter()
-            healer.check()
-            await asyncio.sleep(_POLL_S)
-
-    async def healed(self, lost: str, named: Sequence[LedgerMetadata], healer: Healer) -> float:
-        """When no ledger named the lost bookie any more; then all marks go."""
-        ended = time.perf_counter()
-        for metadata in named:
-            while lost in (await self.client.metadata(metadata.ledger_id)).all_bookies():
-                healer.check()
-                await asyncio.sleep(_POLL_S)
-                ended = time.perf_counter()
-        while await self._is_marked():  # noqa: ASYNC110 - another process
-            await asyncio.sleep(_POLL_S)
-        return ended
-
-    async def _is_marked(self) -> bool:
-        async with aclosing(self.client.metadata_service.under_replication.list()) as marks:  # type: ignore[type-var]
-            async for _ in marks:
-                return True
-        return False
-
-
-class _Healing:
-    """One run of auto-recovery: elected at the start, gone at the end, and the lost bookie is back."""
-
-    def __init__(self, kind: str, cluster: HealingCluster, settings: Mapping[str, str]) -> None:
-        self.cluster = cluster
-        self.victim = cluster.next_victim()
-        self.healer = Healer(kind, cluster.environment, {"lostBookieRecoveryDelay": "0", **settings})
-        self._service = cluster.client.metadata_service
-
-    async def __aenter__(self) -> _Healing:
-        self.healer.start()
-        try:
-            await _elected(self._service, self.healer)
-            await asyncio.sleep(_SETTLE_S)
-        except BaseException:
-            await asyncio.to_thread(self.healer.stop)
-            raise
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await asyncio.to_thread(self.healer.stop)
-        if not self.victim.is_running():
-            await asyncio.to_thread(self.victim.start)
-        await _no_auditor(self._service)
-
-
-async def _elected(service: MetadataService, healer: Healer) -> None:
-    async with asyncio.timeout(_ELECTION_S):
-        while await service.auditor_election.current_auditor() is None:
-            healer.check()
-            await asyncio.sleep(_POLL_S)
-
-
-async def _no_auditor(service: MetadataService) -> None:
-    async with asyncio.timeout(_ELECTION_S):
-        while await service.auditor_election.current_auditor() is not None:  # noqa: ASYNC110 - another process
-            await asyncio.sleep(0.1)
 
 
 async def _requests_end(environment: Environment, healer: Healer, limit_s: float) -> tuple[float, int]:

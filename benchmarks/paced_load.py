@@ -21,6 +21,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.entry import ENTRY_HEADER
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.wire import v2
+from bookie_protocol.wire.v2_layout import OpCode
 
 KEY: Final = bytes(range(1, 21))
 WINDOW: Final = 2000
@@ -109,16 +110,16 @@ class BookieConnection(asyncio.Protocol):
     def add(self, stored: bytes, done: Callable[[bytes], None]) -> None:
         """`stored`: what `entry` made. `done` gets nothing."""
         ledger_id, entry_id = int.from_bytes(stored[:8]), int.from_bytes(stored[8:16])
-        self._send(v2.OpCode.ADDENTRY, ledger_id, entry_id, v2.encode_add_request(KEY, stored), done)
+        self._send(OpCode.ADDENTRY, ledger_id, entry_id, v2.encode_add_request(KEY, stored), done)
 
     def read(self, ledger_id: int, entry_id: int, done: Callable[[bytes], None]) -> None:
         """`done` gets the entry."""
         frame = v2.encode_read_request(ledger_id, entry_id)
-        self._send(v2.OpCode.READENTRY, ledger_id, entry_id, [frame], done)
+        self._send(OpCode.READENTRY, ledger_id, entry_id, [frame], done)
 
     def reads(self, ledger_id: int, entry_id: int) -> bool:
         """Whether this entry is being read: answers could not be told apart."""
-        return (int(v2.OpCode.READENTRY), ledger_id, entry_id) in self._waiting
+        return (int(OpCode.READENTRY), ledger_id, entry_id) in self._waiting
 
     def _send(
         self, opcode: int, ledger_id: int, entry_id: int, frame: list[bytes], done: Callable[[bytes], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
 
@@ -9,6 +10,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.garbage import set_aside_what_is_collected
 from tests.support.timeouts import (  # noqa: F401 - hooks
     pytest_runtest_call,
     pytest_runtest_makereport,
@@ -29,10 +31,14 @@ def pytest_sessionstart() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+pytest_collection = pytest.hookimpl(wrapper=True)(set_aside_what_is_collected)
+
+
 @pytest.fixture(autouse=True)
 def no_log_set_up() -> None:
     """A command or a simulation that an earlier test ran may have set the log up for the whole process."""
     structlog.reset_defaults()
+    logging.getLogger("kazoo").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session")

@@ -171,7 +171,7 @@ class TestInterruption:
             ):
                 with pytest.raises(MetadataUnavailable):
                     await call
-            assert loop.time() - started < 4
+            assert loop.time() - started < 15  # and not the patience of each driver, one after another
         finally:
             await driver.restore()
         with pytest.raises(MetadataNotFound):

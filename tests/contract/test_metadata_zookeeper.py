@@ -63,6 +63,41 @@ async def test_a_restarted_server_costs_neither_session_nor_error(own_server: Zo
     await service.close()
 
 
+async def test_a_connection_that_a_starting_server_never_answers_does_not_cost_the_session(
+    zookeeper: ZooKeeperServer,
+) -> None:
+    """Of connections to it the first is accepted and never answered."""
+    silent = list[asyncio.StreamWriter]()
+    host, _, port = zookeeper.hosts.rpartition(":")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not silent:
+            silent.append(writer)
+            return
+        server_reader, server_writer = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(_pass_on(reader, server_writer), _pass_on(server_reader, writer))
+
+    async with await asyncio.start_server(serve, "127.0.0.1") as front:
+        tree = ZooKeeperTree(f"127.0.0.1:{front.sockets[0].getsockname()[1]}", 20)
+        began = asyncio.get_running_loop().time()
+        await tree.connect()
+        assert asyncio.get_running_loop().time() - began < 15
+        assert silent
+        await tree.close()
+        silent[0].close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    finally:
+        writer.close()
+
+
 async def test_closing_while_nobody_answers_ends(own_server: ZooKeeperServer) -> None:
     service = await open_metadata_service(own_server.uri(), timeout=2)
     own_server.stop()

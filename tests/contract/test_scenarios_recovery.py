@@ -185,8 +185,8 @@ async def store_unacknowledged(client, writer, bookies):
     length = sum(map(len, ENTRIES)) + len(b"four")
     entry = digest_manager(DigestType.CRC32C, PASSWORD).encode(writer.ledger_id, 3, 2, length, b"four")
     for bookie in bookies:
-        await client._ready.operations.add_entry(bookie, writer.ledger_id, 3, entry, master_key(PASSWORD))
+        await client.context.operations.add_entry(bookie, writer.ledger_id, 3, entry, master_key(PASSWORD))
 
 
 async def holds(client, bookie, ledger_id, entry_id):
-    return entry_id in list(await client._ready.operations.entries_of_ledger(bookie, ledger_id))
+    return entry_id in list(await client.context.operations.entries_of_ledger(bookie, ledger_id))

@@ -37,7 +37,7 @@ def create(client, ensemble, write_quorum, ack_quorum):
 
 
 async def held(client, bookie, ledger_id):
-    return list(await client._ready.operations.entries_of_ledger(bookie, ledger_id))
+    return list(await client.context.operations.entries_of_ledger(bookie, ledger_id))
 
 
 # --- striping ------------------------------------------------------------------------------------------------------
@@ -234,14 +234,30 @@ async def test_a_bookie_that_hangs_costs_a_reader_the_speculative_time_out_and_n
         await all_writable(client, cluster)
         async with create(client, *quorums) as ledger:
             await ledger.append_many(payload(i) for i in range(300))
-        for hung in ledger.metadata.last_ensemble:
+
+    async def seconds():
+        """Of a client that knows nothing about its bookies."""
+        async with Client(cluster.uri, options) as client:
+            began = time.monotonic()
+            async with client.open(ledger.ledger_id, password=PASSWORD) as reader:
+                found = [e.payload async for e in reader.entries()]
+                took = time.monotonic() - began
+                assert hung not in reader.served_by
+            assert found == [payload(i) for i in range(300)]
+            return took
+
+    hung = None
+    undisturbed = await seconds()
+    delay = speculation or options.max_speculative_read_timeout
+    limit = delay + 1.0 + 10 * undisturbed
+    for hung in ledger.metadata.last_ensemble:
+        tries: list[float] = []
+        while not tries or (tries[-1] > limit and len(tries) < 3):  # the machine may have been busy elsewhere
+            async with Client(cluster.uri) as client:
+                await all_writable(client, cluster)  # a bookie that is not registered is asked last
             with cluster.paused([hung]):
-                began = time.monotonic()
-                async with client.open(ledger.ledger_id, password=PASSWORD) as reader:
-                    found = [e.payload async for e in reader.entries()]
-                    assert hung not in reader.served_by
-                assert time.monotonic() - began < options.read_timeout / 2
-                assert found == [payload(i) for i in range(300)]
+                tries.append(await seconds())
+        assert tries[-1] <= limit, (tries, limit)
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +73,7 @@ def commands(code: str) -> list[tuple[str, str]]:
     return found
 
 
-def run_console(code: str, variables: dict[str, str]) -> list[tuple[str, str, str]]:
+def run_console(code: str, variables: dict[str, str], seconds: float = 100) -> list[tuple[str, str, str]]:
     """Command, expected and actual output of each; both streams, as a terminal shows them. `variables` are what blocks
     before have set."""
     expected = commands(code)
@@ -84,9 +85,29 @@ def run_console(code: str, variables: dict[str, str]) -> list[tuple[str, str, st
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=100,
+        timeout=seconds,
         check=False,
         env={**os.environ, **variables, "PATH": path},
     )
     outputs = done.stdout.split(f"{_MARK}\n")
     return [(command, output, actual) for (command, output), actual in zip(expected, outputs, strict=False)]
+
+
+async def check_example(
+    page: Path, number: int, replaced: Mapping[str, str], uri: str, namespace: dict, seconds: float = 100
+) -> None:
+    """Run a block of a page, on the cluster at `uri`, and assert that it gives what the page says. `replaced`: texts of
+    the page that stand for others here. `seconds`: what a console block may take."""
+    found = blocks(page)
+    code = found[number].code
+    for text, other in replaced.items():
+        code = code.replace(text, other)
+    line = found[number].line
+    if found[number].language == "console":
+        for command, expected, actual in run_console(code, {"BK_metadataServiceUri": uri}, seconds):
+            assert matches(expected, actual), f"{page.name}:{line}: $ {command}{actual}"
+        return
+    printed = await run_python(code, str(page), line, namespace)
+    after = found[number + 1] if number + 1 < len(found) else None
+    expected = after.code if after is not None and after.language == "text" else ""
+    assert matches(expected, printed), f"{page.name}:{line} printed:\n{printed}"

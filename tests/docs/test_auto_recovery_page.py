@@ -68,7 +68,8 @@ def test_every_phase_is_told() -> None:
 def test_metrics_are_exported_and_those_of_the_worker_explained() -> None:
     registry = Registry()
     worker = ReplicationWorkerMetrics(registry, embedded=False)
-    nothing = dict.fromkeys(("running", "at_work", "waiting", "failing", "losing", "locks_not_released"), lambda: 0.0)
+    levels = ("running", "at_work", "waiting", "failing", "losing", "locks_not_released", "rate_limit")
+    nothing = dict.fromkeys(levels, lambda: 0.0)
     worker.bind_levels(**nothing)
     worker.failed_with(BookieUnavailable("no answer"))
     auditor = AuditorInstruments(registry, embedded=False)

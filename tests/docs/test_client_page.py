@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from bookie_pod.config.load import read_config
-from tests.docs.examples import blocks, matches, run_console, run_python
+from tests.docs.examples import blocks, check_example
 from tests.support.standalone_command import StandaloneCommand
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
@@ -50,13 +49,4 @@ def test_configurations_are_accepted():
     ids=lambda n: f"line {BLOCKS[n].line}",
 )
 async def test_example(number, cluster, namespace):
-    block = BLOCKS[number]
-    block = replace(block, code=block.code.replace(URI, cluster.uri).replace(GRPC, cluster.grpc[0]))
-    if block.language == "console":
-        for command, expected, actual in run_console(block.code, {"BK_metadataServiceUri": cluster.uri}):
-            assert matches(expected, actual), f"{PAGE.name}:{block.line}: $ {command}{actual}"
-        return
-    printed = await run_python(block.code, str(PAGE), block.line, namespace)
-    after = BLOCKS[number + 1] if number + 1 < len(BLOCKS) else None
-    expected = after.code if after is not None and after.language == "text" else ""
-    assert matches(expected, printed), f"{PAGE.name}:{block.line} printed:\n{printed}"
+    await check_example(PAGE, number, {URI: cluster.uri, GRPC: cluster.grpc[0]}, cluster.uri, namespace)

@@ -92,7 +92,11 @@ def test_scripts_in_the_gitops_page_are_those_that_are_tested():
     found = [yaml.safe_load(block.code) for block in blocks(GITOPS)]
     data = next(each["data"] for each in found if each.get("kind") == "ConfigMap")
     folder = ROOT / "charts" / "podkeeper-operator" / "argocd"
-    for kind, script in (("BookieCluster", "health.lua"), ("BookieTask", "bookietask-health.lua")):
+    for kind, script in (
+        ("BookieCluster", "health.lua"),
+        ("BookieJob", "bookiejob-health.lua"),
+        ("BookieTask", "bookietask-health.lua"),
+    ):
         expected = (folder / script).read_text(encoding="utf-8")
         assert data[f"resource.customizations.health.podkeeper.dev_{kind}"] == expected
 

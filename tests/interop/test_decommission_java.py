@@ -13,6 +13,7 @@ import pytest
 
 from bookie_client import Client
 from bookie_client.reading.maintenance import replicas
+from bookie_protocol.errors import MetadataNotFound
 from bookie_protocol.metadata_service.interface import BookieGroup, MetadataService
 from tests.interop.cluster import Cluster
 from tests.interop.java_autorecovery import start_daemon, tool_configuration
@@ -65,9 +66,10 @@ async def is_down(service: MetadataService, bookie_id: str) -> None:
             await asyncio.sleep(0.1)
 
 
-async def decommission(cluster: Cluster, going: str) -> tuple[int | None, str, str]:
+async def ours(cluster: Cluster, *words: str) -> tuple[int | None, str, str]:
+    """Exit code, output and errors of `bookie cluster`."""
     command = await asyncio.create_subprocess_exec(
-        *(BOOKIE, "cluster", "decommission", going, "--metadata", cluster.metadata_uri, "--json", "--grace", "1"),
+        *(BOOKIE, "cluster", *words, "--metadata", cluster.metadata_uri, "--json"),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -88,7 +90,7 @@ async def test_our_command_drains_a_live_bookie_of_the_reference(
         async with asyncio.timeout(60):
             while await service.auditor_election.current_auditor() is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
-        code, _, err = await decommission(made, going)
+        code, _, err = await ours(made, "decommission", going, "--grace", "1")
         assert code == 10
         assert "still writable and cannot be made read-only" in err
         assert "publishes no HTTP endpoint" in err
@@ -97,7 +99,7 @@ async def test_our_command_drains_a_live_bookie_of_the_reference(
         path = bookies[0]._registration_path().replace("/available/", "/available/readonly/")
         monkeypatch.setattr(bookies[0], "_registration_path", lambda: path)  # what counts as ready now
         await asyncio.to_thread(bookies[0].start)
-        code, out, err = await decommission(made, going)
+        code, out, err = await ours(made, "decommission", going, "--grace", "1")
         assert code == 0, err
         record = json.loads(out)
         assert (record["phase"], record["form"]) == ("done", "live")
@@ -109,6 +111,25 @@ async def test_our_command_drains_a_live_bookie_of_the_reference(
         await daemon.wait()
     bookies[0].kill()
     await check_all(made, service, going)
+
+
+@pytest.mark.parametrize(
+    "words", [("recover", "-f", "-d"), ("decommission", "--stopped", "--grace", "1")], ids=" ".join
+)
+async def test_our_commands_replace_a_lost_bookie_of_the_reference(
+    made: Cluster, service: MetadataService, words: tuple[str, ...]
+) -> None:
+    """Its copies are made again on others of the reference, from others of the reference."""
+    bookies = await start(made, ["java"] * 4)
+    await write(made)
+    going = bookies[1].bookie_id
+    bookies[1].kill()
+    await is_down(service, going)
+    code, _, err = await ours(made, *words, going)
+    assert code == 0, err
+    await check_all(made, service, going)
+    with pytest.raises(MetadataNotFound):
+        await service.cookies.read(going)
 
 
 async def test_recover_of_the_reference_works_against_our_bookies(

@@ -42,7 +42,9 @@ async def test_what_javas_auditor_marks_both_workers_repair(
     await asyncio.gather(*(asyncio.to_thread(bookie.start) for bookie in bookies))
     configuration = tool_configuration(made, tmp_path)
     with configuration.open("a") as file:
-        file.write("zkReplicationTaskRateLimit=1\n")  # so that the other kind gets its share
+        # So that the other kind gets its share; and that nothing is marked of a bookie that is still registered: the
+        # reference's worker would copy it at once, before ours believes that it is gone.
+        file.write("zkReplicationTaskRateLimit=1\nauditorPeriodicCheckInterval=0\n")
     daemon = await start_daemon(class_path, configuration, tmp_path)
     async with Client(made.metadata_uri) as writing, Client(service, ClientOptions(read_timeout=5)) as client:
         ids = await write(writing)

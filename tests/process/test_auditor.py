@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
@@ -20,9 +21,11 @@ from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.autorecovery import AuditorInstruments
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.standalone import StandaloneCluster
+from tests.support.hanging import hang
 from tests.support.http_answers import ask
 from tests.support.until import until
 
+BOOKIE = str(Path(sys.executable).with_name("bookie"))
 KEYS = {
     "memoryBudgetMb": "64",
     "journalPreAllocSizeMB": "1",
@@ -142,10 +145,32 @@ async def test_killed_and_back_within_the_delay(audited: Audited) -> None:
     assert audited.check(Check.BOOKIES).runs.last == last
 
 
+async def test_a_command_asks_for_an_audit_whatever_the_delay(audited: Audited) -> None:
+    await audited.write(6)
+    marks = audited.service.under_replication
+    await marks.set_lost_bookie_recovery_delay(3600)
+    await until(lambda: audited.auditor.status().lost_bookie_recovery_delay_s == 3600, MARKED_S)
+    expected = await audited.naming("bookie-2")
+    assert expected
+    await audited.cluster.bookies["bookie-2"].kill()
+    await until(lambda: audited.auditor.status().absent, MARKED_S)
+    assert await audited.marked() == {}
+    command = await asyncio.create_subprocess_exec(
+        *(BOOKIE, "cluster", "trigger-audit", "--metadata", audited.cluster.metadata_service_uri),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    async with asyncio.timeout(60):
+        said, _ = await command.communicate()
+    assert (command.returncode, said) == (0, b"auditor auditor:1 was asked for an audit\n")
+    await audited.until_marked(expected)
+    assert await marks.lost_bookie_recovery_delay() == 3600
+
+
 async def test_a_bookie_that_hangs_is_not_missing(audited: Audited) -> None:
     await audited.write(6)
     process = audited.cluster.bookies["bookie-2"].process
-    process.send_signal(signal.SIGSTOP)  # its session lives on for a while
+    hang(process.pid)  # its session lives on for a while
     try:
         last = await audited.run_check(Check.LEDGERS)
         assert last.counts["unreachable"] == len(await audited.naming("bookie-2"))

@@ -10,6 +10,7 @@ import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from bookie_operator.crds.cluster_status import Condition, Operation, OperationType
+from bookie_operator.crds.job_status import BookieJobStatus, Run, RunOutcome
 from bookie_operator.metrics import OperatorMetrics
 from bookie_pod.node.standalone import StandaloneCluster
 from tests.support.auto_recovery import AutoRecoveryProcess
@@ -53,6 +54,8 @@ def operator_metrics() -> set[str]:
     made.decided("storage", "events", "Wait", "Soak")
     made.operation("storage", "events", operation, 1.0, 2.0)
     made.told("storage", "events", [Condition(type="Ready", status="True", reason="AllBookiesReady")])
+    run = Run(job="audit-1", uid="1", outcome=RunOutcome.FAILED)
+    made.jobs.told("storage", "nightly", "audit", BookieJobStatus(last_outcome="Failed", history=[run]), [run])
     return names(made.render().decode())
 
 

@@ -122,6 +122,10 @@ def test_list_and_delete(bookie):
     assert (code, err) == (11, f"bookie: ledger {ledgers[0]} does not exist\n")
     assert bookie("ledger", "info", ledgers[1])[0] == 0
     assert bookie("ledger", "info", ledgers[0])[0] == 11
+    code, out, err = bookie("ledger", "delete", ledgers[1], ledgers[0], "--yes", "--json")
+    assert (code, err) == (11, f"bookie: ledger {ledgers[0]} does not exist\n")
+    assert [json.loads(line) for line in out.splitlines()] == [{"ledger_id": ledgers[1], "deleted": True}]
+    assert bookie("ledger", "info", ledgers[1])[0] == 11
 
 
 def test_a_ledger_without_a_writer_is_recovered(bookie, cluster):

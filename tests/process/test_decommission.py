@@ -23,6 +23,7 @@ from bookie_protocol.ledger_metadata.model import LedgerState
 from bookie_protocol.metadata_service.interface import BookieGroup, BookieSet
 from bookie_protocol.metadata_service.subscription import Subscription
 from tests.support.client_workload import Workload
+from tests.support.http_answers import ask
 from tests.support.until import until
 
 BOOKIE = str(Path(sys.executable).with_name("bookie"))
@@ -39,6 +40,7 @@ KEYS = {
     "autoRecoveryDaemonEnabled": "false",
 }
 PASSWORD = b"x"
+# A drain begins with a fourth of the `--rate` that it is given, and these here end before it is faster.
 
 
 @pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
@@ -108,6 +110,20 @@ async def idle_ledger(client: Client) -> int:
         (ledger_id,) = await write(client, 1, close=False)
         if GOING in (await client.metadata(ledger_id)).last_ensemble:
             return ledger_id
+
+
+async def only_copies(client: Client, count: int) -> dict[int, str]:
+    """So many closed ledgers of which the bookie holds the only copy, and their metadata as text."""
+    made: dict[int, str] = {}
+    while len(made) < count:
+        async with client.create(ensemble=1, write_quorum=1, ack_quorum=1, password=PASSWORD) as ledger:
+            await ledger.append_many([b"entry %d" % i + bytes(500) for i in range(100)])
+        metadata = await client.metadata(ledger.ledger_id)
+        if metadata.last_ensemble == (GOING,):
+            made[ledger.ledger_id] = str(metadata)
+        else:
+            await client.delete(ledger.ledger_id)
+    return made
 
 
 async def check_all(cluster: StandaloneCluster, gone: str) -> int:
@@ -188,7 +204,7 @@ async def test_the_coordinator_is_killed_again_and_again(embedded: StandaloneClu
     async with Client(embedded.metadata_service_uri) as client:
         await write(client, 30)
         for pause in (0.0, 0.3, 1.0, 1.5):
-            command = await Command.start(embedded, "decommission", GOING, "--rate", "100000", "--parallel", "1")
+            command = await Command.start(embedded, "decommission", GOING, "--rate", "400000", "--parallel", "1")
             await until_phase(embedded, "requested", "draining", "proving")
             await asyncio.sleep(pause)
             await command.kill()
@@ -204,7 +220,7 @@ async def test_the_bookie_is_killed_while_it_is_drained(embedded: StandaloneClus
     """Then it is a stopped one, and what is left comes from the other copies."""
     async with Client(embedded.metadata_service_uri) as client:
         await write(client, 30)
-    command = await Command.start(embedded, "decommission", GOING, "--rate", "300000", "--json")
+    command = await Command.start(embedded, "decommission", GOING, "--rate", "1200000", "--json")
     await until_phase(embedded, "draining")
     await asyncio.sleep(0.3)
     await embedded.bookies[GOING].kill()
@@ -218,7 +234,8 @@ async def test_a_bookie_that_restarts_is_read_only_from_its_start(embedded: Stan
     """Nobody has to make it so, and it is drained once."""
     async with Client(embedded.metadata_service_uri) as client:
         await write(client, 20)
-        command = await Command.start(embedded, "decommission", GOING, "--rate", "200000", "--json", "--grace", "1")
+        # Slow enough that it has not ended when the bookie is back, however busy the machine is.
+        command = await Command.start(embedded, "decommission", GOING, "--rate", "120000", "--json", "--grace", "1")
         await until_phase(embedded, "draining")
         seen: set[str] = set()
         async with embedded.metadata.bookies.watch(BookieGroup.WRITABLE) as snapshots:
@@ -249,7 +266,7 @@ async def test_a_stopped_bookie_that_is_started_again_is_writable_once_that_is_u
     async with asyncio.timeout(60):
         while await mode(embedded) != "down":  # noqa: ASYNC110 - another process gives no event
             await asyncio.sleep(0.05)
-    command = await Command.start(embedded, "decommission", GOING, "--rate", "50000", "--grace", "1")
+    command = await Command.start(embedded, "decommission", GOING, "--rate", "200000", "--grace", "1")
     await until_phase(embedded, "draining")
     await command.kill()
     await embedded.start_bookie(GOING)
@@ -284,6 +301,57 @@ async def test_a_stopped_bookie(cluster: StandaloneCluster) -> None:
     assert restarted.returncode == 2
 
 
+async def test_what_a_live_bookie_alone_holds_is_copied_off_it(embedded: StandaloneCluster) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        await only_copies(client, 3)
+        for _ in range(3):  # each entry on one bookie, striped over all
+            async with client.create(ensemble=4, write_quorum=1, ack_quorum=1, password=PASSWORD) as ledger:
+                await ledger.append_many([b"entry %d" % i + bytes(500) for i in range(100)])
+    record = json.loads(await run(embedded, "decommission", GOING, "--grace", "0", "--json"))
+    assert (record["phase"], record["form"], record["progress"]["blocked"]) == ("done", "live", 0)
+    await check_gone(embedded)
+    await embedded.bookies[GOING].stop()
+    assert await check_all(embedded, GOING) == 600
+
+
+async def test_a_stopped_bookie_that_holds_the_only_copies_stays_until_it_gives_them(
+    embedded: StandaloneCluster,
+) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 10)
+        alone = await only_copies(client, 2)
+        await embedded.bookies[GOING].kill()
+        async with asyncio.timeout(60):
+            while await mode(embedded) != "down":  # noqa: ASYNC110 - another process gives no event
+                await asyncio.sleep(0.05)
+        command = await Command.start(embedded, "decommission", GOING, "--stopped", "--grace", "0")
+        tries = set()
+        async with asyncio.timeout(90):
+            await until_phase(embedded, "draining")
+            while len(tries) < 2:  # it goes on trying, and what it finds stays the same
+                assert command.process.returncode is None
+                record = json.loads(await run(embedded, "decommission", GOING, "--status", "--json"))
+                if record["progress"]["blocked"] and record["progress"]["ledgers_left"] == len(alone):
+                    tries.add(record["updated_ms"])
+        assert record["phase"] == "draining"
+        reasons = {each["ledger_id"]: each["reason"] for each in record["progress"]["blockers"]}
+        assert reasons.keys() == alone.keys()
+        for ledger_id, reason in reasons.items():
+            said = f"no replica can give some entries, so nothing was exchanged: ledger {ledger_id}: entry 0 ({GOING}: "
+            assert said in reason
+        assert await has_cookie(embedded)
+        assert {ledger_id: str(await client.metadata(ledger_id)) for ledger_id in alone} == alone
+        command.process.send_signal(signal.SIGINT)
+        await command.end(130)
+        assert await has_cookie(embedded)
+    await embedded.start_bookie(GOING)
+    record = json.loads(await run(embedded, "decommission", GOING, "--grace", "0", "--json"))
+    assert (record["phase"], record["form"]) == ("done", "live")
+    await check_gone(embedded)
+    await embedded.bookies[GOING].stop()
+    assert await check_all(embedded, GOING) == 1200
+
+
 async def test_undo(embedded: StandaloneCluster) -> None:
     async with Client(embedded.metadata_service_uri) as client:
         ledger = await client.create(ensemble=5, write_quorum=3, ack_quorum=2, password=PASSWORD)
@@ -308,7 +376,7 @@ async def test_undo(embedded: StandaloneCluster) -> None:
 async def test_interrupted_it_says_how_to_go_on(embedded: StandaloneCluster) -> None:
     async with Client(embedded.metadata_service_uri) as client:
         await write(client, 20)
-    command = await Command.start(embedded, "decommission", GOING, "--rate", "50000")
+    command = await Command.start(embedded, "decommission", GOING, "--rate", "200000")
     await until_phase(embedded, "draining")
     async with asyncio.timeout(30):
         while "not counted" in await run(embedded, "decommission", GOING, "--status"):
@@ -391,12 +459,33 @@ async def test_safety_check_and_replicas(embedded: StandaloneCluster) -> None:
         assert (report["is_safe"], report["no_copy"]) == (False, 1)
         assert report["listed"][0]["ledger_id"] == ledger.ledger_id
         other = next(bookie for bookie in embedded.bookies if bookie != only)
+        port = embedded.bookies[other].http_port
+        assert port is not None
         assert json.loads(await run(embedded, "safety-check", other, "--json"))["is_safe"]
         mistyped = await (await Command.start(embedded, "safety-check", f"{other}x")).end()
         assert f"warning: bookie {other}x has no cookie and is not registered" in mistyped[1]
         held = json.loads(await run(embedded, "replicas", str(ledger.ledger_id), "--json"))
         assert [(each["bookie"], each["held"]["count"]) for each in held["bookies"]] == [(only, 7)]
         assert held["bookies"][0]["missing"]["count"] == 0
+        answer = await ask(port, f"/api/v1/ledger/replicas?ledger_id={ledger.ledger_id}")
+        assert answer.json == {
+            "ledgerId": ledger.ledger_id,
+            "state": "CLOSED",
+            "lastEntry": 6,
+            "bookies": [
+                {
+                    "bookieId": only,
+                    "registration": "writable",
+                    "expected": {"count": 7, "runs": [[0, 6]]},
+                    "held": {"count": 7, "runs": [[0, 6]]},
+                    "missing": {"count": 0, "runs": []},
+                    "surplus": {"count": 0, "runs": []},
+                    "problem": None,
+                }
+            ],
+        }
+        answer = await ask(port, f"/api/v1/ledger/replicas?ledger_id={2**40}")
+        assert answer.status == 404
 
 
 async def test_over_http_another_bookie_carries_it_out(embedded: StandaloneCluster) -> None:

@@ -174,7 +174,8 @@ def test_one_ledger_directory_fails_and_the_others_go_on(tmp_path: Path, come_ba
         "ledgerDirectories": ",".join(map(str, directories)),
         "isolateFailedLedgerDirectories": "true",
         "diskCheckInterval": "20",
-        "flushInterval": "50",
+        # A directory that is gone for good takes with it what was flushed; here that is nothing.
+        "flushInterval": "50" if come_back else "600000",
     } | CHECKING
     with ServeProcess(tmp_path / "b", settings) as bookie:
         bookie.start()
@@ -194,6 +195,73 @@ def test_one_ledger_directory_fails_and_the_others_go_on(tmp_path: Path, come_ba
             (tmp_path / "away").rename(directories[1] / "current")
         bookie.start()
         assert [code(bookie, 10, each) for each in (0, 1)] == [V2Code.EOK] * 2
-        if come_back:
-            assert code(bookie, 11, 0) == V2Code.EOK
+        assert code(bookie, 11, 0) == V2Code.EOK, "what was acknowledged is on the disk, or in the journal"
         assert code(bookie, 13, 0) in (V2Code.ENOLEDGER, V2Code.ENOENTRY), "what was refused is nowhere"
+
+
+@pytest.fixture
+def two_disks(tmp_path: Path, metadata: MetadataProcess) -> Iterator[ServeCluster]:
+    """Two bookies with two ledger directories each; one that fails is isolated."""
+    made = ServeCluster(tmp_path, metadata.uri())
+    for name in ("bookie-1", "bookie-2"):
+        settings = {
+            "bookieId": name,
+            "metadataServiceUri": made.uri,
+            "zkTimeout": "4000",
+            "ledgerDirectories": f"{tmp_path / name}/disk0,{tmp_path / name}/disk1",
+            "isolateFailedLedgerDirectories": "true",
+            "diskCheckInterval": "20",
+        }
+        made.bookies[name] = ServeProcess(tmp_path / name, settings)
+    try:
+        made.start(made.bookies)
+        yield made
+    finally:
+        made.stop()
+
+
+def test_what_one_of_two_ledger_directories_held_is_never_denied_and_comes_from_other_bookies(
+    two_disks: ServeCluster,
+) -> None:
+    """Of each directory a ledger that is closed and one that is still written."""
+    bookie = two_disks.bookies["bookie-1"]
+    closed = [write(two_disks.uri) for _ in range(2)]
+    with BlockingClient(two_disks.uri) as client:
+        writers = [client.create(ensemble=2, write_quorum=2, ack_quorum=2, password=b"pw") for _ in range(2)]
+        for writer in writers:
+            for entry_id in range(ENTRIES):
+                writer.append(payload(entry_id))
+        ledgers = [*closed, *(writer.ledger_id for writer in writers)]
+        kept = [ledger_id for ledger_id in ledgers if ledger_id % 2 == 0]
+        gone = [ledger_id for ledger_id in ledgers if ledger_id % 2 == 1]
+        assert len(set(kept) & set(closed)) == len(set(gone) & set(closed)) == 1
+        assert bookie.stop() == 0  # so that the journal holds nothing of it any more
+        bookie.start()
+        shutil.rmtree(bookie.work / "disk1")
+        until_true(lambda: bookie.logged("a ledger directory failed, the others go on"), PATIENCE_S)
+        for ledger_id in gone:
+            until_true(lambda each=ledger_id: code(bookie, each, 0) == V2Code.EIO, PATIENCE_S)
+            assert code(bookie, ledger_id, ENTRIES) == V2Code.EIO, "no denial"
+        assert [code(bookie, each, 0) for each in kept] == [V2Code.EOK] * 2
+        bookie.kill()
+        assert "mount it" in bookie.refused()[1]
+
+        two_disks.bookies["bookie-2"].pause()
+        bookie.settings |= CHECKING
+        two_disks.start(["bookie-1"])
+        for ledger_id in gone:
+            assert [code(bookie, ledger_id, each) for each in (0, ENTRIES - 1, -1)] == [UNKNOWN] * 3
+        for ledger_id in kept:
+            assert [code(bookie, ledger_id, each) for each in (0, ENTRIES - 1)] == [V2Code.EOK] * 2
+        two_disks.bookies["bookie-2"].resume()
+        until_true(lambda: bookie.logged("data integrity check complete"), PATIENCE_S)
+        for writer in writers:
+            with pytest.raises(PodkeeperError):
+                writer.append(b"from a writer that was fenced")
+
+    two_disks.kill("bookie-2")
+    for ledger_id in ledgers:
+        assert code(bookie, ledger_id, 0) == V2Code.EOK
+        check(two_disks.uri, ledger_id)
+    for ledger_id in closed:
+        assert code(bookie, ledger_id, ENTRIES) == V2Code.ENOENTRY, "now it knows"

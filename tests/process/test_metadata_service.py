@@ -113,8 +113,20 @@ def test_who_comes_first_waits(served: Served) -> None:
     with waiting:
         served.start()
         out, err = waiting.communicate(timeout=2 * _END_S)
-    assert (waiting.returncode, err) == (0, "")
+    assert waiting.returncode == 0
+    assert err in ("", f"bookie: the metadata service {served.uri} does not answer yet; it is tried for {_END_S:g} s\n")
     assert out.startswith("new cluster ")
+
+
+@pytest.mark.parametrize("scheme", ["embedded", "zk+hierarchical"])
+def test_who_waits_in_vain_is_told_early_and_once(scheme: str) -> None:
+    uri = f"{scheme}://127.0.0.1:{free_port()}/ledgers"
+    arguments = [PROGRAM, "cluster", "init", uri, "--wait", "6", "--timeout", "1"]
+    found = subprocess.run(arguments, capture_output=True, text=True, timeout=2 * _END_S, check=False)
+    assert (found.returncode, found.stdout) == (2, "")
+    early, last = found.stderr.splitlines()
+    assert early == f"bookie: the metadata service {uri} does not answer yet; it is tried for 6 s"
+    assert last.startswith("bookie: the metadata service does not answer: ")
 
 
 def test_a_directory_has_one_owner(served: Served) -> None:

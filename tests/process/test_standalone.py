@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import psutil
 import pytest
 
 from bookie_client import Client
+from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Phase, encode_record
+from bookie_pod.autorecovery.decommission.store import FINISHED
 from bookie_pod.node.standalone import StandaloneCluster
 from bookie_protocol.errors import ServerStartFailed
 from bookie_protocol.metadata_service.uri import open_metadata_service
+from tests.support.standalone_command import BOOKIE, StandaloneCommand
+from tests.support.until import until_true
+
+KEYS = {"diskUsageThreshold": "0.99", "diskUsageWarnThreshold": "0.98", "diskUsageLwmThreshold": "0.99"}
+"""Bookies that take entries on a disk that is nearly full."""
 
 
 def alive(pid):
@@ -25,7 +35,7 @@ def alive(pid):
 
 
 async def test_a_cluster_serves_when_it_is_ready_and_leaves_nothing_behind(tmp_path):
-    async with StandaloneCluster(tmp_path) as cluster:
+    async with StandaloneCluster(tmp_path, keys=KEYS) as cluster:
         pids = [bookie.pid for bookie in cluster.bookies.values()]
         assert len(set(pids)) == 3
         # As another process would: through the URI.
@@ -43,17 +53,17 @@ async def test_a_cluster_serves_when_it_is_ready_and_leaves_nothing_behind(tmp_p
 
 async def test_data_survives_a_kill_of_every_bookie_and_a_restart_of_everything(tmp_path):
     written = [f"entry {i}".encode() for i in range(100)]
-    async with StandaloneCluster(tmp_path) as cluster, Client(cluster.metadata) as client:
+    async with StandaloneCluster(tmp_path, keys=KEYS) as cluster, Client(cluster.metadata) as client:
         async with client.create(write_quorum=3, ack_quorum=3) as ledger:
             await ledger.append_many(written)
         await asyncio.gather(*(bookie.kill() for bookie in cluster.bookies.values()))
-    async with StandaloneCluster(tmp_path) as cluster, Client(cluster.metadata) as client:
+    async with StandaloneCluster(tmp_path, keys=KEYS) as cluster, Client(cluster.metadata) as client:
         reader = await client.open(ledger.ledger_id)
         assert [entry.payload async for entry in reader.entries()] == written
 
 
 async def test_a_killed_bookie_comes_back_under_its_name(tmp_path):
-    async with StandaloneCluster(tmp_path) as cluster, Client(cluster.metadata) as client:
+    async with StandaloneCluster(tmp_path, keys=KEYS) as cluster, Client(cluster.metadata) as client:
         async with client.create(write_quorum=3, ack_quorum=2) as ledger:
             await ledger.append(b"before")
             first = cluster.bookies["bookie-2"]
@@ -64,6 +74,54 @@ async def test_a_killed_bookie_comes_back_under_its_name(tmp_path):
             await ledger.append(b"after")
         async with client.open(ledger.ledger_id) as reader:
             assert [e.payload async for e in reader.entries()] == [b"before", b"without", b"after"]
+
+
+def bookie(*arguments):
+    done = subprocess.run([BOOKIE, *arguments], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def names(ready):
+    return [each["bookie_id"] for each in ready["bookies"]]
+
+
+@pytest.mark.timeout(400)  # three clusters of four bookies, one after the other
+def test_a_cluster_starts_again_without_a_bookie_that_was_decommissioned(tmp_path):
+    data = tmp_path / "data"
+    keys = ["--bookies", "4", "--http-port", "0"]
+    keys += [f"--set={key}={value}" for key, value in KEYS.items()]
+    with StandaloneCommand(data, *keys) as cluster:
+        (tmp_path / "file").write_bytes(b"kept\n" * 1000)
+        written = bookie("ledger", "write", str(tmp_path / "file"), "--metadata", cluster.uri, "--json")
+        bookie("cluster", "decommission", "bookie-2", "--metadata", cluster.uri)
+        going = next(each for each in cluster.ready["bookies"] if each["bookie_id"] == "bookie-2")
+        os.kill(going["pid"], signal.SIGTERM)
+        until_true(lambda: b"it was decommissioned, so it is not started again" in cluster.errors.read_bytes(), 60)
+    with StandaloneCommand(data, *keys) as cluster:
+        assert names(cluster.ready) == ["bookie-1", "bookie-3", "bookie-4"]
+        assert cluster.ready["decommissioned"] == ["bookie-2"]
+        ledger = str(json.loads(written)["ledger_id"])
+        bookie("ledger", "read", ledger, "--output", str(tmp_path / "copy"), "--metadata", cluster.uri)
+        assert (tmp_path / "copy").read_bytes() == b"kept\n" * 1000
+    shutil.rmtree(data / "bookie-2")
+    with StandaloneCommand(data, *keys) as cluster:
+        assert names(cluster.ready) == ["bookie-1", "bookie-2", "bookie-3", "bookie-4"]
+        assert cluster.ready["decommissioned"] == []
+
+
+async def test_where_all_were_decommissioned_nothing_starts(tmp_path):
+    async with StandaloneCluster(tmp_path, 1, KEYS) as cluster:
+        # What a decommission does last.
+        found = await cluster.metadata.cookies.read("bookie-1")
+        await cluster.metadata.cookies.delete("bookie-1", found.version)
+        record = DecommissionRecord("bookie-1", "a test", 1, time.time_ns() // 1_000_000, phase=Phase.DONE)
+        await cluster.metadata.records(FINISHED).create("bookie-1", encode_record(record))
+        assert await cluster.was_decommissioned("bookie-1")
+    with pytest.raises(ServerStartFailed, match=r"all bookies in .* were decommissioned: ask for more bookies than 1"):
+        await StandaloneCluster(tmp_path, 1, KEYS).start()
+    async with StandaloneCluster(tmp_path, 2, KEYS) as cluster:
+        assert (list(cluster.bookies), cluster.left_out) == (["bookie-2"], ("bookie-1",))
 
 
 async def test_a_bookie_that_cannot_start_is_told_with_its_own_words(tmp_path):

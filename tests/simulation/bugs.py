@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.reading import lac_vote
 from bookie_client.reading.lac_vote import LacVote
@@ -24,6 +25,7 @@ from bookie_client.writing.add_state import AddState
 from bookie_client.writing.ensemble_change import replace_bookies
 from bookie_client.writing.force import UnsyncedWatch
 from bookie_client.writing.handle import WriteHandle
+from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.spares import find_spares
 from bookie_protocol.errors import BookieUnavailable, LedgerStateUnknown, NoSuchEntry, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -60,6 +62,13 @@ def _bookies_fail_as_recovery_begins(scenario: Scenario) -> Scenario:
         for number in range(16)
     )
     return replace(scenario, bookies=scenario.quorums[0] + 3, ledgers=ledgers, faults=faults)
+
+
+def _answers_come_again(scenario: Scenario) -> Scenario:
+    """Those of every bookie, while writers are at work and something else goes wrong too."""
+    ledgers = tuple(replace(plan, entries=60, pause=scenario.horizon / 80) for plan in scenario.ledgers)
+    again = tuple(FaultPlan("repeated answers", None, "put", 1 + 5 * number, 0.0) for number in range(20))
+    return replace(scenario, ledgers=ledgers, faults=scenario.faults + again)
 
 
 def _acknowledge_one_early(patch: pytest.MonkeyPatch) -> None:
@@ -179,16 +188,45 @@ def _force_in_spite_of_a_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnsyncedWatch, "_lost", lambda self, bookie: None)
 
 
+class _Answered(dict[bytes, Any]):
+    """What waits in a connection, where an add goes on waiting when it was answered."""
+
+    def pop(self, key: bytes, *default: Any) -> Any:
+        request = self.get(key)
+        return request if isinstance(request, PendingAdd) else super().pop(key, *default)
+
+
+def _count_answers_that_come_again(patch: pytest.MonkeyPatch) -> None:
+    connect, count = BookieConnection.__init__, AddState.acknowledged
+
+    def init(self: BookieConnection, *arguments: Any, **options: Any) -> None:
+        connect(self, *arguments, **options)
+        self._outstanding = _Answered()
+
+    def acknowledged(self: AddState, add: PendingAdd, bookie: str) -> bool:
+        again = bookie in add.ensemble and bool(add.acked >> add.ensemble.index(bookie) & 1)
+        complete = count(self, add, bookie)
+        if again:
+            add.acks += 1
+            complete = add.acks >= self._ack and add.entry_id == self._next and self._ensemble.changing is None
+        return complete
+
+    patch.setattr(BookieConnection, "__init__", init)
+    patch.setattr(AddState, "acknowledged", acknowledged)
+
+
 BUGS = (
     Bug("acknowledge at Qa - 1", _acknowledge_one_early, ("S5", "S3", "S4"), 20),
     Bug("skip the fence", _skip_the_fence, ("S14", "S3", "S5"), 20),
     Bug("fence only to learn the LAC", _fence_only_to_learn_the_lac, ("S14", "S3", "S7"), 20),
-    Bug("count time-outs as negatives", _time_outs_are_negatives, ("S14", "S3", "S5"), 250),
-    Bug("count a ledger in limbo as negative", _limbo_is_negative, ("S14", "S3", "S5"), 250),
+    Bug("count time-outs as negatives", _time_outs_are_negatives, ("S14", "S3", "S5"), 250, first=20),
+    Bug("count a ledger in limbo as negative", _limbo_is_negative, ("S14", "S3", "S5"), 250, first=40),
     Bug("send again before the metadata is written", _send_before_metadata, ("S11", "S5", "S10", "S3"), 60),
     Bug("close at the LAC without reading forward", _close_at_the_lac, ("S14", "S3"), 20),
     Bug("take the LAC of one bookie", _one_bookie_is_enough, ("F", "S3", "S14"), 200),
-    Bug("keep the acknowledgements of replaced bookies", _keep_acknowledgements_of_replaced, ("S5", "S4"), 250),
+    Bug(
+        "keep the acknowledgements of replaced bookies", _keep_acknowledgements_of_replaced, ("S5", "S4"), 250, first=40
+    ),
     Bug("take the last entry for confirmed", _last_entry_is_confirmed, ("S7", "S13", "S4", "L"), 20),
     Bug(
         "readers hear how far a recovery is",
@@ -196,7 +234,7 @@ BUGS = (
         ("S7", "S13"),
         500,
         _many_recoveries,
-        first=100,
+        first=200,
     ),
     Bug(
         "change the ensemble of a ledger in recovery",
@@ -204,7 +242,7 @@ BUGS = (
         ("S3", "S4", "S5", "S14", "S10", "S7"),
         200,
         _bookies_fail_as_recovery_begins,
-        first=420,
+        first=430,
     ),
     Bug(
         "force in spite of a restart",
@@ -212,6 +250,8 @@ BUGS = (
         ("S5", "S4"),
         300,
         _deferred_sync_and_restarts,
+        first=30,
     ),
+    Bug("count answers that come again", _count_answers_that_come_again, ("S5", "S4", "S3"), 20, _answers_come_again),
     Bug("do not store again what recovery finds", _do_not_store_again, ("S4", "S5", "S6"), 100),
 )

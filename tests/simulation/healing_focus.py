@@ -32,6 +32,7 @@ def one_loss_after_another(scenario: Scenario) -> Scenario:
         scenario,
         lost_bookie_recovery_delay_s=0,
         rate_by_bytes=1000,
+        yields_to_clients=False,
         entry_batch_size=1,
         auditor_verification_percentage=100,
     )

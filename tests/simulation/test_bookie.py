@@ -35,11 +35,11 @@ class Cluster:
         await self.world._set_up()
         host = self.world.add_client("writer-0")
         await host.start()
-        self.operations: BookieOperations = host.client._ready.operations
+        self.operations: BookieOperations = host.client.context.operations
         self.bookie = self.world.bookies[0]
         members = (self.bookie.bookie_id,)
         ledger = LedgerMetadata(0, 1, 1, 1, {0: members}, digest_type=DigestType.CRC32C, password=b"")
-        await host.client._ready.ledgers.create(ledger)
+        await host.client.context.ledgers.create(ledger)
         self.world.history.ledgers[0].payloads = dict.fromkeys(range(100), b"x")
 
     async def add(self, entry_id: int, **options: bool) -> None:

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from bookie_protocol.wire.framing import frame
 from tests.support.simulation.clock import START, VirtualLoop
 from tests.support.simulation.network import Network, NetworkOptions
 from tests.support.simulation.trace import Trace
@@ -238,5 +239,33 @@ def test_a_slow_link_is_slow_for_a_while(loop):
         await asyncio.sleep(0.02)
         assert server.data == b"xy"
         assert before > START + 5
+
+    run(loop, work())
+
+
+def test_answers_come_again_frame_by_frame_for_a_while(loop):
+    net = Net(loop)
+    frames = [frame(bytes([n])) for n in range(40)]
+
+    async def exchange() -> tuple[bytes, bytes]:
+        client, server = await net.connect()
+        for recorder in (client, server):
+            recorder.transport.writelines(frames)
+        await asyncio.sleep(1)
+        return client.data.removeprefix(b"".join(frames)), server.data.removeprefix(b"".join(frames))
+
+    async def work() -> None:
+        net.network.repeat_answers("server", 2.0)
+        answers, requests = await exchange()
+        again = [answers[at : at + 5] for at in range(0, len(answers), 5)]
+        assert 5 < len(again) < 35
+        assert set(again) < set(frames)
+        assert len(set(again)) == len(again)
+        assert requests == b""
+        await asyncio.sleep(1)
+        assert await exchange() == (b"", b"")
+        net.network.repeat_answers("server", 2.0)
+        net.network.heal()
+        assert await exchange() == (b"", b"")
 
     run(loop, work())

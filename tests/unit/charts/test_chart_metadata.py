@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
+from bookie_operator.crds.job_spec import BookieJobSpec
 from bookie_operator.crds.task_spec import BookieTaskSpec
 from tests.support.chart_files import CHARTS, CLUSTER, OPERATOR, ROOT
 
@@ -55,6 +56,7 @@ def test_examples_are_valid():
     by_kind = {example["kind"]: example["spec"] for example in examples}
     assert BookieClusterSpec.model_validate(by_kind["BookieCluster"]).replicas == 4
     assert BookieTaskSpec.model_validate(by_kind["BookieTask"]).cluster == "events"
+    assert BookieJobSpec.model_validate(by_kind["BookieJob"]).scheduled
 
 
 def test_definitions_of_the_chart_are_the_definitions():

@@ -132,3 +132,36 @@ def test_health_of_a_task(status: dict[str, str], expected: tuple[str, str]):
     assert health("bookietask-health.lua", {"metadata": {"name": "x"}, "status": status}) == expected
     if not status:
         assert health("bookietask-health.lua", {"metadata": {"name": "x"}}) == expected
+
+
+def job(phase: str, ready: str, reason: str, stalled: str = "False", observed: int = GENERATION) -> dict[str, Any]:
+    conditions = [
+        {"type": "Ready", "status": ready, "reason": reason, "message": f"about {reason}"},
+        {"type": "Stalled", "status": stalled, "reason": reason},
+    ]
+    status = {"observedGeneration": observed, "phase": phase, "conditions": conditions}
+    return {"metadata": {"name": "x", "generation": GENERATION}, "status": status}
+
+
+JOBS = {
+    "scheduled": (job("Scheduled", "True", "Scheduled"), "Healthy", "about Scheduled"),
+    "a run of a schedule": (job("Running", "True", "Running"), "Healthy", "about Running"),
+    "runs once": (job("Running", "False", "Running"), "Progressing", "about Running"),
+    "ended": (job("Succeeded", "True", "Succeeded"), "Healthy", "about Succeeded"),
+    "failed": (job("Failed", "False", "RunFailed", "True"), "Degraded", "about RunFailed"),
+    "suspended": (job("Suspended", "True", "Suspended"), "Suspended", "about Suspended"),
+    "waits": (job("Pending", "False", "ClusterNotFound"), "Progressing", "about ClusterNotFound"),
+    "invalid": (job("Pending", "False", "InvalidSpec", "True"), "Degraded", "about InvalidSpec"),
+    "not seen": (
+        job("Scheduled", "True", "Scheduled", observed=GENERATION - 1),
+        "Progressing",
+        "Waiting for the operator",
+    ),
+    "new": ({"metadata": {"name": "x", "generation": 1}}, "Progressing", "Waiting for the operator"),
+}
+
+
+@pytest.mark.parametrize("case", JOBS)
+def test_health_of_a_job(case: str):
+    resource, status, message = JOBS[case]
+    assert health("bookiejob-health.lua", resource) == (status, message)

@@ -8,14 +8,14 @@ import pytest
 import yaml
 
 from bookie_operator.api import kinds
-from tests.support.chart_files import OPERATOR
+from tests.support.chart_files import CLUSTER, OPERATOR
 
 READ_BY_FLAG = {"nodes", "storageclasses"}
 NOT_MADE = {"roles", "rolebindings", "servicemonitors"}
 """Kinds that the operator knows by name and makes none of."""
-WATCHED_CHILDREN = (kinds.STATEFUL_SET, kinds.POD, kinds.CLAIM, kinds.JOB, kinds.DEPLOYMENT)
+WATCHED_CHILDREN = (kinds.STATEFUL_SET, kinds.POD, kinds.CLAIM, kinds.JOB, kinds.CRON_JOB, kinds.DEPLOYMENT)
 WRITTEN = {
-    *("configmaps", "services", "serviceaccounts", "secrets", "statefulsets", "deployments", "jobs"),
+    *("configmaps", "services", "serviceaccounts", "secrets", "statefulsets", "deployments", "jobs", "cronjobs"),
     *("poddisruptionbudgets", "networkpolicies", "podmonitors", "certificates"),
 }
 """What server-side apply makes and changes."""
@@ -84,15 +84,22 @@ def test_deletions_and_subresources_of_the_flows():
     assert verbs(found, "", "pods/eviction") == {"create"}
     assert "update" in verbs(found, "apps", "statefulsets/scale")
     assert "delete" in verbs(found, "apps", "statefulsets")
-    for resource in ("bookieclusters", "bookietasks"):
+    for resource in ("bookieclusters", "bookiejobs", "bookietasks"):
         assert "patch" in verbs(found, "podkeeper.dev", f"{resource}/status")
 
 
 def test_what_is_watched_may_be_watched_and_nothing_else():
-    watched = {resource.plural for resource in (kinds.CLUSTER, kinds.TASK, *WATCHED_CHILDREN)}
+    watched = {resource.plural for resource in (kinds.CLUSTER, kinds.TASK, kinds.BOOKIE_JOB, *WATCHED_CHILDREN)}
     found = {resource for rule in rules("clusters") if "watch" in rule["verbs"] for resource in rule["resources"]}
     assert found == watched
     assert all("list" in rule["verbs"] for rule in rules("clusters") if "watch" in rule["verbs"])
+
+
+def test_a_driver_of_spark_may_make_pods_and_nothing_else():
+    """Of its executors; the operator itself may not, and need not hand rights on."""
+    (rule,) = yaml.safe_load((CLUSTER / "files" / "rbac" / "spark-driver.yaml").read_text(encoding="utf-8"))
+    assert (rule["apiGroups"], rule["resources"]) == ([""], ["pods"])
+    assert "*" not in rule["verbs"]
 
 
 def test_spec_is_not_the_operators():

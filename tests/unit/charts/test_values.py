@@ -130,6 +130,12 @@ CLUSTER_MISTAKES = {
         {"prometheusRule": {"overrides": {"PodkeeperBookieDown": {"severity": "page"}}}},
         "prometheusRule.overrides.PodkeeperBookieDown: Additional properties",
     ),
+    "a job without a name": ({"jobs": [{"kind": "audit"}]}, "jobs.0: 'name' is a required property"),
+    "a job that there is not": ({"jobs": [{"name": "a", "kind": "dance"}]}, "jobs.0.kind: 'dance' is not one of"),
+    "a job of another cluster": (
+        {"jobs": [{"name": "a", "kind": "audit", "clusterRef": {"name": "b"}}]},
+        "jobs.0: Additional properties are not allowed ('clusterRef' was",
+    ),
     "no entries": ({"test": {"entries": 0}}, "test.entries: 0 is less than the minimum of 1"),
 }
 
