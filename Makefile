@@ -7,13 +7,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 FILE   ?=
-# Workers take whole files, the same ones in the same order whatever the hashes of a run. Tests wait for processes as
-# much as they compute, so there are half as many workers again as processors.
+# Workers take whole files, in the order of tests/conftest.py, whatever the hashes of a run. Tests wait for processes
+# as much as they compute, so there are half as many workers again as processors.
 WORKERS  ?= $(shell n=$$(( $$(nproc) * 3 / 2 )); echo $$((n > 12 ? 12 : n)))
 # requirements.lock has everything; of it -runtime what the image runs, -spark what the image with
 # Spark runs, -build what builds the wheels in them.
 COMPILE  = $(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11
-PARALLEL = PYTHONHASHSEED=0 $(BIN)/pytest -n $(WORKERS) --dist=loadfile
+PARALLEL = PYTHONHASHSEED=0 $(BIN)/pytest -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 
 .PHONY: run test test-long simulate interop e2e lint docs lock bench clean java
 

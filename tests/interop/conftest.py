@@ -83,8 +83,10 @@ def solo(make_cluster) -> Cluster:
 def quartet(request, make_cluster) -> Cluster:
     """Four bookies of one kind, first of ours, then Java's. Tests may stop them, and leave them running."""
     made = make_cluster()
+    # One that hangs for the client's time-out keeps its session, so that the test after it finds all four.
+    settings = {"zkTimeout": "30000"}
     with ThreadPoolExecutor(4) as threads:
-        for started in [threads.submit(made.bookie(request.param).start) for _ in range(4)]:
+        for started in [threads.submit(made.bookie(request.param, settings).start) for _ in range(4)]:
             started.result()
     return made
 

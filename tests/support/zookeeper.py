@@ -75,7 +75,7 @@ class ZooKeeperServer:
         config = f"{self._directory}/zoo.cfg"
         with open(config, "w", encoding="utf-8") as out:
             out.write(
-                f"tickTime={TICK_MS}\ndataDir={self._directory}/data\nclientPort={self.port}\n"
+                f"tickTime={TICK_MS}\nmaxSessionTimeout=60000\ndataDir={self._directory}/data\nclientPort={self.port}\n"
                 f"clientPortAddress={self._host}\n"
                 "admin.enableServer=false\nmaxClientCnxns=0\n"
                 "4lw.commands.whitelist=srvr\nextendedTypesEnabled=true\n"
