@@ -16,6 +16,8 @@ def tool_configuration(cluster: Cluster, folder: Path) -> Path:
         f"metadataServiceUri={cluster.metadata_uri}\nbookiePort={free_port()}\nallowLoopback=true\n"
         "advertisedAddress=127.0.0.1\nhttpServerEnabled=false\nzkTimeout=6000\n"
         "openLedgerRereplicationGracePeriod=1000\nrwRereplicateBackoffMs=500\n"
+        # By default a ledger that was not repaired at once stays locked for five minutes.
+        "lockReleaseOfFailedLedgerGracePeriod=5000\n"
         f"journalDirectories={folder}/journal\nledgerDirectories={folder}/ledgers\n"
     )
     return file
