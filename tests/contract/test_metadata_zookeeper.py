@@ -10,12 +10,13 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
-from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
-from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout, SessionState
+from bookie_protocol.errors import InvalidConfiguration, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout, SessionState, Versioned
 from bookie_protocol.metadata_service.options import SaslLogin, SaslMechanism
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from bookie_protocol.metadata_service.zookeeper.driver import ZooKeeperTree
+from bookie_protocol.metadata_service.zookeeper.read_batches import MultiRead
 from tests.contract.test_metadata_service import INFO, ledger
 from tests.support import zookeeper as zookeeper_support
 from tests.support.bookie_process import free_port
@@ -40,6 +41,35 @@ def raw(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
     yield client
     client.stop()
     client.close()
+
+
+async def test_many_reads_at_once_are_few_requests_and_each_has_its_own_outcome(
+    zookeeper: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = await open_metadata_service(zookeeper.uri(), timeout=30)
+    await service.cluster.initialize()
+    await asyncio.gather(*(service.ledgers.create(ledger(i)) for i in range(0, 200, 2)))
+    asked: list[object] = []
+    ask = KazooClient._call
+
+    def noting(client: KazooClient, request: object, result: object) -> object:
+        asked.append(request)
+        return ask(client, request, result)
+
+    monkeypatch.setattr(KazooClient, "_call", noting)
+    try:
+        found = await asyncio.gather(*(service.ledgers.read(i) for i in range(200)), return_exceptions=True)
+    finally:
+        await service.close()
+    assert sum(len(request.paths) for request in asked if isinstance(request, MultiRead)) == 200
+    # Each ledger that is missing is followed by the question whether the cluster is there at all.
+    assert sum(isinstance(request, MultiRead) for request in asked) < 10
+    for number, outcome in enumerate(found):
+        if number % 2:
+            assert isinstance(outcome, MetadataNotFound), number
+        else:
+            assert isinstance(outcome, Versioned)
+            assert outcome.value.ledger_id == number
 
 
 async def test_a_restarted_server_costs_neither_session_nor_error(own_server: ZooKeeperServer) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from kazoo.client import KazooState
@@ -55,6 +55,7 @@ from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, Children, Co
 from bookie_protocol.metadata_service.tree.session import DriverSession
 from bookie_protocol.metadata_service.zookeeper.bridge import await_result, hop
 from bookie_protocol.metadata_service.zookeeper.client import LONGEST_RECONNECT_PAUSE, make_client
+from bookie_protocol.metadata_service.zookeeper.read_batches import ReadBatches
 
 MAX_IN_FLIGHT: Final = 1024
 _LOST: Final = (
@@ -97,6 +98,7 @@ class ZooKeeperTree:
         self._closing = False
         self._restart: asyncio.Task[None] | None = None
         self._client = make_client(hosts, timeout, auth, sasl, secure=secure)
+        self._reads = ReadBatches(self._client)
         self._client.add_listener(self._on_kazoo_state)
         self._tell_loop = hop(self._loop, self._on_state)
 
@@ -160,7 +162,12 @@ class ZooKeeperTree:
                 raise self._translate(path, outcome)
 
     async def get(self, path: str, *, watch: Watch | None = None, timeout: float) -> Node:
-        data, stat = await self._call(path, lambda: self._client.get_async(path, watch=self._watcher(watch)), timeout)
+        def request() -> Awaitable[Any]:
+            if watch is None:
+                return self._reads.get(path)
+            return await_result(self._client.get_async(path, watch=self._watcher(watch)))
+
+        data, stat = await self._answer(path, request, timeout)
         return Node(data, _stat(stat))
 
     async def exists(self, path: str, *, watch: Watch | None = None, timeout: float) -> NodeStat | None:
@@ -202,12 +209,16 @@ class ZooKeeperTree:
     # --- requests -----------------------------------------------------------------------------------------
 
     async def _call(self, path: str, request: Callable[[], Any], timeout: float) -> Any:
+        """What kazoo's result will hold."""
+        return await self._answer(path, lambda: await_result(request()), timeout)
+
+    async def _answer(self, path: str, request: Callable[[], Awaitable[Any]], timeout: float) -> Any:
         if self._closing:
             raise MetadataUnavailable(f"{path}: the metadata service was closed")
         try:
             async with asyncio.timeout(timeout), self._places:
                 await self._session.wait_connected()
-                return await await_result(request())
+                return await request()
         except TimeoutError:
             raise MetadataUnavailable(
                 f"{path}: no answer from ZooKeeper at {self._hosts} within {timeout:g} s"
