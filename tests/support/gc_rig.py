@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
@@ -18,7 +19,7 @@ from bookie_pod.storage.gc.schedule import CompactionRule, Force
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.index.locations import KEY, VALUE, LocationIndex
-from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable
+from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataUnavailable
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import LedgerRange
 from tests.support.memtable_engine import Checkpoints, MemTableBookie
@@ -41,6 +42,8 @@ class DictatedMetadata:
     state: LedgerState = LedgerState.CLOSED
     reads: int = 0
     span: int = 3
+    at_once: int = 4
+    """Ledgers that `read_many` draws before it answers for the first."""
     locked: set[int] = field(default_factory=set)
     fail_listing_after: int | None = None
     foreign: bool = False
@@ -90,6 +93,15 @@ class DictatedMetadata:
             last_entry_id=0 if closed else -1,
             length=1 if closed else 0,
         )
+
+    def read_many(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, LedgerMetadata | MetadataError | None]]:
+        left = iter(ledger_ids)
+        while ids := list(islice(left, self.at_once)):
+            for ledger_id in ids:
+                try:
+                    yield ledger_id, self.read(ledger_id)
+                except MetadataError as error:
+                    yield ledger_id, error
 
     @contextmanager
     def re_replication_lock(self, ledger_id: int) -> Iterator[bool]:

@@ -2,6 +2,7 @@
 
 Invariants
 - Every call ends: after `timeout` seconds, with `close`, or when the loop is closed, with `MetadataUnavailable`.
+- At most `AT_ONCE` requests are under way.
 - A service whose instance id differs from the one that the bookie started with is not asked anything.
 
 Threads: the garbage collection threads; never the event loop (it would wait for itself).
@@ -11,17 +12,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as WaitTimeout
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, Final, TypeVar
 
-from bookie_protocol.errors import MetadataDamaged, MetadataExists, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.errors import (
+    MetadataDamaged,
+    MetadataError,
+    MetadataExists,
+    MetadataNotFound,
+    MetadataUnavailable,
+)
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import LedgerRange, MetadataService
 
+AT_ONCE: Final = 64
+"""Ledgers read together: as many as go into one request to ZooKeeper."""
+
 _T = TypeVar("_T")
+_Answer = LedgerMetadata | MetadataError | None
 
 
 class LoopGcMetadata:
@@ -71,10 +83,31 @@ class LoopGcMetadata:
             yield span
 
     def read(self, ledger_id: int) -> LedgerMetadata | None:
+        return self._wait(self._read(ledger_id))
+
+    async def _read(self, ledger_id: int) -> LedgerMetadata | None:
         try:
-            return self._wait(self._service.ledgers.read(ledger_id, timeout=self._timeout)).value
+            return (await self._service.ledgers.read(ledger_id, timeout=self._timeout)).value
         except MetadataNotFound:
             return None
+
+    def read_many(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, _Answer]]:
+        left = iter(ledger_ids)
+        while ids := list(islice(left, AT_ONCE)):
+            try:
+                answers: Sequence[_Answer] = self._wait(self._read_all(ids))
+            except MetadataUnavailable as error:
+                answers = [error] * len(ids)
+            yield from zip(ids, answers, strict=True)
+
+    async def _read_all(self, ledger_ids: Sequence[int]) -> list[_Answer]:
+        return await asyncio.gather(*map(self._read_or_error, ledger_ids))
+
+    async def _read_or_error(self, ledger_id: int) -> _Answer:
+        try:
+            return await self._read(ledger_id)
+        except MetadataError as error:
+            return error
 
     @contextmanager
     def re_replication_lock(self, ledger_id: int) -> Iterator[bool]:

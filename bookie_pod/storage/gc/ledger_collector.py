@@ -17,7 +17,7 @@ Source: reference bookie behaviour, sections 6.3 and 6.4.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -134,19 +134,25 @@ class LedgerCollector:
         self._delete_all(absent, result, verify=True)
 
     def _delete_all(self, ledger_ids: Sequence[int], result: LedgerCollection, *, verify: bool) -> None:
-        for ledger_id in ledger_ids:
-            if verify and not self._is_garbage(ledger_id):
+        if not verify:
+            for ledger_id in ledger_ids:
+                self._delete(ledger_id, result)
+            return
+        for ledger_id, metadata in self._metadata.read_many(self._paid(ledger_ids)):
+            if self._is_garbage(ledger_id, metadata):
+                self._delete(ledger_id, result)
+            else:
                 result.kept_in_doubt += 1
-                continue
-            self._delete(ledger_id, result)
 
-    def _is_garbage(self, ledger_id: int) -> bool:
-        """Ask for the ledger itself. "Could not tell" is no."""
-        self._pay()
-        try:
-            metadata = self._metadata.read(ledger_id)
-        except MetadataError as error:
-            _log.warning("ledger kept: its metadata could not be read", ledger=ledger_id, reason=str(error))
+    def _paid(self, ledger_ids: Iterable[int]) -> Iterator[int]:
+        for ledger_id in ledger_ids:
+            self._pay()
+            yield ledger_id
+
+    def _is_garbage(self, ledger_id: int, metadata: LedgerMetadata | MetadataError | None) -> bool:
+        """By what the service said of the ledger itself. "Could not tell" is no."""
+        if isinstance(metadata, MetadataError):
+            _log.warning("ledger kept: its metadata could not be read", ledger=ledger_id, reason=str(metadata))
             return False
         if metadata is None:
             return True
@@ -172,9 +178,10 @@ class LedgerCollector:
         result = LedgerCollection()
         try:
             self._check_instance()
-            for ledger_id in sorted(self._storage.ledger_ids()):
-                self._pay()
-                if self._is_over_replicated(ledger_id):
+            for ledger_id, metadata in self._metadata.read_many(self._paid(sorted(self._storage.ledger_ids()))):
+                if isinstance(metadata, MetadataError):
+                    raise metadata
+                if self._lives_elsewhere(metadata):
                     self._delete_under_lock(ledger_id, result)
         except MetadataError as error:
             _log.warning("search for over-replicated ledgers ended early", reason=str(error))
@@ -182,8 +189,7 @@ class LedgerCollector:
             result.complete = True
         return result
 
-    def _is_over_replicated(self, ledger_id: int) -> bool:
-        metadata = self._metadata.read(ledger_id)
+    def _lives_elsewhere(self, metadata: LedgerMetadata | None) -> bool:
         if metadata is None or metadata.state is not LedgerState.CLOSED:
             return False  # gone: the other search's; open: a writer may still be told of this bookie
         return not names(metadata, self._metadata.bookie_id)
@@ -194,7 +200,7 @@ class LedgerCollector:
                 result.kept_in_doubt += 1
                 return
             self._pay()
-            if self._is_over_replicated(ledger_id):
+            if self._lives_elsewhere(self._metadata.read(ledger_id)):
                 _log.info("ledger deleted: no ensemble of it names this bookie", ledger=ledger_id)
                 self._delete(ledger_id, result)
 

@@ -8,10 +8,11 @@ Threads: the garbage collection thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from bookie_protocol.errors import MetadataError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import LedgerRange
 
@@ -32,6 +33,11 @@ class GcMetadata(Protocol):
 
     def read(self, ledger_id: int) -> LedgerMetadata | None:
         """The ledger's metadata; None when the service answered that there is no such ledger."""
+        ...
+
+    def read_many(self, ledger_ids: Iterable[int]) -> Iterator[tuple[int, LedgerMetadata | MetadataError | None]]:
+        """What `read` answers or raises for each, in this order. A bounded number is drawn from `ledger_ids`, and asked
+        for at once, before the first of them is answered."""
         ...
 
     def re_replication_lock(self, ledger_id: int) -> AbstractContextManager[bool]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from bookie_pod.node.gc.metadata import LoopGcMetadata
+from bookie_pod.node.gc.metadata import AT_ONCE, LoopGcMetadata
 from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataError,
@@ -94,6 +94,36 @@ async def test_answers(service: Service) -> None:
     spans = await _on_thread(lambda: list(bridge.ranges()))
     assert [(span.start, span.end) for span in spans] == [(0, 9), (10, 2**63 - 1)]
     await _on_thread(bridge.check_instance)
+
+
+async def test_many_ledgers_are_asked_for_at_once_and_each_has_its_own_answer(service: Service) -> None:
+    drawn: list[int] = []
+
+    def ids() -> Iterator[int]:
+        for ledger_id in [*range(AT_ONCE - 1), 404, *range(1000, 1000 + AT_ONCE)]:
+            drawn.append(ledger_id)
+            yield ledger_id
+
+    bridge = _bridge(service)
+    answers = bridge.read_many(ids())
+    assert await _on_thread(lambda: next(answers)) == (0, "metadata of 0")
+    assert len(drawn) == AT_ONCE
+    left = await _on_thread(lambda: list(answers))
+    assert [ledger_id for ledger_id, _ in left] == drawn[1:]
+    assert all(found == (None if ledger_id == 404 else f"metadata of {ledger_id}") for ledger_id, found in left)
+
+
+async def test_many_of_a_service_that_is_gone_are_errors_and_never_missing(service: Service) -> None:
+    service.error = MetadataUnavailable("connection lost")
+    bridge = _bridge(service)
+    answers = await _on_thread(lambda: list(bridge.read_many([1, 404])))
+    assert [(ledger_id, type(found)) for ledger_id, found in answers] == [
+        (1, MetadataUnavailable),
+        (404, MetadataUnavailable),
+    ]
+    bridge.close()
+    answers = await _on_thread(lambda: list(bridge.read_many([1, 404])))
+    assert [type(found) for _, found in answers] == [MetadataUnavailable, MetadataUnavailable]
 
 
 @pytest.mark.parametrize("found", ["two", None])
