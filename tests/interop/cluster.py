@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from tests.support.bookie_process import BookieProcess, free_port, loopback_configuration, podkeeper_bookie
 from tests.support.java_bookie import initialise_cluster, java_bookie
@@ -74,7 +76,8 @@ class Cluster:
         client = KazooClient(self._zookeeper)
         client.start()
         try:
-            client.delete(f"{self.root}/available/{bookie.bookie_id}")
+            with suppress(NoNodeError):  # its session may have ended meanwhile
+                client.delete(f"{self.root}/available/{bookie.bookie_id}")
         finally:
             client.stop()
             client.close()

@@ -16,7 +16,7 @@ from tests.interop.java_programs import PROJECT
 
 _OPTION = "--bookie"
 _VARIABLE = "PODKEEPER_BOOKIE"
-_SECONDS = 180
+_SECONDS = 300
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

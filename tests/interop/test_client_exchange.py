@@ -229,7 +229,7 @@ async def test_deferred_sync_by_the_java_writer(client, java):
 
 @pytest.mark.parametrize("version", PROTOCOLS)
 async def test_java_reads_over_an_ensemble_change_of_ours(quartet, java, version):
-    async with ours(quartet, protocol_version=version, add_timeout=1.0) as client:
+    async with ours(quartet, protocol_version=version) as client:
         ledger = await create(client, (3, 2, 2))
         one = ledger.ledger_id
         await append(ledger, 100)
