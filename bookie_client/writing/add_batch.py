@@ -21,18 +21,18 @@ class AddBatch:
         self.ids: list[int] = []
         self._missing = 1
 
-    def expect(self, entry_id: int) -> None:
-        """This add belongs to the batch."""
-        self.ids.append(entry_id)
-        self._missing += 1
+    def expect_run(self, first: int, count: int) -> None:
+        """So many adds, from this entry id on, belong to the batch."""
+        self.ids += range(first, first + count)
+        self._missing += count
 
     def seal(self) -> None:
         """No more adds will come."""
-        self.delivered()
+        self.delivered(1)
 
-    def delivered(self) -> None:
-        """One add more is acknowledged."""
-        self._missing -= 1
+    def delivered(self, count: int) -> None:
+        """So many adds more are acknowledged."""
+        self._missing -= count
         if not self._missing and not self.future.done():
             self.future.set_result(self.ids)
 

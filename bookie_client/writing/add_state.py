@@ -117,10 +117,8 @@ class AddState:
 
         Raises `LedgerClosed`, or the error that ended this handle.
         """
-        if self.failure is not None:
-            raise LedgerClosed(f"ledger {self.ledger_id}: this handle failed before: {self.failure}") from self.failure
-        if self.closing:
-            raise LedgerClosed(f"ledger {self.ledger_id}: this handle is closed; entries go to a new ledger")
+        if self.failure is not None or self.closing:
+            raise self._closed()
         self.last_pushed += 1
         self.length += payload_size
         ensemble = self._ensemble
@@ -129,6 +127,33 @@ class AddState:
             ensemble.skip_degraded(add)
         self._pending.append(add)
         return add
+
+    def begin_many(self, bodies: Sequence[bytes], waiter: Any = None) -> list[PendingAdd]:
+        """As `begin`, for consecutive entries; their `body` is set."""
+        if self.failure is not None or self.closing:
+            raise self._closed()
+        ensemble, entry_id, length = self._ensemble, self.last_pushed, self.length
+        bookies = ensemble.bookies
+        adds = []
+        for body in bodies:
+            entry_id += 1
+            length += len(body)
+            add = PendingAdd(entry_id, length, bookies, waiter)
+            add.body = body
+            adds.append(add)
+        self.last_pushed, self.length = entry_id, length
+        if ensemble.degraded:
+            for add in adds:
+                ensemble.skip_degraded(add)
+        self._pending += adds
+        return adds
+
+    def _closed(self) -> LedgerClosed:
+        if self.failure is None:
+            return LedgerClosed(f"ledger {self.ledger_id}: this handle is closed; entries go to a new ledger")
+        error = LedgerClosed(f"ledger {self.ledger_id}: this handle failed before: {self.failure}")
+        error.__cause__ = self.failure
+        return error
 
     def piggy_back(self) -> int:
         """The LAC that entries which are sent now carry."""

@@ -62,6 +62,16 @@ class Outbox:
         elif self._fresh_bytes >= BULK_BYTES:
             self.flush()
 
+    def put_run(self, adds: list[PendingAdd], nbytes: int) -> None:
+        """Take in many new adds; bytes of all of them."""
+        self._fresh += adds
+        self._fresh_bytes += nbytes
+        if self._fresh_bytes >= BULK_BYTES:
+            self.flush()
+        elif not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_turn)
+
     def flush(self) -> None:
         """Send what was put."""
         adds = self._fresh

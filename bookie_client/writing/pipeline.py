@@ -100,19 +100,23 @@ class AddPipeline:
         Raises what ended appending, or what `payloads` raised; what was sent before goes on.
         """
         batch = AddBatch(self._loop)
-        sent = 0
+        run: list[bytes] = []
+        nbytes, longest, overhead, window = 0, self._max_payload, self._overhead, self._window
         try:
-            for payload in payloads:
-                body = self.body(payload)
-                nbytes = len(body) + self._overhead
-                if not self._window.try_acquire(nbytes):
-                    await self._window.acquire(nbytes)
-                    sent = 0
-                batch.expect(self._add(body, nbytes, batch))
-                sent += nbytes
-                if sent >= BULK_BYTES:
-                    sent = 0
-                    await asyncio.sleep(0)
+            try:
+                for payload in payloads:
+                    body = payload if payload.__class__ is bytes and len(payload) <= longest else self.body(payload)
+                    size = len(body) + overhead
+                    if not window.try_acquire(size):
+                        nbytes = self._add_run(run, nbytes, batch)
+                        await window.acquire(size)
+                    run.append(body)
+                    nbytes += size
+                    if nbytes >= BULK_BYTES:
+                        nbytes = self._add_run(run, nbytes, batch)
+                        await asyncio.sleep(0)
+            finally:
+                self._add_run(run, nbytes, batch)
         except LedgerClosed:
             batch.raise_failure()
             raise
@@ -165,6 +169,26 @@ class AddPipeline:
         self._idle.clear()
         self._outbox.put(add)
         return add.entry_id
+
+    def _add_run(self, run: list[bytes], nbytes: int, batch: AddBatch) -> int:
+        """As `_add`, for many, which have taken `nbytes` of the window. Empties the run: its size now, 0."""
+        if not run:
+            return 0
+        try:
+            adds = self.state.begin_many(run, batch)
+        except PodkeeperError:
+            self._window.release(len(run), nbytes)
+            raise
+        finally:
+            run.clear()
+        overhead = self._overhead
+        for add in adds:
+            add.answers = self
+            add.nbytes = len(add.body) + overhead
+        batch.expect_run(adds[0].entry_id, len(adds))
+        self._idle.clear()
+        self._outbox.put_run(adds, nbytes)
+        return 0
 
     def _after_sending(self) -> None:
         if self.state.late_failures:
@@ -235,17 +259,26 @@ class AddPipeline:
         adds = self.state.deliver()
         if not adds:
             return
-        nbytes = lingering = 0
+        nbytes = lingering = count = 0
+        batch: AddBatch | None = None
         for add in adds:
             nbytes += add.nbytes
             if add.waiting:
                 add.lingering = True
                 lingering += add.nbytes
             waiter = add.waiter
+            if waiter is batch:
+                count += 1
+                continue
+            if batch is not None:
+                batch.delivered(count)
+                batch = None
             if isinstance(waiter, AddBatch):
-                waiter.delivered()
+                batch, count = waiter, 1
             elif not waiter.done():
                 waiter.set_result(add.entry_id)
+        if batch is not None:
+            batch.delivered(count)
         self._window.release(len(adds), nbytes, lingering)
         if self.state.idle:
             self._idle.set()

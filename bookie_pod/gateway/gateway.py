@@ -1,7 +1,8 @@
 """The gateway as the node composes it.
 
 Invariants
-- It shares the node's metadata service, and has connections of its own to the bookies, this one among them.
+- It shares the node's metadata service, and has connections of its own to the bookies, this one among them; how they
+  are made is the node's business (`connector`).
 - Stopping refuses new calls, closes the ledgers that are being written, and ends within `STOP_SECONDS`.
 
 Event loop only.
@@ -14,6 +15,7 @@ from typing import Final
 import grpc
 
 from bookie_client import Client
+from bookie_client.connection.network import Connector, tcp_connector
 from bookie_pod.client_options import client_options
 from bookie_pod.client_placement import client_placement
 from bookie_pod.config.model import BookieConfig
@@ -39,7 +41,13 @@ class Gateway:
 
     names: Final = (SERVICE_NAME,)
 
-    def __init__(self, config: BookieConfig, metadata: MetadataService, registry: Registry) -> None:
+    def __init__(
+        self,
+        config: BookieConfig,
+        metadata: MetadataService,
+        registry: Registry,
+        connector: Connector = tcp_connector,
+    ) -> None:
         gateway = config.gateway
         self.max_message_bytes = gateway.max_message_bytes
         self.max_calls = gateway.max_streams + UNARY_CALLS
@@ -50,7 +58,7 @@ class Gateway:
             add_quorum_timeout=float(patience) if patience > 0 else None,
             enforce_fault_domains=gateway.enforce_fault_domains,
         )
-        self._client = Client(metadata, options, placement=client_placement(config))
+        self._client = Client(metadata, options, placement=client_placement(config), connector=connector)
         self._writers = OpenWriters(
             self._client, max_open=gateway.max_open_writers, idle_seconds=gateway.idle_writer_seconds
         )

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from bookie_client.connection.network import Connector
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -15,13 +16,15 @@ if TYPE_CHECKING:
     from bookie_pod.gateway.gateway import Gateway
 
 
-async def start_gateway(config: BookieConfig, metadata: MetadataService, registry: Registry) -> Sequence[Gateway]:
+async def start_gateway(
+    config: BookieConfig, metadata: MetadataService, registry: Registry, connector: Connector
+) -> Sequence[Gateway]:
     """The started gateway, or nothing if the configuration asks for none."""
     if not config.gateway.enabled:
         return ()
     await asyncio.to_thread(importlib.import_module, "bookie_pod.gateway.gateway")
     from bookie_pod.gateway.gateway import Gateway
 
-    gateway = Gateway(config, metadata, registry)
+    gateway = Gateway(config, metadata, registry, connector)
     await gateway.start()
     return (gateway,)

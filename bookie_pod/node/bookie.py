@@ -50,6 +50,7 @@ from bookie_pod.node.memory import give_back_memory, trimmer
 from bookie_pod.node.metadata import open_metadata
 from bookie_pod.node.mode import BookieMode
 from bookie_pod.node.mode_start import open_mode
+from bookie_pod.node.own_connector import own_connector
 from bookie_pod.node.partitions import check_partitions
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server
 from bookie_pod.node.registration import RegistrationManager
@@ -65,6 +66,7 @@ from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.marks import MarkFiles
 
 if TYPE_CHECKING:
+    from bookie_client.connection.network import Connector
     from bookie_protocol.metadata_service.interface import MetadataService
 
 _log = structlog.get_logger(__name__)
@@ -164,7 +166,7 @@ class Bookie:
         self.status.running = True
         self._start_administration()
         self.status.enter("serving")
-        self._services.start_grpc(self._metadata)
+        self._services.start_grpc(self._metadata, self._connector())
         self._services.start_auto_recovery(self._metadata, self.bookie_id)
         self._tasks.run(collect_cycles())
         self._tasks.run(give_back_memory(lambda: [journal.last_mark() for journal in self._journals], trimmer()))
@@ -216,6 +218,10 @@ class Bookie:
     async def _drain(self, listener: TcpListener) -> None:
         """A clean stop answers what is under way; after a failure nothing will be, so nobody waits for it."""
         await listener.stop(DRAIN_S if self._clean else 0)
+
+    def _connector(self) -> Connector:
+        assert self._listener is not None
+        return own_connector(self.config, self._listener, lambda: self._registration.address)
 
     def _address(self) -> BookieAddressOptions:
         return options.address_options(self.config, self.port)

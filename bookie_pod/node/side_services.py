@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
+from bookie_client.connection.network import Connector
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.gateway.start import start_gateway
 from bookie_pod.metrics.registry import Registry
@@ -53,11 +54,11 @@ class SideServices:
         self._undo.push_async_callback(_stop_started, starting)
         return starting
 
-    def start_grpc(self, metadata: MetadataService) -> None:
-        """Health, and the gateway."""
+    def start_grpc(self, metadata: MetadataService, connector: Connector) -> None:
+        """Health, and the gateway, which reaches bookies by `connector`."""
 
         async def gateway() -> Sequence[Gateway]:
-            return await start_gateway(self._config, metadata, self._registry)
+            return await start_gateway(self._config, metadata, self._registry, connector)
 
         starting = asyncio.create_task(start_grpc(self._config.grpc, self._status, gateway))
         self._undo.push_async_callback(_stop_started, starting)

@@ -45,6 +45,16 @@ async def test_every_gateway_serves_every_ledger(cluster):
         assert entries == [b"stored"] + [b"more"] * 10_000
 
 
+async def test_a_gateway_reaches_its_own_bookie_without_the_port_and_the_others_over_theirs(cluster):
+    pid, own, *others = (cluster.ready["bookies"][0]["pid"], *(bookie["port"] for bookie in cluster.ready["bookies"]))
+    async with grpc.aio.insecure_channel(cluster.grpc[0]) as channel:
+        call, _ = await appending(LedgerServiceStub(channel))
+        reached = {peer.raddr.port for peer in psutil.Process(pid).net_connections("tcp") if peer.raddr}
+        call.cancel()
+    assert own not in reached
+    assert set(others) <= reached
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_pod_that_goes_away_leaves_what_was_acknowledged(cluster, number):
     async with grpc.aio.insecure_channel(cluster.grpc[2]) as channel:

@@ -53,11 +53,11 @@ class ServedBookie:
         self.server: ServerSide
         self.journals: list[Journal] = []
         self.checkpoints: SyncThread
-        self._listener: TcpListener
+        self.listener: TcpListener
 
     @property
     def port(self) -> int:
-        return self._listener.port
+        return self.listener.port
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -92,9 +92,9 @@ class ServedBookie:
             *(config, self.files, self.side.storage, self.journals, loop, self.registry, keys),
             throttled=self.side.throttled,
         )
-        self._listener = TcpListener(loop, "127.0.0.1", 0)
-        await self._listener.bind()
-        self._listener.serve(self.server.context)
+        self.listener = TcpListener(loop, "127.0.0.1", 0)
+        await self.listener.bind()
+        self.listener.serve(self.server.context)
         self.server.context.accepting = True
 
     async def checkpoint(self) -> None:
@@ -102,14 +102,14 @@ class ServedBookie:
 
     async def stop(self) -> None:
         """A clean stop."""
-        await self._listener.stop(5.0)
+        await self.listener.stop(5.0)
         await asyncio.to_thread(self.server.stop_lanes)
         await asyncio.to_thread(self.checkpoints.shutdown)
         await self._close()
 
     async def crash(self) -> None:
         """End without a flush: what is not in the journal or a synced file is gone."""
-        await self._listener.stop(0.0)
+        await self.listener.stop(0.0)
         await asyncio.to_thread(self.server.stop_lanes)
         await asyncio.to_thread(self.checkpoints.stop)
         await self._close()

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
 from typing import Final, cast
 
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import ServerContext
+from bookie_pod.server.tcp.in_process import connect_in_process
 from bookie_protocol.errors import ServerStartFailed
 
 BACKLOG: Final = 1024
@@ -54,6 +56,13 @@ class TcpListener:
     def serve(self, context: ServerContext) -> None:
         """Hand new connections to `context`, which takes them while `context.accepting`."""
         self._context = context
+
+    def connect(self, client: Callable[[], asyncio.BaseProtocol]) -> asyncio.Transport:
+        """A connection of this process itself, like those over the port but without the kernel between; the client's
+        transport. Without TLS. Raises `ConnectionRefusedError` while the port is not open."""
+        if self._server is None or not self._server.is_serving():
+            raise ConnectionRefusedError("this bookie's port is closed")
+        return connect_in_process(self._loop, client, self._new_connection)
 
     def _new_connection(self) -> asyncio.Protocol:
         return Connection(self._context) if self._context is not None else _Dropped()

@@ -1,0 +1,67 @@
+"""How a client in the bookie's process reaches bookies."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from bookie_client.connection.network import tcp_connector
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.security import TlsConfig
+from bookie_pod.node.own_connector import own_connector
+from bookie_protocol.errors import BookieUnavailable
+from bookie_protocol.keys import master_key
+from tests.support.client_operations import Operations
+from tests.support.frames import entry
+from tests.support.served_bookie import ServedBookie
+from tests.support.until import until
+
+KEY = master_key(b"")
+OURS, OTHER = "ours", "other"
+
+
+@pytest.fixture
+async def bookies(tmp_path):
+    async with ServedBookie(tmp_path / "a") as ours, ServedBookie(tmp_path / "b") as other:
+        yield ours, other
+
+
+@pytest.fixture
+async def operations(bookies):
+    ours, other = bookies
+    published = ("127.0.0.1", ours.port)
+    connector = own_connector(BookieConfig(), ours.listener, lambda: published)
+    operations = Operations({OURS: ours.port, OTHER: other.port}, connector)
+    yield operations
+    await operations.pool.close()
+
+
+def peers(bookie):
+    return [connection.peer for connection in bookie.server.context.connections]
+
+
+async def test_the_own_bookie_is_reached_without_its_port_and_others_over_theirs(bookies, operations):
+    ours, other = bookies
+    for bookie in (OURS, OTHER):
+        for number in range(3):
+            await operations.add_entry(bookie, 1, number, entry(1, number, bytes(100_000)), KEY)
+        assert (await operations.read_entry(bookie, 1, 2)).entry == entry(1, 2, bytes(100_000))
+    assert peers(ours) == ["in-process:0"]
+    assert [peer.split(":")[0] for peer in peers(other)] == ["127.0.0.1"]
+
+
+async def test_it_is_refused_as_over_the_port_once_the_bookie_stops(bookies, operations):
+    ours, _ = bookies
+    await operations.add_entry(OURS, 1, 0, entry(1, 0), KEY)
+    await ours.listener.stop(0.0)
+    channel = operations.pool.channel(OURS)
+    await until(lambda: not channel.is_connected)
+    with pytest.raises(BookieUnavailable, match="this bookie's port is closed"):
+        await channel.connect()
+    assert peers(ours) == []
+
+
+async def test_tls_goes_over_the_port():
+    config = dataclasses.replace(BookieConfig(), tls=TlsConfig(provider_factory_class="TLSContextFactory"))
+    assert own_connector(config, None, lambda: None) is tcp_connector

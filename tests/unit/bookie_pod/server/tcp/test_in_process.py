@@ -1,0 +1,144 @@
+"""Connections inside a process: order, turns, back-pressure, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bookie_pod.server.tcp.in_process import TURN_BYTES, connect_in_process
+from tests.support.until import until
+
+
+class Protocol(asyncio.Protocol):
+    """Notes what it hears."""
+
+    def __init__(self):
+        self.transport = None
+        self.received = []
+        self.events = []
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.received.append(data)
+
+    def pause_writing(self):
+        self.events.append("paused")
+
+    def resume_writing(self):
+        self.events.append("resumed")
+
+    def connection_lost(self, exc):
+        self.events.append(("lost", exc))
+
+    @property
+    def bytes(self):
+        return b"".join(self.received)
+
+
+LOST = ("lost", None)
+
+
+@pytest.fixture
+async def ends():
+    client, server = Protocol(), Protocol()
+    connect_in_process(asyncio.get_running_loop(), lambda: client, lambda: server)
+    return client, server
+
+
+async def test_bytes_arrive_in_order_and_never_inside_the_call_that_wrote_them(ends):
+    client, server = ends
+    client.transport.writelines([b"one ", b"", bytearray(b"two ")])
+    client.transport.write(memoryview(b"three"))
+    assert server.received == []
+    await until(lambda: server.bytes == b"one two three")
+    assert len(server.received) == 1  # one call for all of a turn
+    server.transport.write(b"back")
+    await until(lambda: client.bytes == b"back")
+
+
+async def test_a_large_write_is_not_copied_and_the_next_one_waits_for_its_turn(ends):
+    client, server = ends
+    large = bytes(TURN_BYTES)
+    client.transport.writelines([large, b"next"])
+    await asyncio.sleep(0)
+    assert server.received[0] is large
+    assert len(server.received) == 1
+    await until(lambda: server.received[1:] == [b"next"])
+
+
+async def test_who_does_not_read_pauses_the_writer_and_loses_nothing(ends):
+    client, server = ends
+    server.transport.set_write_buffer_limits(high=10, low=5)
+    client.transport.pause_reading()
+    server.transport.write(b"0123456789")
+    assert server.events == []
+    server.transport.write(b"a")
+    assert server.events == ["paused"]
+    await asyncio.sleep(0)
+    assert (client.received, server.transport.get_write_buffer_size()) == ([], 11)
+    client.transport.resume_reading()
+    await until(lambda: server.events == ["paused", "resumed"])
+    assert client.bytes == b"0123456789a"
+
+
+@pytest.mark.parametrize("how", ["close", "abort"])
+async def test_the_other_end_hears_all_that_was_written_before_the_end_and_each_hears_the_end_once(ends, how):
+    client, server = ends
+    client.transport.set_write_buffer_limits(high=2 * TURN_BYTES)
+    client.transport.write(bytes(TURN_BYTES))
+    client.transport.write(b"last")
+    server.transport.write(b"too late")
+    getattr(client.transport, how)()
+    client.transport.close()
+    assert client.transport.is_closing()
+    assert client.events == []
+    await until(lambda: server.events == [LOST])
+    assert len(server.bytes) == TURN_BYTES + 4
+    assert (client.events, client.received) == ([LOST], [])
+
+
+async def test_an_end_that_does_not_read_hears_the_end_when_it_reads_again(ends):
+    client, server = ends
+    server.transport.pause_reading()
+    client.transport.write(b"request")
+    client.transport.close()
+    await until(lambda: client.events == [LOST])
+    assert server.events == []
+    server.transport.resume_reading()
+    await until(lambda: server.events == [LOST])
+    assert server.bytes == b"request"
+
+
+async def test_a_writer_that_was_paused_does_not_wait_for_an_end_that_is_gone(ends):
+    client, server = ends
+    server.transport.set_write_buffer_limits(high=10)
+    client.transport.pause_reading()
+    server.transport.pause_reading()
+    server.transport.write(bytes(100))
+    client.transport.close()
+    await until(lambda: client.events == [LOST])
+    assert server.events == ["paused", "resumed"]
+
+
+async def test_writing_to_an_end_that_is_gone_ends_this_one(ends):
+    client, server = ends
+    server.transport.pause_reading()
+    client.transport.close()
+    server.transport.write(b"answer")
+    await until(lambda: server.events == [LOST])
+
+
+async def test_an_end_may_refuse_in_connection_made():
+    class Refusing(Protocol):
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            transport.abort()
+
+    client, server = Protocol(), Refusing()
+    connect_in_process(asyncio.get_running_loop(), lambda: client, lambda: server)
+    client.transport.write(b"request")
+    await until(lambda: client.events == server.events == [LOST])
+    assert server.received == []
