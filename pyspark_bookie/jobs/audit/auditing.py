@@ -5,10 +5,14 @@ Driver only.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
+from typing import Final
 
 from pyspark_bookie.jobs.audit.job import DEEP_LEDGERS, LEAST_PIECES, LIGHT_LEDGERS, AuditArguments
+from pyspark_bookie.jobs.audit.registry import NamedBookies, RegistryCheck
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobResult
@@ -18,6 +22,8 @@ from pyspark_bookie.jobs.replicas.planning import chosen_ids, sized, unsized
 from pyspark_bookie.jobs.replicas.spool import FindingsSpool
 from pyspark_bookie.jobs.replicas.totals import Totals
 from pyspark_bookie.jobs.replicas.units import Planned, Unit, groups
+
+FINDINGS_AT_ONCE: Final = 1_000
 
 
 def audit(context: JobContext[AuditArguments]) -> JobResult:
@@ -33,10 +39,11 @@ def audit(context: JobContext[AuditArguments]) -> JobResult:
     ids = chosen_ids(context)
     planned = Planned(units(context, ids))
     with FindingsSpool() as spool:
-        totals = Totals(spool)
+        totals, named = Totals(spool), NamedBookies()
         for outcome in context.run_tasks(partial(inspect_unit, inspection), planned):
             if outcome.result is not None:
                 totals.add(outcome.result)
+                named.add(outcome.result.findings)
             elif outcome.error is not None:
                 totals.add_failed(context, outcome.item, outcome.error)
             done = totals.sums["ledgers"] + totals.sums["deleted"]
@@ -44,7 +51,34 @@ def audit(context: JobContext[AuditArguments]) -> JobResult:
             context.progress(done, len(ids), "ledgers", note)
         # Pieces are taken in order, and all that were taken have ended.
         more: dict[str, Value] = {} if planned.ended else {"next_ledger": planned.next_ledger}
+        more["marks_without_time"] = check_registry(context, ids, named, spool)
         return totals.result(complete=planned.ended, more=more)
+
+
+def check_registry(
+    context: JobContext[AuditArguments], ids: Sequence[int], named: NamedBookies, spool: FindingsSpool
+) -> int:
+    """Bookies and marks against the registry; bookies that are away only if the audit is of all ledgers. Returns how
+    many marks have no time. Raises `MetadataUnavailable`."""
+    args = context.args
+    check = RegistryCheck(context.client(), context.log, pause=args.recheck, note=not context.dry_run)
+    spool.add(check.bookies(named, args.absent_after if is_of_all(args) else None))
+    marks = check.old_marks(lambda ledger_id: is_of_all(args) or is_among(ids, ledger_id), args.overdue_after)
+    while batch := list(islice(marks, FINDINGS_AT_ONCE)):
+        spool.add(batch)
+    return check.marks_without_time
+
+
+def is_of_all(args: AuditArguments) -> bool:
+    """No ledger is left out."""
+    choices = (args.ledgers, args.ledger_pattern, args.where, args.older_than)
+    return not args.stream and all(each is None for each in choices)
+
+
+def is_among(ids: Sequence[int], ledger_id: int) -> bool:
+    """`ids` ascend."""
+    at = bisect_left(ids, ledger_id)
+    return at < len(ids) and ids[at] == ledger_id
 
 
 def units(context: JobContext[AuditArguments], ids: Sequence[int]) -> Iterator[Unit]:

@@ -15,6 +15,7 @@ POLICIES: Final = ("none", "random", "rack-aware", "region-aware", "zone-aware")
 LIGHT_LEDGERS: Final = 1_000
 """Ledgers of one piece where no data is read."""
 DEEP_LEDGERS: Final = 5_000
+DAY_S: Final = 86_400.0
 LEAST_PIECES: Final = 4
 """For each slot, where there are that many ledgers: pieces differ in the time they take."""
 
@@ -28,6 +29,12 @@ class AuditArguments(SelectionArguments):
     extra: bool = argument(False, help="List copies that no metadata ask for, too. They are harmless.")
     mark: bool = argument(False, help="Mark ledgers that lost copies, so that auto-recovery restores them.")
     recheck: float = argument(5.0, help="Pause before the second look, without which nothing is told.", kind=DURATION)
+    absent_after: float = argument(
+        DAY_S, help="A bookie that has a cookie and that no audit saw registered for so long is told.", kind=DURATION
+    )
+    overdue_after: float = argument(
+        DAY_S, help="A ledger that has been marked as under-replicated for so long is told.", kind=DURATION
+    )
     piece_bytes: int = argument(256 << 20, help="Data of one piece of work, with --digests.", kind=SIZE)
 
 
@@ -36,7 +43,8 @@ class AuditJob:
     """Look for replicas that are missing, damaged or misplaced, and tell them from those of bookies that do not answer.
 
     Every bookie of every ensemble is asked which entries it has (no data is read); with --digests everything is read
-    and verified as well. Whatever seems wrong is looked at twice. Exit code 2: there are findings.
+    and verified as well. Bookies without a cookie or a registration, and old marks of under-replication, are told, too.
+    Whatever seems wrong is looked at twice. Exit code 2: there are findings.
     """
 
     Arguments = AuditArguments

@@ -1,4 +1,4 @@
-"""Findings: what is wrong with one bookie's copies of a run of entries, or with a ledger.
+"""Findings: what is wrong with one bookie's copies of a run of entries, with a ledger, or with a bookie.
 
 Invariants
 - A copy is called MISSING or DAMAGED only by its bookie's own word or bytes; a bookie that does not answer is
@@ -6,7 +6,8 @@ Invariants
 - A run never crosses the border of a fragment, and all its entries have one verdict at one bookie.
 
 Format: `COLUMNS`, the columns of the detail report. `fragment` is the first entry of the segment; `position` the place
-in its ensemble; both -1 (and entries 0 to -1) where the finding is of the whole ledger.
+in its ensemble; both -1 (and entries 0 to -1) where the finding is of the whole ledger, or of a bookie: `ledger_id` is
+-1 then, too.
 
 Pure; any thread.
 
@@ -40,6 +41,12 @@ class Verdict(Enum):
     """Registered, and does not answer, or cannot tell: never counted as missing."""
     UNKNOWN = "UNKNOWN"
     """Nobody can tell anything of the ledger: metadata that cannot be read, an end that nobody knows."""
+    NO_COOKIE = "NO_COOKIE"
+    """A bookie that ledgers name or that is registered has no cookie: it never starts again under this id."""
+    UNREGISTERED = "UNREGISTERED"
+    """A bookie has a cookie and has been registered nowhere for long."""
+    OVERDUE = "OVERDUE"
+    """The ledger has been marked as under-replicated for long."""
     EXTRA = "EXTRA"
     """Copies that the metadata do not ask for: harmless, and removed by garbage collection."""
 
@@ -57,6 +64,7 @@ class Verdict(Enum):
 _COPY_LOST: Final = frozenset({Verdict.MISSING, Verdict.DAMAGED, Verdict.LOST, Verdict.DIVERGENT})
 
 NO_FRAGMENT: Final = -1
+NO_LEDGER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +123,11 @@ def finding_of(row: dict[str, Any]) -> Finding:
 def of_ledger(ledger_id: int, verdict: Verdict, detail: str) -> Finding:
     """A finding of a whole ledger."""
     return Finding(ledger_id, NO_FRAGMENT, 0, -1, 0, "", -1, verdict, detail)
+
+
+def of_bookie(bookie: str, verdict: Verdict, detail: str) -> Finding:
+    """A finding of a bookie, whatever its copies."""
+    return Finding(NO_LEDGER, NO_FRAGMENT, 0, -1, 0, bookie, -1, verdict, detail)
 
 
 def one_line(text: object) -> str:

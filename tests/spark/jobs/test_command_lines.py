@@ -95,6 +95,7 @@ def test_a_job_by_each_command_line(line: str, uri: str, ledgers: list[int], tmp
     assert (row["job"], row["status"], row["exit_code"], row["complete"]) == ("audit", "findings", 2, True)
     assert (row["ledgers"], row["entries"], row["replicas"]) == (2, 3 * ENTRIES, 4)
     assert (row["lost"], row["missing"], row["damaged"], row["unreachable"]) == (1, 0, 0, 0)
+    assert (row["no_cookie"], row["unregistered"], row["overdue"]) == (1, 0, 0)
     assert json.loads(result.read_text()) == row
     assert f" {ABSENT} " in run.output
     properties = application(tmp_path)
