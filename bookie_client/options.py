@@ -48,6 +48,15 @@ class ClientOptions:
     """Seconds until a bookie must have answered an add (`addEntryTimeoutSec`)."""
     read_timeout: float = 5.0
     """Seconds until a bookie must have answered a read (`readEntryTimeoutSec`)."""
+    adaptive_timeouts: bool = False
+    """Let the time-outs of adds and single reads follow each bookie: ten times what its answers of late took at most as
+    a rule, between the two bounds; doubled while requests time out. `add_timeout` and `read_timeout` count for a bookie
+    of which nothing was measured within `failure_history`, and for everything else (fencing, batches, the last add
+    confirmed) always. False: they are fixed, as in the Java client."""
+    min_adaptive_timeout: float = 1.0
+    """Lower bound of adaptive time-outs, in seconds: a bookie that pauses for less is never replaced for it."""
+    max_adaptive_timeout: float = 30.0
+    """Upper bound of adaptive time-outs, in seconds: what a dead bookie that was slow before can cost an add."""
     reconnect_delay: float = 0.1
     """Seconds after a failed connection during which requests to that bookie fail at once; doubles at each
     failure."""
@@ -189,6 +198,11 @@ class ClientOptions:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise BadRequest(f"client option {name} must be positive, or None to turn it off, not {value}")
+        if self.min_adaptive_timeout > self.max_adaptive_timeout:
+            raise BadRequest(
+                f"client option min_adaptive_timeout ({self.min_adaptive_timeout}) must not be above"
+                f" max_adaptive_timeout ({self.max_adaptive_timeout})"
+            )
         if self.enforce_fault_domains and self.add_quorum_timeout is None:
             raise BadRequest(
                 "client option enforce_fault_domains needs add_quorum_timeout: else adds wait for ever while a rack is"
@@ -203,6 +217,8 @@ _POSITIVE: Final = (
     "connect_timeout",
     "add_timeout",
     "read_timeout",
+    "min_adaptive_timeout",
+    "max_adaptive_timeout",
     "reconnect_delay",
     "max_reconnect_delay",
     "max_frame_size",

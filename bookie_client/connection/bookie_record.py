@@ -1,9 +1,8 @@
 """What one client has seen of one bookie. See `health`, which draws the conclusions.
 
 Invariants
-- Successful adds are not recorded: they are the hot path.
-- Reads are measured as a smoothed mean and a smoothed mean deviation, with the weights that TCP uses for
-  round-trip times (RFC 6298). Fencing reads and long polls are not measured: they wait for other things.
+- Successful adds are not counted: they are the hot path. With adaptive time-outs one add at a time is measured.
+- Reads are measured (`latency`). Fencing reads and long polls are not: they wait for other things.
 - An error counts towards the quarantine when it speaks against the bookie: not "no such entry", not "fenced",
   not "read-only", and "no connection" only if the options say so.
 
@@ -18,15 +17,13 @@ from collections.abc import Callable
 from random import Random
 from typing import Final, Protocol
 
+from bookie_client.connection.latency import LatencyEstimate
 from bookie_client.options import ClientOptions
 from bookie_protocol.errors import BookieReadOnly, LedgerFenced, NotThere, PodkeeperError, TooManyRequests
 
 BUSY_SECONDS: Final = 0.05
 """First hint to a client whose request was one too many, in seconds; doubles while that goes on."""
 BUSY_MAX_SECONDS: Final = 2.0
-_MEAN_WEIGHT: Final = 1 / 8
-_DEVIATION_WEIGHT: Final = 1 / 4
-_DEVIATIONS: Final = 4.0
 _INNOCENT: Final = (NotThere, LedgerFenced, BookieReadOnly)
 
 
@@ -43,18 +40,17 @@ class BookieRecord:
     __slots__ = (
         "_busy_delay",
         "_clock",
-        "_deviation",
         "_errors",
         "_interval_end",
-        "_measured_until",
         "_on_quarantine",
         "_options",
         "_random",
+        "adds",
         "busy_until",
         "connections",
         "down_until",
         "quarantined_until",
-        "read_seconds",
+        "reads",
         "slow_until",
     )
 
@@ -67,9 +63,9 @@ class BookieRecord:
         self._random = random
         self.connections: set[Counting] = set()
         self.down_until = self.quarantined_until = self.slow_until = self.busy_until = 0.0
-        self.read_seconds = 0.0
-        self._deviation = 0.0
-        self._measured_until = 0.0
+        self.reads = LatencyEstimate()
+        self.adds = LatencyEstimate()
+        """With adaptive time-outs only."""
         self._busy_delay = 0.0
         self._errors = 0
         self._interval_end = 0.0
@@ -78,21 +74,26 @@ class BookieRecord:
 
     def read_took(self, seconds: float, now: float) -> None:
         """A read was answered, well or ill, after this time; `now` is when."""
-        if now < self._measured_until:
-            self._deviation += (abs(seconds - self.read_seconds) - self._deviation) * _DEVIATION_WEIGHT
-            self.read_seconds += (seconds - self.read_seconds) * _MEAN_WEIGHT
-        else:
-            self.read_seconds, self._deviation = seconds, seconds / 2
-        self._measured_until = now + self._options.failure_history
+        self.reads.took(seconds, now, self._options.failure_history)
+
+    def add_took(self, seconds: float, now: float) -> None:
+        """An add was answered, well or ill, after this time."""
+        self.adds.took(seconds, now, self._options.failure_history)
 
     @property
     def is_measured(self) -> bool:
         """Whether a read was measured within the failure history."""
-        return self._clock() < self._measured_until
+        return self.reads.is_measured(self._clock())
+
+    @property
+    def read_seconds(self) -> float:
+        """What a read takes in the mean."""
+        return self.reads.mean
 
     @property
     def expected_read_seconds(self) -> float:
-        return self.read_seconds + _DEVIATIONS * self._deviation
+        """What a read takes at most as a rule."""
+        return self.reads.expected
 
     def mark_slow(self) -> None:
         self.slow_until = self._clock() + self._options.failure_history

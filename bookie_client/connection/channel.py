@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.handshake import HandshakeProtocol, establish
+from bookie_client.connection.lateness import Lateness
 from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.logs import get_logger
 from bookie_protocol.errors import BookieUnavailable, MetadataError, MetadataNotFound, PodkeeperError
@@ -161,12 +162,16 @@ class Channel:
 
     async def _connect(self, host: str, port: int) -> BookieConnection:
         pool, options = self._pool, self._pool.options
+        lateness = None
+        if options.adaptive_timeouts:
+            lateness = Lateness(options, pool.ticker, self._record, self._loop.time)
         connection = BookieConnection(
             self.bookie_id,
             self.dialect,
             max_frame_size=options.max_frame_size,
             ticker=pool.ticker,
             silence_ticks=pool.silence_ticks,
+            lateness=lateness,
             record=self._record,
             on_closed=self._closed,
         )

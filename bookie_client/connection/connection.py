@@ -24,6 +24,7 @@ from typing import Final, cast
 
 from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.connection.dialect import Dialect
+from bookie_client.connection.lateness import Lateness
 from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.connection.ticker import Ticker
 from bookie_protocol.errors import BookieTimeout, BookieUnavailable, ConnectionLost, PodkeeperError, ProtocolViolation
@@ -48,8 +49,13 @@ class _SameKey(list[BookieRequest]):
         return min(self, key=attrgetter("deadline"))
 
 
+def _first(waiting: BookieRequest | _SameKey) -> BookieRequest:
+    return waiting.earliest if isinstance(waiting, _SameKey) else waiting
+
+
 class BookieConnection(asyncio.Protocol):
-    """See the module. Made by `ChannelPool`; `on_closed` is called once, when the connection is gone."""
+    """See the module. Made by `ChannelPool`; `on_closed` is called once, when the connection is gone. `lateness`: makes
+    time-outs adapt."""
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class BookieConnection(asyncio.Protocol):
         ticker: Ticker,
         silence_ticks: int,
         record: BookieRecord,
+        lateness: Lateness | None = None,
         on_closed: Callable[[BookieConnection], None],
     ) -> None:
         self.bookie_id = bookie_id
@@ -68,6 +75,7 @@ class BookieConnection(asyncio.Protocol):
         self._ticker = ticker
         self._silence_ticks = silence_ticks
         self._record = record
+        self._lateness = lateness
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -116,6 +124,8 @@ class BookieConnection(asyncio.Protocol):
             before = setdefault(request.key, request)
             if before is not request:
                 self._queue_behind(request.key, before, request)
+        if self._lateness is not None and requests:
+            self._lateness.adds_sent(requests[-1].key)
         self._put(frames)
 
     def send_measured(self, frame: bytes, key: bytes, request: BookieRequest, ticks: int) -> None:
@@ -161,6 +171,8 @@ class BookieConnection(asyncio.Protocol):
         except ProtocolViolation as error:
             self.close(ProtocolViolation(f"bookie {self.bookie_id}: {error}"))
             return
+        if self._lateness is not None:
+            self._lateness.answers_came(self._outstanding)
         if done < len(data):
             self._partial += memoryview(data)[done:]
 
@@ -275,8 +287,7 @@ class BookieConnection(asyncio.Protocol):
     # --- time-outs ------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        now = self._ticker.now
-        expired = [(key, waiting) for key, waiting in self._outstanding.items() if waiting.deadline <= now]
+        expired = self._expired()
         for key, waiting in expired:
             if self._outstanding.get(key) is not waiting:
                 continue
@@ -284,6 +295,15 @@ class BookieConnection(asyncio.Protocol):
             self._give_up(self._take_out(key, waiting, waiting.earliest) if isinstance(waiting, _SameKey) else waiting)
         if expired and self._reason is None:
             self._check_silence()
+
+    def _expired(self) -> list[tuple[bytes, BookieRequest | _SameKey]]:
+        now, lateness, outstanding = self._ticker.now, self._lateness, self._outstanding
+        if lateness is None:
+            return [(key, waiting) for key, waiting in outstanding.items() if waiting.deadline <= now]
+        lateness.look()
+        expired = [(key, each) for key, each in outstanding.items() if each.deadline + lateness.of(_first(each)) <= now]
+        lateness.timed_out((key, _first(each)) for key, each in expired)
+        return expired
 
     def _give_up(self, request: BookieRequest) -> None:
         self._record.refused(BookieTimeout, was_read=hasattr(request, "sent"))

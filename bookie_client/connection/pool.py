@@ -48,6 +48,8 @@ class ChannelPool:
         self.health = health or BookieHealth(options, asyncio.get_running_loop().time)
         self.dialect = dialect(options.protocol_version)
         shortest = min(options.add_timeout, options.read_timeout)
+        if options.adaptive_timeouts:
+            shortest = min(shortest, options.min_adaptive_timeout)
         self.ticker = Ticker(shortest / TICKS_PER_TIMEOUT)
         # One tick more, because a request may be sent just before one.
         self.add_ticks = ceil(options.add_timeout / self.ticker.seconds) + 1
