@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bookie_operator.builders.hashing import Manifest, key_of, object_hash, stamped
-from bookie_operator.planner.desired import Desired, DesiredStatefulSet
+from bookie_operator.planner.desired import Desired, DesiredStatefulSet, Evictions
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class DesiredObjects:
     """Makes the cluster in the metadata service, if it is not there."""
     destroy_job: Manifest
     """Removes it from there."""
-    budgets: Mapping[int, Manifest]
-    """The PodDisruptionBudget for each number of evictions that it may allow; empty: there is none."""
+    budgets: Mapping[Evictions, Manifest]
+    """The PodDisruptionBudget for everything that it may allow; empty: there is none."""
     autorecovery: Manifest | None
     monitoring: tuple[Manifest, ...]
     dynamic_config: Mapping[str, str]

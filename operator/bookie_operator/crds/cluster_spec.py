@@ -190,6 +190,9 @@ class Disruption(Model):
     """Without it a drained node may take several bookies at once."""
     max_unavailable: Annotated[int, Field(ge=1, le=10)] = 1
     """While all is well; nothing may be evicted while a bookie is away or a ledger under-replicated."""
+    whole_zone: bool = True
+    """Where `placement.zones` lists several: while nodes of one zone are drained all its bookies may be evicted, if
+    without them every ledger keeps its ack quorum and an ensemble is left. False: `maxUnavailable` holds then too."""
 
 
 class Tls(Model):

@@ -40,7 +40,7 @@ def manifest_of(execution: Execution, key: str) -> KubernetesObject:
     """
     if key == execution.desired.budget:
         budgets = execution.objects.budgets
-        return budgets.get(execution.plan.max_unavailable) or budgets[min(budgets)]
+        return budgets.get(execution.plan.evictions) or budgets[min(budgets)]
     found = execution.objects.objects.get(key)
     if found is None:
         raise Outdated(f"{key} is not desired")

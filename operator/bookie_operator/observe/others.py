@@ -39,11 +39,13 @@ def cluster_view(obj: Mapping[str, Any]) -> ClusterView:
 
 
 def node_view(obj: Mapping[str, Any]) -> NodeView:
-    taints = (obj.get("spec") or {}).get("taints") or ()
+    spec = obj.get("spec") or {}
+    taints = spec.get("taints") or ()
     return NodeView(
         name=obj["metadata"]["name"],
         ready=condition(obj, "Ready").get("status") == "True",
         out_of_service=any(taint.get("key") == _OUT_OF_SERVICE for taint in taints),
+        unschedulable=spec.get("unschedulable") is True,
     )
 
 

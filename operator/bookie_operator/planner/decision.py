@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from bookie_operator.crds.cluster_status import Operation
 from bookie_operator.planner.actions import Action
+from bookie_operator.planner.desired import ONE_BOOKIE, Evictions
 
 
 class EventType(StrEnum):
@@ -90,8 +91,8 @@ class Plan:
     decision: Decision
     notes: tuple[Wait, ...] = ()
     """What would have been done but cannot be (blocked by its gates): the rest of the pass went on."""
-    max_unavailable: int = 1
-    """Of the PodDisruptionBudget, from now on."""
+    evictions: Evictions = ONE_BOOKIE
+    """What the PodDisruptionBudget allows from now on."""
 
 
 @dataclass(frozen=True)

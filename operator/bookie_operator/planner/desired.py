@@ -7,6 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True, order=True)
+class Evictions:
+    """What the PodDisruptionBudget allows."""
+
+    count: int
+    """Bookies that may be evicted at a time."""
+    zone: str = ""
+    """All bookies of this zone may be evicted as well, at once; empty: of none."""
+
+
+ONE_BOOKIE: Final = Evictions(1)
 
 
 @dataclass(frozen=True)
@@ -34,8 +48,8 @@ class Desired:
     """`Job/name` of what initialises the metadata."""
     budget: str
     """`PodDisruptionBudget/name`; empty: there is none."""
-    budget_hashes: Mapping[int, str] = field(default_factory=dict)
-    """Hash of the budget for each number of evictions that it may allow (0 and that of `spec`)."""
+    budget_hashes: Mapping[Evictions, str] = field(default_factory=dict)
+    """Hash of the budget for everything that it may allow: none, as many as `spec` says, a whole zone."""
     autorecovery: str = ""
     """`Deployment/name`; empty: there is none."""
     autorecovery_hash: str = ""

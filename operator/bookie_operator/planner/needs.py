@@ -13,7 +13,7 @@ from typing import TypeVar
 from bookie_operator.planner import giving_way
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import garbage, registry, repair, scale_up
+from bookie_operator.planner.flows import garbage, registry, repair, scale_up, zone_drain
 from bookie_operator.world.model import World
 
 T = TypeVar("T")
@@ -27,7 +27,10 @@ def needs(world: World, desired: Desired) -> Needs:
     if operation is not None:
         return together(registry.FLOWS[operation.type].needs(operation, desired), giving_way.needs(world, desired))
     return together(
-        scale_up.needs_to_begin(world, desired), repair.needs_to_begin(world, desired), garbage.needs(world, desired)
+        scale_up.needs_to_begin(world, desired),
+        repair.needs_to_begin(world, desired),
+        zone_drain.needs(world, desired),
+        garbage.needs(world, desired),
     )
 
 

@@ -37,6 +37,7 @@ from bookie_operator.planner.flows import (
     support,
     tasks,
     unstick,
+    zone_drain,
 )
 from bookie_operator.world.model import World
 
@@ -54,6 +55,7 @@ FIRST: Final[tuple[Rule, ...]] = (
 """Before anything else, also while an operation runs; whichever answers ends the pass, also with `Wait`."""
 
 CHANGES: Final[tuple[Rule, ...]] = (
+    zone_drain.blocked,
     expand.begin,
     unstick.begin,
     scale_up.begin,

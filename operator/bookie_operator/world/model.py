@@ -149,6 +149,8 @@ class NodeView:
     ready: bool
     out_of_service: bool = False
     """It has the taint `node.kubernetes.io/out-of-service`: a person vouches that nothing runs on it any more."""
+    unschedulable: bool = False
+    """It is cordoned, as `kubectl drain` does first: it takes no new pod."""
 
 
 @dataclass(frozen=True)

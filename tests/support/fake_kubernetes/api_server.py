@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -151,10 +151,11 @@ class ApiServer:
     def _evict(self, resource: Resource, namespace: str, name: str, body: Object) -> Object:
         pod = self.store.get(resource, namespace, name)
         for budget in self.store.list(BUDGET, namespace):
-            chosen = budget["spec"]["selector"]["matchLabels"]
-            if selected_by(pod, chosen) and self._disrupted(namespace, chosen) >= budget["spec"].get(
-                "maxUnavailable", 1
-            ):
+            selector = budget["spec"]["selector"]
+            chosen = selector["matchLabels"]
+            if not selected_by(pod, chosen) or _is_excepted(pod, selector.get("matchExpressions") or ()):
+                continue
+            if self._disrupted(namespace, chosen) >= budget["spec"].get("maxUnavailable", 1):
                 raise Refused(
                     429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget."
                 )
@@ -194,6 +195,15 @@ class ApiServer:
                         return response
             async with self.store.changed:
                 await self.store.changed.wait_for(lambda seen=seen: self.store.version > seen)
+
+
+def _is_excepted(pod: Object, expressions: Iterable[Object]) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    for each in expressions:
+        assert each["operator"] == "NotIn", each
+        if labels.get(each["key"]) in each["values"]:
+            return True
+    return False
 
 
 def _is_ready(pod: Object) -> bool:

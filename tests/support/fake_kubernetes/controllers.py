@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from bookie_operator.api.kinds import CLAIM, CRON_JOB, DEPLOYMENT, JOB, POD, STATEFUL_SET, STORAGE_CLASS, Resource
+from bookie_operator.api.kinds import CLAIM, CRON_JOB, DEPLOYMENT, JOB, NODE, POD, STATEFUL_SET, STORAGE_CLASS, Resource
 from bookie_operator.crds import names
 from tests.support.fake_kubernetes.objects import Object
 from tests.support.fake_kubernetes.store import Store
@@ -100,7 +100,7 @@ class Controllers:
         metadata: Any = copy.deepcopy(template.get("metadata") or {})
         metadata |= {"name": name, "ownerReferences": [_reference(owner)]}
         metadata.setdefault("labels", {})["controller-revision-hash"] = revision
-        spec = {**copy.deepcopy(template["spec"]), "hostname": hostname, "nodeName": "node-1"}
+        spec = {**copy.deepcopy(template["spec"]), "hostname": hostname}
         body = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
         self.store.create(POD, owner["metadata"]["namespace"], body)
 
@@ -177,6 +177,10 @@ class Controllers:
         name, status = pod["metadata"]["name"], pod.get("status") or {}
         if status.get("phase") in ("Succeeded", "Failed") or is_ready(pod):
             return
+        if "nodeName" not in pod["spec"]:
+            if self._cordoned(node := _node_of(pod)):
+                return
+            pod = self.store.patch(POD, pod["metadata"]["namespace"], name, {"spec": {"nodeName": node}})
         address = status.get("podIP") or self._address()
         waiting = self.stuck.get(name)
         if waiting is None and pod["spec"]["containers"][0].get("image") in self.broken_images:
@@ -200,6 +204,10 @@ class Controllers:
         if ready:
             self.started(stored)
 
+    def _cordoned(self, node: str) -> bool:
+        found = self.store.find(NODE, "", node)
+        return found is not None and (found.get("spec") or {}).get("unschedulable") is True
+
     def _address(self) -> str:
         number = next(self._addresses)
         return f"127.1.{number // 250}.{number % 250 + 2}"
@@ -209,6 +217,12 @@ class Controllers:
         live = self.store.get(resource, metadata["namespace"], metadata["name"])
         new = {"metadata": {"resourceVersion": ""}, "status": {**(live.get("status") or {}), **status}}
         return self.store.replace(resource, metadata["namespace"], metadata["name"], new, "status")
+
+
+def _node_of(pod: Object) -> str:
+    """Each zone has a node for each ordinal; all other pods share one."""
+    zone = (pod["spec"].get("nodeSelector") or {}).get("topology.kubernetes.io/zone")
+    return f"node-{zone}-{pod['metadata']['name'].rpartition('-')[2]}" if zone else "node-1"
 
 
 def is_ready(pod: Object) -> bool:

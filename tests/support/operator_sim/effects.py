@@ -29,7 +29,7 @@ def carry_out(sim: Simulation, desired: Desired, plan: d.Plan, action: a.Action)
 def _apply(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ApplyObjects) -> None:
     hashes = {**desired.support, **desired.monitoring, desired.metadata_job: "job"}
     if desired.budget:
-        hashes[desired.budget] = desired.budget_hashes[plan.max_unavailable]
+        hashes[desired.budget] = desired.budget_hashes[plan.evictions]
     if desired.autorecovery:
         hashes[desired.autorecovery] = desired.autorecovery_hash
     for key in action.keys:
@@ -131,7 +131,7 @@ def _retire(sim: Simulation, desired: Desired, plan: d.Plan, action: a.RetireCla
 
 def _evict(sim: Simulation, desired: Desired, plan: d.Plan, action: a.EvictPod) -> None:
     pod = sim.kubernetes.the_pod(action.name, action.uid)
-    if not sim.evictable(pod.ready_since is not None):
+    if not sim.evictable(pod):
         raise Refused("the disruption budget does not allow it")
     sim.kubernetes.stop_pod(pod)
 

@@ -18,7 +18,7 @@ from bookie_operator.planner.plan import plan
 from bookie_operator.world.model import ClusterView, PodFault, TaskView, World
 from tests.support.operator_sim.bookkeeper import Refused, SimBookKeeper
 from tests.support.operator_sim.effects import carry_out
-from tests.support.operator_sim.kubernetes import Conflict, SimKubernetes
+from tests.support.operator_sim.kubernetes import Conflict, SimKubernetes, SimPod
 from tests.support.operator_sim.snapshot import world_of
 from tests.support.operator_sim.specs import NAME, NAMESPACE, desired_of, merged
 
@@ -149,10 +149,15 @@ class Simulation:
         found = self.kubernetes.sets.get(stateful_set)
         return found.zone if found is not None else ""
 
-    def evictable(self, ready: bool) -> bool:
+    def evictable(self, pod: SimPod) -> bool:
+        """By the budget's hash, which tells what it allows: `budget-ZONE-COUNT`."""
         budget = self.kubernetes.objects.get(f"PodDisruptionBudget/{NAME}-bookie")
-        down = sum(one.ready_since is None for one in self.kubernetes.pods.values())
-        return not ready or budget is None or down < int(budget[0].rpartition("-")[2])
+        if pod.ready_since is None or budget is None:
+            return True
+        zone, _, count = budget[0].removeprefix("budget-").rpartition("-")
+        if zone and self.zone_of(pod.stateful_set) == zone:
+            return True
+        return sum(one.ready_since is None for one in self.kubernetes.pods.values()) < int(count)
 
     def judge(self, bookie: str, what: str) -> None:
         """Nothing may be taken from a bookie that ledgers name, unless their loss was accepted."""

@@ -53,7 +53,8 @@ def world_of(sim: Simulation, desired: Desired, needs: Needs) -> World:
 
 
 def _node(sim: Simulation, name: str) -> NodeView:
-    return NodeView(name, name not in sim.kubernetes.lost_nodes, name in sim.kubernetes.out_of_service)
+    kube = sim.kubernetes
+    return NodeView(name, name not in kube.lost_nodes, name in kube.out_of_service, name in kube.cordoned)
 
 
 def _set(one: SimSet) -> StatefulSetView:

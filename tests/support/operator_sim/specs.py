@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
-from bookie_operator.planner.desired import Desired, DesiredStatefulSet
+from bookie_operator.planner.desired import Desired, DesiredStatefulSet, Evictions
 from bookie_operator.world.model import ClusterView
 
 NAME: Final = "c"
@@ -68,7 +68,6 @@ def desired_of(cluster: ClusterView, release: str = "") -> Desired:
         support[f"NetworkPolicy/{NAME}-bookie"] = "policy"
     if cluster.status.instance_id:
         support[f"Secret/{NAME}-identity"] = digest(cluster.status.instance_id, of.replicas)
-    largest = of.disruption.max_unavailable
     enabled = of.autorecovery.enabled
     sets = tuple(
         DesiredStatefulSet(name, zone, number, template, volume_sizes(of), config, inputs)
@@ -79,13 +78,20 @@ def desired_of(cluster: ClusterView, release: str = "") -> Desired:
         support=support,
         metadata_job=f"Job/{NAME}-metadata-init",
         budget=f"PodDisruptionBudget/{NAME}-bookie" if of.disruption.enabled else "",
-        budget_hashes={0: "budget-0", largest: f"budget-{largest}"} if of.disruption.enabled else {},
+        budget_hashes={one: f"budget-{one.zone}-{one.count}" for one in _evictions(of)},
         autorecovery=f"Deployment/{NAME}-autorecovery" if enabled else "",
         autorecovery_hash=digest("autorecovery", of.version, of.autorecovery.replicas) if enabled else "",
         dynamic_config=dynamic,
         settings=settings,
         bookie_id_suffix=SUFFIX,
     )
+
+
+def _evictions(of: BookieClusterSpec) -> list[Evictions]:
+    if not of.disruption.enabled:
+        return []
+    zones = [zone for _, zone, _ in _zones(of) if zone and of.disruption.whole_zone]
+    return [Evictions(0), Evictions(of.disruption.max_unavailable), *(Evictions(0, zone) for zone in zones)]
 
 
 def _zones(of: BookieClusterSpec) -> list[tuple[str, str, int]]:

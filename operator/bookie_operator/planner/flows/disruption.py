@@ -1,5 +1,7 @@
 """The PodDisruptionBudget follows the state of the data: nobody may evict a bookie while a copy is missing.
 
+The exception is a zone whose nodes are drained: see `zone_drain`.
+
 Invariants
 - Not knowing counts as a missing copy.
 - While an operation takes a bookie out or rebuilds one, no other may be evicted.
@@ -15,15 +17,21 @@ from bookie_operator.crds.cluster_status import OperationType
 from bookie_operator.planner import view
 from bookie_operator.planner.actions import ApplyObjects
 from bookie_operator.planner.decision import Act
-from bookie_operator.planner.desired import Desired
-from bookie_operator.planner.flows import rollout_state
+from bookie_operator.planner.desired import Desired, Evictions
+from bookie_operator.planner.flows import rollout_state, zone_drain
 from bookie_operator.world.model import World
 
 _EXCLUSIVE: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE})
 
 
-def allowed(world: World, desired: Desired) -> int:
-    """Bookies that may be evicted now.
+def allowed(world: World, desired: Desired) -> Evictions:
+    """Bookies that may be evicted now: some of any zone, or those of one that is drained."""
+    drained = zone_drain.open_zone(world, desired)
+    return Evictions(0, drained) if drained else Evictions(_of_any_zone(world, desired))
+
+
+def _of_any_zone(world: World, desired: Desired) -> int:
+    """How many.
 
     A rollout that people let stop bookies in spite of missing copies opens the budget for just that. During any other
     one the bookie that is restarted does not close it: the budget counts it by itself, and a closed one would refuse
@@ -45,7 +53,10 @@ def allowed(world: World, desired: Desired) -> int:
 def begin(world: World, desired: Desired) -> Act | None:
     if not desired.budget:
         return None
-    number = allowed(world, desired)
-    if world.object_hashes.get(desired.budget) == desired.budget_hashes.get(number):
+    evictions = allowed(world, desired)
+    if world.object_hashes.get(desired.budget) == desired.budget_hashes.get(evictions):
         return None
-    return Act(ApplyObjects((desired.budget,)), f"the disruption budget allows {number} evictions from now on")
+    said = f"the disruption budget allows {evictions.count} evictions from now on"
+    if evictions.zone:
+        said = f"zone {evictions.zone} is drained, and ledgers can do without it: any bookie of it may be evicted"
+    return Act(ApplyObjects((desired.budget,)), said)

@@ -12,6 +12,8 @@ import pytest
 from bookie_operator.builders.build import build
 from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, BuildContext
 from bookie_operator.builders.hashing import content_hash, object_hash, stamped
+from bookie_operator.crds import names
+from bookie_operator.planner.desired import Evictions
 from tests.support.operator_clusters import CASES, INSTANCE_ID, MINIMAL, built, cluster
 
 THREE_ZONES = {"zones": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}
@@ -118,9 +120,22 @@ def test_bookies_are_spread_over_zones(zones: list[Any], replicas: int, expected
 def test_the_budget_is_there_for_each_number_of_evictions() -> None:
     objects = build(cluster({**MINIMAL, "disruption": {"maxUnavailable": 2}}), BuildContext())
     desired = objects.desired()
-    assert {count: each["spec"]["maxUnavailable"] for count, each in objects.budgets.items()} == {0: 0, 2: 2}
+    wanted = {Evictions(0): 0, Evictions(2): 2}
+    assert {key: each["spec"]["maxUnavailable"] for key, each in objects.budgets.items()} == wanted
     assert len(set(desired.budget_hashes.values())) == 2
     assert objects.objects[desired.budget]["spec"]["maxUnavailable"] == 2
+
+
+def test_there_is_a_budget_that_lets_one_zone_go_and_keeps_the_others() -> None:
+    zones = {"zones": [{"name": "a"}, {"name": "b"}]}
+    objects = build(cluster({**MINIMAL, "placement": zones}), BuildContext())
+    spec = objects.budgets[Evictions(0, "b")]["spec"]
+    assert spec["maxUnavailable"] == 0
+    assert spec["selector"]["matchExpressions"] == [{"key": names.ZONE, "operator": "NotIn", "values": ["b"]}]
+    assert objects.objects[objects.desired().budget]["spec"]["maxUnavailable"] == 1
+    for kept in ({"placement": zones, "disruption": {"wholeZone": False}}, {"placement": {"zones": [{"name": "a"}]}}):
+        budgets = build(cluster({**MINIMAL, **kept}), BuildContext()).budgets
+        assert budgets.keys() == {Evictions(0), Evictions(1)}
 
 
 def test_kinds_that_this_kubernetes_does_not_know_are_left_out() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 
+import pytest
+
+from bookie_operator.api.errors import TooManyRequests
 from bookie_operator.api.kinds import (
     BUDGET,
     CLAIM,
@@ -12,6 +15,7 @@ from bookie_operator.api.kinds import (
     DEPLOYMENT,
     EVENT,
     JOB,
+    NODE,
     POD,
     SECRET,
     SERVICE,
@@ -263,3 +267,39 @@ async def test_the_token_that_pods_mount_is_the_one_that_is_shown() -> None:
         fake.admin.token = "new"
         await fake.one_pass()
         assert fake.condition("Available") == "True"
+
+
+async def test_the_nodes_of_one_zone_are_drained_together() -> None:
+    """`kubectl drain` of them all: the first bookie goes as any other, then the budget lets go of its zone alone."""
+    async with fake_cluster() as fake:
+        fake.apply(replicas=6, placement={"zones": [{"name": zone} for zone in "abc"]})
+        await fake.settle()
+        for ledger in range(4):
+            fake.bookkeeper.ledgers[ledger] = {fake.bookie_id(f"demo-bookie-{zone}-{ledger % 2}") for zone in "abc"}
+        for number in range(2):
+            node = {"metadata": {"name": f"node-b-{number}"}, "spec": {"unschedulable": True}}
+            fake.store.create(NODE, "", node)
+        kubernetes = fake.operators[0].kubernetes
+        await kubernetes.evict(NAMESPACE, "demo-bookie-b-0", fake.uids()["demo-bookie-b-0"])
+        fake.run_controllers()
+        with pytest.raises(TooManyRequests):
+            await kubernetes.evict(NAMESPACE, "demo-bookie-b-1", fake.uids()["demo-bookie-b-1"])
+        await fake.one_pass()
+        assert any("zone b is drained" in note for _, note, _ in fake.events("ApplyObjects"))
+        for kept in ("demo-bookie-a-0", "demo-bookie-c-1"):
+            with pytest.raises(TooManyRequests):
+                await kubernetes.evict(NAMESPACE, kept, fake.uids()[kept])
+        await kubernetes.evict(NAMESPACE, "demo-bookie-b-1", fake.uids()["demo-bookie-b-1"])
+        fake.run_controllers()
+        await fake.one_pass()
+        assert len(fake.bookkeeper.writable) == 4
+        (budget,) = fake.store.list(BUDGET, NAMESPACE)
+        assert budget["spec"]["maxUnavailable"] == 0
+        assert "matchExpressions" not in budget["spec"]["selector"]
+        for number in range(2):
+            fake.store.patch(NODE, "", f"node-b-{number}", {"spec": {"unschedulable": False}})
+        fake.run_controllers()
+        await fake.settle()
+        assert len(fake.bookkeeper.writable) == 6
+        await fake.one_pass()
+        assert fake.store.list(BUDGET, NAMESPACE)[0]["spec"]["maxUnavailable"] == 1

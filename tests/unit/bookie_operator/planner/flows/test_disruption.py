@@ -9,6 +9,7 @@ import pytest
 from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.planner.actions import ApplyObjects
 from bookie_operator.planner.decision import Act
+from bookie_operator.planner.desired import Evictions
 from bookie_operator.planner.flows import disruption
 from bookie_operator.world.model import World
 from tests.support.operator_sim import Simulation, resting
@@ -24,7 +25,7 @@ def facts(sim: Simulation, **changes: object) -> World:
 
 def test_while_all_is_well_as_spec_says() -> None:
     sim = resting(disruption={"maxUnavailable": 2})
-    assert disruption.allowed(sim.world(), sim.desired()) == 2
+    assert disruption.allowed(sim.world(), sim.desired()) == Evictions(2)
     assert disruption.begin(sim.world(), sim.desired()) is None
 
 
@@ -34,7 +35,7 @@ def test_while_all_is_well_as_spec_says() -> None:
 def test_nobody_is_evicted_while_a_copy_may_be_missing(changes: dict[str, object]) -> None:
     sim = resting()
     world = facts(sim, **changes)
-    assert disruption.allowed(world, sim.desired()) == 0
+    assert disruption.allowed(world, sim.desired()) == Evictions(0)
     begun = disruption.begin(world, sim.desired())
     assert isinstance(begun, Act)
     assert begun.action == ApplyObjects((BUDGET,))
@@ -42,7 +43,7 @@ def test_nobody_is_evicted_while_a_copy_may_be_missing(changes: dict[str, object
 
 def test_not_knowing_closes_it() -> None:
     sim = resting()
-    assert disruption.allowed(replace(sim.world(), facts=None), sim.desired()) == 0
+    assert disruption.allowed(replace(sim.world(), facts=None), sim.desired()) == Evictions(0)
 
 
 def test_a_read_only_bookie_serves() -> None:
@@ -50,12 +51,12 @@ def test_a_read_only_bookie_serves() -> None:
     found = sim.bookkeeper.facts()
     assert found is not None
     world = facts(sim, writable=frozenset(), read_only=found.writable)
-    assert disruption.allowed(world, sim.desired()) == 1
+    assert disruption.allowed(world, sim.desired()) == Evictions(1)
 
 
 def test_without_auto_recovery_of_its_own_no_auditor_is_waited_for() -> None:
     sim = resting(autorecovery={"enabled": False})
-    assert disruption.allowed(facts(sim, auditor=None, last_audit=None), sim.desired()) == 1
+    assert disruption.allowed(facts(sim, auditor=None, last_audit=None), sim.desired()) == Evictions(1)
 
 
 @pytest.mark.parametrize(
@@ -78,14 +79,14 @@ def test_what_runs_counts(kind: OperationType | None, pod_is_down: bool, wanted:
     )
     if pod_is_down:
         world = replace(world, pods=(replace(world.pods[0], ready=False), *world.pods[1:]))
-    assert disruption.allowed(world, sim.desired()) == wanted
+    assert disruption.allowed(world, sim.desired()) == Evictions(wanted)
 
 
 def test_an_eviction_storm_takes_one_bookie_at_most() -> None:
     sim = resting()
     for _ in range(20):
         for pod in sim.kubernetes.pods.values():
-            if pod.gone_at is None and sim.evictable(pod.ready_since is not None):
+            if pod.gone_at is None and sim.evictable(pod):
                 sim.kubernetes.stop_pod(pod)
         assert sum(pod.ready_since is None for pod in sim.kubernetes.pods.values()) <= 1
         sim.run_pass()
