@@ -84,6 +84,22 @@ CREATED = (
         _spec(config={"journalDirectory": "/a"}),
         "the operator sets journalDirectory itself: remove it",
     ),
+    Case("log-level", _spec(logging={"level": "loud"}), "Unsupported value"),
+    Case(
+        "log-level-twice",
+        _spec(logging={"level": "debug"}, config={"logLevel": "info"}),
+        "the key logLevel of config says it too: remove one of them",
+    ),
+    Case(
+        "log-format-twice",
+        _spec(logging={"format": "json"}, config={"logFormat": "json"}),
+        "the key logFormat of config says it too",
+    ),
+    Case(
+        "ledgers-at-once-twice",
+        _spec(autorecovery={"maxConcurrentLedgers": 2}, config={"replicationLedgersAtOnce": "2"}),
+        "the key replicationLedgersAtOnce of config says it too",
+    ),
     Case("tls-without", _spec(tls={"enabled": True}), "give either secretName or issuerRef, not both"),
     Case(
         "tls-both",

@@ -101,6 +101,10 @@ _EVERYTHING: Final[Spec] = {
             {"name": "zookeeper-login", "mountPath": "/etc/zookeeper", "readOnly": True},
             {"name": "scratch", "mountPath": "/scratch"},
         ],
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "rack.example/row", "whenUnsatisfiable": "ScheduleAnyway"}
+        ],
+        "initContainers": [{"name": "tune", "image": "tune:1"}],
         "sidecars": [{"name": "logs", "image": "logs:1"}],
         "serviceAccountName": "bookies",
         "terminationGracePeriodSeconds": 300,
@@ -112,10 +116,15 @@ _EVERYTHING: Final[Spec] = {
         "gcWaitTime": "300000",
         "journalMaxSizeMB": "512",
         "diskUsageThreshold": "0.97",
-        "logFormat": "console",
         "enforceMinNumRacksPerWriteQuorum": "true",
     },
-    "autorecovery": {"replicas": 3, "resources": {"limits": {"memory": "1Gi"}}, "lostBookieRecoveryDelaySeconds": 900},
+    "logging": {"level": "warning", "format": "console"},
+    "autorecovery": {
+        "replicas": 3,
+        "resources": {"limits": {"memory": "1Gi"}},
+        "lostBookieRecoveryDelaySeconds": 900,
+        "maxConcurrentLedgers": 4,
+    },
     "disruption": {"maxUnavailable": 2},
     "tls": {"enabled": True, "issuerRef": {"name": "ours", "kind": "Issuer", "group": "cert-manager.io"}},
     "networkPolicy": {
@@ -179,7 +188,7 @@ def rendered(case: str) -> str:
     manifests = [
         *objects.objects.values(),
         objects.destroy_job,
-        *(objects.budgets[key] for key in objects.budgets if not key),
+        *(objects.budgets[key] for key in sorted(objects.budgets) if not key.count),
     ]
     return yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=120)
 

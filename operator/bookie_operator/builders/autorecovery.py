@@ -45,6 +45,8 @@ def autorecovery(cluster: ClusterView, context: BuildContext, config_name: str) 
 def _pod_spec(cluster: ClusterView, context: BuildContext, config_name: str) -> dict[str, Any]:
     more_volumes, more_mounts = shared_extras(cluster)
     env = [environment("BK_advertisedAddress", "$(POD_NAME)")]  # its name among the auditors
+    if (ledgers := cluster.spec.autorecovery.max_concurrent_ledgers) is not None:
+        env.append(environment("BK_replicationLedgersAtOnce", str(ledgers)))
     made = container(cluster, context, commands.AUTORECOVERY, env, cluster.spec.autorecovery.resources)
     made["ports"] = [{"name": HTTP, "containerPort": naming.HTTP_PORT}]
     made["startupProbe"] = http_probe(commands.ALIVE, _STARTUP)

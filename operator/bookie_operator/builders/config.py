@@ -118,10 +118,17 @@ def default_keys(cluster: ClusterView) -> dict[str, str]:
     return keys
 
 
+def logging_keys(cluster: ClusterView) -> dict[str, str]:
+    """What `spec.logging` says: nothing, and `spec.config` or the process has its say."""
+    logging = cluster.spec.logging
+    given = {"logLevel": logging.level, "logFormat": logging.format}
+    return {key: text for key, text in given.items() if text is not None}
+
+
 def static_keys(cluster: ClusterView) -> dict[str, str]:
     """Everything that stands in the file."""
     given = {key: text for key, text in static_part(cluster.spec.config).items() if key not in RESERVED}
-    return {**default_keys(cluster), **given, **operator_keys(cluster)}
+    return {**default_keys(cluster), **given, **logging_keys(cluster), **operator_keys(cluster)}
 
 
 _HEADER: Final = "# Written by the operator: change spec.config of the BookieCluster instead."

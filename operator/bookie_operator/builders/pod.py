@@ -65,13 +65,15 @@ def _pod_spec(cluster: ClusterView, context: BuildContext, share: ZoneShare, con
         **common_pod_spec(cluster, account_name(cluster)),
         "terminationGracePeriodSeconds": spec.pod.termination_grace_period_seconds,
         "affinity": _affinity(cluster),
-        "containers": [_bookie(cluster, context, share), *map(_sidecar, spec.pod.sidecars)],
+        "containers": [_bookie(cluster, context, share), *map(_users_container, spec.pod.sidecars)],
         "volumes": [*volumes(cluster, config_name), *spec.pod.extra_volumes],
     }
     if spec.pod.node_selector or zone:
         made["nodeSelector"] = {**spec.pod.node_selector, **zone}
-    if not share.zone:
-        made["topologySpreadConstraints"] = [_spread(cluster)]
+    if spread := _spread(cluster, share):
+        made["topologySpreadConstraints"] = spread
+    if spec.pod.init_containers:
+        made["initContainers"] = [_users_container(each) for each in spec.pod.init_containers]
     return made
 
 
@@ -112,16 +114,16 @@ def _affinity(cluster: ClusterView) -> dict[str, Any]:
     return {**given, "podAntiAffinity": {**apart, required: [term, *(apart.get(required) or [])]}}
 
 
-def _spread(cluster: ClusterView) -> dict[str, Any]:
-    """Without zones in `spec`: over those that there are, as far as that goes."""
-    return {
-        "maxSkew": 1,
-        "topologyKey": cluster.spec.placement.zone_topology_key,
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": selector(cluster, naming.BOOKIE)},
-    }
+def _spread(cluster: ClusterView, share: ZoneShare) -> list[dict[str, Any]]:
+    """What the user asks for; and, without zones in `spec`, over those that there are, as far as that goes."""
+    ours = {"labelSelector": {"matchLabels": selector(cluster, naming.BOOKIE)}}
+    given = [{**ours, **each} for each in cluster.spec.pod.topology_spread_constraints]
+    key = cluster.spec.placement.zone_topology_key
+    if share.zone or any(each.get("topologyKey") == key for each in given):
+        return given
+    return [{"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", **ours}, *given]
 
 
-def _sidecar(given: Mapping[str, Any]) -> dict[str, Any]:
+def _users_container(given: Mapping[str, Any]) -> dict[str, Any]:
     """As it is given; without a security context it gets one that restricted namespaces admit."""
     return {"securityContext": dict(CONTAINER_SECURITY), **given}

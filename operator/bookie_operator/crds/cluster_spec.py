@@ -135,6 +135,19 @@ class Autorecovery(Model):
     """Requests and limits of their container."""
     lost_bookie_recovery_delay_seconds: Annotated[int, Field(ge=0, le=604800)] = 300
     """How long a bookie may be away before its copies are made anew elsewhere."""
+    max_concurrent_ledgers: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Ledgers that each pod checks and copies at the same time, instead of the key `replicationLedgersAtOnce` of
+    `config`; without: 8."""
+
+
+class Logging(Model):
+    """What the cluster's processes log."""
+
+    level: Literal["debug", "info", "warning", "error"] | None = None
+    """Least severe level that is logged, instead of the key `logLevel` of `config`; without: `info`."""
+    format: Literal["json", "console"] | None = None
+    """`json`: one object per line. `console`: for people. Instead of the key `logFormat` of `config`; without:
+    `json`."""
 
 
 class UpdateStrategy(StrEnum):
@@ -268,6 +281,7 @@ class BookieClusterSpec(Model):
     pod: Pod = Pod()
     config: Annotated[dict[str, ConfigValue], Field(max_length=256)] = {}
     """Keys of the bookies' configuration, with values as strings. Keys that the operator sets are refused."""
+    logging: Logging = Logging()
     autorecovery: Autorecovery = Autorecovery()
     update: Update = Update()
     decommission: Decommission = Decommission()

@@ -105,6 +105,12 @@ class BookieState(StrEnum):
     UNKNOWN = "Unknown"
 
 
+class CookieState(StrEnum):
+    MATCH = "Match"
+    MISSING = "Missing"
+    MISMATCH = "Mismatch"
+
+
 class BookieStatus(StatusModel):
     """One bookie."""
 
@@ -118,6 +124,11 @@ class BookieStatus(StatusModel):
     """Under which clients know it."""
     state: BookieState = BookieState.UNKNOWN
     """What it does at the moment."""
+    since: Time = ""
+    """When `state` changed last."""
+    cookie: CookieState | None = None
+    """`Match`: it serves, so its directories are those that its cookie in the metadata service names. `Missing`: it has
+    none there. `Mismatch`: it refuses its directories. Absent: nobody could tell."""
     pod_uid: Words = ""
     """Of the pod that runs it."""
     template_hash: Words = ""
@@ -137,6 +148,15 @@ class VersionStatus(StatusModel):
     """What every bookie runs; empty while they differ."""
     target: Words = ""
     """What they are to run."""
+
+
+class RevisionStatus(StatusModel):
+    """Templates of the bookies' pods, each as one hash; of several StatefulSets together, where there are several."""
+
+    current: Words = ""
+    """What the pods were made of; empty while those of one StatefulSet differ, or there are none."""
+    update: Words = ""
+    """What they are to be made of."""
 
 
 class LedgersStatus(StatusModel):
@@ -194,6 +214,7 @@ class BookieClusterStatus(StatusModel):
     metadata_service_uri: Annotated[str, Field(max_length=2048)] = ""
     """What clients use."""
     version: VersionStatus = VersionStatus()
+    revision: RevisionStatus = RevisionStatus()
     ledgers: LedgersStatus = LedgersStatus()
     storage: StorageStatus = StorageStatus()
     bookies: Annotated[list[BookieStatus], Field(max_length=2000)] = []

@@ -51,6 +51,9 @@ class Pod(Model):
     """As in a PodSpec."""
     affinity: Freeform = {}
     """As in a PodSpec; added to the anti-affinity by node, which stays."""
+    topology_spread_constraints: Annotated[list[Freeform], Field(max_length=16)] = []
+    """As in a PodSpec; one without `labelSelector` is about the bookies of the cluster. The operator's own, over
+    `placement.zoneTopologyKey` where `placement.zones` is empty, gives way to one of the same key."""
     priority_class_name: Words = ""
     """As in a PodSpec."""
     labels: Labels = {}
@@ -63,6 +66,9 @@ class Pod(Model):
     """More volumes, as in a PodSpec."""
     extra_volume_mounts: Annotated[list[Freeform], Field(max_length=32)] = []
     """Where the bookie's container mounts them."""
+    init_containers: Annotated[list[Freeform], Field(max_length=8)] = []
+    """Containers that run before the bookie starts, as in a PodSpec, in this order; one with `restartPolicy: Always`
+    goes on beside it."""
     sidecars: Annotated[list[Freeform], Field(max_length=8)] = []
     """More containers, as in a PodSpec."""
     service_account_name: Words = ""

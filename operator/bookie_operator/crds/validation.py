@@ -50,6 +50,7 @@ def validate(spec: BookieClusterSpec, status: BookieClusterStatus) -> tuple[str,
             *_zones(spec),
             *_sizes(spec),
             *_security(spec),
+            *_twice(spec),
             *_version(spec, status),
             *config_faults(spec.config),
             *pod_faults(spec.pod),
@@ -146,6 +147,21 @@ def _security(spec: BookieClusterSpec) -> Iterator[str]:
         yield "spec.tls.issuerRef: has no name; give the issuer as {name, kind, group}"
     if not _INTERVAL.fullmatch(spec.monitoring.pod_monitor.interval):
         yield "spec.monitoring.podMonitor.interval: must be a whole number and ms, s, m or h, as 30s"
+
+
+def _twice(spec: BookieClusterSpec) -> Iterator[str]:
+    """A field and a key of the configuration that say the same thing."""
+    fields: dict[str, tuple[str, object]] = {
+        "logLevel": ("logging.level", spec.logging.level),
+        "logFormat": ("logging.format", spec.logging.format),
+        "replicationLedgersAtOnce": (
+            "autorecovery.maxConcurrentLedgers",
+            spec.autorecovery.max_concurrent_ledgers,
+        ),
+    }
+    for key, (field, given) in fields.items():
+        if given is not None and key in spec.config:
+            yield f"spec.config.{key}: spec.{field} says it too; remove one of them"
 
 
 def _version(spec: BookieClusterSpec, status: BookieClusterStatus) -> Iterator[str]:

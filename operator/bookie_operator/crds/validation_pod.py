@@ -47,9 +47,8 @@ def pod_faults(pod: Pod) -> Iterator[str]:
             if key in _OWN_LABELS or key.partition("/")[0] == names.GROUP:
                 yield f"spec.pod.{where}.{key}: the operator sets it; remove it"
     yield from _environment(pod.env)
-    for position, container in enumerate(pod.sidecars):
-        if _name(container) in ("", _BOOKIE):
-            yield f"spec.pod.sidecars[{position}].name: must be given, and not be {_BOOKIE}; give another"
+    yield from _containers(pod)
+    yield from _spreading(pod.topology_spread_constraints)
     for position, volume in enumerate(pod.extra_volumes):
         if not _name(volume) or _name(volume).startswith(_VOLUMES):
             yield (
@@ -60,6 +59,36 @@ def pod_faults(pod: Pod) -> Iterator[str]:
     for position, mount in enumerate(pod.extra_volume_mounts):
         if _name(mount) not in volumes:
             yield f"spec.pod.extraVolumeMounts[{position}].name: no such volume in spec.pod.extraVolumes; add it there"
+
+
+def _containers(pod: Pod) -> Iterator[str]:
+    taken = {_BOOKIE}
+    for where, given in (("sidecars", pod.sidecars), ("initContainers", pod.init_containers)):
+        for position, container in enumerate(given):
+            name = _name(container)
+            if name in ("", _BOOKIE):
+                yield f"spec.pod.{where}[{position}].name: must be given, and not be {_BOOKIE}; give another"
+            elif name in taken:
+                yield f"spec.pod.{where}[{position}].name: another container has it already; give another"
+            taken.add(name)
+
+
+def _spreading(constraints: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for position, each in enumerate(constraints):
+        path = f"spec.pod.topologySpreadConstraints[{position}]"
+        skew = each.get("maxSkew")
+        if not isinstance(skew, int) or isinstance(skew, bool) or skew < 1:
+            yield f"{path}.maxSkew: must be a whole number above 0; give one"
+        if not each.get("topologyKey") or not isinstance(each["topologyKey"], str):
+            yield f"{path}.topologyKey: is required; give a label of nodes"
+        if each.get("whenUnsatisfiable") not in ("DoNotSchedule", "ScheduleAnyway"):
+            yield f"{path}.whenUnsatisfiable: must be DoNotSchedule or ScheduleAnyway; give one of them"
+    pairs = [(each.get("topologyKey"), each.get("whenUnsatisfiable")) for each in constraints]
+    if any(pair in pairs[:place] for place, pair in enumerate(pairs)):
+        yield (
+            "spec.pod.topologySpreadConstraints: two of them have the same topologyKey and whenUnsatisfiable; "
+            "remove one of them"
+        )
 
 
 def _environment(env: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -14,6 +14,8 @@ from bookie_operator.world.model import PodFault
 
 _COOKIE_EXIT: Final = 2
 """Exit code of a bookie whose cookie and directories disagree."""
+_BOOKIE: Final = "bookie"
+"""Its container: what another one means by that code is no loss of a disk."""
 _IMAGE: Final = frozenset(
     {
         "ErrImagePull",
@@ -73,7 +75,7 @@ def _of_container(status: Mapping[str, Any]) -> tuple[PodFault, str]:
         return PodFault.NONE, ""
     # Everything that it wrote may be there; the line that tells why it ended is the last one.
     said = str(ended.get("message") or "").strip().rpartition("\n")[2] or f"exit code {code}"
-    if code == _COOKIE_EXIT:
+    if code == _COOKIE_EXIT and status.get("name") == _BOOKIE:
         return PodFault.COOKIE, _words(status, "", said)
     return PodFault.CRASHING, _words(status, reason or str(ended.get("reason", "")), said)
 

@@ -10,6 +10,8 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from typing import Final
 
 from bookie_operator.crds import names
@@ -17,9 +19,11 @@ from bookie_operator.crds.cluster_status import (
     BookieClusterStatus,
     BookieState,
     BookieStatus,
+    CookieState,
     LedgersStatus,
     Operation,
     OperationType,
+    RevisionStatus,
     StorageStatus,
     VersionStatus,
     VolumeStatus,
@@ -31,6 +35,8 @@ from bookie_operator.planner.operations import written
 from bookie_operator.world.model import PodFault, PodView, World
 
 _STEP: Final = 5
+_DIGITS: Final = 16
+"""Of a hash, as those of templates have."""
 _LOST: Final = frozenset({PodFault.COOKIE, PodFault.VOLUME})
 _DRAINS: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE})
 
@@ -76,6 +82,25 @@ def version(world: World, desired: Desired, before: VersionStatus) -> VersionSta
     else:
         current = before.current
     return VersionStatus(current=current, target=target)
+
+
+def revision(world: World, desired: Desired) -> RevisionStatus:
+    """By StatefulSets and their pods."""
+    wanted = {one.name: one.template_hash for one in desired.stateful_sets}
+    current: dict[str, set[str]] = {}
+    for pod in world.pods:
+        current.setdefault(pod.stateful_set, set()).add(pod.template_hash)
+    alike = all(len(hashes) == 1 for hashes in current.values())
+    found = {name: "".join(hashes) for name, hashes in current.items()} if alike else {}
+    return RevisionStatus(current=_together(found), update=_together(wanted))
+
+
+def _together(hashes: Mapping[str, str]) -> str:
+    """One hash of those of all StatefulSets; empty: there is none."""
+    if len(hashes) < 2:
+        return next(iter(hashes.values()), "")
+    text = ",".join(f"{name}={digest}" for name, digest in sorted(hashes.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
 def ledgers(world: World, before: LedgersStatus) -> LedgersStatus:
@@ -124,12 +149,16 @@ def _bookie(
     drain = world.drains.get(bookie_id)
     facts = world.bookies.get(name)
     zone = next((one.zone for one in desired.stateful_sets if one.name == view.set_of(name)), pod.zone if pod else "")
+    state = _state(world, bookie_id, pod, leaving=leaving)
+    unchanged = before is not None and before.state is state and before.since
     return BookieStatus(
         name=name,
         ordinal=view.ordinal_of(name),
         zone=zone,
         bookie_id=bookie_id,
-        state=_state(world, bookie_id, pod, leaving=leaving),
+        state=state,
+        since=before.since if before is not None and unchanged else written(world.now),
+        cookie=_cookie(world, bookie_id, pod),
         pod_uid=pod.uid if pod else "",
         template_hash=pod.template_hash if pod else "",
         disk_used_percent=_stepped(facts.used_percent if facts else None, before.disk_used_percent if before else None),
@@ -150,6 +179,17 @@ def _state(world: World, bookie_id: str, pod: PodView | None, *, leaving: bool) 
     if pod is None or pod.deleting:
         return BookieState.STOPPED if bookie_id in world.facts.cookies else BookieState.PENDING
     return BookieState.PENDING
+
+
+def _cookie(world: World, bookie_id: str, pod: PodView | None) -> CookieState | None:
+    """A bookie registers only after it has compared its cookie."""
+    if pod is not None and pod.fault is PodFault.COOKIE and not pod.ready:
+        return CookieState.MISMATCH
+    if world.facts is None:
+        return None
+    if bookie_id not in world.facts.cookies:
+        return CookieState.MISSING
+    return CookieState.MATCH if bookie_id in world.facts.registered else None
 
 
 def _stepped(percent: float | None, before: int | None) -> int | None:

@@ -36,6 +36,7 @@ def status_after(
         **counts.replicas(world, desired, before),
         "metadata_service_uri": metadata_service_uri,
         "version": counts.version(world, desired, before.version),
+        "revision": counts.revision(world, desired),
         "ledgers": counts.ledgers(world, before.ledgers),
         "storage": counts.storage(world),
         "bookies": counts.bookies(world, desired, before.bookies, base.operation),

@@ -116,6 +116,37 @@ def test_without_zones_pods_are_spread_as_far_as_it_goes() -> None:
     )
 
 
+def test_spreading_of_the_user_stands_beside_the_operators_or_instead_of_it() -> None:
+    rack = {"maxSkew": 2, "topologyKey": "rack", "whenUnsatisfiable": "DoNotSchedule"}
+    zone = {**rack, "topologyKey": "topology.kubernetes.io/zone", "labelSelector": {"matchLabels": {"a": "b"}}}
+    ours, theirs = bookie_pod({**MINIMAL, "pod": {"topologySpreadConstraints": [rack]}})["topologySpreadConstraints"]
+    assert ours == bookie_pod(MINIMAL)["topologySpreadConstraints"][0]
+    assert theirs == {**rack, "labelSelector": ours["labelSelector"]}
+    assert bookie_pod({**MINIMAL, "pod": {"topologySpreadConstraints": [zone]}})["topologySpreadConstraints"] == [zone]
+    assert bookie_pod({**WITH_ZONES, "pod": {"topologySpreadConstraints": [zone]}})["topologySpreadConstraints"] == [
+        zone
+    ]
+
+
+def test_containers_of_the_user_that_run_before_the_bookie() -> None:
+    given = [{"name": "tune", "image": "a"}, {"name": "wait", "image": "b", "securityContext": {"runAsUser": 5}}]
+    first, second = bookie_pod({**MINIMAL, "pod": {"initContainers": given}})["initContainers"]
+    assert (first["name"], first["securityContext"]["capabilities"]) == ("tune", {"drop": ["ALL"]})
+    assert second == given[1]
+    assert "initContainers" not in bookie_pod(MINIMAL)
+
+
+def test_auto_recovery_takes_as_many_ledgers_at_once_as_spec_says() -> None:
+    def env(**autorecovery: Any) -> dict[str, Any]:
+        made = build(cluster({**MINIMAL, "autorecovery": autorecovery}), BuildContext()).autorecovery
+        assert made is not None
+        (container,) = made["spec"]["template"]["spec"]["containers"]
+        return {each["name"]: each.get("value") for each in container["env"]}
+
+    assert env(maxConcurrentLedgers=3)["BK_replicationLedgersAtOnce"] == "3"
+    assert "BK_replicationLedgersAtOnce" not in env()
+
+
 def test_variables_of_the_user_take_none_of_the_operators_away() -> None:
     env = bookie_pod({**MINIMAL, "pod": {"env": [{"name": "BK_advertisedAddress", "value": "x"}, {"name": "A"}]}})[
         "containers"

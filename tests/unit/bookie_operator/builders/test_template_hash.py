@@ -37,6 +37,10 @@ INPUTS = inputs()
         {"storage": {**STORAGE, "journal": {"size": "99Gi"}}},
         {"storage": {**STORAGE, "ledger": {"size": "9Ti", "labels": {"a": "b"}, "annotations": {"c": "d"}}}},
         {"storage": {**STORAGE, "retention": {"whenScaled": "Retain"}}},
+        {"disruption": {"wholeZone": False}},
+        {"autorecovery": {"maxConcurrentLedgers": 4}},
+        {"logging": {}},
+        {"pod": {"topologySpreadConstraints": [], "initContainers": []}},
         {"autorecovery": {"replicas": 5, "lostBookieRecoveryDelaySeconds": 1, "resources": {"limits": {"cpu": 1}}}},
         {"update": {"canary": 0, "soakSeconds": 0}},
         {"disruption": {"maxUnavailable": 2}},
@@ -90,6 +94,14 @@ def test_neither_the_resources_identity_nor_its_generation_is_in_the_template() 
         {"pod": {"livenessProbe": {"periodSeconds": 30}}},
         {"pod": {"tolerations": [{"operator": "Exists"}]}},
         {"pod": {"sidecars": [{"name": "s", "image": "s"}]}},
+        {"pod": {"initContainers": [{"name": "s", "image": "s"}]}},
+        {
+            "pod": {
+                "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "r", "whenUnsatisfiable": "DoNotSchedule"}]
+            }
+        },
+        {"logging": {"level": "debug"}},
+        {"logging": {"format": "console"}},
     ],
     ids=str,
 )

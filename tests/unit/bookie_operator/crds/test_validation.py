@@ -95,6 +95,48 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"pod": {"env": [{"name": "BK_bookieId", "value": "x"}]}}, "spec.pod.env[0].name: the operator sets the key"),
     ({"pod": {"env": [{"name": "BK_gcWaitTime", "value": "1"}]}}, "spec.pod.env[0].name: gcWaitTime is a key of the"),
     ({"pod": {"sidecars": [{"name": "bookie"}]}}, "spec.pod.sidecars[0].name: must be given, and not be bookie"),
+    (
+        {"pod": {"initContainers": [{"image": "a"}]}},
+        "spec.pod.initContainers[0].name: must be given, and not be bookie",
+    ),
+    (
+        {"pod": {"initContainers": [{"name": "a"}], "sidecars": [{"name": "a"}]}},
+        "spec.pod.initContainers[0].name: another container has it already; give another",
+    ),
+    (
+        {"pod": {"topologySpreadConstraints": [{"topologyKey": "a", "whenUnsatisfiable": "DoNotSchedule"}]}},
+        "spec.pod.topologySpreadConstraints[0].maxSkew: must be a whole number above 0",
+    ),
+    (
+        {"pod": {"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}},
+        "spec.pod.topologySpreadConstraints[0].topologyKey: is required",
+    ),
+    (
+        {"pod": {"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "a", "whenUnsatisfiable": "Never"}]}},
+        "spec.pod.topologySpreadConstraints[0].whenUnsatisfiable: must be DoNotSchedule or ScheduleAnyway",
+    ),
+    (
+        {
+            "pod": {
+                "topologySpreadConstraints": [
+                    {"maxSkew": skew, "topologyKey": "a", "whenUnsatisfiable": "DoNotSchedule"} for skew in (1, 2)
+                ]
+            }
+        },
+        "spec.pod.topologySpreadConstraints: two of them have the same topologyKey and whenUnsatisfiable",
+    ),
+    (
+        {"logging": {"level": "debug"}, "config": {"logLevel": "info"}},
+        "spec.config.logLevel: spec.logging.level says it too; remove one of them",
+    ),
+    (
+        {"logging": {"format": "json"}, "config": {"logFormat": "json"}},
+        "spec.config.logFormat: spec.logging.format says it too",
+    ),
+    (
+        {"autorecovery": {"maxConcurrentLedgers": 2}, "config": {"replicationLedgersAtOnce": "3"}},
+        "spec.config.replicationLedgersAtOnce: spec.autorecovery.maxConcurrentLedgers says it too",
+    ),
     ({"pod": {"extraVolumes": [{"name": "journal-0"}]}}, "spec.pod.extraVolumes[0].name: must be given, and not begin"),
     ({"pod": {"extraVolumeMounts": [{"name": "ca"}]}}, "spec.pod.extraVolumeMounts[0].name: no such volume"),
 ]

@@ -90,6 +90,14 @@ def test_why_a_container_does_not_run(state: dict[str, Any], fault: PodFault, wo
     assert words in message
 
 
+@pytest.mark.parametrize("statuses", ["initContainerStatuses", "containerStatuses"])
+def test_the_code_of_a_container_of_the_user_says_nothing_of_cookies(statuses: str) -> None:
+    """Else a bookie would count as lost, and might be replaced."""
+    ended = {"name": "tune", "state": {"terminated": {"exitCode": 2, "message": "usage"}}}
+    fault, message = faults.fault_of(pod(**{statuses: [ended]}))
+    assert (fault, message) == (PodFault.CRASHING, "container tune: usage")
+
+
 @pytest.mark.parametrize(
     ("message", "fault"),
     [

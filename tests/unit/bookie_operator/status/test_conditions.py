@@ -11,8 +11,10 @@ from bookie_operator.crds.cluster_status import (
     BookieClusterStatus,
     BookieState,
     Condition,
+    CookieState,
     Operation,
     OperationType,
+    RevisionStatus,
     VersionStatus,
 )
 from bookie_operator.planner.actions import TriggerAudit
@@ -202,6 +204,48 @@ def test_what_each_bookie_does() -> None:
     assert [each.state for each in without][2:] == [BookieState.STOPPED, BookieState.READ_ONLY]
     unknown = counts.bookies(world(facts=None), DESIRED, [], None)
     assert {each.state for each in unknown} == {BookieState.UNKNOWN}
+
+
+def test_since_when_each_bookie_does_what_it_does() -> None:
+    (first, *_) = counts.bookies(world(), DESIRED, [], None)
+    assert first.since == "1970-01-01T00:33:20.000000Z"
+    later = world(now=9000.0)
+    (same, *_) = counts.bookies(later, DESIRED, [first], None)
+    assert same == first
+    down = replace(later, facts=replace(FACTS, writable=frozenset()))
+    (other, *_) = counts.bookies(down, DESIRED, [first], None)
+    assert (other.state, other.since) == (BookieState.PENDING, "1970-01-01T02:30:00.000000Z")
+
+
+def test_the_cookie_of_each_bookie() -> None:
+    pods = list(world().pods)
+    pods[1] = replace(pods[1], ready=False, fault=PodFault.COOKIE)
+    pods[2] = replace(pods[2], ready=False)
+    here = frozenset({bookie(0), bookie(3)})
+    facts = replace(FACTS, writable=here, cookies=IDS - {bookie(3)})
+    told = counts.bookies(world(pods=tuple(pods), facts=facts), DESIRED, [], None)
+    assert [each.cookie for each in told] == [CookieState.MATCH, CookieState.MISMATCH, None, CookieState.MISSING]
+    unknown = counts.bookies(world(pods=tuple(pods), facts=None), DESIRED, [], None)
+    assert [each.cookie for each in unknown] == [None, CookieState.MISMATCH, None, None]
+
+
+def test_the_revision_is_told_when_all_pods_have_one() -> None:
+    assert counts.revision(world(), DESIRED) == RevisionStatus(current="h2", update="h2")
+    old = tuple(replace(pod, template_hash="h1") for pod in world().pods)
+    assert counts.revision(world(pods=old), DESIRED) == RevisionStatus(current="h1", update="h2")
+    assert counts.revision(world(pods=(*old[:3], world().pods[3])), DESIRED).current == ""
+    assert counts.revision(world(pods=()), DESIRED).current == ""
+
+
+def test_the_revision_of_several_stateful_sets_is_one_hash() -> None:
+    sets = tuple(DesiredStatefulSet(f"d-bookie-{zone}", zone, 1, f"h-{zone}", {}) for zone in "ab")
+    pods = tuple(PodView(f"{one.name}-0", "u", one.name, 0, template_hash=one.template_hash) for one in sets)
+    desired = replace(DESIRED, stateful_sets=sets)
+    told = counts.revision(world(pods=pods), desired)
+    assert told.current == told.update
+    assert len(told.update) == 16
+    another = (pods[0], replace(pods[1], template_hash="h-c"))
+    assert counts.revision(world(pods=another), desired).current not in ("", told.update)
 
 
 def test_the_version_is_told_when_all_run_it() -> None:
