@@ -1,5 +1,5 @@
 """Makes the parts of the charts that follow from others: copies of `crds/`, the schemas of `spec` and `jobs`, tables of
-values.
+values; and of the charts the alerts that the operator makes rules of.
 
     python charts/generate.py            write them
     python charts/generate.py --check    exit code 1 if a file is not as it would be written
@@ -24,6 +24,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 DEFINITIONS: Final = "crds"
 COPIES: Final = "charts/podkeeper-operator/files/crds"
 VALUES_SCHEMA: Final = "charts/podkeeper-cluster/values.schema.json"
+ALERTS: Final = "operator/bookie_operator/crds/alerts.json"
+_ALERT_FILES: Final = "charts/podkeeper-cluster/alerts"
 _CLUSTER: Final = "bookieclusters.podkeeper.dev.yaml"
 _JOB: Final = "bookiejobs.podkeeper.dev.yaml"
 _JOB_NAME: Final = {"type": "string", "pattern": "^[a-z]([-a-z0-9]*[a-z0-9])?$", "maxLength": 40}
@@ -38,12 +40,19 @@ def generated() -> dict[str, str]:
     schema = json.loads((ROOT / VALUES_SCHEMA).read_text(encoding="utf-8"))
     schema["properties"]["spec"] = spec_schema()
     schema["properties"]["jobs"] = {"type": "array", "items": job_schema()}
+    files[ALERTS] = json.dumps(cluster_alerts(), indent=2, ensure_ascii=False) + "\n"
     files[VALUES_SCHEMA] = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
     for readme in sorted((ROOT / "charts").glob("*/README.md")):
         prose, heading, _ = readme.read_text(encoding="utf-8").partition(_VALUES)
         table = values_table((readme.parent / "values.yaml").read_text(encoding="utf-8"))
         files[str(readme.relative_to(ROOT))] = prose + heading + table
     return files
+
+
+def cluster_alerts() -> list[dict[str, Any]]:
+    """For the operator, whose package has no files of a chart."""
+    files = sorted((ROOT / _ALERT_FILES).glob("*.yaml"))
+    return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in files]
 
 
 def definitions() -> list[Path]:

@@ -69,6 +69,7 @@ POD_EVENT: Final = Resource("v1", "Event", "events")
 EVENT: Final = Resource("events.k8s.io/v1", "Event", "events")
 POD_MONITOR: Final = Resource("monitoring.coreos.com/v1", "PodMonitor", "podmonitors")
 SERVICE_MONITOR: Final = Resource("monitoring.coreos.com/v1", "ServiceMonitor", "servicemonitors")
+PROMETHEUS_RULE: Final = Resource("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules")
 CERTIFICATE: Final = Resource("cert-manager.io/v1", "Certificate", "certificates")
 
 ALL: Final[tuple[Resource, ...]] = (
@@ -95,6 +96,7 @@ ALL: Final[tuple[Resource, ...]] = (
     EVENT,
     POD_MONITOR,
     SERVICE_MONITOR,
+    PROMETHEUS_RULE,
     CERTIFICATE,
 )
 

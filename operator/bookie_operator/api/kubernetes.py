@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bookie_operator.api.errors import Absent, Expired
-from bookie_operator.api.kinds import POD, STATEFUL_SET, KubernetesObject, Resource, resource_of
+from bookie_operator.api.kinds import POD, PROMETHEUS_RULE, STATEFUL_SET, KubernetesObject, Resource, resource_of
 from bookie_operator.api.transport import Request, Transport
 
 Objects = list[KubernetesObject]
@@ -61,9 +61,19 @@ class Kubernetes:
             return await self._pages(resource, namespace, labels, fields, metadata_only)
 
     async def groups(self) -> frozenset[str]:
-        """API groups that the server has, such as `monitoring.coreos.com`."""
+        """API groups that the server has, such as `cert-manager.io`; and kinds of the Prometheus operator that it has,
+        as `monitoring.coreos.com/PodMonitor`, because people install some of its definitions without the others."""
         listed = await self._object(Request("GET", "/apis", {}))
-        return frozenset(group["name"] for group in listed.get("groups") or ())
+        found = frozenset(group["name"] for group in listed.get("groups") or ())
+        group, version = PROMETHEUS_RULE.group, PROMETHEUS_RULE.api_version
+        return found | await self._kinds(group, version) if group in found else found
+
+    async def _kinds(self, group: str, version: str) -> frozenset[str]:
+        try:
+            listed = await self._object(Request("GET", f"/apis/{version}", {}))
+        except Absent:
+            return frozenset()
+        return frozenset(f"{group}/{each['kind']}" for each in listed.get("resources") or ())
 
     # --- writes -------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from bookie_operator.builders.disruption import budgets
 from bookie_operator.builders.hashing import Manifest, key_of
 from bookie_operator.builders.identity import identity_secret
 from bookie_operator.builders.metadata import destruction_job, embedded_service, initialisation_job
-from bookie_operator.builders.monitoring import pod_monitor
+from bookie_operator.builders.monitoring import pod_monitor, prometheus_rule, unknown_alerts
 from bookie_operator.builders.network_policy import network_policies
 from bookie_operator.builders.service_account import service_account
 from bookie_operator.builders.services import client_service, headless_service
@@ -53,7 +53,7 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         destroy_job=destruction_job(cluster, context, config_name),
         budgets=budgets(cluster),
         autorecovery=autorecovery(cluster, context, config_name),
-        monitoring=_present(pod_monitor(cluster, context)),
+        monitoring=_present(pod_monitor(cluster, context), prometheus_rule(cluster, context)),
         dynamic_config=dynamic_config(cluster),
         settings=key_of(settings),
         config_hash=config_name.rpartition("-")[2],
@@ -69,6 +69,10 @@ def _missing(cluster: ClusterView, context: BuildContext) -> Iterator[str]:
         yield "spec.tls.issuerRef: there is no cert-manager here; install it, or give spec.tls.secretName"
     if spec.monitoring.pod_monitor.enabled and not context.has_pod_monitors:
         yield "spec.monitoring.podMonitor: there is no Prometheus operator here; install it, or disable this"
+    if spec.monitoring.prometheus_rule.enabled and not context.has_prometheus_rules:
+        yield "spec.monitoring.prometheusRule: there is no such definition here; install it, or disable this"
+    for name in unknown_alerts(cluster):
+        yield f"spec.monitoring.prometheusRule.disabled: there is no alert {name}; docs/runbooks lists them"
 
 
 def _present(*manifests: Manifest | None) -> tuple[Manifest, ...]:

@@ -20,7 +20,7 @@ class BuildContext:
     image_repository: str = "podkeeper"
     """Image of the bookies without its tag; a registry may stand before it."""
     api_groups: frozenset[str] = frozenset()
-    """API groups that this Kubernetes serves."""
+    """API groups that this Kubernetes serves; and kinds of that of the Prometheus operator, as `GROUP/Kind`."""
     operator_namespace: str = ""
     """Whose pods may use the admin API; empty: pods of any namespace that are labelled as this operator."""
 
@@ -31,3 +31,7 @@ class BuildContext:
     @property
     def has_pod_monitors(self) -> bool:
         return PROMETHEUS_OPERATOR in self.api_groups
+
+    @property
+    def has_prometheus_rules(self) -> bool:
+        return f"{PROMETHEUS_OPERATOR}/PrometheusRule" in self.api_groups

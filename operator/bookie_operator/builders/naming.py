@@ -35,7 +35,7 @@ _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 
 def bookies(cluster: str) -> str:
-    """Headless Service, budget, NetworkPolicy, service account and, without zones, StatefulSet of the bookies."""
+    """Headless Service, budget, NetworkPolicy, service account, alerts and, without zones, StatefulSet of bookies."""
     return f"{cluster}-bookie"
 
 

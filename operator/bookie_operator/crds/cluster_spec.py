@@ -1,7 +1,8 @@
 """`BookieCluster.spec`, as typed source: schema, defaults, documentation and parsing come from here.
 
 Invariants
-- Every default stands here (pods: `pod_spec`) and nowhere else; the operator never writes `spec`.
+- Every default stands here (pods: `pod_spec`, metrics: `monitoring_spec`) and nowhere else; the operator never writes
+  `spec`.
 - Every string, list and map is bounded: what rules cost in the API server is counted by the largest value.
 - Fields are only ever added.
 
@@ -26,6 +27,7 @@ from bookie_operator.crds.model import (
     Words,
     by_name,
 )
+from bookie_operator.crds.monitoring_spec import Monitoring
 from bookie_operator.crds.pod_spec import LivenessProbe, Pod, Probe, StartupProbe
 
 __all__ = ["Freeform", "Labels", "LivenessProbe", "Model", "Name", "Pod", "Probe", "Quantity", "StartupProbe", "Words"]
@@ -228,23 +230,6 @@ class NetworkPolicy(Model):
     """Peers of a NetworkPolicy that may use the data ports; empty: every pod of the namespace."""
     metrics_from: Annotated[list[Freeform], Field(max_length=32)] = []
     """Peers that may read metrics; empty: any."""
-
-
-class PodMonitor(Model):
-    """A PodMonitor of the Prometheus operator."""
-
-    enabled: bool = False
-    """It is made if the cluster knows PodMonitors."""
-    labels: Labels = {}
-    """Its labels, as a Prometheus selects them."""
-    interval: Annotated[str, Field(max_length=16)] = "30s"
-    """Between two scrapes: a whole number and `ms`, `s`, `m` or `h`."""
-
-
-class Monitoring(Model):
-    """Who reads the metrics."""
-
-    pod_monitor: PodMonitor = PodMonitor()
 
 
 class BootstrapMode(StrEnum):

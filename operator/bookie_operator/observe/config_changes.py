@@ -17,14 +17,17 @@ from bookie_operator.builders.config import FILE, changed_keys
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.hashing import Manifest
 from bookie_operator.observe.observing import Observed
-from bookie_operator.planner import holding
 from bookie_operator.world.model import World
 
 
-async def with_config_changes(kubernetes: Kubernetes, observed: Observed, objects: DesiredObjects) -> Observed:
-    """Raises the errors of `api.errors`, but for what is not there (any more) or may not be read."""
+async def with_config_changes(
+    kubernetes: Kubernetes, observed: Observed, objects: DesiredObjects, held: frozenset[str]
+) -> Observed:
+    """`held`: names of StatefulSets that keep the template that they have, as `Desired` says.
+
+    Raises the errors of `api.errors`, but for what is not there (any more) or may not be read."""
     wanted = next((each for each in objects.support if FILE in each.get("data", {})), None)
-    name = _replaced(observed.world, objects, wanted) if wanted is not None else ""
+    name = _replaced(observed.world, held, objects.config_hash, wanted) if wanted is not None else ""
     if wanted is None or not name:
         return observed
     try:
@@ -37,14 +40,13 @@ async def with_config_changes(kubernetes: Kubernetes, observed: Observed, object
     return replace(observed, world=replace(observed.world, config_changes=changed_keys(before, wanted["data"][FILE])))
 
 
-def _replaced(world: World, objects: DesiredObjects, wanted: Manifest) -> str:
+def _replaced(world: World, held: frozenset[str], hashed: str, wanted: Manifest) -> str:
     """Name of the ConfigMap with the file that some StatefulSet has instead of the one that is wanted; empty: all have
     that one, have to wait for it, or it does not matter now."""
     if world.cluster.status.operation is not None or world.cluster.deleting:
         return ""
-    name, hashed = str(wanted["metadata"]["name"]), objects.config_hash
+    name = str(wanted["metadata"]["name"])
     files = name.removesuffix(hashed)
-    held = holding.hold(world, objects.desired()).held
     for one in world.stateful_sets:
         if one.name in held:
             continue

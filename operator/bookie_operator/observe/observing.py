@@ -29,6 +29,7 @@ from bookie_operator.api.kinds import (
     POD,
     POD_EVENT,
     POD_MONITOR,
+    PROMETHEUS_RULE,
     SECRET,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -169,10 +170,15 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
     ours = {names.NAME: "podkeeper", names.INSTANCE: cluster.name}
     managed = {names.INSTANCE: cluster.name, names.MANAGED_BY: "podkeeper-operator"}
     optional = [each for each in _OPTIONAL if each.group in sources.api_groups]
+    rules = f"{PROMETHEUS_RULE.group}/{PROMETHEUS_RULE.kind}" in sources.api_groups
 
     async def headers(resource: Resource) -> list[KubernetesObject]:
         found = await kubernetes.list(resource, namespace, managed, metadata_only=True)
         return [{**each, "kind": resource.kind} for each in found]
+
+    async def alerts() -> list[KubernetesObject]:
+        """A Role that somebody wrote for an earlier release does not name them: only who wants some needs it."""
+        return (await _allowed(headers(PROMETHEUS_RULE)) or []) if rules else []
 
     async def full(resource: Resource, labels: Mapping[str, str] | None) -> list[KubernetesObject]:
         return [{**each, "kind": resource.kind} for each in await kubernetes.list(resource, namespace, labels)]
@@ -195,7 +201,7 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
             unless_forbidden(STORAGE_CLASS),
             kubernetes.find(SECRET, namespace, identity),
         ),
-        asyncio.gather(*(headers(each) for each in (*_METADATA_ONLY, *optional))),
+        asyncio.gather(*[*(headers(each) for each in (*_METADATA_ONLY, *optional)), alerts()]),
         asyncio.gather(*(kubernetes.find(SECRET, namespace, name) for name in secrets if name != identity)),
     )
     tasks, nodes, classes, found_identity = around

@@ -10,7 +10,7 @@ for, and counts.
 
 Invariants
 - What people change is never held back: without a record that says the contrary a template that differs counts.
-- `hold` may be applied to its own result.
+- `hold` is applied once in a pass, to the snapshot that everything else in it is decided and told by.
 
 Threads: pure functions, any thread.
 

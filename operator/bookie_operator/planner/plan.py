@@ -80,7 +80,7 @@ BESIDE: Final[tuple[Rule, ...]] = (
 
 
 def plan(world: World, desired: Desired) -> Plan:
-    desired = holding.hold(world, desired)
+    """`desired`: as `holding.hold` returns it for this world."""
     decision, notes = _decide(world, desired)
     return Plan(_settled(world, decision), notes, disruption.allowed(world, desired))
 

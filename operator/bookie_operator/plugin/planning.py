@@ -25,7 +25,7 @@ from bookie_operator.crds.validation import parse_spec, validate
 from bookie_operator.observe.config_changes import with_config_changes
 from bookie_operator.observe.observing import Sources, observe, with_needs
 from bookie_operator.observe.others import cluster_view
-from bookie_operator.planner import invariants
+from bookie_operator.planner import holding, invariants
 from bookie_operator.planner.decision import Plan
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.plan import plan as make_plan
@@ -78,8 +78,9 @@ async def planned(api: Api, cluster: KubernetesObject, open_socket: Open) -> Pla
             now=time.time(),
             spec_errors=errors,
         )
+        desired = holding.hold(observed.world, desired)
         observed = await with_needs(sources, observed, needs(observed.world, desired))
-        observed = await with_config_changes(api.kubernetes, observed, objects)
+        observed = await with_config_changes(api.kubernetes, observed, objects, desired.held)
     world = observed.world
     if world.facts is None and world.pods:
         doubts.append(f"no pod could tell about the cluster: {world.facts_error or 'none is reachable'}")

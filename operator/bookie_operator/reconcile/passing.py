@@ -30,6 +30,7 @@ from bookie_operator.executor.execution import Execution
 from bookie_operator.observe.config_changes import with_config_changes
 from bookie_operator.observe.observing import Observed, Sources, observe, with_needs
 from bookie_operator.observe.others import cluster_view
+from bookie_operator.planner import holding
 from bookie_operator.planner.decision import Act, Event, EventType, Finish, Plan, Record, Wait
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.operations import read_time
@@ -110,8 +111,9 @@ async def _reconcile(
         now=context.now(),
         spec_errors=errors,
     )
+    desired = holding.hold(observed.world, desired)
     observed = await with_needs(sources, observed, needs(observed.world, desired))
-    observed = await with_config_changes(context.kubernetes, observed, objects)
+    observed = await with_config_changes(context.kubernetes, observed, objects, desired.held)
     plan = make_plan(observed.world, desired)
     _count(context, cluster, plan)
     execution = Execution(

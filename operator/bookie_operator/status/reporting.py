@@ -16,7 +16,6 @@ from typing import Any
 from bookie_operator.api.kinds import CLUSTER
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.crds.cluster_status import BookieClusterStatus
-from bookie_operator.planner import holding
 from bookie_operator.planner.decision import Plan
 from bookie_operator.planner.desired import Desired
 from bookie_operator.planner.operations import written
@@ -27,8 +26,9 @@ from bookie_operator.world.model import World
 def status_after(
     world: World, desired: Desired, plan: Plan, base: BookieClusterStatus, metadata_service_uri: str
 ) -> BookieClusterStatus:
-    """`base`: the status with the operation, history and recorded replicas as they are after the pass."""
-    desired, before = holding.hold(world, desired), world.cluster.status
+    """`base`: the status with the operation, history and recorded replicas as they are after the pass. `desired`: as
+    the plan was made for it."""
+    before = world.cluster.status
     found = conditions.findings(world, desired, plan, base.operation)
     changes: dict[str, object] = {
         "observed_generation": world.cluster.generation,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from bookie_operator.crds.cluster_spec import BookieClusterSpec, DecommissionMode
 from bookie_operator.crds.cluster_status import BookieClusterStatus, LedgersStatus
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.planner import invariants, operations
+from bookie_operator.planner import holding, invariants, operations
 from bookie_operator.planner.actions import UpdateTask
 from bookie_operator.planner.decision import Act, Decision, Needs, Plan, Rest, Wait
 from bookie_operator.planner.desired import Desired
@@ -173,8 +173,9 @@ class Simulation:
         """One pass. `crash`: `before` (nothing is done), `between` (the effect, not the status), `after`."""
         desired = self.desired()
         world = self.world(needs(self.world(), desired))
-        planned = plan(world, desired)
-        broken = invariants.check(world, desired, planned)
+        held = holding.hold(world, desired)
+        planned = plan(world, held)
+        broken = invariants.check(world, held, planned)
         if broken:
             raise AssertionError(f"{broken} by {planned.decision}")
         error = ""

@@ -16,7 +16,7 @@ NOT_MADE = {"roles", "rolebindings", "servicemonitors"}
 WATCHED_CHILDREN = (kinds.STATEFUL_SET, kinds.POD, kinds.CLAIM, kinds.JOB, kinds.CRON_JOB, kinds.DEPLOYMENT)
 WRITTEN = {
     *("configmaps", "services", "serviceaccounts", "secrets", "statefulsets", "deployments", "jobs", "cronjobs"),
-    *("poddisruptionbudgets", "networkpolicies", "podmonitors", "certificates"),
+    *("poddisruptionbudgets", "networkpolicies", "podmonitors", "prometheusrules", "certificates"),
 }
 """What server-side apply makes and changes."""
 

@@ -19,7 +19,9 @@ from bookie_operator.planner.decision import Act, Needs
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import ClaimView, World
 
-_KINDS: Final = frozenset({"NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Certificate", "Deployment"})
+_KINDS: Final = frozenset(
+    {"NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "PrometheusRule", "Certificate", "Deployment"}
+)
 _CONFIG_MAP: Final = "ConfigMap"
 
 

@@ -246,6 +246,15 @@ async def test_api_groups() -> None:
         assert {"apps", "policy", "podkeeper.dev"} <= await kubernetes.groups()
 
 
+async def test_kinds_of_the_prometheus_operator_are_told_apart() -> None:
+    """Some of its definitions may be installed without the others."""
+    async with kubernetes_alone() as (kubernetes, _):
+        found = await kubernetes.groups()
+        assert {"monitoring.coreos.com", "monitoring.coreos.com/PrometheusRule"} <= found
+        assert "monitoring.coreos.com/Prometheus" not in found
+        assert not any(each.startswith("apps/") for each in found)
+
+
 def test_paths() -> None:
     assert CLAIM.path("a", "b") == "/api/v1/namespaces/a/persistentvolumeclaims/b"
     assert SERVICE.path() == "/api/v1/services"

@@ -8,14 +8,17 @@ import json
 from typing import Any
 
 import pytest
+import yaml
 
 from bookie_operator.builders.build import build
 from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, BuildContext
 from bookie_operator.builders.hashing import content_hash, object_hash, stamped
 from bookie_operator.crds import names
 from bookie_operator.planner.desired import Evictions
+from tests.support.chart_files import CLUSTER
 from tests.support.operator_clusters import CASES, INSTANCE_ID, MINIMAL, built, cluster
 
+RULES = frozenset({PROMETHEUS_OPERATOR, f"{PROMETHEUS_OPERATOR}/PrometheusRule"})
 THREE_ZONES = {"zones": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}
 
 
@@ -136,6 +139,58 @@ def test_there_is_a_budget_that_lets_one_zone_go_and_keeps_the_others() -> None:
     for kept in ({"placement": zones, "disruption": {"wholeZone": False}}, {"placement": {"zones": [{"name": "a"}]}}):
         budgets = build(cluster({**MINIMAL, **kept}), BuildContext()).budgets
         assert budgets.keys() == {Evictions(0), Evictions(1)}
+
+
+def alerts(**wanted: Any) -> dict[str, dict[str, Any]]:
+    monitoring = {"prometheusRule": {"enabled": True, "labels": {"prometheus": "main"}, **wanted}}
+    spec = {**MINIMAL, "replicas": 5, "durability": {"ensembleSize": 5}, "monitoring": monitoring}
+    (rule,) = build(cluster(spec), BuildContext(api_groups=RULES)).monitoring
+    assert (rule["kind"], rule["metadata"]["labels"]["prometheus"]) == ("PrometheusRule", "main")
+    (group,) = rule["spec"]["groups"]
+    assert group["name"] == "podkeeper.storage.demo"
+    return {each["alert"]: each for each in group["rules"]}
+
+
+def test_alerts_are_those_of_the_chart_for_this_cluster() -> None:
+    files = sorted((CLUSTER / "alerts").glob("*.yaml"))
+    names = {
+        "__NAMESPACE__": "storage",
+        "__CLUSTER__": "demo",
+        "__ENSEMBLE_SIZE__": "5",
+        "__RUNBOOKS__": "docs/runbooks",
+    }
+    assert len(files) > 20
+    wanted = {}
+    for path in files:
+        text = path.read_text(encoding="utf-8")
+        for placeholder, name in names.items():
+            text = text.replace(placeholder, name)
+        wanted[path.stem] = yaml.safe_load(text)
+    assert alerts() == wanted
+
+
+def test_alerts_as_spec_wants_them() -> None:
+    found = alerts(
+        disabled=["PodkeeperNoAuditor"], alertLabels={"team": "storage"}, runbookUrl="https://runbooks.example/books/"
+    )
+    assert found.keys() == alerts().keys() - {"PodkeeperNoAuditor"}
+    down = found["PodkeeperBookieDown"]
+    assert down["labels"] == {"severity": "warning", "team": "storage"}
+    assert down["annotations"]["runbook_url"] == "https://runbooks.example/books/PodkeeperBookieDown.md"
+
+
+def test_alerts_that_cannot_be_made_are_told() -> None:
+    def missing(groups: frozenset[str], **wanted: Any) -> tuple[str, ...]:
+        view = cluster({**MINIMAL, "monitoring": {"prometheusRule": {"enabled": True, **wanted}}})
+        objects = build(view, BuildContext(api_groups=groups))
+        assert bool(objects.monitoring) == (groups == RULES)
+        return objects.missing
+
+    assert missing(RULES) == ()
+    (told,) = missing(frozenset({PROMETHEUS_OPERATOR}))
+    assert told.startswith("spec.monitoring.prometheusRule: there is no such definition here")
+    (told,) = missing(RULES, disabled=["Nothing", "PodkeeperNoAuditor"])
+    assert told == "spec.monitoring.prometheusRule.disabled: there is no alert Nothing; docs/runbooks lists them"
 
 
 def test_kinds_that_this_kubernetes_does_not_know_are_left_out() -> None:

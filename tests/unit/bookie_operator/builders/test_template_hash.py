@@ -46,6 +46,7 @@ INPUTS = inputs()
         {"disruption": {"maxUnavailable": 2}},
         {"networkPolicy": {"clients": [{"podSelector": {}}]}},
         {"monitoring": {"podMonitor": {"enabled": True, "labels": {"a": "b"}}}},
+        {"monitoring": {"prometheusRule": {"enabled": True, "disabled": ["PodkeeperNoAuditor"]}}},
         {"config": {"gcWaitTime": "120000", "compactionRate": "7", "majorCompactionThreshold": "0.6"}},
     ],
     ids=lambda changes: next(iter(changes)),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import Operation, OperationType
 from bookie_operator.crds.task_spec import TaskType
-from bookie_operator.planner import invariants
+from bookie_operator.planner import holding, invariants
 from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.needs import needs
 from bookie_operator.planner.plan import plan
@@ -70,7 +70,7 @@ def test_no_plan_breaks_an_invariant(flow: int, moment: int, changes: list[tuple
     world = seen[moment % len(seen)]
     for change, number in changes:
         world = change(world, number)  # type: ignore[operator]
-    wanted = desired_of(world.cluster)
+    wanted = holding.hold(world, desired_of(world.cluster))
     needs(world, wanted)
     planned = plan(world, wanted)
     assert not invariants.check(world, wanted, planned), planned

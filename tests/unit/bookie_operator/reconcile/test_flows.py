@@ -17,6 +17,7 @@ from bookie_operator.api.kinds import (
     JOB,
     NODE,
     POD,
+    PROMETHEUS_RULE,
     SECRET,
     SERVICE,
     STATEFUL_SET,
@@ -303,3 +304,27 @@ async def test_the_nodes_of_one_zone_are_drained_together() -> None:
         assert len(fake.bookkeeper.writable) == 6
         await fake.one_pass()
         assert fake.store.list(BUDGET, NAMESPACE)[0]["spec"]["maxUnavailable"] == 1
+
+
+async def test_alerts_come_and_go_with_spec() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3, monitoring={"prometheusRule": {"enabled": True}})
+        await fake.settle()
+        await fake.until(lambda: bool(fake.store.list(PROMETHEUS_RULE, NAMESPACE)))
+        (rule,) = fake.store.list(PROMETHEUS_RULE, NAMESPACE)
+        assert rule["metadata"]["name"] == "demo-bookie"
+        assert "storage/demo" in rule["spec"]["groups"][0]["rules"][0]["annotations"]["description"]
+        await fake.one_pass()
+        written = len(fake.server.writes())
+        assert await fake.one_pass() == 30.0
+        assert len(fake.server.writes()) == written
+        fake.apply(monitoring={"prometheusRule": {"enabled": False}})
+        await fake.until(lambda: not fake.store.list(PROMETHEUS_RULE, NAMESPACE))
+
+
+async def test_an_operator_that_may_not_read_alerts_works_as_before() -> None:
+    async with fake_cluster() as fake:
+        fake.server.forbidden.add("prometheusrules")
+        fake.apply(replicas=3)
+        await fake.settle()
+        assert fake.condition("Ready") == "True"

@@ -9,6 +9,7 @@ import pytest
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import Condition, OperationType
 from bookie_operator.crds.task_spec import TaskType
+from bookie_operator.planner import holding
 from bookie_operator.planner.actions import ApplyTemplate, EvictPod, RecordInputs, TriggerAudit
 from bookie_operator.planner.decision import Act, Rest
 from bookie_operator.planner.plan import plan
@@ -59,7 +60,8 @@ def end(sim: Simulation) -> object:
 
 
 def told(sim: Simulation) -> dict[str, Condition]:
-    status = reporting.status_after(sim.world(), sim.desired(), plan(sim.world(), sim.desired()), sim.status, "")
+    desired = holding.hold(sim.world(), sim.desired())
+    status = reporting.status_after(sim.world(), desired, plan(sim.world(), desired), sim.status, "")
     assert status.updated_replicas == status.replicas == len(sim.kubernetes.pods)
     return {each.type: each for each in status.conditions}
 
