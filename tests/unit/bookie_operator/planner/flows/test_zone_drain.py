@@ -22,8 +22,8 @@ ALL_OF_B = frozenset(f"c-bookie-b-{number}.c-bookie.ns.svc:3181" for number in (
 
 def two_in_each_zone(*copies: str, **changes: object) -> Simulation:
     """`copies`: the bookies of one ledger, such as `a-0`; without, one copy in each zone."""
-    placement = {"zones": [{"name": zone} for zone in ZONES]}
-    sim = resting(replicas=6, placement=placement, **changes)
+    placement = {"placement": {"zones": [{"name": zone} for zone in ZONES]}}
+    sim = resting(replicas=6, **{**placement, **changes})
     sim.bookkeeper.writes = False
     ids = [f"c-bookie-{each}.c-bookie.ns.svc:3181" for each in copies or ("a-0", "b-0", "c-0")]
     sim.bookkeeper.ledgers = {1: SimLedger(ids, {sim.bookkeeper.running[each] for each in ids})}
@@ -85,17 +85,32 @@ def test_a_ledger_that_would_fall_below_its_ack_quorum_holds_the_zone() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "why"),
     [
-        {"disruption": {"wholeZone": False}},
-        {"durability": {"ensembleSize": 5, "writeQuorum": 3, "ackQuorum": 2}},
-        {"placement": {"minZonesPerWriteQuorum": 3, "zones": [{"name": zone} for zone in ZONES]}},
+        (
+            {"durability": {"ensembleSize": 5}},
+            "without it 4 bookies would be writable, and durability.ensembleSize is 5",
+        ),
+        (
+            {"placement": {"minZonesPerWriteQuorum": 3, "zones": [{"name": zone} for zone in ZONES]}},
+            "without it bookies would be left in 2 zones, and placement.minZonesPerWriteQuorum is 3",
+        ),
     ],
 )
-def test_what_spec_wants_holds_the_zone(changes: dict[str, object]) -> None:
-    placement = {"zones": [{"name": zone} for zone in ZONES]}
-    sim = resting(replicas=6, **{"placement": placement, **changes})
-    assert disruption.allowed(half_drained(sim), sim.desired()) == Evictions(0)
+def test_what_clients_need_to_write_holds_the_zone(changes: dict[str, object], why: str) -> None:
+    sim = two_in_each_zone(**changes)
+    seen = half_drained(sim)
+    assert disruption.allowed(seen, sim.desired()) == Evictions(0)
+    told = zone_drain.blocked(seen, sim.desired())
+    assert told is not None
+    assert why in told.message
+
+
+def test_who_wants_no_whole_zones_gets_none() -> None:
+    sim = two_in_each_zone(disruption={"wholeZone": False})
+    seen = half_drained(sim)
+    assert disruption.allowed(seen, sim.desired()) == Evictions(0)
+    assert zone_drain.blocked(seen, sim.desired()) is None
 
 
 def test_a_cluster_without_zones_loses_one_bookie_at_a_time() -> None:
