@@ -148,6 +148,7 @@ async def _list_while_it_is_written(uri: str, streams: Streams, found: int) -> l
         ("closed", found - FULL, (found - FULL) * SIZE),
         ("open", None, None),
     ]
+    assert not any(each["under_replicated"] for each in ledgers)
     assert [each["first_ordinal"] for each in ledgers] == [0, FULL, found]
     assert listed["earliest"] == f"{ledgers[0]['ledger_id']}:0"
     assert int(listed["end"].partition(":")[0]) == ledgers[-1]["ledger_id"]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import subprocess
 
-from bookie_client import Client, ClientOptions
+from bookie_client import BlockingClient, Client, ClientOptions
 from bookie_client.streams import Streams, StreamSettings
 from tests.support.cluster_fixtures import bookies, cluster, metadata_service
 from tests.support.edit_log_program import PASSWORD, EditLogProgram, operations
@@ -114,6 +114,14 @@ def test_commands(bookies, tmp_path):
     info = json.loads(call("info", "cli", "--json")[1])
     assert (info["state"], info["entries"], info["writer"]) == ("closed", 4, None)
     assert "4" in call("info", "cli")[1]
+    first, second = (each["ledger_id"] for each in info["ledgers"])
+    assert [each["under_replicated"] for each in info["ledgers"]] == [False, False]
+    with BlockingClient(bookies.uri) as client:
+        client.run(lambda each: each.metadata_service.under_replication.mark(second, ["bookie-9"], ctime_ms=1))
+        ledgers = json.loads(call("info", "cli", "--json")[1])["ledgers"]
+        assert {each["ledger_id"]: each["under_replicated"] for each in ledgers} == {first: False, second: True}
+        assert [line.split()[-1] for line in call("info", "cli")[1].splitlines()[-2:]] == ["-", "yes"]
+        client.run(lambda each: each.metadata_service.under_replication.unmark(second))
     assert call("list", "--long", "--json")[1].count('"stream": "cli"') == 1
     assert call("seal", "cli")[1].strip() == info["end"]
     assert call("delete", "cli", "--yes") == (0, "", "")

@@ -20,7 +20,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import NoSuchStream, StreamPositionGone
 
 _LIST: Final = ("stream", "state", "ledger_count", "entries", "bytes", "generation", "writer")
-_LEDGER: Final = ("ledger_id", "state", "entries", "bytes", "closed")
+_LEDGER: Final = ("ledger_id", "state", "entries", "bytes", "closed", "under_replicated")
 _CURSOR: Final = ("cursor", "position", "behind", "moved")
 _COUNTS: Final = ("ledger_count", "entries", "bytes", "behind")
 
@@ -65,7 +65,7 @@ async def show_stream(cluster: Cluster, name: str, *, as_json: bool) -> None:
     manifest = await streams.manifest(name)
     end = await streams.end(name)
     cursors = await streams.cursors(name)
-    fields = _as_dict(manifest, end, cursors)
+    fields = _as_dict(manifest, end, cursors, await _marked(cluster, manifest))
     if as_json:
         click.echo(json.dumps(fields))
         return
@@ -151,7 +151,15 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _as_dict(manifest: Manifest, end: StreamPosition, cursors: Mapping[str, StreamCursor]) -> dict[str, Any]:
+async def _marked(cluster: Cluster, manifest: Manifest) -> frozenset[int]:
+    """The ledgers of a stream that are marked as under-replicated."""
+    marks = cluster.client.metadata_service.under_replication.list()
+    return frozenset([mark.ledger_id async for mark in marks if mark.ledger_id in manifest])
+
+
+def _as_dict(
+    manifest: Manifest, end: StreamPosition, cursors: Mapping[str, StreamCursor], marked: frozenset[int]
+) -> dict[str, Any]:
     """What `info --json` prints. Entries and bytes are those of closed ledgers; those of the open one are null."""
     return {
         **_summary(manifest),
@@ -173,6 +181,7 @@ def _as_dict(manifest: Manifest, end: StreamPosition, cursors: Mapping[str, Stre
                 "entries": ledger.entries,
                 "bytes": ledger.nbytes,
                 "closed": None if ledger.closed_ms is None else _time(ledger.closed_ms),
+                "under_replicated": ledger.ledger_id in marked,
             }
             for ledger in manifest.ledgers
         ],
@@ -207,4 +216,6 @@ def _time(milliseconds: int) -> str:
 
 
 def _cell(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "-"
     return "-" if value is None else f"{value:,}" if name in _COUNTS else str(value)
