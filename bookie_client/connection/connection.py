@@ -32,6 +32,9 @@ from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE, check_length
 
 FLUSH_BYTES: Final = 256 * 1024
 """Bytes collected in one turn of the loop that are written without waiting for its end."""
+LARGE_FRAME: Final = 64 * 1024
+"""Bytes from which the body of an answer that came in pieces is put together alone. An acknowledgement is never that
+large."""
 TICKS_PER_TIMEOUT: Final = 4
 """A request is given up after its time-out and at most one tick (a quarter of the shortest time-out) more."""
 
@@ -83,8 +86,12 @@ class BookieConnection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_scheduled = False
-        self._partial = bytearray()
+        self._parts: list[bytes | memoryview] = []
+        """The beginning of a frame, as it came."""
         self._wanted = 0
+        """Bytes of that frame, or of what tells its length."""
+        self._missing = 0
+        """Of these, those that did not come yet."""
         self._silent_since: int | None = None
         self._reason: PodkeeperError | None = None
         self._gone = asyncio.Event()
@@ -160,13 +167,13 @@ class BookieConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._silent_since = None
-        if self._partial:
-            self._partial += data
-            if len(self._partial) < self._wanted:
-                return
-            data = bytes(self._partial)
-            self._partial.clear()
         try:
+            if self._parts:
+                self._parts.append(data)
+                self._missing -= len(data)
+                if self._missing > 0:
+                    return
+                data = self._joined(data)
             done = self._take_frames(data)
         except ProtocolViolation as error:
             self.close(ProtocolViolation(f"bookie {self.bookie_id}: {error}"))
@@ -174,7 +181,8 @@ class BookieConnection(asyncio.Protocol):
         if self._lateness is not None:
             self._lateness.answers_came(self._outstanding)
         if done < len(data):
-            self._partial += memoryview(data)[done:]
+            self._parts.append(memoryview(data)[done:] if done else data)
+            self._missing = self._wanted - (len(data) - done)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._reason is None:
@@ -211,6 +219,17 @@ class BookieConnection(asyncio.Protocol):
             await self._gone.wait()
 
     # --- answers --------------------------------------------------------------------------------------------
+
+    def _joined(self, last: bytes) -> bytes:
+        """What is to be looked at now that a frame is complete with `last`. A large one is put together without its
+        length and handled here, so that its body is copied once; what is returned is behind it."""
+        parts, self._parts = self._parts, []
+        if self._wanted < LARGE_FRAME:
+            return b"".join(parts)
+        end = len(last) + self._missing
+        parts[0], parts[-1] = memoryview(parts[0])[LENGTH_SIZE:], memoryview(last)[:end]
+        self._slow_answer(b"".join(parts))
+        return last[end:]
 
     def _take_frames(self, data: bytes) -> int:
         """Handle all complete frames of `data`; returns how many bytes they took."""

@@ -1,0 +1,71 @@
+"""Large answers come in pieces: whatever the pieces are, each request gets its own answer, whole."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bookie_client.connection import connection as module
+from bookie_client.connection.connection import LARGE_FRAME, BookieConnection
+from bookie_client.connection.dialect_v2 import V2Dialect
+from bookie_client.connection.health import BookieHealth
+from bookie_client.connection.one_shot import OneShot, detail_of
+from bookie_client.connection.ticker import Ticker
+from bookie_client.options import ClientOptions
+from bookie_protocol.wire import v2
+from bookie_protocol.wire.packed_entries import PackedEntries
+from bookie_protocol.wire.v2_layout import CURRENT_VERSION
+
+SIZES = [0, 1, 5000, LARGE_FRAME, 3 * LARGE_FRAME]
+
+
+def answer(request_id: int, entries: list[bytes]) -> bytes:
+    return b"".join(v2.encode_batch_read_response(CURRENT_VERSION, 0, 7, 0, request_id, entries))
+
+
+async def received(answers: list[list[bytes]], cuts: list[float]) -> list[list[bytes]]:
+    """What the requests get when their answers come in pieces; `cuts` by share of the whole."""
+    loop, dialect = asyncio.get_running_loop(), V2Dialect()
+    connection = BookieConnection(
+        "b",
+        dialect,
+        max_frame_size=1 << 20,
+        ticker=Ticker(1000.0),
+        silence_ticks=10,
+        record=BookieHealth(ClientOptions(), loop.time).record("b"),
+        on_closed=lambda _: None,
+    )
+    connection.connection_made(asyncio.Transport())
+    requests = []
+    for request_id in range(len(answers)):
+        key, _ = dialect.batch_read(request_id, 7, 0, 10, 1 << 20, recovery=False)
+        requests.append(OneShot("the probe", detail_of(PackedEntries)))
+        connection.send(b"", key, requests[-1], 10)
+    connection._out.clear()
+    stream = b"".join(answer(request_id, entries) for request_id, entries in enumerate(answers))
+    places = sorted({0, len(stream), *(int(cut * len(stream)) for cut in cuts)})
+    for start, stop in pairwise(places):
+        connection.data_received(stream[start:stop])
+    return [request.result.result().split() for request in requests]
+
+
+@given(
+    sizes=st.lists(st.lists(st.sampled_from(SIZES), min_size=1, max_size=3), min_size=1, max_size=3),
+    cuts=st.lists(st.floats(0, 1), max_size=6),
+)
+def test_answers_in_any_pieces(sizes, cuts):
+    answers = [[bytes([number]) * size for number, size in enumerate(each)] for each in sizes]
+    assert asyncio.run(received(answers, cuts)) == answers
+
+
+@pytest.mark.parametrize("behind", [1, 3, 4, 5, 100])
+def test_the_beginning_of_the_next_answer_comes_with_the_end_of_a_large_one(monkeypatch, behind):
+    """And the large one is not looked at together with it."""
+    monkeypatch.setattr(module, "LARGE_FRAME", 1000)
+    answers = [[b"a" * 2000], [b"b" * 2000]]
+    whole = 2 * len(answer(0, answers[0]))
+    assert asyncio.run(received(answers, [0.25, 0.5 + behind / whole])) == answers
