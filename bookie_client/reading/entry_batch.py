@@ -21,39 +21,34 @@ from typing import Final, overload
 from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.wire.v2_layout import ENTRY_LENGTH
 
-_LAC: Final = struct.Struct(">q")
 _LAC_AND_LENGTH: Final = struct.Struct(">qq")
-_LAC_AT: Final = ENTRY_LENGTH.size + 16
-"""Behind the two ids, in an entry with its length in front."""
 
 
 class EntryBatch(Sequence[LedgerEntry]):
     """The k-th entry, with its length in front, is `body[starts[k]:starts[k + 1]]`; its payload begins `payload_at`
-    bytes behind its start."""
+    bytes behind its start. Whoever wants something of all of them finds it there."""
 
-    __slots__ = ("_body", "_first", "_ledger_id", "_payload_at", "_starts", "nbytes")
+    __slots__ = ("_first", "_ledger_id", "body", "nbytes", "payload_at", "starts")
+
+    lac_at: Final = ENTRY_LENGTH.size + 16
+    """Where an entry has the last add confirmed that it carries (int64, big-endian), from its start."""
 
     def __init__(self, ledger_id: int, first: int, body: bytes, starts: Sequence[int], payload_at: int) -> None:
         self._ledger_id = ledger_id
         self._first = first
-        self._body = body
-        self._starts = starts
-        self._payload_at = payload_at
+        self.body = body
+        self.starts = starts
+        self.payload_at = payload_at
         self.nbytes = starts[-1] - starts[0] - payload_at * len(self)
         """Of all payloads."""
 
     def payloads(self) -> list[memoryview]:
         """All of them, in place."""
-        view, payload_at = memoryview(self._body), self._payload_at
-        return [view[start + payload_at : stop] for start, stop in pairwise(self._starts)]
-
-    def lacs(self) -> list[int]:
-        """The last add confirmed that each entry carries."""
-        body, unpack = self._body, _LAC.unpack_from
-        return [unpack(body, start + _LAC_AT)[0] for start in self._starts[:-1]]
+        view, payload_at = memoryview(self.body), self.payload_at
+        return [view[start + payload_at : stop] for start, stop in pairwise(self.starts)]
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return len(self.starts) - 1
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
@@ -64,10 +59,10 @@ class EntryBatch(Sequence[LedgerEntry]):
         return f"<{len(self)} entries of ledger {self._ledger_id} from {self._first} on, {self.nbytes} bytes>"
 
     def __iter__(self) -> Iterator[LedgerEntry]:
-        body, payload_at, ledger_id = self._body, self._payload_at, self._ledger_id
-        unpack, made = _LAC_AND_LENGTH.unpack_from, tuple.__new__
-        for entry_id, (start, stop) in zip(count(self._first), pairwise(self._starts), strict=False):
-            lac, length = unpack(body, start + _LAC_AT)
+        body, payload_at, ledger_id = self.body, self.payload_at, self._ledger_id
+        unpack, made, lac_at = _LAC_AND_LENGTH.unpack_from, tuple.__new__, self.lac_at
+        for entry_id, (start, stop) in zip(count(self._first), pairwise(self.starts), strict=False):
+            lac, length = unpack(body, start + lac_at)
             # The constructor of a named tuple costs three times as much.
             yield made(LedgerEntry, (ledger_id, entry_id, length, body[start + payload_at : stop], lac))
 
@@ -85,8 +80,8 @@ class EntryBatch(Sequence[LedgerEntry]):
         return next(iter(self._part(at, at + 1)))
 
     def _part(self, start: int, stop: int) -> EntryBatch:
-        starts = self._starts[start : stop + 1]
-        return EntryBatch(self._ledger_id, self._first + start, self._body, starts, self._payload_at)
+        starts = self.starts[start : stop + 1]
+        return EntryBatch(self._ledger_id, self._first + start, self.body, starts, self.payload_at)
 
 
 def payload_bytes(entries: Sequence[LedgerEntry]) -> int:
@@ -97,8 +92,3 @@ def payload_bytes(entries: Sequence[LedgerEntry]) -> int:
 def payloads_of(entries: Sequence[LedgerEntry]) -> Sequence[bytes | memoryview]:
     """For whoever copies them elsewhere: those of a batch in its answer in place."""
     return entries.payloads() if isinstance(entries, EntryBatch) else [entry.payload for entry in entries]
-
-
-def lacs_of(entries: Sequence[LedgerEntry]) -> list[int]:
-    """The last add confirmed that each entry carries."""
-    return entries.lacs() if isinstance(entries, EntryBatch) else [entry.lac for entry in entries]

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from pyspark_bookie.common.garbage import fewer_collections, freeze_imports
+from pyspark_bookie.common.memory import keep_freed_memory
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.source.options import Decode
 
@@ -41,6 +42,7 @@ def read(partition: ReadPartition, options: SourceOptions, schema: pa.Schema) ->
     throttle = Throttle(partition.bytes_per_second)
     limit = piece_bytes(partition.bytes_per_second, options.arrow_batch_bytes, BATCHES_PER_SECOND)
     freeze_imports()
+    keep_freed_memory()
     with fewer_collections():
         for batch in _batches(read_chunks(partition, options), options, schema, limit):
             throttle.take(batch.nbytes)

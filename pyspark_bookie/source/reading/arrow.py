@@ -1,7 +1,7 @@
 """Chunks of entries as Arrow record batches.
 
-Values are joined into one buffer and described by offsets; nothing is converted entry by entry that a whole column can
-do at once.
+Values are copied into one buffer and described by offsets; nothing is converted entry by entry that a whole column can
+do at once (`columns`).
 
 Invariants
 - Every batch has exactly the schema that was asked for, and at most `limit` bytes of values; a single larger entry
@@ -17,10 +17,11 @@ from itertools import chain, repeat
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from bookie_client.reading.entry_batch import lacs_of, payloads_of
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
+from pyspark_bookie.source.reading.columns import columns_of
 from pyspark_bookie.source.schema import CORRUPT_COLUMN, METADATA_COLUMN
 
 NOTHING: Final = RowOrigin()
@@ -47,32 +48,47 @@ def batches(chunks: Iterable[Chunk], schema: pa.Schema, limit: int) -> Iterator[
 def record_batch(chunks: Sequence[Chunk], schema: pa.Schema) -> pa.RecordBatch:
     """All rows of the chunks in one batch."""
     made: dict[str, pa.Array] = {}
-    payloads = _Payloads(chunks)
+    entries = _Entries(chunks)
     for field in schema:
-        if field.name in ("value", "length"):
-            made[field.name] = payloads.column(field.name)
+        if field.name in _Entries.NAMES:
+            made[field.name] = entries.column(field.name)
         else:
             made[field.name] = _COLUMNS[field.name](chunks, field.type)
     return pa.RecordBatch.from_arrays([made[name] for name in schema.names], schema=schema)
 
 
-class _Payloads:
-    """`value` and `length` share the sizes. A row that is only an error has neither."""
+class _Entries:
+    """The columns that are taken from the entries themselves. A row that is only an error has none of them."""
+
+    NAMES: Final = frozenset(("value", "length", "lac"))
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
-        self._payloads = [payload for chunk in chunks for payload in payloads_of(chunk.entries)]
-        self._sizes = np.fromiter(map(len, self._payloads), np.int32, len(self._payloads))
+        self._chunks = chunks
+        self._columns = [columns_of(chunk.entries) for chunk in chunks]
+        self._sizes = np.concatenate([each.sizes() for each in self._columns])
         self._mask = _mask(chunks)
 
     def column(self, name: str) -> pa.Array:
-        count = len(self._payloads)
+        count = len(self._sizes)
+        if name == "lac":
+            lacs = np.concatenate([each.lacs() for each in self._columns])
+            return pa.array(lacs, mask=None if self._mask is None else ~np.array(self._mask))
         valid = None if self._mask is None else pa.array(self._mask).buffers()[1]
         if name == "length":
             return pa.Array.from_buffers(pa.int32(), count, [valid, pa.py_buffer(self._sizes)])
         offsets = np.zeros(count + 1, np.int32)
         np.cumsum(self._sizes, out=offsets[1:])
-        values = pa.py_buffer(b"".join(self._payloads))
-        return pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets), values])
+        return pa.Array.from_buffers(pa.binary(), count, [valid, pa.py_buffer(offsets), pa.py_buffer(self._values())])
+
+    def _values(self) -> npt.NDArray[np.uint8]:
+        """All payloads, one behind the other."""
+        values = np.empty(int(self._sizes.sum(dtype=np.int64)), np.uint8)
+        start = 0
+        for chunk, each in zip(self._chunks, self._columns, strict=True):
+            stop = start + chunk.nbytes
+            each.copy_payloads(values[start:stop])
+            start = stop
+        return values
 
 
 def _mask(chunks: Sequence[Chunk]) -> list[bool] | None:
@@ -106,12 +122,6 @@ def _ids(chunk: Chunk) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.fromiter([entry.entry_id for entry in entries], np.int64, count)
 
 
-def _lac(chunks: Sequence[Chunk], _: pa.DataType) -> pa.Array:
-    values = np.array([lac for chunk in chunks for lac in lacs_of(chunk.entries)], np.int64)
-    mask = _mask(chunks)
-    return pa.array(values, mask=None if mask is None else ~np.array(mask))
-
-
 def _stream(chunks: Sequence[Chunk], kind: pa.DataType) -> pa.Array:
     if all(chunk.ledger.stream is None for chunk in chunks):
         return pa.nulls(sum(len(chunk.entries) for chunk in chunks), kind)
@@ -142,7 +152,6 @@ def _metadata(chunks: Sequence[Chunk], kind: pa.StructType) -> pa.Array:
 _COLUMNS: Final[dict[str, Callable[[Sequence[Chunk], pa.DataType], pa.Array]]] = {
     "ledger_id": _ledger_id,
     "entry_id": _entry_id,
-    "lac": _lac,
     "stream": _stream,
     METADATA_COLUMN: _metadata,
     CORRUPT_COLUMN: lambda chunks, kind: pa.array(_corrupt(chunks), kind),

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.entry_batch import EntryBatch, lacs_of, payload_bytes, payloads_of
+from bookie_client.reading.entry_batch import EntryBatch, payload_bytes, payloads_of
 from bookie_client.reading.verified import verify_packed
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.wire.packed_entries import PackedEntries
@@ -38,7 +38,6 @@ def test_it_has_the_entries_of_a_list(payloads, in_front):
     assert [batch[place] for place in range(-len(batch), len(batch))] == expected + expected
     assert (len(batch), batch.nbytes) == (len(expected), sum(map(len, payloads)))
     assert list(map(bytes, batch.payloads())) == payloads
-    assert batch.lacs() == [entry.lac for entry in expected]
     assert all(type(entry) is LedgerEntry and type(entry.payload) is bytes for entry in batch)
 
 
@@ -54,7 +53,6 @@ def test_a_part_of_it_is_a_part_of_the_list(payloads, start, stop, step):
     assert list(part) == wanted
     assert payload_bytes(part) == sum(len(entry.payload) for entry in wanted)
     assert [bytes(payload) for payload in payloads_of(part)] == [entry.payload for entry in wanted]
-    assert lacs_of(part) == [entry.lac for entry in wanted]
 
 
 def test_a_part_stays_in_the_answer():
@@ -83,4 +81,3 @@ def test_a_list_counts_as_a_batch_does():
     entries = [LedgerEntry(LEDGER, 0, 3, b"one"), LedgerEntry(LEDGER, 1, 8, b"three")]
     assert payload_bytes(entries) == 8
     assert payloads_of(entries) == [b"one", b"three"]
-    assert lacs_of(entries) == [-1, -1]

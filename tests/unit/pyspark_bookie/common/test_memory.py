@@ -1,0 +1,47 @@
+"""Memory that a worker frees stays with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pyspark import TaskContext
+
+from pyspark_bookie.common import memory
+
+FAULTS = """
+import resource, sys
+from pyspark_bookie.common.memory import set_thresholds
+kept = sys.argv[1] == "kept" and set_thresholds()
+def batch(): return [b"x" * (2 << 20) for _ in range(8)]
+def faults(): return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5): batch()
+before = faults()
+for _ in range(20): batch()
+print(int(kept), (faults() - before) // 20)
+"""
+
+
+def faults(how: str) -> tuple[bool, int]:
+    """Whether the C library took the thresholds, and the page faults for each batch of 16 MiB."""
+    out = subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True).stdout
+    kept, each = out.split()
+    return kept == "1", int(each)
+
+
+def test_what_was_freed_is_used_again():
+    kept, each = faults("kept")
+    if not kept:
+        pytest.skip("this C library has no mallopt")
+    _, before = faults("as it is")
+    assert 4 * each < before
+
+
+@pytest.mark.parametrize("in_task", [False, True])
+def test_only_workers_of_spark_do_so(monkeypatch, in_task):
+    calls = []
+    monkeypatch.setattr(TaskContext, "get", lambda: object() if in_task else None)
+    monkeypatch.setattr(memory, "set_thresholds", lambda: calls.append(1) or True)
+    assert memory.keep_freed_memory() is in_task
+    assert len(calls) == in_task
