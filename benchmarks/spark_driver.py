@@ -150,6 +150,7 @@ class Stages:
         from pyspark_bookie.jobs.framework.context import JobContext
 
         words = ["--metadata", self._metadata, "--digests", "--placement", "none", "--ledgers", self._ledgers]
+        words += ["--max-bytes-per-second", "none"]
         arguments = parse(AuditArguments, "audit", "", words)
 
         def audit() -> None:

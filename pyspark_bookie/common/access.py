@@ -76,12 +76,17 @@ class AccessOptions:
         except PodkeeperError as error:
             raise PodkeeperSparkError(OPTION, str(error)) from None
 
-    def client(self) -> BlockingClient:
-        """The client of this process for these options. Raises `PodkeeperSparkError`."""
+    def client(self, **defaults: Any) -> BlockingClient:
+        """The client of this process for these options. `defaults`: fields of `ClientOptions`, where the user has set
+        none by `client.*`. Raises `PodkeeperSparkError`."""
         from pyspark_bookie.common.clients import client
 
+        options = self.client_options()
+        if defaults:
+            given = _client_settings(self.client_settings)
+            options = dataclasses.replace(options, **{**defaults, **given})
         with told():
-            return client(self.metadata_service_uri, self.client_options())
+            return client(self.metadata_service_uri, options)
 
     # --- inside -----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyspark_bookie.jobs.framework.arguments import DURATION, SIZE, argument
+from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.registry import job
@@ -23,6 +24,8 @@ LEAST_PIECES: Final = 4
 @dataclass(frozen=True, kw_only=True)
 class AuditArguments(SelectionArguments):
     """By default all ledgers."""
+
+    slot_bytes_per_second = GENTLE_BYTES_PER_SECOND
 
     digests: bool = argument(False, help="Read every entry of every replica, too, and verify its digest.")
     placement: str = argument("rack-aware", help="Placement policy that ensembles are held against.", choices=POLICIES)

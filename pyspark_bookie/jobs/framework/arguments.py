@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar, cast, get_type_hints
 
@@ -55,8 +56,20 @@ class _Kind(click.ParamType[Any]):
             self.fail(f"{value!r} {error}", param, ctx)
 
 
+def rate(text: str) -> float:
+    """Bytes per second: as `size`, or `none`, which is infinite."""
+    if text.strip().lower() == "none":
+        return math.inf
+    try:
+        return float(size(text))
+    except ValueError as error:
+        raise ValueError(f"{error}, or none") from None
+
+
 SIZE: Final[Kind] = _Kind("size", size)
 """Bytes, an int: `128m`, `1g`, `1048576`."""
+RATE: Final[Kind] = _Kind("rate", rate)
+"""Bytes per second, a float: `100m`; infinite for `none`."""
 DURATION: Final[Kind] = _Kind("duration", seconds)
 """Seconds, a float: `3d`, `12h`, `90`."""
 COUNT: Final[Kind] = _Kind("number", at_least(1))

@@ -105,12 +105,13 @@ class JobContext(Generic[A_co]):
         self.spark  # noqa: B018 - it is made when it is asked for
 
     def throttle(self) -> Throttle:
-        """For bytes that the driver itself moves: the whole rate."""
-        return Throttle(self.args.max_bytes_per_second)
+        """For bytes that the driver itself moves: the whole rate, by default that of one slot."""
+        return Throttle(self.args.bytes_per_second(1))
 
     def environment(self, access: AccessOptions | None = None) -> TaskEnvironment:
         """What tasks get: the cluster, and each its share of the rate."""
-        return TaskEnvironment(access or self.access, share(self.args.max_bytes_per_second, self.concurrent))
+        slots = self.concurrent
+        return TaskEnvironment(access or self.access, share(self.args.bytes_per_second(slots), slots))
 
     def run_tasks(
         self, function: Callable[[T, TaskEnvironment], R], items: Iterable[T], access: AccessOptions | None = None

@@ -43,6 +43,10 @@ R = TypeVar("R")
 _SCHEMA: Final = "result binary"
 _RAISED: Final = re.compile(r"(?!org\.|java\.|scala\.|py4j\.)[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit): ")
 UNEXPECTED: Final = "UNEXPECTED"
+LARGEST_PIECE: Final = 1024 * 1024
+"""Bytes of one request of a task whose rate is limited, at most;"""
+PIECES_AHEAD: Final = 16
+"""and so many of them are read ahead of what the limit lets pass."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,13 @@ class TaskEnvironment:
     bytes_per_second: float | None = None
 
     def client(self) -> BlockingClient:
-        """The process's client; not to be closed."""
-        return self.access.client()
+        """The process's client; not to be closed. Under a limit it reads by small requests, and little ahead."""
+        from bookie_client.replication.throttle import piece_bytes
+
+        if self.bytes_per_second is None:
+            return self.access.client()
+        piece = piece_bytes(self.bytes_per_second, LARGEST_PIECE)
+        return self.access.client(batch_read_bytes=piece, read_window_bytes=PIECES_AHEAD * piece)
 
     def throttle(self) -> Throttle:
         """A new one; a piece uses one for all it moves."""

@@ -13,6 +13,7 @@ from pyspark_bookie.jobs.archive.files import Files, absolute_uri
 from pyspark_bookie.jobs.archive.layout import PARTITIONS
 from pyspark_bookie.jobs.framework.arguments import DURATION, SIZE, argument
 from pyspark_bookie.jobs.framework.bundles import bundles
+from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.findings import MISSING, WOULD, LedgerFinding, findings_table
 from pyspark_bookie.jobs.framework.ledgers import Selected, SelectionArguments, check_selection, select_ledgers
@@ -46,6 +47,8 @@ _DELETED_AT_ONCE: Final = 20
 @dataclass(frozen=True, kw_only=True)
 class OffloadArguments(SelectionArguments):
     """Of `offload`."""
+
+    slot_bytes_per_second = GENTLE_BYTES_PER_SECOND
 
     target: str = argument(help="The archive: a folder, s3://bucket/path, hdfs://... or file:///...", metavar="URI")
     partition_by: str = argument("date", help="How data files are laid out.", choices=PARTITIONS)

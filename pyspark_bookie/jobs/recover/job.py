@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyspark_bookie.jobs.framework.arguments import DURATION, SIZE, argument
+from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.registry import job
@@ -14,6 +15,8 @@ from pyspark_bookie.jobs.framework.result import JobResult
 @dataclass(frozen=True, kw_only=True)
 class RecoverArguments(SelectionArguments):
     """What to copy: of `--bookies` everything, of `--findings` what they say is lost. By default in all ledgers."""
+
+    slot_bytes_per_second = GENTLE_BYTES_PER_SECOND
 
     bookies: tuple[str, ...] = argument(
         (), help="Replace this bookie wherever a ledger names it; may be given several times.", metavar="ID"

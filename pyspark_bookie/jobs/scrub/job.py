@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyspark_bookie.jobs.framework.arguments import DURATION, SIZE, argument
+from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.registry import job
@@ -14,6 +15,8 @@ from pyspark_bookie.jobs.framework.result import JobResult
 @dataclass(frozen=True, kw_only=True)
 class ScrubArguments(SelectionArguments):
     """By default all ledgers."""
+
+    slot_bytes_per_second = GENTLE_BYTES_PER_SECOND
 
     sample: int = argument(100, help="Percent of the data to read, another part in each pass.", metavar="PERCENT")
     pass_name: str | None = argument(
