@@ -13,7 +13,7 @@ Source: reference client protocol, section 16.5.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Final
 
@@ -29,6 +29,25 @@ AskFreeBytes = Callable[[str], Awaitable[int]]
 """Bookie id -> free bytes. Raises what operations on bookies raise."""
 
 
+async def ask_free_bytes(
+    bookies: Iterable[str], ask: AskFreeBytes, told: MutableMapping[str, int]
+) -> Mapping[str, PodkeeperError]:
+    """Ask each bookie once, at most `MAX_ASKED` at a time. `told` gets its free bytes as soon as it answers; returned
+    is why others did not tell."""
+    few = asyncio.Semaphore(MAX_ASKED)
+    silent: dict[str, PodkeeperError] = {}
+
+    async def ask_one(bookie: str) -> None:
+        try:
+            async with few:
+                told[bookie] = max(0, await ask(bookie))
+        except PodkeeperError as error:
+            silent[bookie] = error
+
+    await asyncio.gather(*map(ask_one, sorted(bookies)))
+    return silent
+
+
 class FreeSpace:
     """`interval` and `retry_interval` in seconds; `start` before use."""
 
@@ -39,7 +58,6 @@ class FreeSpace:
         self._retry_interval = retry_interval
         self._told: dict[str, int] = {}
         self._due: dict[str, float] = {}
-        self._few = asyncio.Semaphore(MAX_ASKED)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -66,18 +84,16 @@ class FreeSpace:
                 del self._due[gone]
                 self._told.pop(gone, None)
             now = loop.time()
-            await asyncio.gather(*(self._refresh(b) for b in sorted(writable) if self._due.get(b, now) <= now))
+            await self._refresh([bookie for bookie in writable if self._due.get(bookie, now) <= now])
             if self._bookies.known_writable == writable:
                 next_due = min(self._due.values(), default=loop.time() + self._interval)
                 await self._bookies.changed(max(0.0, next_due - loop.time()))
 
-    async def _refresh(self, bookie: str) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            async with self._few:
-                self._told[bookie] = max(0, await self._ask(bookie))
-        except PodkeeperError as error:
-            self._due[bookie] = loop.time() + self._retry_interval
-            _log.info("bookie does not tell its free space", bookie=bookie, error=str(error))
-        else:
-            self._due[bookie] = loop.time() + self._interval
+    async def _refresh(self, bookies: list[str]) -> None:
+        silent = await ask_free_bytes(bookies, self._ask, self._told)
+        now = asyncio.get_running_loop().time()
+        for bookie in bookies:
+            error = silent.get(bookie)
+            self._due[bookie] = now + (self._interval if error is None else self._retry_interval)
+            if error is not None:
+                _log.info("bookie does not tell its free space", bookie=bookie, error=str(error))

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
 from bookie_client.client import Client
 from bookie_client.distribution import Quorums
 from bookie_client.placement.explain import CandidateFate, Explanation, explain_cluster
+from bookie_client.placement.free_space import ask_free_bytes
 from bookie_client.placement.policy import ClusterView
 from bookie_client.placement.topology import format_location
 from bookie_client.placement.weighted import WeightedPlacement
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.metadata_service.interface import BookieGroup
-
-ASKED_AT_A_TIME: Final = 32
 
 
 class DryRun(NamedTuple):
@@ -57,17 +54,12 @@ async def _view(cluster: Cluster, excluded: frozenset[str]) -> ClusterView:
 
 async def _free_bytes(client: Client, bookies: frozenset[str]) -> Mapping[str, int]:
     """Of those that answer; the policy knows what to make of the others."""
+
+    async def ask(bookie: str) -> int:
+        return (await client.bookie_info(bookie)).free_bytes
+
     told: dict[str, int] = {}
-    places = asyncio.Semaphore(ASKED_AT_A_TIME)
-
-    async def ask(bookie: str) -> None:
-        async with places:
-            try:
-                told[bookie] = (await client.bookie_info(bookie)).free_bytes
-            except PodkeeperError:
-                return
-
-    await asyncio.gather(*map(ask, bookies))
+    await ask_free_bytes(bookies, ask, told)
     return told
 
 
