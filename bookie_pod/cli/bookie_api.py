@@ -43,13 +43,20 @@ class BookieApi:
         ca_file: str | None = None,
         cert_file: str | None = None,
         timeout: float = 60.0,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
     ) -> None:
-        """`InvalidConfiguration` for a URL or a file that cannot be used."""
+        """`tls`: in place of one made of the files. `server_name`: the name that its certificate must have; the URL's
+        by default.
+
+        `InvalidConfiguration` for a URL or a file that cannot be used.
+        """
         self.url = url.rstrip("/")
         self._parts = _parse(self.url)
         self._timeout = timeout
         self._headers = {"Authorization": f"Bearer {_token(token_file)}"} if token_file is not None else {}
-        self._tls = _tls(ca_file, cert_file) if self._parts.scheme == "https" else None
+        self._tls = (tls or _tls(ca_file, cert_file)) if self._parts.scheme == "https" else None
+        self._server_name = server_name
 
     def get(self, path: str, **query: str) -> Any:
         """The JSON that `GET /api/v1/<path>` answers. Raises what the status stands for."""
@@ -63,7 +70,7 @@ class BookieApi:
         host, port = self._parts.hostname or "", self._parts.port
         connection: http.client.HTTPConnection
         if self._tls is not None:
-            connection = http.client.HTTPSConnection(host, port, timeout=self._timeout, context=self._tls)
+            connection = _Named(host, port, self._timeout, self._tls, self._server_name or host)
         else:
             connection = http.client.HTTPConnection(host, port, timeout=self._timeout)
         target = f"{self._parts.path}/api/v1/{path}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
@@ -73,6 +80,11 @@ class BookieApi:
             text = answer.read().decode("utf-8", "replace")
         except TimeoutError as error:
             raise BookieTimeout(f"{self.url} does not answer within {self._timeout:g} s") from error
+        except ssl.SSLError as error:  # somebody is there: that is another thing than a bookie that is gone
+            reason = getattr(error, "verify_message", "") or error.reason or str(error)
+            raise CouldNotTell(
+                f"{self.url}: no TLS with it: {reason}; do its certificate and --ca-file match?"
+            ) from error
         except OSError as error:
             reason = error.strerror or str(error)
             raise BookieUnavailable(f"{self.url} cannot be reached: {reason}; is --url the bookie's?") from error
@@ -95,6 +107,19 @@ class BookieApi:
             raise NotThere(f"{self.url} has no {target.partition('?')[0]}")
         kind = _REFUSALS.get(status, CouldNotTell)
         raise kind(line or f"{self.url} answers {target} with status {status}")
+
+
+class _Named(http.client.HTTPSConnection):
+    """To a server whose certificate has another name than the address that it is reached at."""
+
+    def __init__(self, host: str, port: int | None, timeout: float, tls: ssl.SSLContext, name: str) -> None:
+        super().__init__(host, port, timeout=timeout, context=tls)
+        self._named = (tls, name)
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        tls, name = self._named
+        self.sock = tls.wrap_socket(self.sock, server_hostname=name)
 
 
 def _parse(url: str) -> urllib.parse.SplitResult:

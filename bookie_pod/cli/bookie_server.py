@@ -1,8 +1,12 @@
-"""How commands reach a bookie's admin API: `--url`, `--token-file`, `--ca-file`, `--cert-file`."""
+"""How commands reach a bookie's admin API: `--url`, `--token-file`, `--ca-file`, `--cert-file`.
+
+Where `BOOKIE_CONF` names a configuration, as in a pod, the bookie that it belongs to is meant.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,9 +21,7 @@ def asks_bookie(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--url",
         envvar="BOOKIE_URL",
-        default=DEFAULT_URL,
-        show_default=True,
-        help="The bookie's HTTP server. [environment: BOOKIE_URL]",
+        help=f"The bookie's HTTP server. [environment: BOOKIE_URL; default: as BOOKIE_CONF says, else {DEFAULT_URL}]",
     )
     @click.option(
         "--token-file",
@@ -39,7 +41,7 @@ def asks_bookie(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def asking(
         *arguments: Any,
-        url: str,
+        url: str | None,
         token_file: str | None,
         ca_file: str | None,
         cert_file: str | None,
@@ -47,7 +49,12 @@ def asks_bookie(command: Callable[..., Any]) -> Callable[..., Any]:
         **others: Any,
     ) -> Any:
         from bookie_pod.cli.bookie_api import BookieApi
+        from bookie_pod.cli.own_bookie import own_bookie
 
+        file = os.environ.get("BOOKIE_CONF")
+        if url is None and file and ca_file is None and cert_file is None:
+            return command(own_bookie(file, token_file=token_file, timeout=timeout), *arguments, **others)
+        url = DEFAULT_URL if url is None else url
         api = BookieApi(url, token_file=token_file, ca_file=ca_file, cert_file=cert_file, timeout=timeout)
         return command(api, *arguments, **others)
 

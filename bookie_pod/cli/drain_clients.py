@@ -11,11 +11,9 @@ from bookie_pod.cli.options import config_option
 
 if TYPE_CHECKING:
     from bookie_pod.cli.bookie_api import BookieApi
-    from bookie_pod.config.sections.service import HttpConfig
 
 LOOK_S: Final = 5.0
 """Longest wait for the first answer, in seconds: a bookie that hangs is not waited for."""
-_EVERYWHERE: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @click.command("drain-clients")
@@ -65,25 +63,8 @@ def drain_clients(file: str | None, url: str | None, token_file: str | None, tim
 
 def _api(file: str | None, url: str | None, token_file: str | None, timeout: float) -> BookieApi:
     from bookie_pod.cli.bookie_api import BookieApi
+    from bookie_pod.cli.own_bookie import own_bookie
 
     if url is not None:
         return BookieApi(url, token_file=token_file, timeout=timeout)
-    from bookie_pod.config.load import load_config
-
-    config = load_config(file)
-    http = config.http
-    tls = {"ca_file": http.trust_store_path, "cert_file": http.key_store_path} if http.tls_enable else {}
-    found = _url(http, config.network.advertised_address)
-    return BookieApi(found, token_file=token_file or http.auth_token_file, timeout=timeout, **tls)
-
-
-def _url(http: HttpConfig, advertised: str | None) -> str:
-    from bookie_protocol.errors import InvalidConfiguration
-
-    listener = http.listener
-    if listener is None or not listener.admin:
-        raise InvalidConfiguration("httpServerEnabled=false: without it a bookie cannot be told anything; set it")
-    host = _EVERYWHERE.get(listener.host, listener.host)
-    if http.tls_enable and advertised is not None:
-        host = advertised  # the name that its certificate has
-    return f"{'https' if http.tls_enable else 'http'}://{f'[{host}]' if ':' in host else host}:{listener.port}"
+    return own_bookie(file, token_file=token_file, timeout=timeout)

@@ -174,12 +174,13 @@ def _security(config: BookieConfig) -> Iterator[str]:
     if http.auth_probes and http.auth_token_file is None:
         yield "httpServerAuthProbes=true: needs httpServerAuthTokenFile, the file with the tokens"
     if http.tls_enable:
-        for name, path in (
-            ("httpServerKeyStorePath", http.key_store_path),
-            ("httpServerTrustStorePath", http.trust_store_path),
-        ):
-            if path is None:
-                yield f"{name}=: a PEM file is needed with httpServerTlsEnable=true"
+        if http.key_store_path is None:
+            yield "httpServerKeyStorePath=: a PEM file is needed with httpServerTlsEnable=true"
+        if http.trust_store_path is None and http.tls_client_authentication:
+            yield (
+                "httpServerTrustStorePath=: a PEM file is needed with httpServerTlsEnable=true, unless"
+                " httpServerTlsClientAuthentication=false"
+            )
     yield from _grpc_security(config)
     gateway = config.gateway
     if gateway.enforce_fault_domains and gateway.add_quorum_timeout_seconds <= 0:

@@ -122,6 +122,7 @@ def bookie_service_info(
     tls: bool = False,
     http_port: int | None = None,
     http_host: str | None = None,
+    http_tls: bool = False,
     more: Sequence[Endpoint] = (),
     network_location: str | None = None,
 ) -> BookieServiceInfo:
@@ -129,7 +130,8 @@ def bookie_service_info(
     endpoints: list[Endpoint] = []
     if http_port is not None:
         http = host if http_host is None or http_host in _WILDCARDS else http_host
-        endpoints.append(Endpoint("httpserver", http, http_port, "http"))
+        encrypted = ("tls",) if http_tls else ()
+        endpoints.append(Endpoint("httpserver", http, http_port, "http", extensions=encrypted))
     endpoints.append(Endpoint("bookie", host, port, BOOKIE_RPC, extensions=("tls",) if tls else ()))
     properties = {} if network_location is None else {"networkLocation": network_location}
     return BookieServiceInfo((*endpoints, *more), properties)

@@ -78,5 +78,6 @@ async def service_info(config: BookieConfig, address: BookieAddressOptions) -> B
         tls=config.tls.provider_factory_class is not None,
         http_port=listener.port if listener is not None else None,
         http_host=listener.host if listener is not None else None,
+        http_tls=config.http.tls_enable,
         network_location=config.network.network_location,
     )

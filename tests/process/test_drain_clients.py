@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 
 import pytest
 
 from bookie_pod.storage.journal.marks import LogMark
 from tests.support.bookie_process import free_port
+from tests.support.certificates import Certificates
 from tests.support.frames import entry, v2_add, v2_code, v2_read
 from tests.support.serve_process import ServeProcess, SyncClient
 
@@ -93,3 +96,42 @@ def test_probes_need_no_token_and_facts_do(pod: Pod) -> None:
         pod.get("/api/v1/cluster/state", token=None)
     with refused.value:
         assert refused.value.code == 401
+
+
+@pytest.fixture
+def encrypted(pod: Pod, tmp_path: Path) -> Certificates:
+    """As in Kubernetes: https without certificates of clients, the certificate has the name that others call it by."""
+    (tmp_path / "certificates").mkdir()
+    certificates = Certificates(tmp_path / "certificates").make_all()
+    certificates.make_named("pod", "DNS:localhost")
+    folder = certificates.folder
+    pod.settings |= {
+        "httpServerTlsEnable": "true",
+        "httpServerTlsClientAuthentication": "false",
+        "httpServerCertificatePath": str(folder / "pod.pem"),
+        "httpServerKeyStorePath": str(folder / "pod.key"),
+        "httpServerTrustStorePath": str(folder / "authority.pem"),
+        "advertisedAddress": "localhost",
+    }
+    return certificates
+
+
+def test_commands_in_a_pod_speak_https_to_its_bookie(
+    pod: Pod, encrypted: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod.start()
+    probe = ssl.create_default_context()
+    probe.check_hostname, probe.verify_mode = False, ssl.CERT_NONE  # as the kubelet, which verifies nothing
+    port = pod.settings["httpServerPort"]
+    with urllib.request.urlopen(f"https://127.0.0.1:{port}/readyz", timeout=20, context=probe) as answer:
+        assert answer.status == 200
+    with pytest.raises((OSError, HTTPException)):  # nothing unencrypted
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=20)
+    monkeypatch.setenv("BOOKIE_CONF", str(pod.work / "bookie.conf"))
+    asked = pod.command("gc", "status")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert pod.drain() == (0, f"the bookie at https://127.0.0.1:{port} takes no more writes, and has flushed\n")
+    (encrypted.folder / "stranger.pem").replace(encrypted.folder / "authority.pem")
+    code, said = pod.drain()
+    assert code != 0, "somebody whom nobody vouches for is no bookie that is gone"
+    assert "no TLS with it: unable to get local issuer certificate" in said

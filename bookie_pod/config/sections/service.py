@@ -47,13 +47,20 @@ class HttpConfig:
     auth_probes: bool = key("httpServerAuthProbes", False, own=True)
     """With `httpServerAuthTokenFile`: demand the token on probes and metrics too. Kubernetes sends none by itself."""
     tls_enable: bool = key("httpServerTlsEnable", False)
-    """Serve HTTPS and demand client certificates."""
+    """Serve HTTPS, and demand client certificates unless `httpServerTlsClientAuthentication=false`. The PEM files are
+    read again when they change."""
+    tls_client_authentication: bool = key("httpServerTlsClientAuthentication", True, own=True)
+    """With `httpServerTlsEnable`: demand a certificate from clients, as Apache BookKeeper does. Probes of Kubernetes
+    have none: set it to false there, and demand a token (`httpServerAuthTokenFile`)."""
+    certificate_path: str | None = key("httpServerCertificatePath", None, own=True)
+    """PEM file with the server's certificate chain. Unset: it stands in `httpServerKeyStorePath`, after the key."""
     key_store_path: str | None = key("httpServerKeyStorePath", None)
-    """PEM file with the server's private key and certificate chain."""
+    """PEM file with the server's private key and, without `httpServerCertificatePath`, its certificate chain."""
     key_store_password: str | None = key("httpServerKeyStorePassword", None, secret=True)
     """Password of the private key."""
     trust_store_path: str | None = key("httpServerTrustStorePath", None)
-    """PEM file with the certificates of the authorities that sign client certificates."""
+    """PEM file with the certificates of the authorities that sign client certificates, and those of bookies whose admin
+    API this one asks. Without client authentication it may be unset: then bookies are trusted as the system says."""
     trust_store_password: str | None = key("httpServerTrustStorePassword", None, secret=True, no_effect=True)
     """Has no effect: PEM certificates carry no password."""
     stats_enable: bool = key("prometheusStatsHttpEnable", True)

@@ -3,7 +3,7 @@
     start.py    what the node calls: imports aiohttp aside, then starts the server
     server.py   the listening socket and its bounds          routes.py     all paths in one table
     api/        what every path is made of                   admin/        the admin API
-    tls.py      mutual TLS of `httpServerTlsEnable`          document.py   `docs/http-api.md`
+    tls.py      `httpServerTlsEnable`, files followed        document.py   `docs/http-api.md`
 
 aiohttp is imported only once the bookie serves: it takes longer to load than the bookie to start.
 """

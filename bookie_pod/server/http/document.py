@@ -45,7 +45,9 @@ turns the token on.
   beside the old one, change the clients, drop the old one. Probes and metrics stay open, since the kubelet and
   Prometheus' defaults send no token; `httpServerAuthProbes=true` closes them too.
 - `httpServerTlsEnable`: HTTPS, and clients must show a certificate that `httpServerTrustStorePath` signs. Without it a
-  token can be read on the way.
+  token can be read on the way. `httpServerTlsClientAuthentication=false` asks for no certificate: that is for
+  Kubernetes, whose probes have none, and goes with a token. New files count without a restart, a few seconds after they
+  are there.
 
 ## Errors
 

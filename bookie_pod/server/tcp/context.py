@@ -21,9 +21,9 @@ LENGTH_BYTES: Final = 4
 """Of the length prefix of a journal record."""
 
 if TYPE_CHECKING:
+    from bookie_pod.server.renewed_tls import RenewedTls
     from bookie_pod.server.tcp.connection import Connection
     from bookie_pod.server.tcp.handlers import RequestHandlers
-    from bookie_pod.server.tcp.tls import ServerTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ServerContext:
         options: TcpOptions,
         *,
         auth: ServerAuthProvider | None = None,
-        tls: ServerTls | None = None,
+        tls: RenewedTls | None = None,
         metrics: ServerMetrics = NO_SERVER_METRICS,
     ) -> None:
         self.loop = loop

@@ -1,26 +1,21 @@
-"""The TLS context of the BookKeeper port.
+"""The TLS context of the BookKeeper port: what START_TLS upgrades to.
 
-Invariants
-- Files that are no good at start-up end the start; files that become so later leave the last good ones in use.
-- Connections keep the certificate that they began with; a new one counts from the next handshake on.
+It follows its files (`server.renewed_tls`), which are looked at once in `tlsCertFilesRefreshDurationSeconds`.
 
-Threads: `server_tls` anywhere, once at start-up; `ServerTls.context` on the event loop: the files are small, and looked
-at only once in `tlsCertFilesRefreshDurationSeconds`.
+Threads: anywhere, once at start-up.
 
 Source: reference wire protocol, section 6; bookie behaviour, section 1.1.
 """
 
 from __future__ import annotations
 
-import os
 import ssl
 import time
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
 from bookie_pod.config.sections.security import TlsConfig
+from bookie_pod.server.renewed_tls import RenewedTls
 from bookie_protocol.errors import InvalidConfiguration
 
 _VERSIONS: Final = {
@@ -29,61 +24,15 @@ _VERSIONS: Final = {
 }
 
 
-_log = structlog.get_logger(__name__)
-_Identity = tuple[tuple[int, int, int], ...]
-
-
-class ServerTls:
-    """What START_TLS upgrades to."""
-
-    def __init__(self, config: TlsConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` in seconds. Raises InvalidConfiguration as `server_tls` does."""
-        self._config = config
-        self._clock = clock
-        self._looked_at = clock()
-        # Before the files are read: one that changes meanwhile is read again.
-        self._seen = _identity(config)
-        self._context = _load(config)
-
-    def context(self) -> ssl.SSLContext:
-        """For the next handshake, with the files as they were at the last look at them."""
-        interval, now = self._config.refresh_seconds, self._clock()
-        if interval and now - self._looked_at >= interval:
-            self._looked_at = now
-            self._refresh()
-        return self._context
-
-    def _refresh(self) -> None:
-        found = _identity(self._config)
-        if found == self._seen:
-            return
-        try:
-            self._context = _load(self._config)
-        except InvalidConfiguration as error:
-            _log.error("new TLS files cannot be used: the last ones stay in use", reason=str(error))
-            return
-        self._seen = found
-        _log.info("new TLS files", certificate=self._config.certificate_path)
-
-
-def server_tls(config: TlsConfig) -> ServerTls | None:
-    """TLS as configured; None if `tlsProviderFactoryClass` is not set.
+def server_tls(config: TlsConfig, clock: Callable[[], float] = time.monotonic) -> RenewedTls | None:
+    """TLS as configured; None if `tlsProviderFactoryClass` is not set. `clock` in seconds.
 
     Raises InvalidConfiguration for stores that are not PEM, files that cannot be read, unknown versions.
     """
-    return None if config.provider_factory_class is None else ServerTls(config)
-
-
-def _identity(config: TlsConfig) -> _Identity:
-    """Another one when a file was exchanged."""
-    found = []
-    for path in (config.key_store, config.key_store_password_path, config.certificate_path, config.trust_store):
-        try:
-            status = os.stat(path) if path else None
-        except OSError:
-            status = None
-        found.append((status.st_ino, status.st_mtime_ns, status.st_size) if status else (0, 0, 0))
-    return tuple(found)
+    if config.provider_factory_class is None:
+        return None
+    files = (config.key_store, config.key_store_password_path, config.certificate_path, config.trust_store)
+    return RenewedTls("bookie", files, lambda: _load(config), config.refresh_seconds, clock)
 
 
 def _load(config: TlsConfig) -> ssl.SSLContext:

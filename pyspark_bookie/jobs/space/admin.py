@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 30.0
 MAX_BODY: Final = 64 * 1024 * 1024
 HTTP: Final = "http"
+TLS: Final = "tls"
+"""Among the extensions of an endpoint that is served by HTTPS."""
 
 
 class AdminError(Exception):
@@ -42,14 +44,8 @@ class AdminAccess:
     certificate_file: str | None = None
     key_file: str | None = None
 
-    @property
-    def is_encrypted(self) -> bool:
-        return self.ca_file is not None or self.certificate_file is not None
-
-    def context(self) -> ssl.SSLContext | None:
-        """Raises `OSError` for files that cannot be used."""
-        if not self.is_encrypted:
-            return None
+    def context(self) -> ssl.SSLContext:
+        """Of bookies that serve HTTPS. Raises `OSError` for files that cannot be used."""
         context = ssl.create_default_context(cafile=self.ca_file)
         if self.certificate_file is not None:
             context.load_cert_chain(self.certificate_file, self.key_file)
@@ -96,8 +92,11 @@ class AdminApi:
             raise AdminError(f"bookie {bookie}: {url} cannot be asked: {error}") from error
 
 
-async def admin_urls(client: Client, *, encrypted: bool) -> dict[str, str | None]:
-    """Where each registered bookie serves its admin API. Raises `MetadataUnavailable`."""
+async def admin_urls(client: Client) -> dict[str, str | None]:
+    """Where each registered bookie serves its admin API, and whether by HTTPS, as it says itself.
+
+    Raises `MetadataUnavailable`.
+    """
     urls: dict[str, str | None] = {}
     for bookie in sorted(await client.bookies.writable() | await client.bookies.read_only()):
         try:
@@ -105,8 +104,11 @@ async def admin_urls(client: Client, *, encrypted: bool) -> dict[str, str | None
         except MetadataError:
             urls[bookie] = None
             continue
-        scheme = "https" if encrypted else "http"
-        urls[bookie] = None if endpoint is None else f"{scheme}://{_bracketed(endpoint.host)}:{endpoint.port}"
+        if endpoint is None:
+            urls[bookie] = None
+            continue
+        scheme = "https" if TLS in endpoint.extensions else "http"
+        urls[bookie] = f"{scheme}://{_bracketed(endpoint.host)}:{endpoint.port}"
     return urls
 
 

@@ -19,7 +19,9 @@ class AdminArguments(CommonArguments):
     """Of jobs that ask the bookies' admin API."""
 
     admin_token_file: str | None = argument(None, help="File with the token of the admin API.", metavar="FILE")
-    admin_ca_file: str | None = argument(None, help="Ask by HTTPS, and trust these authorities.", metavar="FILE")
+    admin_ca_file: str | None = argument(
+        None, help="Authorities to trust, of bookies that serve HTTPS.", metavar="FILE"
+    )
     admin_certificate_file: str | None = argument(None, help="Certificate shown to the admin API.", metavar="FILE")
     admin_key_file: str | None = argument(None, help="Its key.", metavar="FILE")
 

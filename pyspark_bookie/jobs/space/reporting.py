@@ -54,7 +54,7 @@ def bookies_of(context: JobContext[AdminArguments], entry_logs: int) -> list[Boo
     """What all registered bookies say. Raises `UsageError` for files that cannot be used, `MetadataUnavailable`."""
     args = context.args
     access = AdminAccess(args.admin_token_file, args.admin_ca_file, args.admin_certificate_file, args.admin_key_file)
-    urls = context.client().run(partial(admin_urls, encrypted=access.is_encrypted))
+    urls = context.client().run(admin_urls)
     try:
         api = AdminApi(urls, access)
     except OSError as error:

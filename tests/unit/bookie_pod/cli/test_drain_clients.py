@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bookie_pod.cli.drain_clients import _url
 from bookie_pod.cli.main import run
+from bookie_pod.cli.own_bookie import admin_url
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_protocol.errors import InvalidConfiguration, StorageFault
 from tests.support.bookie_process import free_port
 from tests.support.served_admin import ServedAdmin
 
 Capture = pytest.CaptureFixture[str]
-drain_clients = sys.modules[_url.__module__]
+drain_clients = sys.modules["bookie_pod.cli.drain_clients"]
 
 
 @pytest.fixture(autouse=True)
@@ -83,18 +83,18 @@ def test_a_wrong_token_is_an_error(served: ServedAdmin, capsys: Capture, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("host", "tls", "advertised", "url"),
+    ("host", "tls", "url"),
     [
-        ("0.0.0.0", False, "b-0.example", "http://127.0.0.1:8000"),
-        ("::", False, None, "http://[::1]:8000"),
-        ("10.0.0.7", False, None, "http://10.0.0.7:8000"),
-        ("0.0.0.0", True, "b-0.example", "https://b-0.example:8000"),
+        ("0.0.0.0", False, "http://127.0.0.1:8000"),
+        ("::", False, "http://[::1]:8000"),
+        ("10.0.0.7", False, "http://10.0.0.7:8000"),
+        ("0.0.0.0", True, "https://127.0.0.1:8000"),
     ],
 )
-def test_where_the_bookie_is(host: str, tls: bool, advertised: str | None, url: str) -> None:
-    assert _url(HttpConfig(server_host=host, tls_enable=tls), advertised) == url
+def test_where_the_bookie_is(host: str, tls: bool, url: str) -> None:
+    assert admin_url(HttpConfig(server_host=host, tls_enable=tls)) == url
 
 
 def test_without_a_server_nobody_can_be_told() -> None:
     with pytest.raises(InvalidConfiguration, match="httpServerEnabled=false"):
-        _url(HttpConfig(server_enabled=False), None)
+        admin_url(HttpConfig(server_enabled=False))

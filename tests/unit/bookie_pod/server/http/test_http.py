@@ -18,10 +18,12 @@ import pytest
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import CONTENT_TYPE, Registry
 from bookie_pod.server.http import server as server_module
+from bookie_pod.server.http import tls
 from bookie_pod.server.http.server import HttpServer
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, ServerStartFailed
+from tests.support.certificates import Certificates
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
 LOCAL = HttpConfig(server_port=0, server_host="127.0.0.1")
@@ -221,6 +223,54 @@ async def test_tls_demands_a_client_certificate(node: FakeNode, registry: Regist
             assert answer.status == 200
         with pytest.raises(aiohttp.ClientError):
             await session.get(url, ssl=anonymous)
+    await server.stop()
+
+
+def mounted(folder: Path, certificates: Certificates, name: str) -> HttpConfig:
+    """Files of `name` as Kubernetes mounts a Secret: behind a link that is exchanged as a whole."""
+    version = folder / f"..{name}"
+    version.mkdir()
+    for file, source in (("tls.crt", f"{name}.pem"), ("tls.key", f"{name}.key"), ("ca.crt", "authority.pem")):
+        (version / file).write_bytes((certificates.folder / source).read_bytes())
+    link = folder / "..next"
+    link.symlink_to(version)
+    link.replace(folder / "..data")
+    return HttpConfig(
+        server_port=0,
+        server_host="127.0.0.1",
+        tls_enable=True,
+        tls_client_authentication=False,
+        certificate_path=str(folder / "..data/tls.crt"),
+        key_store_path=str(folder / "..data/tls.key"),
+        trust_store_path=str(folder / "..data/ca.crt"),
+    )
+
+
+async def serial(port: int, context: ssl.SSLContext, name: str | None) -> str:
+    """Of the certificate that is served to a new connection."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
+    found: str = writer.get_extra_info("peercert")["serialNumber"]
+    writer.close()
+    return found
+
+
+@pytest.mark.parametrize("name", ["bookie.example", None], ids=["with a name", "without a name"])
+async def test_new_certificates_count_without_a_restart(
+    node: FakeNode, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    certificates = Certificates(tmp_path).make_all()
+    monkeypatch.setattr(tls, "LOOK_S", 1e-9)
+    server = await start_http(mounted(tmp_path, certificates, "bookie"), node, registry)
+    assert server is not None
+    context = certificates.client_context()
+    if name is None:
+        context.check_hostname = False
+    first = await serial(server.port, context, name or "")
+    mounted(tmp_path, certificates, "client")
+    second = await serial(server.port, context, name or "")
+    assert first != second
+    (tmp_path / "..client/tls.key").write_text("half written")
+    assert await serial(server.port, context, name or "") == second
     await server.stop()
 
 

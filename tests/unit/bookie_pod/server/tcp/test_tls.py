@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.config.load import load_config
-from bookie_pod.server.tcp.tls import ServerTls
+from bookie_pod.server.renewed_tls import RenewedTls
+from bookie_pod.server.tcp.tls import server_tls
 from tests.support.certificates import Certificates
 
 REFRESH_S = 60
@@ -33,12 +34,14 @@ def folder(tmp_path: Path, certificates: Certificates) -> Certificates:
     return Certificates(Path(shutil.copytree(certificates.folder, tmp_path / "certificates")))
 
 
-def served(folder: Certificates, clock: Clock, refresh_s: int = REFRESH_S) -> ServerTls:
+def served(folder: Certificates, clock: Clock, refresh_s: int = REFRESH_S) -> RenewedTls:
     settings = {**folder.settings(), "tlsCertFilesRefreshDurationSeconds": str(refresh_s)}
-    return ServerTls(load_config(environ={}, overrides=settings).tls, clock)
+    tls = server_tls(load_config(environ={}, overrides=settings).tls, clock)
+    assert tls is not None
+    return tls
 
 
-def shown(tls: ServerTls, folder: Certificates) -> bytes:
+def shown(tls: RenewedTls, folder: Certificates) -> bytes:
     """The certificate that a client gets in a handshake."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = tls.context().wrap_bio(to_server, to_client, server_side=True)

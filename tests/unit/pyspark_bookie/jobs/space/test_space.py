@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from bookie_client import Client
+from bookie_client.bookies import Bookies
 from bookie_client.streams import Streams
 from bookie_client.streams.model import STREAM_KEY, PublishedLedger, StreamSettings
+from bookie_pod.node.bookie_id import bookie_service_info
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
 from pyspark_bookie.jobs.space.admin import AdminAccess, AdminApi, AdminError, admin_urls
 from pyspark_bookie.jobs.space.bookie_space import ask_bookies
@@ -61,7 +63,7 @@ async def test_bytes_by_owner_and_by_bookie(models):
 
 async def test_what_bookies_say_of_their_disks(tmp_path):
     async with live_bookie(tmp_path) as bookie, Client(bookie._metadata) as client:
-        (url,) = (await admin_urls(client, encrypted=False)).values()
+        (url,) = (await admin_urls(client)).values()
         api = AdminApi({"here": url, "silent": None, "down": f"http://127.0.0.1:{free_port()}"}, AdminAccess())
         down, here, silent = await asyncio.to_thread(ask_bookies, api, 10)
         assert here.problem == ""
@@ -81,7 +83,18 @@ async def test_what_bookies_say_of_their_disks(tmp_path):
 async def test_a_bookie_without_an_admin_api_is_told(models):
     await models.add("a")
     async with models.client() as client:
-        assert await admin_urls(client, encrypted=False) == {"a": None}
+        assert await admin_urls(client) == {"a": None}
+
+
+@pytest.mark.parametrize(("encrypted", "scheme"), [(False, "http"), (True, "https")])
+async def test_a_bookie_tells_whether_its_admin_api_is_encrypted(models, monkeypatch, encrypted, scheme):
+    async def info(self, bookie_id):
+        return bookie_service_info("a-host", 3181, http_port=8000, http_tls=encrypted)
+
+    await models.add("a")
+    monkeypatch.setattr(Bookies, "info", info)
+    async with models.client() as client:
+        assert await admin_urls(client) == {"a": f"{scheme}://a-host:8000"}
 
 
 def test_a_forecast_goes_by_the_past():
