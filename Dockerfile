@@ -72,6 +72,8 @@ CMD ["job", "--help"]
 # What the last stage stands on: Debian and Python, without what nothing here needs.
 FROM ${PYTHON_IMAGE} AS root
 COPY docker/trim_root.py /tmp/
+# The operator makes certificates with it; the public images of Python have it.
+RUN openssl version
 # A name for the user, because permittedStartupUsers goes by names.
 RUN python3 /tmp/trim_root.py && rm /tmp/trim_root.py \
  && echo 'podkeeper:x:10001:10001::/nonexistent:/usr/sbin/nologin' >>/etc/passwd \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
@@ -18,17 +19,18 @@ TOKEN = "s3cret-token"
 class ServedAdmin:
     """`stop` it."""
 
-    def __init__(self, token_file: Path) -> None:
+    def __init__(self, token_file: Path, **settings: Any) -> None:
+        """`settings`: more of its `HttpConfig`."""
         self.admin = FakeAdmin()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)  # a start that fails is not stopped
         self._thread.start()
-        config = HttpConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file))
+        config = HttpConfig(server_port=0, server_host="127.0.0.1", auth_token_file=str(token_file), **settings)
         self.node = FakeNode()
         starting = start_http(config, self.node, Registry(), lambda: self.admin.ports)
         self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
         assert self._server is not None
-        self.url = f"http://127.0.0.1:{self._server.port}"
+        self.url = f"{'https' if config.tls_enable else 'http'}://127.0.0.1:{self._server.port}"
 
     def stop(self) -> None:
         assert self._server is not None

@@ -3,8 +3,8 @@
 Invariants
 - A fact that could not be had is None: no answer in time, no answer that can be read, or one that says so itself.
 - Requests for changes raise: `AdminRefused` (understood, and why not), `AdminUnreachable` (it may have been done).
-- Pods are addressed by IP, since names of new pods may not resolve yet. They speak plain HTTP, as the kubelet that
-  probes them does; who may ask is told by the token.
+- Pods are addressed by IP, since names of new pods may not resolve yet. One whose spec has the Secret for it is spoken
+  to by HTTPS and must prove who it is (`api.trust`); who may ask is told by the token.
 
 Threads: one event loop.
 """
@@ -22,6 +22,7 @@ import aiohttp
 import structlog
 
 from bookie_operator.api import answers
+from bookie_operator.api.trust import Trust, Untrusted
 from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Proof, SafetyFacts
 
 _T = TypeVar("_T")
@@ -58,25 +59,30 @@ class Endpoint:
     host: str
     """IP address."""
     port: int = 8000
+    secret: str = ""
+    """Name of the Secret with its certificate; empty: it speaks plain HTTP."""
 
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{'https' if self.secret else 'http'}://{host}:{self.port}"
 
 
 class Admin:
-    """Of the pods of one cluster. `token`: their bearer token."""
+    """Of the pods of one cluster. `token`: their bearer token. `trust`: of those that speak HTTPS; without it none of
+    them is reached."""
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
         token: str = "",
         *,
+        trust: Trust | None = None,
         timeout_s: float = 5.0,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._session = session
+        self._trust = trust
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._timeout_s = timeout_s
         self._now = now
@@ -190,6 +196,7 @@ class Admin:
         # A pod that is gone takes no connection, and nobody says so: that is not waited for as long as an answer.
         timeout = aiohttp.ClientTimeout(total=timeout_s or self._timeout_s, sock_connect=self._timeout_s)
         options: dict[str, Any] = {"json": body} if body is not None else {}
+        options |= await self.encryption(at)
         try:
             async with self._session.request(
                 method,
@@ -205,6 +212,18 @@ class Admin:
         except (aiohttp.ClientError, TimeoutError, OSError) as exc:
             raise AdminUnreachable(f"{method} {path} of {at.pod}: {type(exc).__name__}: {exc}") from exc
         return _judged(f"{method} {path} of {at.pod}", status, content)
+
+    async def encryption(self, at: Endpoint) -> dict[str, Any]:
+        """Arguments for the session. Raises AdminUnreachable."""
+        if not at.secret:
+            return {}
+        try:
+            if self._trust is None:
+                raise Untrusted(f"nobody vouches for Secret {at.secret}")
+            tls = await self._trust.of(at.secret)
+        except Untrusted as exc:
+            raise AdminUnreachable(f"{at.pod}: {exc}") from exc
+        return {"ssl": tls.context, "server_hostname": tls.server_name}
 
 
 def _listed(ledgers: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from bookie_operator.builders import commands, naming
 from bookie_operator.builders.common import common_pod_spec, environment, labels, manifest, selector
-from bookie_operator.builders.container import HTTP, container, http_probe, shared_extras, volumes
+from bookie_operator.builders.container import container, http_port, http_probe, shared_extras, volumes
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.hashing import Manifest
 from bookie_operator.builders.service_account import account_name
@@ -48,10 +48,11 @@ def _pod_spec(cluster: ClusterView, context: BuildContext, config_name: str) -> 
     if (ledgers := cluster.spec.autorecovery.max_concurrent_ledgers) is not None:
         env.append(environment("BK_replicationLedgersAtOnce", str(ledgers)))
     made = container(cluster, context, commands.AUTORECOVERY, env, cluster.spec.autorecovery.resources)
-    made["ports"] = [{"name": HTTP, "containerPort": naming.HTTP_PORT}]
-    made["startupProbe"] = http_probe(commands.ALIVE, _STARTUP)
-    made["livenessProbe"] = http_probe(commands.ALIVE, LivenessProbe())
-    made["readinessProbe"] = http_probe(commands.READY, Probe())
+    http = http_port(cluster)
+    made["ports"] = [http]
+    made["startupProbe"] = http_probe(commands.ALIVE, _STARTUP, http["name"])
+    made["livenessProbe"] = http_probe(commands.ALIVE, LivenessProbe(), http["name"])
+    made["readinessProbe"] = http_probe(commands.READY, Probe(), http["name"])
     made["volumeMounts"] += more_mounts
     found = {
         **common_pod_spec(cluster, account_name(cluster)),

@@ -38,6 +38,7 @@ PATH: Final = f"{DIRECTORY}/{FILE}"
 TOKEN_DIRECTORY: Final = "/etc/podkeeper/admin"
 TOKEN_KEY: Final = "token"
 TLS_DIRECTORY: Final = "/etc/podkeeper/tls"
+ADMIN_TLS_DIRECTORY: Final = "/etc/podkeeper/admin-tls"
 DATA: Final = "/data"
 
 _ESCAPES: Final = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
@@ -84,6 +85,14 @@ def operator_keys(cluster: ClusterView) -> dict[str, str]:
     if spreads_over_zones(spec):
         least = spec.placement.min_zones_per_write_quorum
         keys["minNumZonesPerWriteQuorum"] = str(least)
+    if spec.tls.admin_api.enabled:
+        keys |= {
+            "httpServerTlsEnable": "true",
+            "httpServerTlsClientAuthentication": "false",  # probes have none
+            "httpServerCertificatePath": f"{ADMIN_TLS_DIRECTORY}/tls.crt",
+            "httpServerKeyStorePath": f"{ADMIN_TLS_DIRECTORY}/tls.key",
+            "httpServerTrustStorePath": f"{ADMIN_TLS_DIRECTORY}/ca.crt",
+        }
     if spec.tls.enabled:
         keys |= {
             "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",

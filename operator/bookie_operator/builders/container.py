@@ -29,6 +29,9 @@ CONFIG: Final = f"{OWN_VOLUME}config"
 TOKEN: Final = f"{OWN_VOLUME}admin-token"
 TLS: Final = f"{OWN_VOLUME}tls"
 HTTP: Final = "http"
+HTTPS: Final = "https"
+ADMIN_TLS: Final = f"{OWN_VOLUME}admin-tls"
+"""Volume with the certificate of the HTTP port. A pod that has it serves HTTPS."""
 _SHARED_KINDS: Final = frozenset({"name", "configMap", "secret", "projected", "downwardAPI", "emptyDir", "csi"})
 """Volumes that several pods may have at the same time."""
 
@@ -71,6 +74,8 @@ def _mounts(cluster: ClusterView) -> list[dict[str, Any]]:
         {"name": CONFIG, "mountPath": config.DIRECTORY, "readOnly": True},
         {"name": TOKEN, "mountPath": config.TOKEN_DIRECTORY, "readOnly": True},
     ]
+    if cluster.spec.tls.admin_api.enabled:
+        mounts.append({"name": ADMIN_TLS, "mountPath": config.ADMIN_TLS_DIRECTORY, "readOnly": True})
     if cluster.spec.tls.enabled:
         mounts.append({"name": TLS, "mountPath": config.TLS_DIRECTORY, "readOnly": True})
     return mounts
@@ -84,6 +89,9 @@ def volumes(cluster: ClusterView, config_name: str) -> list[dict[str, Any]]:
         # Owner and group may read: the group is that of the pod's volumes.
         {"name": TOKEN, "secret": {"secretName": naming.admin_token(cluster.name), "defaultMode": 0o440}},
     ]
+    if cluster.spec.tls.admin_api.enabled:
+        secret = {"secretName": admin_tls_secret(cluster), "defaultMode": 0o440}
+        found.append({"name": ADMIN_TLS, "secret": secret})
     if cluster.spec.tls.enabled:
         found.append({"name": TLS, "secret": {"secretName": tls_secret(cluster), "defaultMode": 0o440}})
     return found
@@ -94,6 +102,16 @@ def tls_secret(cluster: ClusterView) -> str:
     return cluster.spec.tls.secret_name or naming.certificate(cluster.name)
 
 
+def admin_tls_secret(cluster: ClusterView) -> str:
+    """The user's Secret, or the one that the operator makes."""
+    return cluster.spec.tls.admin_api.secret_name or naming.admin_certificate(cluster.name)
+
+
+def http_port(cluster: ClusterView) -> dict[str, Any]:
+    """Its name tells what is spoken: those who read metrics go by it."""
+    return {"name": HTTPS if cluster.spec.tls.admin_api.enabled else HTTP, "containerPort": naming.HTTP_PORT}
+
+
 def shared_extras(cluster: ClusterView) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Volumes and mounts of `spec.pod` that other pods than the bookies can have too, such as a Secret with the login
     to the metadata service."""
@@ -102,9 +120,11 @@ def shared_extras(cluster: ClusterView) -> tuple[list[dict[str, Any]], list[dict
     return found, [mount for mount in cluster.spec.pod.extra_volume_mounts if mount.get("name") in known]
 
 
-def http_probe(path: str, times: Probe) -> dict[str, Any]:
+def http_probe(path: str, times: Probe, port: str = HTTP) -> dict[str, Any]:
+    """`port`: its name; the kubelet verifies no certificate."""
+    get = {"path": path, "port": port}
     return {
-        "httpGet": {"path": path, "port": HTTP},
+        "httpGet": {**get, "scheme": "HTTPS"} if port == HTTPS else get,
         "periodSeconds": times.period_seconds,
         "timeoutSeconds": times.timeout_seconds,
         "failureThreshold": times.failure_threshold,

@@ -5,8 +5,11 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
+from typing import Any
+
 from bookie_operator.builders import naming
 from bookie_operator.builders.common import APP, manifest
+from bookie_operator.builders.container import HTTP, HTTPS, admin_tls_secret
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.hashing import Manifest
 from bookie_operator.crds import names
@@ -26,7 +29,7 @@ def pod_monitor(cluster: ClusterView, context: BuildContext) -> Manifest | None:
             "matchExpressions": [{"key": names.COMPONENT, "operator": "In", "values": components}],
         },
         "podTargetLabels": [names.INSTANCE, names.COMPONENT, names.ZONE],
-        "podMetricsEndpoints": [{"port": "http", "path": "/metrics", "interval": wanted.interval}],
+        "podMetricsEndpoints": _endpoints(cluster, wanted.interval),
     }
     return manifest(
         cluster,
@@ -37,6 +40,16 @@ def pod_monitor(cluster: ClusterView, context: BuildContext) -> Manifest | None:
         {"spec": spec},
         more_labels=wanted.labels,
     )
+
+
+def _endpoints(cluster: ClusterView, interval: str) -> list[dict[str, Any]]:
+    """By the name of the pod's port: bookies that have not been restarted since HTTPS was switched on are read too."""
+    plain = {"port": HTTP, "path": "/metrics", "interval": interval}
+    if not cluster.spec.tls.admin_api.enabled:
+        return [plain]
+    trusted = {"secret": {"name": admin_tls_secret(cluster), "key": "ca.crt"}}
+    tls = {"ca": trusted, "serverName": naming.admin_server_name(cluster.name, cluster.namespace)}
+    return [{**plain, "port": HTTPS, "scheme": "https", "tlsConfig": tls}, plain]
 
 
 def prometheus_rule(cluster: ClusterView, context: BuildContext) -> Manifest | None:

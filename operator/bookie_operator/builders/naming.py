@@ -68,6 +68,16 @@ def admin_token(cluster: str) -> str:
     return f"{cluster}-admin-token"
 
 
+def admin_certificate(cluster: str) -> str:
+    """Secret with the certificate of the pods' admin API that the operator makes."""
+    return f"{cluster}-admin-tls"
+
+
+def admin_authority(cluster: str) -> str:
+    """Secret with the authority that signs it: the operator's alone."""
+    return f"{cluster}-admin-ca"
+
+
 def config(cluster: str, config_hash: str) -> str:
     return f"{cluster}-config-{config_hash[:10]}"
 
@@ -101,6 +111,11 @@ def pod(set_name: str, ordinal: int) -> str:
 def bookie_host_suffix(cluster: str, namespace: str) -> str:
     """What follows the pod's name in the host name of a bookie; the search path of every pod completes it."""
     return f".{bookies(cluster)}.{namespace}.svc"
+
+
+def admin_server_name(cluster: str, namespace: str) -> str:
+    """The name that the certificate of every pod's admin API has, whichever pod it is."""
+    return f"{bookies(cluster)}.{namespace}.svc"
 
 
 def bookie_id_suffix(cluster: str, namespace: str) -> str:

@@ -23,7 +23,7 @@ from bookie_operator.builders.common import (
     labels,
     selector,
 )
-from bookie_operator.builders.container import HTTP, NAME, container, http_probe, volumes
+from bookie_operator.builders.container import NAME, container, http_port, http_probe, volumes
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.hashing import content_hash
 from bookie_operator.builders.service_account import account_name
@@ -84,14 +84,15 @@ def _bookie(cluster: ClusterView, context: BuildContext, share: ZoneShare) -> di
     if share.zone:
         env.append(environment("BK_networkLocation", f"/{share.zone}"))
     made = container(cluster, context, commands.SERVE, env, pod.resources)
+    http = http_port(cluster)
     made["ports"] = [
         {"name": "bookie", "containerPort": naming.BOOKIE_PORT},
         {"name": "grpc", "containerPort": naming.GRPC_PORT},
-        {"name": HTTP, "containerPort": naming.HTTP_PORT},
+        http,
     ]
-    made["startupProbe"] = http_probe(commands.ALIVE, pod.startup_probe)
-    made["livenessProbe"] = http_probe(commands.ALIVE, pod.liveness_probe)
-    made["readinessProbe"] = http_probe(commands.READY, pod.readiness_probe)
+    made["startupProbe"] = http_probe(commands.ALIVE, pod.startup_probe, http["name"])
+    made["livenessProbe"] = http_probe(commands.ALIVE, pod.liveness_probe, http["name"])
+    made["readinessProbe"] = http_probe(commands.READY, pod.readiness_probe, http["name"])
     made["lifecycle"] = {"preStop": {"exec": {"command": commands.stop(pod.termination_grace_period_seconds)}}}
     made["volumeMounts"] += [*_data_mounts(cluster.spec.storage), *pod.extra_volume_mounts]
     return made

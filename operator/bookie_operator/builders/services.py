@@ -9,12 +9,19 @@ from typing import Any
 
 from bookie_operator.builders import naming
 from bookie_operator.builders.common import manifest, selector
+from bookie_operator.builders.container import http_port
 from bookie_operator.builders.hashing import Manifest
 from bookie_operator.world.model import ClusterView
 
 
 def _port(name: str, port: int) -> dict[str, Any]:
     return {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+
+
+def _http(cluster: ClusterView) -> dict[str, Any]:
+    """By number: while bookies change from HTTP to HTTPS, or back, the port has one name here and another there."""
+    port = http_port(cluster)
+    return {**_port(port["name"], naming.HTTP_PORT), "targetPort": naming.HTTP_PORT}
 
 
 def headless_service(cluster: ClusterView) -> Manifest:
@@ -27,7 +34,7 @@ def headless_service(cluster: ClusterView) -> Manifest:
         "ports": [
             _port("bookie", naming.BOOKIE_PORT),
             _port("grpc", naming.GRPC_PORT),
-            _port("http", naming.HTTP_PORT),
+            _http(cluster),
         ],
     }
     return manifest(cluster, "v1", "Service", naming.bookies(cluster.name), naming.BOOKIE, {"spec": spec})
@@ -39,6 +46,6 @@ def client_service(cluster: ClusterView) -> Manifest:
     spec = {
         "type": "ClusterIP",
         "selector": selector(cluster, naming.BOOKIE),
-        "ports": [_port("grpc", naming.GRPC_PORT), _port("http", naming.HTTP_PORT)],
+        "ports": [_port("grpc", naming.GRPC_PORT), _http(cluster)],
     }
     return manifest(cluster, "v1", "Service", naming.client_service(cluster.name), naming.BOOKIE, {"spec": spec})

@@ -210,6 +210,17 @@ class Disruption(Model):
     without them every ledger keeps its ack quorum and an ensemble is left. False: `maxUnavailable` holds then too."""
 
 
+class AdminTls(Model):
+    """HTTPS of the bookies' and auto-recovery's HTTP port: admin API, probes and metrics."""
+
+    enabled: bool = True
+    """Without it tokens can be read on the way. A change restarts the bookies."""
+    secret_name: Words | None = None
+    """A Secret with `tls.crt`, `tls.key` and `ca.crt`, whose certificate names `*.CLUSTER-bookie.NAMESPACE.svc` and
+    `CLUSTER-bookie.NAMESPACE.svc`. By default the operator makes an authority and a certificate for each cluster, and
+    renews it."""
+
+
 class Tls(Model):
     """TLS of bookies and clients."""
 
@@ -219,6 +230,7 @@ class Tls(Model):
     """A Secret with `tls.crt`, `tls.key` and `ca.crt`."""
     issuer_ref: Freeform | None = None
     """An issuer of cert-manager: `{name, kind, group}`."""
+    admin_api: AdminTls = AdminTls()
 
 
 class NetworkPolicy(Model):

@@ -33,6 +33,11 @@ TEMPLATE_INPUTS: Final = f"{GROUP}/template-inputs"
 OBJECT_HASH: Final = f"{GROUP}/object-hash"
 """Annotation of every object that is applied: which content it was given."""
 
+CERTIFICATE_FOR: Final = f"{GROUP}/certificate-for"
+"""Annotation of the Secret with the certificate that the operator made: the names in it."""
+RENEW_AT: Final = f"{GROUP}/renew-at"
+"""Annotation of Secrets with certificates that the operator made: when it makes them anew, in seconds since 1970."""
+
 PAUSED: Final = f"{GROUP}/paused"
 CONFIRM_DELETE: Final = f"{GROUP}/confirm-delete"
 ACCEPT_LEDGER_LOSS: Final = f"{GROUP}/accept-ledger-loss"

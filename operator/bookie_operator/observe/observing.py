@@ -40,6 +40,7 @@ from bookie_operator.api.kinds import (
     Resource,
 )
 from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.api.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.observe import others, pods_facts, volumes, workloads
 from bookie_operator.observe.faults import starts_slowly
@@ -140,7 +141,7 @@ async def observe(
         metadata_job_finished_at=job.finished_at,
         metadata_instance_id=job.told if job.state == "Complete" else "",
         cleanup_job=cleanup.state,
-        identity=others.secret_texts(read.identity),
+        identity=secret_texts(read.identity),
         expandable=volumes.growing_classes(read.classes) if read.classes is not None else None,
         nodes=None if read.nodes is None else {node["metadata"]["name"]: others.node_view(node) for node in read.nodes},
         facts=facts,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bookie_operator.api.admin import Admin, AdminError, Endpoint
+from bookie_operator.builders.container import ADMIN_TLS
 from bookie_operator.observe.times import condition
 from bookie_operator.observe.workloads import component_of, is_bookie
 from bookie_operator.planner.decision import Needs
@@ -45,8 +46,14 @@ def endpoints(pods: Sequence[Mapping[str, Any]], port: int) -> dict[str, Endpoin
             continue
         if is_bookie(pod) or component_of(pod) == AUTORECOVERY:
             name = pod["metadata"]["name"]
-            found[name] = Endpoint(name, status["podIP"], port)
+            found[name] = Endpoint(name, status["podIP"], port, _secret(pod))
     return found
+
+
+def _secret(pod: Mapping[str, Any]) -> str:
+    """With which it serves HTTPS; empty: it was made to serve HTTP, now or before `spec.tls.adminApi` was changed."""
+    volumes = (pod.get("spec") or {}).get("volumes") or ()
+    return next((str(each["secret"]["secretName"]) for each in volumes if each.get("name") == ADMIN_TLS), "")
 
 
 def tellers(pods: Sequence[Mapping[str, Any]], reachable: Mapping[str, Endpoint]) -> list[Endpoint]:

@@ -18,13 +18,15 @@ import aiohttp
 import yaml
 
 from bookie_operator.api import kinds
+from bookie_operator.api.admin import Admin, AdminUnreachable, Endpoint
 from bookie_operator.api.errors import KubernetesError
 from bookie_operator.api.kinds import KubernetesObject, Resource
 from bookie_operator.builders import naming
 from bookie_operator.crds import names
+from bookie_operator.observe.pods_facts import endpoints
 from bookie_operator.plugin.clusters import pods_of
 from bookie_operator.plugin.connection import Api
-from bookie_operator.plugin.forwarding import Open, read_token, session_to
+from bookie_operator.plugin.forwarding import PORT, Open, read_token, session_to, trust_of
 from bookie_operator.plugin.log_reading import Wanted, read_log
 from bookie_operator.plugin.redaction import redacted, redacted_text
 
@@ -150,28 +152,29 @@ class Bundle:
     async def _facts(self, pods: list[KubernetesObject]) -> AsyncIterator[File]:
         token = await self._part(lambda: read_token(self._api, self._name), "admin token")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
+        reachable = endpoints(pods, PORT)
         async with session_to(pods, self._open) as session:
+            admin = Admin(session, token or "", trust=trust_of(self._api, self._name))
             for pod in pods:
-                address = (pod.get("status") or {}).get("podIP")
-                facts = _FACTS.get((pod["metadata"].get("labels") or {}).get(names.COMPONENT, ""))
-                if not address or facts is None:
-                    continue
                 name = str(pod["metadata"]["name"])
-                asked = (self._fact(session, name, address, path, headers) for path in facts.values())
+                facts = _FACTS.get((pod["metadata"].get("labels") or {}).get(names.COMPONENT, ""))
+                if name not in reachable or facts is None:
+                    continue
+                asked = (self._fact(session, admin, reachable[name], path, headers) for path in facts.values())
                 for file, text in zip(facts, await asyncio.gather(*asked), strict=True):
                     if text is not None:
                         yield f"facts/{name}/{file}", redacted_text(text)
 
     async def _fact(
-        self, session: aiohttp.ClientSession, pod: str, address: str, path: str, headers: Mapping[str, str]
+        self, session: aiohttp.ClientSession, admin: Admin, at: Endpoint, path: str, headers: Mapping[str, str]
     ) -> str | None:
-        host = f"[{address}]" if ":" in address else address
-        timeout = aiohttp.ClientTimeout(total=_SECONDS)
+        pod, timeout = at.pod, aiohttp.ClientTimeout(total=_SECONDS)
         try:
-            async with session.get(f"http://{host}:8000{path}", headers=headers, timeout=timeout) as answer:
+            tls = await admin.encryption(at)
+            async with session.get(f"{at.url}{path}", headers=headers, timeout=timeout, **tls) as answer:
                 body = await answer.content.read(_MAX_ANSWER)
                 status = answer.status
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (AdminUnreachable, aiohttp.ClientError, TimeoutError, OSError) as error:
             self.missing.append(f"{path} of pod {pod}: {type(error).__name__}: {error}")
             return None
         text = body.decode(errors="replace")

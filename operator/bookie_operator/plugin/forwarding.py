@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -20,6 +21,9 @@ from kubernetes import client
 from kubernetes.stream import portforward
 
 from bookie_operator.plugin.connection import Api
+
+if TYPE_CHECKING:
+    from bookie_operator.api.trust import Trust
 
 PORT: Final = 8000
 _AT_ONCE: Final = 8
@@ -44,7 +48,11 @@ class ForwardingConnector(aiohttp.TCPConnector):
             made = await asyncio.to_thread(self._open, self._pods.get(host, host))
             made.setblocking(False)
             loop = asyncio.get_running_loop()
-            _, protocol = await loop.create_connection(self._factory, sock=made)
+            tls = self._get_ssl_context(req)
+            name = (req.server_hostname or host) if tls is not None else None
+            _, protocol = await loop.create_connection(self._factory, sock=made, ssl=tls, server_hostname=name)
+        except ssl.SSLError as error:
+            raise aiohttp.ClientConnectorSSLError(req.connection_key, error) from error
         except OSError as error:
             raise aiohttp.ClientConnectorError(req.connection_key, error) from error
         return protocol
@@ -78,11 +86,19 @@ async def session_to(pods: list[dict[str, Any]], open_socket: Open) -> AsyncIter
         yield session
 
 
+def trust_of(api: Api, cluster: str) -> Trust:
+    """Of the cluster's pods that serve HTTPS."""
+    from bookie_operator.api.trust import Trust
+    from bookie_operator.builders import naming
+
+    return Trust(api.kubernetes, api.namespace, naming.admin_server_name(cluster, api.namespace))
+
+
 async def read_token(api: Api, cluster: str) -> str:
     """The bearer token of the pods' admin API; empty: it is not there. Raises `Forbidden`."""
     from bookie_operator.api.kinds import SECRET
+    from bookie_operator.api.secrets import secret_texts
     from bookie_operator.builders import naming
-    from bookie_operator.observe.others import secret_texts
 
     found = await api.kubernetes.find(SECRET, api.namespace, naming.admin_token(cluster))
     lines = ((secret_texts(found) or {}).get("token", "") if found else "").split()

@@ -31,7 +31,7 @@ from bookie_operator.planner.needs import needs
 from bookie_operator.planner.plan import plan as make_plan
 from bookie_operator.plugin.clusters import pods_of, status_of
 from bookie_operator.plugin.connection import Api
-from bookie_operator.plugin.forwarding import Open, read_token, session_to
+from bookie_operator.plugin.forwarding import Open, read_token, session_to, trust_of
 
 _OPERATOR: Final = {names.NAME: "podkeeper-operator"}
 _ADMIN_TIMEOUT_S: Final = 15.0
@@ -67,7 +67,7 @@ async def planned(api: Api, cluster: KubernetesObject, open_socket: Open) -> Pla
     desired = objects.desired()
     token = await _token(api, view.name, doubts)
     async with session_to(await pods_of(api, view.name), open_socket) as session:
-        admin = Admin(session, token, timeout_s=_ADMIN_TIMEOUT_S)
+        admin = Admin(session, token, trust=trust_of(api, view.name), timeout_s=_ADMIN_TIMEOUT_S)
         sources = Sources(api.kubernetes, admin, context.api_groups)
         observed = await observe(
             sources,

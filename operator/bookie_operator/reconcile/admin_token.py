@@ -12,9 +12,9 @@ from typing import Final
 from bookie_operator.api.errors import Conflict
 from bookie_operator.api.kinds import SECRET, KubernetesObject
 from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.api.secrets import secret_texts
 from bookie_operator.builders import naming
 from bookie_operator.builders.common import manifest
-from bookie_operator.observe.others import secret_texts
 from bookie_operator.world.model import ClusterView
 
 KEY: Final = "token"

@@ -16,6 +16,7 @@ from bookie_operator.api.errors import KubernetesError
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.metrics import OperatorMetrics
+from bookie_operator.reconcile.admin_certificate import AdminCertificates
 from bookie_operator.reconcile.back_off import BackOff
 from bookie_operator.status.events import Events
 
@@ -48,6 +49,7 @@ class OperatorContext:
     now: Callable[[], float] = time.time
     """Seconds since 1970."""
     back_off: BackOff = field(default_factory=BackOff)
+    certificates: AdminCertificates = field(default_factory=AdminCertificates)
     _groups: frozenset[str] = frozenset()
     _groups_until: float = 0.0
 

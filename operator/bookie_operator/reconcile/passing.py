@@ -18,6 +18,7 @@ import structlog
 from bookie_operator.api.admin import Admin
 from bookie_operator.api.errors import Absent, Conflict, KubernetesError
 from bookie_operator.api.kinds import CLUSTER, JOB, TASK, KubernetesObject
+from bookie_operator.api.trust import Trust
 from bookie_operator.builders import naming
 from bookie_operator.builders.build import build
 from bookie_operator.builders.desired_objects import DesiredObjects
@@ -82,7 +83,7 @@ async def _pass(context: OperatorContext, name: str, namespace: str) -> float | 
     if spec is None:
         return await _unreadable(context, resource, status, errors)
     cluster = cluster_view(resource)
-    errors = validate(spec, status)
+    errors = validate(spec, status) or await context.certificates.keep(context.kubernetes, cluster, context.now())
     try:
         objects = build(cluster, await context.building())
     except (ValueError, KeyError) as exc:
@@ -145,7 +146,8 @@ def _newly_stalled(before: BookieClusterStatus, after: BookieClusterStatus) -> E
 
 async def _sources(context: OperatorContext, cluster: ClusterView) -> Sources:
     token = await admin_token(context.kubernetes, cluster)
-    admin = Admin(context.session, token, timeout_s=context.settings.admin_timeout_s, now=context.now)
+    trust = Trust(context.kubernetes, cluster.namespace, naming.admin_server_name(cluster.name, cluster.namespace))
+    admin = Admin(context.session, token, trust=trust, timeout_s=context.settings.admin_timeout_s, now=context.now)
     groups = (await context.building()).api_groups
     return Sources(
         context.kubernetes, admin, groups, admin_port=context.settings.admin_port, nodes=context.settings.reads_nodes

@@ -1,9 +1,16 @@
-"""The admin API of every pod on one socket: pods are told apart by the loopback address that was called."""
+"""The admin API of every pod on one socket: pods are told apart by the loopback address that was called, and serve
+HTTPS with the Secret that their spec has for it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import socket
+import ssl
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any
 
 from aiohttp import web
@@ -14,10 +21,19 @@ _CLUSTER_STATE = "/api/v1/cluster/state"
 
 
 class AdminApi:
-    def __init__(self, bookkeeper: FakeBookKeeper, bookie_at: Callable[[str], str | None]) -> None:
-        """`bookie_at`: bookie id of the pod with this address, empty for an auto-recovery pod; None: nobody."""
+    def __init__(
+        self,
+        bookkeeper: FakeBookKeeper,
+        bookie_at: Callable[[str], str | None],
+        certificate_at: Callable[[str], tuple[str, str] | None] = lambda address: None,
+    ) -> None:
+        """`bookie_at`: bookie id of the pod with this address, empty for an auto-recovery pod; None: nobody.
+        `certificate_at`: chain and key of the pod with this address; None: it speaks plain HTTP."""
         self.bookkeeper = bookkeeper
         self._bookie_at = bookie_at
+        self.certificate_at = certificate_at
+        self.encrypted = 0
+        """Requests that came by HTTPS."""
         self.token = ""
         """That requests have to bear; empty: any."""
         self.requests: list[str] = []
@@ -37,6 +53,7 @@ class AdminApi:
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return web.Response(status=401, text="no token")
         self.requests.append(f"{request.method} {request.path}")
+        self.encrypted += request.secure
         body: Any = await request.json() if request.can_read_body else None
         if "/autorecovery/" in request.path or request.path == _CLUSTER_STATE:
             return self._of_the_cluster(request, body)
@@ -188,8 +205,41 @@ async def serving(api: AdminApi) -> AsyncIterator[int]:
     app.router.add_route("*", "/{path:.*}", api.handle)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", 0).start()
+    listener = socket.create_server(("0.0.0.0", 0), backlog=128)
+    listener.setblocking(False)
+    accepting = asyncio.create_task(_accept(listener, runner, api))
     try:
-        yield int(runner.addresses[0][1])
+        yield int(listener.getsockname()[1])
     finally:
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        listener.close()
         await runner.cleanup()
+
+
+async def _accept(listener: socket.socket, runner: web.AppRunner, api: AdminApi) -> None:
+    """By HTTPS or not, as the pod that was called serves; who speaks the other one gets nothing."""
+    loop, server = asyncio.get_running_loop(), runner.server
+    assert server is not None, "the runner was set up"
+    shaking: set[asyncio.Task[None]] = set()
+
+    async def serve(connection: socket.socket) -> None:
+        pair = api.certificate_at(connection.getsockname()[0])
+        with contextlib.suppress(OSError):
+            await loop.connect_accepted_socket(server, connection, ssl=_served_with(*pair) if pair else None)
+
+    while True:
+        connection, _ = await loop.sock_accept(listener)
+        task = asyncio.create_task(serve(connection))
+        shaking.add(task)
+        task.add_done_callback(shaking.discard)
+
+
+@lru_cache(maxsize=64)
+def _served_with(chain: str, key: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    with tempfile.NamedTemporaryFile("w") as file:
+        file.write(key + chain)
+        file.flush()
+        context.load_cert_chain(file.name)
+    return context

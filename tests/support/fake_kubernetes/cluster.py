@@ -17,9 +17,12 @@ from typing import Any, Final
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, EVENT, POD, STORAGE_CLASS, TASK
+from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, EVENT, POD, SECRET, STORAGE_CLASS, TASK
 from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.api.secrets import secret_texts
 from bookie_operator.api.transport import Transport
+from bookie_operator.api.trust import Trust
+from bookie_operator.builders import naming
 from bookie_operator.crds import names
 from bookie_operator.reconcile.context import OperatorContext, Settings
 from bookie_operator.reconcile.passing import run_pass
@@ -176,6 +179,18 @@ class FakeCluster:
                 return self.bookie_id(pod["metadata"]["name"]) if labels[names.COMPONENT] == "bookie" else ""
         return None
 
+    def trust(self) -> Trust:
+        """Of the first operator, for one look."""
+        return Trust(self.operators[0].kubernetes, NAMESPACE, naming.admin_server_name(NAME, NAMESPACE))
+
+    def certificate_at(self, address: str) -> tuple[str, str] | None:
+        """Chain and key of the Secret that the pod with this address mounts for its HTTP port."""
+        for pod in self.store.list(POD):
+            if (pod.get("status") or {}).get("podIP") == address:
+                texts = secret_texts(self.store.find(SECRET, NAMESPACE, admin_secret(pod))) or {}
+                return (texts["tls.crt"], texts["tls.key"]) if texts else None
+        return None
+
     def _started(self, pod: Object) -> None:
         if pod["metadata"]["labels"].get(names.COMPONENT) == "bookie":
             bookie_id = self.bookie_id(pod["metadata"]["name"])
@@ -186,6 +201,12 @@ class FakeCluster:
     def _changed(self, change: Change) -> None:
         if change.resource == POD and change.type == "DELETED":
             self.bookkeeper.stop(self.bookie_id(change.obj["metadata"]["name"]))
+
+
+def admin_secret(pod: Object) -> str:
+    """Name of the Secret with which it serves HTTPS; empty: plain HTTP."""
+    volumes = pod["spec"].get("volumes", ())
+    return next((each["secret"]["secretName"] for each in volumes if each["name"] == "podkeeper-admin-tls"), "")
 
 
 @asynccontextmanager
@@ -199,7 +220,11 @@ async def fake_cluster(operators: int = 1, **settings: Any) -> AsyncIterator[Fak
     async with AsyncExitStack() as stack:
         store, bookkeeper = Store(now), FakeBookKeeper(now)
         server = await stack.enter_async_context(api_server.serving(store))
-        admin = AdminApi(bookkeeper, lambda address: fake.bookie_at(address) if fake is not None else None)
+        admin = AdminApi(
+            bookkeeper,
+            lambda address: fake.bookie_at(address) if fake is not None else None,
+            lambda address: fake.certificate_at(address) if fake is not None else None,
+        )
         port = await stack.enter_async_context(admin_api.serving(admin))
         fake = FakeCluster(store, server, bookkeeper, admin)
         for number in range(operators):

@@ -24,7 +24,7 @@ from bookie_operator.builders.common import (
     from_field,
     pod_security,
 )
-from bookie_operator.builders.container import shared_extras, tls_secret
+from bookie_operator.builders.container import ADMIN_TLS, admin_tls_secret, shared_extras, tls_secret
 from bookie_operator.builders.jobs import spark
 from bookie_operator.builders.jobs.common import (
     BLOCK_PORT,
@@ -51,6 +51,7 @@ PASSWORD_DIRECTORY: Final = "/etc/podkeeper/password"
 ADMIN_KINDS: Final = frozenset({JobKind.SPACE, JobKind.COMPACT_REPORT})
 """Jobs whose driver asks the bookies' admin API."""
 TOKEN_ARGUMENT: Final = "--admin-token-file"
+CA_ARGUMENT: Final = "--admin-ca-file"
 _NO_PROGRAM: Final = "pyspark-shell"
 """What `spark-submit` is to run, where Python runs it."""
 _SPARK: Final = f"{OWN_VOLUME}spark"
@@ -69,6 +70,11 @@ def driver_template(cluster: ClusterView, job: JobResource, image: str) -> dict[
         source = {"secretName": naming.admin_token(cluster.name), "defaultMode": 0o440}
         volumes.append({"name": _TOKEN, "secret": source})
         mounts.append({"name": _TOKEN, "mountPath": config.TOKEN_DIRECTORY, "readOnly": True})
+    if _trusts_admin(cluster, job):
+        items = [{"key": "ca.crt", "path": "ca.crt"}]  # the key is for those who serve
+        source = {"secretName": admin_tls_secret(cluster), "defaultMode": 0o440, "items": items}
+        volumes.append({"name": ADMIN_TLS, "secret": source})
+        mounts.append({"name": ADMIN_TLS, "mountPath": config.ADMIN_TLS_DIRECTORY, "readOnly": True})
     container: dict[str, Any] = {
         "name": CONTAINER,
         "image": image,
@@ -154,6 +160,8 @@ def _job_arguments(cluster: ClusterView, job: JobResource) -> list[str]:
         found += ["--password-file", f"{PASSWORD_DIRECTORY}/{job.spec.password_secret.key}"]
     if _asks_admin(job):
         found += [TOKEN_ARGUMENT, f"{config.TOKEN_DIRECTORY}/{config.TOKEN_KEY}"]
+    if _trusts_admin(cluster, job):
+        found += [CA_ARGUMENT, f"{config.ADMIN_TLS_DIRECTORY}/ca.crt"]
     for name, value in _access(cluster).items():
         found += ["--option", f"{name}={value}"]
     return found
@@ -161,8 +169,17 @@ def _job_arguments(cluster: ClusterView, job: JobResource) -> list[str]:
 
 def _asks_admin(job: JobResource) -> bool:
     """With the cluster's token, unless the user brings another one."""
-    own = any(each.partition("=")[0] == TOKEN_ARGUMENT for each in job.spec.args)
-    return job.spec.kind in ADMIN_KINDS and not own
+    return job.spec.kind in ADMIN_KINDS and not _gives(job, TOKEN_ARGUMENT)
+
+
+def _trusts_admin(cluster: ClusterView, job: JobResource) -> bool:
+    """With the cluster's authority, unless the user brings another one."""
+    enabled = cluster.spec.tls.admin_api.enabled
+    return enabled and job.spec.kind in ADMIN_KINDS and not _gives(job, CA_ARGUMENT)
+
+
+def _gives(job: JobResource, argument: str) -> bool:
+    return any(each.partition("=")[0] == argument for each in job.spec.args)
 
 
 def _access(cluster: ClusterView) -> dict[str, str]:

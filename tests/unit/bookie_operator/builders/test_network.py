@@ -74,8 +74,33 @@ def test_bookies_are_found_before_they_are_ready() -> None:
     assert [port["port"] for port in client["ports"]] == [3182, 8000]
     (only,) = built("minimal").sets
     assert only.manifest["spec"]["serviceName"] == "demo-bookie"
-    names = {port["name"] for port in only.manifest["spec"]["template"]["spec"]["containers"][0]["ports"]}
-    assert {port["targetPort"] for port in headless["ports"]} == names
+    ports = only.manifest["spec"]["template"]["spec"]["containers"][0]["ports"]
+    targets = {port["name"]: port["targetPort"] for port in headless["ports"]}
+    assert targets == {"bookie": "bookie", "grpc": "grpc", "https": 8000}
+    assert targets.keys() == {port["name"] for port in ports}
+
+
+@pytest.mark.parametrize(("enabled", "spoken"), [(True, "https"), (False, "http")])
+def test_probes_and_metrics_speak_what_the_pod_serves(enabled: bool, spoken: str) -> None:
+    monitoring = {"podMonitor": {"enabled": True}}
+    spec = {**MINIMAL, "tls": {"adminApi": {"enabled": enabled}}, "monitoring": monitoring}
+    objects = build(cluster(spec), FULL)
+    assert objects.autorecovery is not None
+    for workload in (objects.sets[0].manifest, objects.autorecovery):
+        container = workload["spec"]["template"]["spec"]["containers"][0]
+        assert {"name": spoken, "containerPort": 8000} in container["ports"]
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            asked = container[probe]["httpGet"]
+            assert (asked["port"], asked.get("scheme", "HTTP")) == (spoken, spoken.upper())
+        mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+        assert ("/etc/podkeeper/admin-tls" in mounted) is enabled
+    (monitor,) = objects.monitoring
+    read = {each["port"]: each for each in monitor["spec"]["podMetricsEndpoints"]}
+    assert "http" in read, "bookies that have not been restarted yet"
+    assert ("https" in read) is enabled
+    if enabled:
+        tls = {"ca": {"secret": {"name": "demo-admin-tls", "key": "ca.crt"}}, "serverName": "demo-bookie.storage.svc"}
+        assert (read["https"]["scheme"], read["https"]["tlsConfig"]) == ("https", tls)
 
 
 def test_the_embedded_metadata_service_is_where_the_uri_says() -> None:
@@ -123,4 +148,5 @@ def test_metrics_of_bookies_and_auto_recovery_are_read() -> None:
     assert monitor["metadata"]["labels"]["prometheus"] == "main"
     (expression,) = monitor["spec"]["selector"]["matchExpressions"]
     assert expression["values"] == ["bookie", "autorecovery"]
-    assert monitor["spec"]["podMetricsEndpoints"] == [{"port": "http", "path": "/metrics", "interval": "15s"}]
+    read = [(each["path"], each["interval"]) for each in monitor["spec"]["podMetricsEndpoints"]]
+    assert read == [("/metrics", "15s")] * 2

@@ -85,8 +85,9 @@ def test_whatever_is_mounted_is_there(case: str) -> None:
 def test_liveness_and_startup_do_not_ask_whether_clients_are_served() -> None:
     container = bookie_pod({**MINIMAL, "pod": {"startupProbe": {"periodSeconds": 7}}})["containers"][0]
     assert container["startupProbe"]["httpGet"] == container["livenessProbe"]["httpGet"]
-    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
-    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    asked = {"port": "https", "scheme": "HTTPS"}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", **asked}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", **asked}
     assert container["startupProbe"]["periodSeconds"] * container["startupProbe"]["failureThreshold"] == 7 * 180
 
 

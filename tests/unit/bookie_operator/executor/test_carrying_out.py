@@ -41,7 +41,7 @@ async def execution_of(fake: FakeCluster) -> Execution:
     context = fake.operators[0]
     cluster = cluster_view(fake.resource)
     objects = build(cluster, await context.building())
-    admin = Admin(context.session, now=context.now)
+    admin = Admin(context.session, trust=fake.trust(), now=context.now)
     sources = Sources(context.kubernetes, admin, admin_port=context.settings.admin_port)
     desired = objects.desired()
     observed = await observe(sources, cluster, desired, identity="demo-identity", now=fake.time)

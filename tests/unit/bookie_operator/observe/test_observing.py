@@ -22,7 +22,7 @@ DESIRED = Desired(
 
 def sources(fake: FakeCluster) -> Sources:
     context = fake.operators[0]
-    admin = Admin(context.session, now=context.now, timeout_s=1.0)
+    admin = Admin(context.session, trust=fake.trust(), now=context.now, timeout_s=1.0)
     return Sources(context.kubernetes, admin, admin_port=context.settings.admin_port)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bookie_operator.api.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.observe import faults, others, volumes, workloads
@@ -270,6 +271,6 @@ def test_tasks() -> None:
 
 
 def test_secrets() -> None:
-    assert others.secret_texts(None) is None
-    assert others.secret_texts({}) == {}
-    assert others.secret_texts({"data": {"a": "aGk=", "b": "/w==", "c": "!"}}) == {"a": "hi"}
+    assert secret_texts(None) is None
+    assert secret_texts({}) == {}
+    assert secret_texts({"data": {"a": "aGk=", "b": "/w==", "c": "!"}}) == {"a": "hi"}

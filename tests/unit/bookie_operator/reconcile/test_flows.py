@@ -39,7 +39,7 @@ async def test_a_cluster_comes_to_be() -> None:
         assert made["Service"] == {"demo-bookie", "demo-client"}
         assert made["Deployment"] == {"demo-autorecovery"}
         assert made["Job"] == {"demo-metadata-init"}
-        assert made["Secret"] == {"demo-identity", "demo-admin-token"}
+        assert made["Secret"] == {"demo-identity", "demo-admin-token", "demo-admin-ca", "demo-admin-tls"}
         assert len(made["ConfigMap"]) == 2
         assert fake.resource["metadata"]["finalizers"] == [names.FINALIZER]
         status = fake.status

@@ -1,0 +1,149 @@
+"""The certificate of a cluster's admin API: the operator's, made and renewed here, or the user's, which is judged.
+
+    CLUSTER-admin-ca     tls.crt, tls.key            the authority: nobody mounts it
+    CLUSTER-admin-tls    tls.crt, tls.key, ca.crt    what pods mount, and read again when it changes
+
+An authority that follows another one has its key, so what either signed is good with both. One that was lost is
+followed by a stranger: then `ca.crt` has the last one too, until the pods serve what the new one signed.
+
+Invariants
+- What there is is replaced only when it is to be renewed, lacks something, or does not have the names that it should.
+- A renewal that fails leaves what there is in use, and is tried again with the next pass.
+
+Threads: one event loop; certificates are made in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Final
+
+import structlog
+
+from bookie_operator.api.kinds import SECRET, KubernetesObject
+from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.api.secrets import secret_texts
+from bookie_operator.builders import naming
+from bookie_operator.builders.common import manifest
+from bookie_operator.builders.hashing import content_hash
+from bookie_operator.builders.tls import dns_names
+from bookie_operator.crds import names
+from bookie_operator.reconcile.certificates import CertificateError, Pair, fault_of, make_authority, make_certificate
+from bookie_operator.world.model import ClusterView
+
+_log = structlog.get_logger(__name__)
+_DAY_S: Final = 86_400.0
+AUTHORITY_DAYS: Final = 3650
+CERTIFICATE_DAYS: Final = 365
+_RENEWED_AFTER: Final = 2 / 3
+"""Of its time: what is left is for clusters that are paused, and operators that are away."""
+_JUDGED_S: Final = 600.0
+"""How long a judgement of the user's certificate counts: it may expire meanwhile."""
+_PART: Final = ("tls.crt", "tls.key", "ca.crt")
+_END: Final = "-----END CERTIFICATE-----\n"
+_AT: Final = "spec.tls.adminApi"
+
+
+class AdminCertificates:
+    """Of all clusters of one operator."""
+
+    def __init__(self) -> None:
+        self._judged: dict[str, tuple[float, str]] = {}
+        """By a hash of what was looked at: until when it counts, and the fault."""
+
+    async def keep(self, kubernetes: Kubernetes, cluster: ClusterView, now: float) -> tuple[str, ...]:
+        """Why pods cannot have it, as errors of `spec`; empty: they can. Raises KubernetesError."""
+        wanted = cluster.spec.tls.admin_api
+        if not wanted.enabled or cluster.deleting:
+            return ()
+        if wanted.secret_name is not None:
+            fault = await self._fault(kubernetes, cluster, wanted.secret_name, now)
+            return (f"{_AT}.secretName: {fault}",) if fault else ()
+        if cluster.paused:
+            return ()
+        name = naming.admin_certificate(cluster.name)
+        found = await kubernetes.find(SECRET, cluster.namespace, name)
+        if _is_good(found, _PART, now, ",".join(dns_names(cluster))):
+            return ()
+        try:
+            await _make(kubernetes, cluster, found, now)
+        except CertificateError as exc:
+            if found is not None:
+                _log.error("the certificate cannot be renewed", cluster=cluster.name, secret=name, reason=str(exc))
+                return ()
+            return (f"{_AT}: no certificate can be made: {exc}; give secretName, or set enabled to false",)
+        return ()
+
+    async def _fault(self, kubernetes: Kubernetes, cluster: ClusterView, name: str, now: float) -> str:
+        """Of the user's Secret, with the remedy; empty: it is good."""
+        texts = secret_texts(await kubernetes.find(SECRET, cluster.namespace, name))
+        if texts is None:
+            return f"there is no Secret {name}; make it, with {', '.join(_PART)}"
+        lacking = [key for key in _PART if not texts.get(key)]
+        if lacking:
+            return f"Secret {name} has no {', '.join(lacking)}; add what is missing"
+        host = naming.admin_server_name(cluster.name, cluster.namespace)
+        content = content_hash([host, *(texts[key] for key in _PART)], length=64)
+        until, fault = self._judged.get(content, (0.0, ""))
+        if now >= until:
+            try:
+                pair = Pair(texts["tls.crt"], texts["tls.key"])
+                fault = await asyncio.to_thread(fault_of, pair, texts["ca.crt"], host)
+            except CertificateError as exc:  # bookies judge it themselves
+                _log.warning("a certificate was not looked at", cluster=cluster.name, secret=name, reason=str(exc))
+                fault = ""
+            self._judged = {key: each for key, each in self._judged.items() if each[0] > now}
+            self._judged[content] = (now + _JUDGED_S, fault)
+        return f"the certificate of Secret {name} is no good: {fault}" if fault else ""
+
+
+async def _make(kubernetes: Kubernetes, cluster: ClusterView, before: KubernetesObject | None, now: float) -> None:
+    authority = await _authority(kubernetes, cluster, now)
+    hosts = dns_names(cluster)
+    made = await asyncio.to_thread(make_certificate, authority, naming.bookies(cluster.name), hosts, CERTIFICATE_DAYS)
+    last = (secret_texts(before) or {}).get("ca.crt", "").partition(_END)
+    known = last[0] + last[1] if last[1] and authority.certificate not in last[0] + last[1] else ""
+    content = {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": authority.certificate + known}
+    about = {names.CERTIFICATE_FOR: ",".join(hosts)}
+    await _write(kubernetes, cluster, naming.admin_certificate(cluster.name), content, CERTIFICATE_DAYS, now, about)
+    _log.info("made a certificate of the admin API", cluster=cluster.name, namespace=cluster.namespace)
+
+
+async def _authority(kubernetes: Kubernetes, cluster: ClusterView, now: float) -> Pair:
+    name = naming.admin_authority(cluster.name)
+    found = await kubernetes.find(SECRET, cluster.namespace, name)
+    texts = secret_texts(found) or {}
+    if _is_good(found, _PART[:2], now):
+        return Pair(texts["tls.crt"], texts["tls.key"])
+    title = f"admin API of {cluster.name}"
+    made = await asyncio.to_thread(make_authority, title, AUTHORITY_DAYS, texts.get("tls.key", ""))
+    content = {"tls.crt": made.certificate, "tls.key": made.key}
+    await _write(kubernetes, cluster, name, content, AUTHORITY_DAYS, now, {})
+    return made
+
+
+def _is_good(found: KubernetesObject | None, part: tuple[str, ...], now: float, hosts: str = "") -> bool:
+    texts = secret_texts(found) or {}
+    about = (found or {}).get("metadata", {}).get("annotations") or {}
+    try:
+        renew_at = float(about.get(names.RENEW_AT, "0"))
+    except ValueError:
+        return False
+    return all(texts.get(key) for key in part) and now < renew_at and about.get(names.CERTIFICATE_FOR, "") == hosts
+
+
+async def _write(
+    kubernetes: Kubernetes,
+    cluster: ClusterView,
+    name: str,
+    content: dict[str, str],
+    days: int,
+    now: float,
+    annotations: dict[str, str],
+) -> None:
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in content.items()}
+    about = {**annotations, names.RENEW_AT: f"{now + days * _DAY_S * _RENEWED_AFTER:.0f}"}
+    secret = {"type": "kubernetes.io/tls", "data": data}
+    made = manifest(cluster, "v1", "Secret", name, naming.BOOKIE, secret, annotations=about)
+    await kubernetes.apply(made)

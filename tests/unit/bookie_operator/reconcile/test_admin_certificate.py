@@ -1,0 +1,182 @@
+"""Certificates of the admin API: made once, renewed in time, and those of users judged."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bookie_operator.api.kinds import SECRET
+from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.api.secrets import secret_texts
+from bookie_operator.crds.cluster_spec import BookieClusterSpec
+from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.reconcile import certificates
+from bookie_operator.reconcile.admin_certificate import AUTHORITY_DAYS, CERTIFICATE_DAYS, AdminCertificates
+from bookie_operator.reconcile.certificates import Pair, fault_of, make_authority, make_certificate
+from bookie_operator.world.model import ClusterView
+from tests.support.fake_kubernetes.cluster import SPEC
+from tests.support.fake_kubernetes.serving import NOW, kubernetes_alone
+from tests.support.fake_kubernetes.store import Store
+
+DAY_S = 86_400.0
+NO_STATUS = BookieClusterStatus()
+HOST = "demo-bookie.storage.svc"
+POD = f"demo-bookie-0.{HOST}"
+SERVED, AUTHORITY = "demo-admin-tls", "demo-admin-ca"
+
+
+class Kept:
+    """A cluster without anything but Secrets."""
+
+    def __init__(self, kubernetes: Kubernetes, store: Store) -> None:
+        self.kubernetes = kubernetes
+        self.store = store
+        self.certificates = AdminCertificates()
+
+    async def keep(self, now: float = NOW, *, paused: bool = False, **admin_api: Any) -> tuple[str, ...]:
+        spec = BookieClusterSpec.model_validate({**SPEC, "tls": {"adminApi": admin_api}})
+        marks = {"podkeeper.dev/paused": "true"} if paused else {}
+        view = ClusterView(
+            name="demo", namespace="storage", uid="u", generation=1, spec=spec, status=NO_STATUS, annotations=marks
+        )
+        return await self.certificates.keep(self.kubernetes, view, now)
+
+    def texts(self, name: str = SERVED) -> dict[str, str]:
+        found = secret_texts(self.store.find(SECRET, "storage", name))
+        assert found is not None, name
+        return found
+
+    def put(self, texts: dict[str, str]) -> None:
+        data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+        if self.store.find(SECRET, "storage", "mine") is None:
+            self.store.create(SECRET, "storage", {"metadata": {"name": "mine"}})
+        self.store.patch(SECRET, "storage", "mine", {"data": data})
+
+
+@pytest.fixture
+async def kept() -> AsyncIterator[Kept]:
+    async with kubernetes_alone() as (kubernetes, server):
+        yield Kept(kubernetes, server.store)
+
+
+def fault(texts: dict[str, str], authorities: str, host: str = HOST) -> str:
+    return fault_of(Pair(texts["tls.crt"], texts["tls.key"]), authorities, host)
+
+
+async def test_a_certificate_is_made_once(kept: Kept) -> None:
+    assert await kept.keep() == ()
+    made = kept.texts()
+    for host in (HOST, POD, "demo-client.storage.svc"):
+        assert fault(made, made["ca.crt"], host) == ""
+    assert "it does not name elsewhere" in fault(made, made["ca.crt"], "elsewhere")
+    assert "PRIVATE KEY" not in made["ca.crt"] + made["tls.crt"]
+    owner = kept.store.get(SECRET, "storage", SERVED)["metadata"]["ownerReferences"]
+    assert [each["kind"] for each in owner] == ["BookieCluster"]
+    assert await kept.keep(NOW + CERTIFICATE_DAYS * DAY_S / 2) == ()
+    assert kept.texts() == made
+
+
+async def test_it_is_renewed_before_it_ends_and_nobody_has_to_trust_anew(kept: Kept) -> None:
+    await kept.keep()
+    first = kept.texts()
+    assert await kept.keep(NOW + CERTIFICATE_DAYS * DAY_S * 0.7) == ()
+    second = kept.texts()
+    assert second["tls.crt"] != first["tls.crt"]
+    assert second["ca.crt"] == first["ca.crt"]
+    assert await kept.keep(NOW + AUTHORITY_DAYS * DAY_S * 0.9) == ()
+    third = kept.texts()
+    assert kept.texts(AUTHORITY)["tls.crt"] not in second["ca.crt"], "the authority is another one"
+    assert fault(third, first["ca.crt"]) == "", "its key is not: who has not heard of it trusts what it signs"
+    assert fault(first, kept.texts(AUTHORITY)["tls.crt"]) == ""
+
+
+async def test_after_the_loss_of_the_authority_what_it_signed_is_trusted_until_pods_have_the_new_one(
+    kept: Kept,
+) -> None:
+    await kept.keep()
+    first = kept.texts()
+    kept.store.delete(SECRET, "storage", AUTHORITY)
+    assert await kept.keep() == ()
+    assert kept.texts() == first, "nothing is amiss before the next renewal"
+    await kept.keep(NOW + CERTIFICATE_DAYS * DAY_S * 0.7)
+    second = kept.texts()
+    assert fault(second, first["ca.crt"]) != ""
+    assert fault(second, second["ca.crt"]) == fault(first, second["ca.crt"]) == ""
+
+
+@pytest.mark.parametrize("key", ["tls.crt", "tls.key", "ca.crt"])
+async def test_what_was_spoilt_is_made_anew(kept: Kept, key: str) -> None:
+    await kept.keep()
+    kept.store.patch(SECRET, "storage", SERVED, {"data": {key: None}})
+    assert await kept.keep() == ()
+    made = kept.texts()
+    assert fault(made, made["ca.crt"]) == ""
+
+
+async def test_none_is_made_where_none_is_wanted(kept: Kept) -> None:
+    assert await kept.keep(enabled=False) == ()
+    assert await kept.keep(paused=True) == ()
+    assert kept.store.list(SECRET, "storage") == []
+
+
+async def test_without_openssl_the_remedy_is_told_and_what_there_is_stays(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificates, "PROGRAM", "no-such-openssl")
+    (error,) = await kept.keep()
+    assert error.startswith("spec.tls.adminApi: no certificate can be made: there is no no-such-openssl in the")
+    assert "give secretName, or set enabled to false" in error
+    monkeypatch.undo()
+    await kept.keep()
+    made = kept.texts()
+    monkeypatch.setattr(certificates, "PROGRAM", "no-such-openssl")
+    assert await kept.keep(NOW + CERTIFICATE_DAYS * DAY_S * 0.7) == ()
+    assert kept.texts() == made
+
+
+async def test_a_secret_of_the_user_is_judged(kept: Kept) -> None:
+    async def told() -> str:
+        errors = await kept.keep(secretName="mine")
+        assert all(each.startswith("spec.tls.adminApi.secretName: ") for each in errors)
+        return "".join(errors)
+
+    assert "there is no Secret mine; make it, with tls.crt, tls.key, ca.crt" in await told()
+    authority = make_authority("ours", 30)
+    good = make_certificate(authority, "x", [HOST, f"*.{HOST}"], 30)
+    kept.put({"tls.crt": good.certificate, "tls.key": good.key})
+    assert "Secret mine has no ca.crt; add what is missing" in await told()
+    kept.put({"ca.crt": authority.certificate})
+    assert await told() == ""
+    assert kept.store.find(SECRET, "storage", SERVED) is None, "the operator makes none beside it"
+    other = make_certificate(authority, "x", ["elsewhere"], 30)
+    kept.put({"tls.crt": other.certificate})
+    assert "no PEM files that belong together" in await told()
+    kept.put({"tls.key": other.key})
+    assert f"it does not name {HOST}: make one that does" in await told()
+    kept.put({"tls.crt": good.certificate, "tls.key": good.key, "ca.crt": make_authority("theirs", 30).certificate})
+    assert "ca.crt has not the authority that signed it" in await told()
+    kept.put({"ca.crt": "no certificate"})
+    assert "ca.crt has not the authority that signed it" in await told()
+
+
+def test_one_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = make_authority("ours", 30)
+    made = make_certificate(authority, "x", [HOST], 10)
+    later = f"{time.time() + 20 * DAY_S:.0f}"
+    openssl = certificates._openssl
+    monkeypatch.setattr(
+        certificates, "_openssl", lambda folder, *rest: openssl(folder, rest[0], "-attime", later, *rest[1:])
+    )
+    assert fault_of(made, authority.certificate, HOST) == "it has expired: renew it"
+
+
+def test_a_server_may_not_sign_others() -> None:
+    authority = make_authority("ours", 30)
+    server = make_certificate(authority, "x", [HOST], 30)
+    forged = make_certificate(server, "x", [HOST], 30)
+    chain = Pair(forged.certificate + server.certificate, forged.key)
+    assert fault_of(chain, authority.certificate, HOST) != ""
