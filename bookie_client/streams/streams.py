@@ -218,7 +218,7 @@ class Streams:
 
     async def apply_retention(self, name: str) -> tuple[int, ...]:
         """Delete the ledgers that the settings no longer keep and that every cursor has passed, and retired ones whose
-        time has come; returns their ids. Writers do it whenever they begin a ledger."""
+        time has come; returns their ids. Writers do it when they roll over to their next ledger."""
         await self._with_cursors(name, lambda manifest, passed: retained(manifest, passed, self._now_ms()))
         return await self._sweep(name)
 
