@@ -91,6 +91,9 @@ def _files_and_disks(config: BookieConfig, ranks: Mapping[str, int]) -> BookieCo
     if "minUsableSizeForEntryLogCreation" not in ranks:
         size = config.ledger_storage.log_size_limit_bytes * 6 // 5
         disks = replace(disks, min_usable_for_entry_log_bytes=size)
+    if "minUsableSizeAfterCompaction" not in ranks:
+        size = config.ledger_storage.log_size_limit_bytes // 10
+        disks = replace(disks, min_usable_after_compaction_bytes=size)
     if "minUsableSizeForHighPriorityWrites" not in ranks:
         disks = replace(disks, min_usable_for_high_priority_bytes=disks.min_usable_for_entry_log_bytes)
     return replace(config, sorted_storage=sorted_storage, disks=disks)

@@ -137,6 +137,8 @@ def _entry_log_options(config: BookieConfig) -> EntryLogOptions:
         flush_interval_bytes=common.flush_entry_log_bytes,
         preallocate=common.entry_log_preallocation,
         min_usable_bytes=config.disks.min_usable_for_entry_log_bytes,
+        usable_bytes_after_compaction=config.disks.min_usable_after_compaction_bytes,
+        full_share=config.disks.usage_threshold,
         # Clients leave 500 bytes of a frame to its head, but the binary protocol needs 28 only, and every
         # entry that was acknowledged has to be readable.
         max_entry_bytes=config.network.max_frame_size_bytes,

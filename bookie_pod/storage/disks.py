@@ -26,6 +26,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -34,6 +35,11 @@ from bookie_pod.storage.files import DiskUsage, Files
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
+
+
+CLOSE_INTERVAL_S: Final = 1.0
+"""Seconds between checks, at most, while a directory is almost full: what clients write between two of them comes out
+of the room that a full disk keeps for compaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,7 @@ class DiskOptions:
     low_water: float = 0.95
     """With no writable directory left, usage over all must fall below it first (`diskUsageLwmThreshold`)."""
     interval_s: float = 10.0
-    """Between two checks, in seconds (`diskCheckInterval`)."""
+    """Between two checks, in seconds (`diskCheckInterval`); `CLOSE_INTERVAL_S` while a directory is almost full."""
     high_priority_bytes: int = 1024 * 1024 * 1024
     """Room that lets recovery adds pass a read-only bookie (`minUsableSizeForHighPriorityWrites`)."""
 
@@ -189,13 +195,19 @@ class DiskMonitor:
                 self._report(directory, new)
 
     def _run(self) -> None:
-        while not self._stop.wait(self._options.interval_s):
+        while not self._stop.wait(self._pause()):
             try:
                 self.check()
             except Exception as error:
                 # Whatever it is: disks that nobody watches any more are no state to serve in.
                 self._on_failure(error)
                 return
+
+    def _pause(self) -> float:
+        """Seconds until the next check."""
+        if DiskState.ALMOST_FULL in self._states.values():
+            return min(self._options.interval_s, CLOSE_INTERVAL_S)
+        return self._options.interval_s
 
     def _state(self, usage: DiskUsage, old: DiskState, may_return: bool) -> DiskState:
         share = _share(usage)

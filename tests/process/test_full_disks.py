@@ -33,6 +33,8 @@ SETTINGS = {
     "majorCompactionInterval": "2",
     "dbStorage_rocksDB_writeBufferSizeMB": "1",
 }
+RARE = {"minorCompactionInterval": "3600", "majorCompactionInterval": "86400"}
+"""As often as by default."""
 
 
 @pytest.fixture
@@ -95,18 +97,23 @@ def takes_writes(bookie: CollectedBookie) -> bool:
 
 @pytest.mark.parametrize(("megabytes", "size"), [(64, 10_000), (256, 60_000)])
 @pytest.mark.parametrize(
-    ("together", "force"),
-    [pytest.param(1, "false", id="whole logs die"), pytest.param(4, "true", id="all logs must be compacted")],
+    ("together", "settings"),
+    [
+        pytest.param(1, {}, id="whole logs die"),
+        pytest.param(4, {"isForceGCAllowWhenNoSpace": "true"}, id="all logs must be compacted"),
+        pytest.param(4, RARE, id="all logs must be compacted although no compaction is due"),
+    ],
 )
 @pytest.mark.timeout(300)
 def test_a_disk_that_clients_fill_comes_back_when_they_delete(
-    tmp_path: Path, metadata: MetadataProcess, disk: SmallDisk, size: int, together: int, force: str
+    tmp_path: Path,
+    metadata: MetadataProcess,
+    disk: SmallDisk,
+    size: int,
+    together: int,
+    settings: dict[str, str],
 ) -> None:
-    settings = {
-        **SETTINGS,
-        "ledgerDirectories": str(disk.path / "ledgers"),
-        "isForceGCAllowWhenNoSpace": force,
-    }
+    settings = {**SETTINGS, **settings, "ledgerDirectories": str(disk.path / "ledgers")}
     with CollectedBookie(tmp_path / "b", metadata.uri(), settings) as bookie:
         bookie.start()
         written = Written(size)
@@ -117,7 +124,8 @@ def test_a_disk_that_clients_fill_comes_back_when_they_delete(
             written.check(client)
 
             ledger_ids = sorted(written.acknowledged)
-            keep = ledger_ids[::4] if together > 1 else ledger_ids[-3:]
+            keep = ledger_ids[:: 2 if settings["majorCompactionInterval"] == "86400" else 4]
+            keep = keep if together > 1 else ledger_ids[-3:]
             written.delete(client, [each for each in ledger_ids if each not in keep])
             until_true(lambda: takes_writes(bookie), PATIENCE_S)
             until_true(lambda: bool(client.writable_bookies()), PATIENCE_S)
@@ -126,6 +134,39 @@ def test_a_disk_that_clients_fill_comes_back_when_they_delete(
             written.fill(client, together, 100)  # all the space that came back
             until_true(lambda: not takes_writes(bookie), PATIENCE_S)
             written.recover(client)
+            written.check(client)
+        bookie.kill()
+        bookie.start()
+        with BlockingClient(bookie.uri) as client:
+            written.check(client)
+        assert bookie.quarantined() == {}
+
+
+@pytest.mark.parametrize("megabytes", [128])
+@pytest.mark.timeout(300)
+def test_a_bookie_of_defaults_makes_room_of_half_dead_logs_by_itself(
+    tmp_path: Path, metadata: MetadataProcess, disk: SmallDisk
+) -> None:
+    """Nothing is configured but how soon disks and garbage are looked at: logs fit the disk, and so do their copies."""
+    settings = {
+        "ledgerDirectories": str(disk.path / "ledgers"),
+        "logSizeLimit": str(1 << 30),
+        **RARE,
+        "gcWaitTime": "500",
+        "flushInterval": "100",
+        "diskCheckInterval": "50",
+    }
+    with CollectedBookie(tmp_path / "b", metadata.uri(), settings) as bookie:
+        bookie.start()
+        written = Written(60_000)
+        with BlockingClient(bookie.uri) as client:
+            written.fill(client, 4, 100)
+            until_true(lambda: not takes_writes(bookie), PATIENCE_S)
+            ledger_ids = sorted(written.acknowledged)
+            written.delete(client, ledger_ids[1::2])
+            until_true(lambda: takes_writes(bookie), PATIENCE_S)
+            until_true(lambda: bool(client.writable_bookies()), PATIENCE_S)
+            written.recover(client)  # not before: by default recovery needs more room than this disk has
             written.check(client)
         bookie.kill()
         bookie.start()

@@ -49,8 +49,9 @@ class GcConfig:
     force_allow_compaction: bool = key("forceAllowCompaction", False)
     """A forced pass may compact although the periodic compaction is off."""
     force_gc_when_no_space: bool = key("isForceGCAllowWhenNoSpace", False)
-    """On a full disk force collection instead of suspending compaction. Compaction needs space before it
-    frees any."""
+    """Force collection also when a disk is almost full, and go on with ordinary compactions when it is full. False: on
+    a full disk each pass compacts only what fits into what is left of it, most garbage first (not with
+    `useTransactionalCompaction=false`)."""
     use_target_entry_log_size: bool = key("useTargetEntryLogSizeForGc", False)
     """Compute a log's live share against `logSizeLimit` when the log is smaller."""
     verify_metadata: bool = key("verifyMetadataOnGC", True)
@@ -98,7 +99,7 @@ class DisksConfig:
     """Used share below which full directories take writes again. Set it some per cent below
     `diskUsageThreshold`, or the bookie changes its mode back and forth on a disk that is nearly full."""
     check_interval_ms: int = key("diskCheckInterval", 10_000, at_least=1, at_most=INT_MAX)
-    """Time between looks at the disks, in ms."""
+    """Time between looks at the disks, in ms; at most a second while one is almost full."""
     read_only_mode: bool = key("readOnlyModeEnabled", True)
     """Without a writable directory serve reads only. False: shut down instead."""
     read_only_on_any_disk_full: bool = key("readOnlyModeOnAnyDiskFullEnabled", True)
@@ -116,7 +117,14 @@ class DisksConfig:
     min_usable_for_entry_log_bytes: int = key(
         "minUsableSizeForEntryLogCreation", 1_288_490_188, at_least=0, derived="1.2 x `logSizeLimit`"
     )
-    """Free bytes that a full ledger directory must have for a new entry log (replay, compaction)."""
+    """Free bytes that a full ledger directory must have for a new entry log (replay, recovery adds). Shrinks with the
+    logs on a disk that is small for `logSizeLimit`."""
+    min_usable_after_compaction_bytes: int = key(
+        "minUsableSizeAfterCompaction", 107_374_182, at_least=0, derived="a tenth of `logSizeLimit`", own=True
+    )
+    """Free bytes that compaction leaves on a full ledger directory, for the indexes and the journal. A log is compacted
+    there if a copy of what lives in it fits into the rest. Shrinks with the logs on a disk that is small for
+    `logSizeLimit`."""
     min_usable_for_high_priority_bytes: int = key(
         "minUsableSizeForHighPriorityWrites",
         1_288_490_188,

@@ -42,8 +42,9 @@ class LedgerStorageConfig:
     """Start writing an entry log back to disk every this many bytes, to keep the sync at a checkpoint
     short. 0: off."""
     log_size_limit_bytes: int = key("logSizeLimit", MAX_LOG_SIZE, at_least=0, at_most=MAX_LOG_SIZE)
-    """Size at which a new entry log begins, in bytes. The granularity at which compaction gives space
-    back."""
+    """Size at which a new entry log begins, in bytes. The granularity at which compaction gives space back. On a small
+    disk logs are smaller: at most half of what `diskUsageThreshold` keeps free, so that compaction finds room when the
+    disk is full."""
     entry_log_preallocation: bool = key("entryLogFilePreallocationEnabled", True)
     """Create the next entry log in advance. Leaves empty `.log` files after a crash, which are harmless."""
     read_buffer_size_bytes: int = key("readBufferSizeBytes", 512, at_least=1, at_most=INT_MAX)

@@ -4,9 +4,14 @@ What the disks have to do with it, for the collector of the directory that chang
 
                                     by default                      with isForceGCAllowWhenNoSpace
     almost full                     major compaction is suspended   a pass is forced
-    full                            both are suspended              a pass is forced
+    full                            both are suspended; passes,     a pass is forced
+                                    one at once, make room
     room again, still above warn    minor compaction resumes        a pass is forced
     room again                      both resume                     such a pass is forgotten if it has not begun
+
+"Make room" is transactional compaction of the logs with most garbage, as far as a copy of what lives in one fits into
+what `diskUsageThreshold` has left, without `minUsableSizeAfterCompaction`. Without transactional compaction nobody can
+tell what fits, so nothing is compacted on a full disk.
 
 Threads: `on_disk` runs on the disk monitor's thread; the rest may be called by any thread.
 
@@ -18,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -33,7 +39,7 @@ from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.engines import collected
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.options import GcOptions
-from bookie_pod.storage.gc.schedule import CompactionRule, Force
+from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, Force
 from bookie_pod.storage.gc.state_file import GcStateFile
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_protocol.errors import StorageFault
@@ -75,14 +81,16 @@ class GarbageCollection:
         collectors: Mapping[str, GarbageCollector],
         *,
         force_when_full: bool,
+        make_room: bool = True,
         interrupt: Callable[[], None] = lambda: None,
     ) -> None:
-        """`collectors` by `current` folder; all folders of an engine with one collector name the same one. `interrupt`
-        ends what they wait for."""
+        """`collectors` by `current` folder; all folders of an engine with one collector name the same one. `make_room`:
+        compaction may use what a full disk has left. `interrupt` ends what they wait for."""
         self._interrupt = interrupt
         self._by_folder = dict(collectors)
         self.collectors: Sequence[GarbageCollector] = list(dict.fromkeys(collectors.values()))
         self._force_when_full = force_when_full
+        self._make_room = make_room
         self._states = dict.fromkeys(collectors, DiskState.WRITABLE)
 
     def start(self) -> None:
@@ -108,9 +116,13 @@ class GarbageCollection:
 
     def suspend(self, *, major: bool = False, minor: bool = False) -> None:
         """Hold back compactions until they are resumed."""
+        for collector in self.collectors:
+            collector.schedule.held |= _kinds(major, minor)
         self._set_suspended(self.collectors, True, major, minor)
 
     def resume(self, *, major: bool = False, minor: bool = False) -> None:
+        for collector in self.collectors:
+            collector.schedule.held -= _kinds(major, minor)
         self._set_suspended(self.collectors, False, major, minor)
 
     @property
@@ -136,17 +148,26 @@ class GarbageCollection:
         if state is before:
             return
         collector = [self._by_folder[folder]]
+        self._note_space(collector[0])
         if state is DiskState.WRITABLE:
+            collector[0].schedule.held.clear()
             self._set_suspended(collector, False, True, True)
             collector[0].cancel_request()
         elif self._force_when_full:
             collector[0].request(Force(by_disk=True))
         elif state is DiskState.FULL:
             self._set_suspended(collector, True, True, True)
+            if self._make_room:
+                collector[0].request(Force(by_disk=True))
         elif before is DiskState.FULL:
             self._set_suspended(collector, False, False, True)
+            collector[0].cancel_request()
         else:
             self._set_suspended(collector, True, True, False)
+
+    def _note_space(self, collector: GarbageCollector) -> None:
+        full = any(self._states[folder] is DiskState.FULL for folder in self.folders_of(collector))
+        collector.schedule.short_of_space = full and self._make_room
 
     def _set_suspended(self, collectors: Sequence[GarbageCollector], suspended: bool, major: bool, minor: bool) -> None:
         for collector in collectors:
@@ -156,6 +177,11 @@ class GarbageCollection:
                 collector.schedule.minor_suspended = suspended
         kinds = [name for name, meant in (("major", major), ("minor", minor)) if meant]
         _log.info("compaction " + ("suspended" if suspended else "resumed"), kinds=kinds)
+
+
+def _kinds(major: bool, minor: bool) -> set[Compaction]:
+    named = {Compaction.MAJOR: major, Compaction.MINOR: minor}
+    return {kind for kind, meant in named.items() if meant}
 
 
 def make_collection(
@@ -182,7 +208,7 @@ def make_collection(
             part,
             metadata,
             GcStateFile(files, folders[index]),
-            settings,
+            replace(settings, log_size_limit=part.logs.log_size_limit),
             index=index,
             under_pressure=under_pressure,
             metrics=instruments,
@@ -190,7 +216,12 @@ def make_collection(
         _bind_levels(instruments, collector, part, files)
         made.append(collector)
     by_folder = {folder: made[min(index, len(made) - 1)] for index, folder in enumerate(folders)}
-    return GarbageCollection(by_folder, force_when_full=config.gc.force_gc_when_no_space, interrupt=interrupt)
+    return GarbageCollection(
+        by_folder,
+        force_when_full=config.gc.force_gc_when_no_space,
+        make_room=settings.transactional,
+        interrupt=interrupt,
+    )
 
 
 def _bind_levels(instruments: GcInstruments, collector: GarbageCollector, part: CollectedStorage, files: Files) -> None:

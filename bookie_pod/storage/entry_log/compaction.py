@@ -23,7 +23,7 @@ from collections.abc import Sequence
 import structlog
 
 from bookie_pod.storage.entry_log.catalog import LogCatalog
-from bookie_pod.storage.entry_log.directories import LedgerDirs, candidate_directories
+from bookie_pod.storage.entry_log.directories import COMPACTION, LedgerDirs, candidate_directories
 from bookie_pod.storage.entry_log.names import (
     compacted_name,
     compacting_name,
@@ -143,10 +143,10 @@ class Compactions:
         self._catalog = catalog
         self._options = options
 
-    def begin(self, source_id: int) -> CompactionLog:
-        """A new, empty compaction log. `NoWritableDirectory`, `StorageFault`."""
-        usable = self._options.usable_bytes_for_new_log
-        directory = candidate_directories(self._files, self._dirs, usable)[0]
+    def begin(self, source_id: int, live_bytes: int) -> CompactionLog:
+        """A new, empty compaction log for `live_bytes` at most. `NoWritableDirectory`, `StorageFault`."""
+        usable = live_bytes + self._options.usable_bytes_after_compaction
+        directory = candidate_directories(self._files, self._dirs, usable, COMPACTION)[0]
         log_id = self._catalog.allocate()
         path = posixpath.join(directory, compacting_name(log_id))
         try:

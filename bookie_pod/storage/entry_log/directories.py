@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from bookie_pod.storage.files import Files
 from bookie_protocol.errors import NoWritableDirectory
@@ -88,7 +89,22 @@ class JoinedLedgerDirs:
             part.add_listener(listener)
 
 
-def candidate_directories(files: Files, dirs: LedgerDirs, usable_bytes: int) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class LogPurpose:
+    """What a new log is for, in the words of an error."""
+
+    what: str
+    key: str
+    """The configuration key behind the room that it needs on a full disk."""
+
+
+NEW_ENTRIES: Final = LogPurpose("a new entry log", "minUsableSizeForEntryLogCreation")
+COMPACTION: Final = LogPurpose("what lives in a log", "with minUsableSizeAfterCompaction")
+
+
+def candidate_directories(
+    files: Files, dirs: LedgerDirs, usable_bytes: int, purpose: LogPurpose = NEW_ENTRIES
+) -> list[str]:
     """Directories that may take a new log, in random order.
 
     The writable ones; if there are none, those with more than `usable_bytes` of free space.
@@ -99,8 +115,8 @@ def candidate_directories(files: Files, dirs: LedgerDirs, usable_bytes: int) -> 
         candidates = [path for path in dirs.all() if _usable(files, path) > usable_bytes]
     if not candidates:
         raise NoWritableDirectory(
-            f"no ledger directory may take a new entry log: all of {', '.join(dirs.all())} are full and "
-            f"none has {usable_bytes} bytes left (minUsableSizeForEntryLogCreation); "
+            f"no ledger directory may take {purpose.what}: all of {', '.join(dirs.all())} are full and "
+            f"none has {usable_bytes} bytes left ({purpose.key}); "
             "free space or add a directory"
         )
     random.shuffle(candidates)

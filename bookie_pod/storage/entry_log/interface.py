@@ -83,6 +83,11 @@ class EntryLogger(Protocol):
 
     stats: EntryLogStats
 
+    @property
+    def log_size_limit(self) -> int:
+        """Bytes beyond which no log grows: `logSizeLimit`, or less on a small disk."""
+        ...
+
     def append_run(
         self, ledger_id: int, entry_ids: Sequence[int], entries: Sequence[bytes], *, roll: bool = True
     ) -> list[int]:
@@ -212,8 +217,10 @@ class EntryLogger(Protocol):
         """
         ...
 
-    def begin_compaction(self, source_id: int) -> CompactionLog:
-        """A separate log for transactional compaction of log `source_id`. Used by one thread."""
+    def begin_compaction(self, source_id: int, live_bytes: int) -> CompactionLog:
+        """A separate log for transactional compaction of log `source_id`, of which so many bytes live at most.
+        Used by one thread. `NoWritableDirectory` if every directory is full and none has room for them.
+        """
         ...
 
     def recover_compactions(self) -> Sequence[CompactionLog]:

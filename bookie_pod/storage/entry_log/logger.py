@@ -51,7 +51,7 @@ class DefaultEntryLogger:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._files = files
-        self._options = options = options or EntryLogOptions()
+        self._options = options = _fitted(files, dirs, options or EntryLogOptions())
         self.stats = EntryLogStats()
         self._catalog = LogCatalog(files, dirs)
         active: ActiveLogs = SharedLog()
@@ -66,6 +66,10 @@ class DefaultEntryLogger:
         self._reader = EntryReader(files, self._catalog, self._writers, options, self.stats)
         self._compactions = Compactions(files, dirs, self._catalog, options)
         dirs.add_listener(self._appender)
+
+    @property
+    def log_size_limit(self) -> int:
+        return self._options.log_size_limit
 
     # --- appending ------------------------------------------------------------------------------------------------
 
@@ -210,8 +214,8 @@ class DefaultEntryLogger:
 
     # --- transactional compaction ---------------------------------------------------------------------------------
 
-    def begin_compaction(self, source_id: int) -> CompactionLog:
-        return self._compactions.begin(source_id)
+    def begin_compaction(self, source_id: int, live_bytes: int) -> CompactionLog:
+        return self._compactions.begin(source_id, live_bytes)
 
     def recover_compactions(self) -> list[CompactionLog]:
         return self._compactions.recover()
@@ -227,3 +231,20 @@ class DefaultEntryLogger:
     def force_close(self) -> None:
         self._appender.force_close()
         self._reader.handles.close()
+
+
+def _fitted(files: Files, dirs: LedgerDirs, options: EntryLogOptions) -> EntryLogOptions:
+    """Logs that suit the smallest of the disks."""
+    try:
+        smallest = min((files.usage(path).total for path in dirs.all()), default=0)
+    except OSError:
+        return options  # it is told by whoever uses that directory first
+    fitted = options.fitted(smallest)
+    if fitted is not options:
+        logger.info(
+            "entry logs are smaller than logSizeLimit, so that compaction has room for one when the disk is full",
+            bytes=fitted.log_size_limit,
+            configured=options.log_size_limit,
+            directories=list(dirs.all()),
+        )
+    return fitted

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bookie_protocol.errors import InvalidConfiguration
 
 MAX_LOG_SIZE = 1 << 30
 """Largest legal `logSizeLimit`, bytes (1 GiB)."""
+
+LOGS_IN_HEADROOM = 2
+"""Logs that fit into what a full file system keeps free, at least: one that is written and the copy of another."""
+
+LEAST_FITTED_LOG_SIZE = 1 << 20
+"""Bytes below which no log is made smaller than configured."""
 
 HARD_LOG_SIZE = (1 << 31) - 1
 """No byte of an entry may lie beyond this offset: positions are 31 bits."""
@@ -36,7 +42,15 @@ class EntryLogOptions:
 
     min_usable_bytes: int | None = None
     """`minUsableSizeForEntryLogCreation`, bytes, default `logSizeLimit`: free space that a directory which is
-    not writable any more must have to take a new log all the same (journal replay, compaction)."""
+    not writable any more must have to take a new log all the same (journal replay, recovery adds)."""
+
+    usable_bytes_after_compaction: int = 0
+    """`minUsableSizeAfterCompaction`, bytes: free space that a copy of what lives in a log leaves in such a
+    directory."""
+
+    full_share: float = 1.0
+    """`diskUsageThreshold`: used share above which a file system counts as full. 1: logs have their configured size
+    on every disk."""
 
     max_entry_bytes: int = 5 * (1 << 20) - 500
     """`nettyMaxFrameSizeBytes` - 500, bytes: a longer entry is read all the same, with a warning."""
@@ -84,3 +98,17 @@ class EntryLogOptions:
     def usable_bytes_for_new_log(self) -> int:
         """Free bytes asked of a directory that is not writable any more."""
         return self.log_size_limit if self.min_usable_bytes is None else self.min_usable_bytes
+
+    def fitted(self, total_bytes: int) -> EntryLogOptions:
+        """These options on a file system of so many bytes: with logs so small that compaction has room for what lives
+        in one when the disk is full. The room for a new log and the room that a copy leaves shrink with the logs."""
+        headroom = int(total_bytes * (1 - self.full_share))
+        limit = max(headroom // LOGS_IN_HEADROOM, LEAST_FITTED_LOG_SIZE)
+        if self.full_share >= 1 or limit >= self.log_size_limit:
+            return self
+        return replace(
+            self,
+            log_size_limit=limit,
+            min_usable_bytes=self.usable_bytes_for_new_log * limit // self.log_size_limit,
+            usable_bytes_after_compaction=self.usable_bytes_after_compaction * limit // self.log_size_limit,
+        )

@@ -6,7 +6,8 @@ A pass
 3. lists the logs that are rotated and synced, then flushes the storage: from then on every row that points into them
    is in the index, and the deletions are durable;
 4. measures each of them; one in which nothing lives is removed;
-5. compacts the emptiest logs, if a compaction is due or forced.
+5. compacts the emptiest logs, if a compaction is due or forced; on a full disk those with most garbage, as far as
+   copies of what lives in them fit.
 
 Invariants
 - A part that fails ends that part for this pass, with one log line; the next pass begins anew.
@@ -81,10 +82,14 @@ class CollectionPass:
             self._step("deleting ledgers", result, lambda: self._delete_ledgers(result))
         self._step("measuring entry logs", result, lambda: self._measure(result))
         compaction = self._schedule.choose(self._memory.times, self._now_ms(), force)
+        to_make_room = compaction is None
+        compaction = compaction or self._schedule.to_make_room()
         # Each compaction that does not end leaves a copy of a log: none is begun before the last one is finished.
         if compaction is not None and recovered:
             with self._metrics.timed(GcStage.COMPACTION):
-                self._step(f"{compaction.value} compaction", result, lambda: self._compact(compaction, result))
+                self._step(
+                    f"{compaction.value} compaction", result, lambda: self._compact(compaction, to_make_room, result)
+                )
         if self._index.is_due:
             self._step("compacting the location index", result, self._index.run)
 
@@ -132,11 +137,17 @@ class CollectionPass:
             if self._usages.quarantined != before:
                 self._remember()
 
-    def _compact(self, compaction: Compaction, result: PassResult) -> None:
+    def _compact(self, compaction: Compaction, to_make_room: bool, result: PassResult) -> None:
         try:
             self._reclaimer.compact(
-                compaction, self._schedule.rule(compaction), self._options().usage_size_limit, result
+                compaction,
+                self._schedule.rule(compaction),
+                self._options().usage_size_limit,
+                result,
+                to_make_room=to_make_room,
             )
+            if to_make_room and not result.logs_compacted:
+                return  # it is none that the schedule should count
             # Not when it was stopped: a bookie that is restarted in the middle of each compaction would never end one.
             self._memory.times.done(compaction, self._now_ms())
             self._metrics.compacted(compaction)

@@ -74,7 +74,7 @@ class TransactionalCompactor:
         self._breathe = breathe
 
     def compact(self, source: Source) -> int:
-        target = self._storage.logs.begin_compaction(source.log_id)
+        target = self._storage.logs.begin_compaction(source.log_id, source.live_bytes)
         copied = 0
         try:
             for run in live_runs(self._storage, source, self._pay, self._breathe):

@@ -62,6 +62,8 @@ class Source:
     log_id: int
     sizes: LedgerSizes
     """Bytes per ledger, as it was measured."""
+    live_bytes: int
+    """Bytes of ledgers that still exist: no more is copied."""
     end: int | None = None
     """Where it ends before its last byte, as a log may that was written at a crash."""
     may_be_earlier_life: Callable[[int], bool] = _never

@@ -16,7 +16,7 @@ Source: reference bookie behaviour, sections 6.2 and 6.5.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
@@ -128,27 +128,62 @@ class SpaceReclaimer:
         """Logs that a compaction would take, in its order."""
         return candidates(self._usages, threshold, size_limit, self._indexed.__contains__)
 
-    def compact(self, compaction: Compaction, rule: CompactionRule, size_limit: int | None, result: PassResult) -> None:
-        """Make one compaction. Raises `CollectionStopped`."""
+    def compact(
+        self,
+        compaction: Compaction,
+        rule: CompactionRule,
+        size_limit: int | None,
+        result: PassResult,
+        *,
+        to_make_room: bool = False,
+    ) -> None:
+        """Make one compaction. `to_make_room`: the disk is full. Then the logs with most garbage come first, and one
+        whose live entries fit nowhere is tried again when others have made room. Raises `CollectionStopped`."""
         self.running = result.compaction = compaction
-        began = time.monotonic()
+        until = time.monotonic() + rule.max_time_ms / 1000 if rule.max_time_ms > 0 else None
+        found = self.candidates(rule.threshold, size_limit)
+        if to_make_room:
+            found.sort(key=lambda each: each.remaining - each.total)
         try:
-            found = self.candidates(rule.threshold, size_limit)
-            for done, usage in enumerate(found):
-                self.progress = (done, len(found))
-                if rule.max_time_ms > 0 and (time.monotonic() - began) * 1000 >= rule.max_time_ms:
-                    _log.info("compaction ends: its time is used up", kind=compaction.value)
-                    break
-                if not self._compact_log(usage.log_id, result):
-                    break
+            while found:
+                before = result.logs_compacted
+                found, error = self._compact_those_that_fit(found, until, result, go_on=to_make_room)
+                if error is not None and (not to_make_room or result.logs_compacted == before):
+                    result.errors.append(str(error))
+                    _log.warning("compaction ends: no room for what lives in a log", reason=str(error))
+                    return
         finally:
             self.running = None
 
-    def _compact_log(self, log_id: int, result: PassResult) -> bool:
-        """Compact one log; False when going on makes no sense."""
+    def _compact_those_that_fit(
+        self, found: Sequence[LogUsage], until: float | None, result: PassResult, *, go_on: bool
+    ) -> tuple[list[LogUsage], NoWritableDirectory | None]:
+        """What is left because no directory has room for it, and what the smallest of these was told. Without `go_on`
+        the first of them is the end."""
+        too_big: list[LogUsage] = []
+        missing: NoWritableDirectory | None = None
+        for done, usage in enumerate(found):
+            self.progress = (done, len(found))
+            if until is not None and time.monotonic() >= until:
+                _log.info("compaction ends: its time is used up")
+                return [], None
+            try:
+                if not self._compact_log(usage, result):
+                    return [], None
+            except NoWritableDirectory as error:
+                if all(usage.remaining < each.remaining for each in too_big):
+                    missing = error
+                too_big.append(usage)
+                if not go_on:
+                    break
+        return too_big, missing
+
+    def _compact_log(self, usage: LogUsage, result: PassResult) -> bool:
+        """Compact one log; False when going on makes no sense. Raises `NoWritableDirectory`."""
+        log_id = usage.log_id
         self.phase = f"compacting entry log {log_id:x}.log"
         try:
-            source = self._source(log_id)
+            source = self._source(usage)
             if source is None:
                 return True
             copied = self._compactor.compact(source)
@@ -156,10 +191,8 @@ class SpaceReclaimer:
             self._usages.quarantine(log_id, str(error))
             result.errors.append(str(error))
             return True
-        except NoWritableDirectory as error:
-            result.errors.append(str(error))
-            _log.warning("compaction ends: no directory takes a new log", reason=str(error))
-            return False
+        except NoWritableDirectory:
+            raise
         except IndexNotMoved as error:
             result.errors.append(str(error))
             _log.error("compaction ends", log_id=log_id, reason=str(error))
@@ -175,8 +208,9 @@ class SpaceReclaimer:
         result.reclaimed_bytes -= copied
         return True
 
-    def _source(self, log_id: int) -> Source | None:
+    def _source(self, usage: LogUsage) -> Source | None:
         """None: it must not be touched (any more)."""
+        log_id = usage.log_id
         if log_id in self.excluded():
             return None
         sizes = self._usages.sizes(log_id)
@@ -185,6 +219,7 @@ class SpaceReclaimer:
         return Source(
             log_id,
             sizes,
+            usage.remaining,
             self._usages.ends.get(log_id),
             lambda ledger_id: self._deleted.may_be_earlier_life(ledger_id, log_id),
             closed=log_id not in self._usages.scanned,

@@ -154,6 +154,8 @@ def explain(
 def due_in_s(kind: Compaction, schedule: CompactionSchedule, times: GcTimes, now_ms: int) -> int | None:
     """Seconds until this compaction is due; None: it is off or suspended."""
     rule = schedule.rule(kind)
+    if schedule.to_make_room() is kind:
+        return 0
     suspended = schedule.major_suspended if kind is Compaction.MAJOR else schedule.minor_suspended
     if suspended or not rule.periodic:
         return None

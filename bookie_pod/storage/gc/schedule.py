@@ -2,7 +2,9 @@
 
 Invariants
 - At most one compaction in a pass; a major one counts as a minor one too.
-- A suspended compaction runs only when it is forced by name.
+- A suspended compaction runs only when it is forced by name, or to make room.
+- While the disk is full (`short_of_space`) any pass may make room, whatever is due or forced: only an operator who
+  holds a compaction back (`held`) keeps it from that.
 - The times of the last compactions survive restarts (`GcTimes` is stored by the caller): a bookie that restarts more
   often than the interval compacts all the same.
 
@@ -13,7 +15,7 @@ Source: reference bookie behaviour, sections 6.2 and 6.6.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -82,6 +84,10 @@ class CompactionSchedule:
     force_allowed: bool = False
     minor_suspended: bool = False
     major_suspended: bool = False
+    short_of_space: bool = False
+    """The disk is full, and compaction may use what is left of it."""
+    held: set[Compaction] = field(default_factory=set)
+    """What an operator has suspended, not a disk."""
 
     def rule(self, compaction: Compaction) -> CompactionRule:
         return self.major if compaction is Compaction.MAJOR else self.minor
@@ -97,6 +103,13 @@ class CompactionSchedule:
         ):
             return Compaction.MINOR
         return None
+
+    def to_make_room(self) -> Compaction | None:
+        """The compaction whose logs are to be rewritten because the disk is full, most garbage first."""
+        if not self.short_of_space:
+            return None
+        kinds = (Compaction.MAJOR, Compaction.MINOR)
+        return next((kind for kind in kinds if self.rule(kind).periodic and kind not in self.held), None)
 
     def _runs(
         self, rule: CompactionRule, suspended: bool, last_ms: int, now_ms: int, force: Force | None, named: bool | None

@@ -15,7 +15,7 @@ from bookie_pod.config.model import BookieConfig
 from bookie_pod.node.gc.collection import GarbageCollection, gc_options
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.gc.collector import GarbageCollector
-from bookie_pod.storage.gc.schedule import CompactionRule, Force
+from bookie_pod.storage.gc.schedule import Compaction, CompactionRule, Force
 from tests.support.gc_rig import FAST, GcRig
 
 WRITABLE, ALMOST, FULL = DiskState.WRITABLE, DiskState.ALMOST_FULL, DiskState.FULL
@@ -53,7 +53,30 @@ def test_suspension_follows_the_disk_of_the_directory(states: list[DiskState], m
     assert _suspended(this) == (major, minor)
     assert _suspended(other) == (False, False)
     assert (collection.major_suspended, collection.minor_suspended) == (major, minor)
-    assert not collection.force_pending
+    full = states[-1] is FULL
+    assert (this.force_pending, other.force_pending) == (full, False)  # to make room, until there is some
+    assert (this.schedule.to_make_room(), other.schedule.to_make_room()) == (Compaction.MAJOR if full else None, None)
+
+
+def test_without_transactional_compaction_nothing_is_compacted_on_a_full_disk() -> None:
+    collector = GcRig().gc
+    collection = GarbageCollection({"/a/current": collector}, force_when_full=False, make_room=False)
+    collection.on_disk("/a/current", FULL)
+    assert _suspended(collector) == (True, True)
+    assert not collector.force_pending
+    assert collector.schedule.to_make_room() is None
+
+
+def test_what_an_operator_holds_back_makes_no_room_on_a_full_disk() -> None:
+    collection = _collection(1)
+    (collector,) = collection.collectors
+    collection.suspend(major=True)
+    collection.on_disk("/l0/current", FULL)
+    assert collector.schedule.to_make_room() is Compaction.MINOR
+    collection.suspend(minor=True)
+    assert collector.schedule.to_make_room() is None
+    collection.resume(major=True)
+    assert collector.schedule.to_make_room() is Compaction.MAJOR
 
 
 def test_what_an_operator_has_set_lasts_until_the_disk_changes() -> None:
@@ -96,6 +119,10 @@ def test_one_collector_for_all_directories_hears_of_each() -> None:
     assert collection.folders_of(collector) == ["/a/current", "/b/current"]
     collection.on_disk("/b/current", FULL)
     assert _suspended(collector) == (True, True)
+    collection.on_disk("/a/current", ALMOST)
+    assert collector.schedule.to_make_room() is not None  # the other one is full still
+    collection.on_disk("/b/current", ALMOST)
+    assert collector.schedule.to_make_room() is None
 
 
 def test_forces_are_not_queued() -> None:
@@ -225,9 +252,9 @@ def test_a_stop_ends_a_throttled_compaction_at_once() -> None:
     compacting = threading.Event()
     plain = rig.logs.begin_compaction
 
-    def begin(source_id: int):
+    def begin(source_id: int, live_bytes: int):
         compacting.set()
-        return plain(source_id)
+        return plain(source_id, live_bytes)
 
     rig.logs.begin_compaction = begin
     with _started(rig):

@@ -30,7 +30,7 @@ def _logs(files: MemoryFiles) -> list[str]:
 def test_names_on_disk_at_each_step() -> None:
     files = MemoryFiles()
     logger = _logger_with_source(files)
-    log = logger.begin_compaction(0)
+    log = logger.begin_compaction(0, 0)
     assert (log.log_id, log.source_id) == (1, 0)
     assert files.read_bytes(f"{FOLDER}/lastId") == b"1\n"
     ids, entries = run(8, 5)
@@ -59,7 +59,7 @@ def test_names_are_hexadecimal() -> None:
         logger.append_run(7, [0], [entry(7, 0)])
         logger.rotate()
     logger.sync()
-    log = logger.begin_compaction(0x1D)
+    log = logger.begin_compaction(0x1D, 0)
     log.append_run(7, [entry(7, 0)])
     log.mark_compacted()
     log.make_available()
@@ -72,7 +72,7 @@ def test_names_are_hexadecimal() -> None:
 def test_giving_up_removes_the_file() -> None:
     files = MemoryFiles()
     logger = _logger_with_source(files)
-    log = logger.begin_compaction(0)
+    log = logger.begin_compaction(0, 0)
     log.append_run(7, [entry(7, 0)])
     log.abort()
     assert _logs(files) == ["0.log"]
@@ -95,7 +95,7 @@ def test_recovery_removes_what_is_incomplete_or_misnamed() -> None:
 def test_a_failing_disk_while_copying_is_a_fault() -> None:
     files = MemoryFiles()
     logger = _logger_with_source(files)
-    log = logger.begin_compaction(0)
+    log = logger.begin_compaction(0, 0)
     files.faults.fail("pwrite", "datasync")
     log.append_run(7, [entry(7, 0)])
     with pytest.raises(StorageFault, match="cannot complete compaction log"):
@@ -122,7 +122,7 @@ def _crash_and_recover(step: int, strict_names: bool) -> bool:
     died = False
     with quiet_death():
         try:
-            log = logger.begin_compaction(0)
+            log = logger.begin_compaction(0, 0)
             _, entries = run(8, 5)
             locations = log.append_run(8, entries)
             log.mark_compacted()

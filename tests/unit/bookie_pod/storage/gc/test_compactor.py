@@ -44,7 +44,7 @@ def _names(rig: GcRig, word: str = "compact") -> list[str]:
 
 def _compact_by_hand(rig: GcRig, source: int, steps: int, entries: int = 10) -> int:
     """A transactional compaction of ledger 1 that is left after some of its steps; the new log's id."""
-    target = rig.logs.begin_compaction(source)
+    target = rig.logs.begin_compaction(source, 0)
     target.append_run(1, [entry(1, each, 100) for each in range(entries)])
     if steps >= 1:
         target.mark_compacted()
@@ -121,8 +121,8 @@ def test_a_copy_that_is_damaged_while_it_is_made_is_thrown_away() -> None:
     rig, source = _half_dead()
     plain = type(rig.logs).begin_compaction
 
-    def begin(source_id: int):
-        target = plain(rig.logs, source_id)
+    def begin(source_id: int, live_bytes: int):
+        target = plain(rig.logs, source_id, live_bytes)
         finish = target.mark_compacted
 
         def mark() -> None:
@@ -230,7 +230,7 @@ def test_a_disk_without_room_ends_it() -> None:
     rig.delete(2)
     tried = []
 
-    def begin(source_id: int):
+    def begin(source_id: int, live_bytes: int):
         tried.append(source_id)
         raise NoWritableDirectory("full")
 
@@ -275,9 +275,9 @@ def test_the_emptiest_tenth_comes_first_and_in_it_the_oldest_log(engine: str, mo
     order: list[int] = []
     begin = rig.logs.begin_compaction
 
-    def noted(source_id: int) -> CompactionLog:
+    def noted(source_id: int, live_bytes: int) -> CompactionLog:
         order.append(source_id)
-        return begin(source_id)
+        return begin(source_id, live_bytes)
 
     monkeypatch.setattr(rig.logs, "begin_compaction", noted)
     assert rig.force().logs_compacted == len(live)

@@ -128,7 +128,7 @@ def test_the_active_log_is_never_looked_at() -> None:
 def test_a_full_disk_gives_dead_logs_back_although_nothing_can_be_flushed() -> None:
     """Otherwise it would stay full: entries wait in memory for a log that no directory takes."""
     options = small_options()
-    entry_log = replace(options.entry_log, min_usable_bytes=1 << 50)
+    entry_log = replace(options.entry_log, min_usable_bytes=1 << 50, usable_bytes_after_compaction=1 << 50)
     rig = GcRig(bookie=MemoryBookie(options=replace(options, entry_log=entry_log)))
     dead = rig.write([1], 10)
     mixed = rig.write([1, 2], 10, first=10)

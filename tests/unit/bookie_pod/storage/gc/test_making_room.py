@@ -1,0 +1,154 @@
+"""On a full disk compaction uses what is left of it: most garbage first, what fits, again when others made room."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from bookie_pod.storage.entry_log.directories import DiskState
+from bookie_pod.storage.entry_log.options import LEAST_FITTED_LOG_SIZE, EntryLogOptions
+from bookie_pod.storage.gc.schedule import Compaction
+from tests.support.gc_rig import FAST, GcRig
+from tests.support.memory_files import MemoryFiles
+from tests.support.storage_engine import MemoryBookie, entry, put, small_options
+
+KEPT = 8_000
+"""Bytes that a copy leaves."""
+SIZE = 100
+
+
+class FullDisk:
+    """Logs of 100 entries of which some live, on a disk that has as much left as a test says."""
+
+    def __init__(self, live: Mapping[str, tuple[int, int]]) -> None:
+        """Name of a log -> its entries that live, and all of them."""
+        options = small_options()
+        options = replace(
+            options, entry_log=replace(options.entry_log, usable_bytes_after_compaction=KEPT, preallocate=False)
+        )
+        self.files = MemoryFiles()
+        self.bookie = MemoryBookie(options=options, files=self.files)
+        self.rig = GcRig(FAST, self.bookie)
+        self.logs: dict[str, int] = {}
+        for number, (name, (alive, entries)) in enumerate(live.items()):
+            put(self.rig.storage, *(entry(2 * number, each, SIZE) for each in range(alive)))
+            self.rig.metadata.ledgers[2 * number] = None
+            self.logs[name] = self.rig.write([2 * number + 1], entries - alive, SIZE)
+        self.rig.delete(*range(1, 2 * len(live), 2))
+        self.rig.gc.run_pass()  # before the disk is full
+        self.alive = {2 * number: alive for number, (alive, _) in enumerate(live.values())}
+        self.order: list[str] = []
+        self._note_order()
+        self.bookie.states["/ledgers0"].report("/ledgers0", DiskState.FULL)
+        self.rig.gc.schedule.minor_suspended = self.rig.gc.schedule.major_suspended = True
+        self.rig.gc.schedule.short_of_space = True
+
+    def _note_order(self) -> None:
+        begin, names = self.rig.logs.begin_compaction, {log_id: name for name, log_id in self.logs.items()}
+
+        def noted(source_id: int, live_bytes: int):
+            made = begin(source_id, live_bytes)
+            self.order.append(names[source_id])
+            return made
+
+        self.rig.logs.begin_compaction = noted  # type: ignore[method-assign]
+
+    def leave(self, usable: int) -> None:
+        """From now on so many bytes are left, and more when files go."""
+        left = self.files.usage("/ledgers0")
+        self.files.set_capacity("/", left.total - left.usable + usable)
+
+    def check(self) -> None:
+        """Everything that lives can be read."""
+        for ledger_id, alive in self.alive.items():
+            assert len(self.rig.readable(ledger_id)) == alive
+
+
+def test_most_garbage_comes_first() -> None:
+    """In bytes, not as a share of the log."""
+    disk = FullDisk({"half": (20, 40), "big": (60, 200), "small": (1, 20)})
+    disk.leave(50_000)
+    result = disk.rig.gc.run_pass()
+    assert (disk.order, result.errors) == (["big", "half", "small"], [])
+    assert result.compaction is Compaction.MAJOR
+    assert disk.rig.gc.state().major_count == 1
+    disk.check()
+
+
+def test_a_log_that_does_not_fit_waits_until_others_have_made_room() -> None:
+    disk = FullDisk({"big": (100, 300), "small": (30, 100), "tiny": (1, 60)})
+    live = {each.log_id: each.remaining for each in disk.rig.gc.usages()}
+    assert live[disk.logs["big"]] > 10_000
+    disk.leave(live[disk.logs["small"]] + KEPT + 1)
+    result = disk.rig.gc.run_pass()
+    assert (disk.order, result.errors) == (["small", "tiny", "big"], [])
+    assert result.logs_compacted == 3
+    disk.check()
+
+
+def test_what_fits_nowhere_is_told_once_with_the_room_that_is_missing_and_stays() -> None:
+    disk = FullDisk({"big": (100, 300), "small": (30, 100)})
+    live = {each.log_id: each.remaining for each in disk.rig.gc.usages()}
+    disk.leave(live[disk.logs["small"]] + KEPT)
+    result = disk.rig.gc.run_pass()
+    assert disk.order == []
+    (error,) = result.errors
+    assert f"none has {live[disk.logs['small']] + KEPT} bytes left" in error
+    assert "minUsableSizeAfterCompaction" in error
+    assert disk.rig.gc.state().major_count == 0  # the interval did not begin anew
+    disk.check()
+
+
+@pytest.mark.parametrize("held", [(), (Compaction.MAJOR,), (Compaction.MAJOR, Compaction.MINOR)])
+def test_an_operator_decides_what_may_be_compacted(held: tuple[Compaction, ...]) -> None:
+    disk = FullDisk({"half": (50, 100), "nearly empty": (1, 100)})
+    disk.leave(50_000)
+    disk.rig.gc.schedule.held.update(held)
+    disk.rig.gc.run_pass()
+    assert disk.order == ["nearly empty", "half"][: 2 - len(held)]
+
+
+def test_with_room_again_the_intervals_count() -> None:
+    disk = FullDisk({"half": (50, 100)})
+    disk.leave(50_000)
+    disk.rig.gc.schedule.short_of_space = False
+    disk.rig.gc.run_pass()
+    assert disk.order == []
+
+
+# --- how large logs are -------------------------------------------------------------------------------------
+
+GIB = 1 << 30
+OPTIONS = EntryLogOptions(
+    log_size_limit=GIB, min_usable_bytes=GIB * 6 // 5, usable_bytes_after_compaction=GIB // 10, full_share=0.95
+)
+
+
+@pytest.mark.parametrize(
+    ("disk", "limit"),
+    [(1000 * GIB, GIB), (41 * GIB, GIB), (10 * GIB, GIB // 4), (GIB, GIB // 40), (1 << 20, LEAST_FITTED_LOG_SIZE)],
+)
+def test_logs_of_a_small_disk_fit_into_what_it_keeps_free(disk: int, limit: int) -> None:
+    fitted = OPTIONS.fitted(disk)
+    assert fitted.log_size_limit == pytest.approx(limit, rel=1e-6)
+    assert fitted.usable_bytes_for_new_log == pytest.approx(limit * 1.2, rel=1e-5)
+    assert fitted.usable_bytes_after_compaction == pytest.approx(limit / 10, rel=1e-5)
+    assert (fitted is OPTIONS) == (limit == GIB)
+
+
+def test_what_is_configured_smaller_stays() -> None:
+    small = replace(OPTIONS, log_size_limit=LEAST_FITTED_LOG_SIZE // 2)
+    assert small.fitted(GIB) is small
+    assert replace(OPTIONS, full_share=1.0).fitted(GIB).log_size_limit == GIB
+
+
+def test_a_logger_looks_at_its_disk() -> None:
+    files = MemoryFiles(capacity=100 << 20)
+    options = replace(small_options(), entry_log=replace(OPTIONS, preallocate=False))
+    bookie = MemoryBookie(options=options, files=files)
+    storage = bookie.open()
+    (directory,) = storage.directories
+    assert directory.logs.log_size_limit == int((100 << 20) * 0.05) // 2
+    storage.close()
