@@ -55,10 +55,11 @@ class GcInstruments:
         oldest_age_s: Callable[[], float],
         since_pass_s: Callable[[], float],
         pass_errors: Callable[[], float],
+        yielded_s: Callable[[], float],
     ) -> None:
         """Export levels: logs that the last pass measured, their live and all bytes, ledgers, logs in each tenth of
-        usage, logs that are quarantined; the age of the oldest of these logs, the time since a pass has ended, and
-        how many of its parts failed."""
+        usage, logs that are quarantined; the age of the oldest of these logs, the time since a pass has ended,
+        how many of its parts failed; and for how long collection has given way to clients."""
         scope = self._scope
         scope.gauge("ACTIVE_ENTRY_LOG_TOTAL", logs)
         scope.gauge("ACTIVE_ENTRY_LOG_SPACE_BYTES", live_bytes)
@@ -69,6 +70,7 @@ class GcInstruments:
         scope.gauge("OLDEST_ENTRY_LOG_AGE_SECONDS", oldest_age_s)
         scope.gauge("SECONDS_SINCE_GC_PASS", since_pass_s)
         scope.gauge("LAST_GC_PASS_ERRORS", pass_errors)
+        scope.level_counter("GC_YIELDED_SECONDS_TOTAL", yielded_s)
         for tenth in range(_BUCKETS):
             scope.gauge(f"entry_log_usage_buckets_le_{(tenth + 1) * 10}", _item(buckets, tenth))
 

@@ -32,7 +32,6 @@ _KINDS: Final = {
     "entry_list": ("GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST", "GET_LIST_OF_ENTRIES_OF_LEDGER"),
 }
 _WITHOUT_COUNTERPART: Final = (
-    "READ_ENTRY_SCHEDULING_DELAY",
     "READ_ENTRY_FENCE_WAIT",
     "READ_ENTRY_LONG_POLL_PRE_WAIT",
     "READ_ENTRY_LONG_POLL_WAIT",
@@ -69,6 +68,7 @@ class RequestMetrics:
         if bookie is not None:
             self._kinds["entry_list"] = (*self._kinds["entry_list"], bookie.get_list_of_entries)
         self._blocked_wait = scope.op_stats("ADD_ENTRY_BLOCKED_WAIT")
+        self._scheduling_delay = scope.op_stats("READ_ENTRY_SCHEDULING_DELAY")
         for name in _WITHOUT_COUNTERPART:
             scope.op_stats(name)
         scope.for_thread("BookieWriteThreadPool", 0).op_stats("WRITE_THREAD_QUEUED_LATENCY")
@@ -115,6 +115,10 @@ class RequestMetrics:
         self._blocked_wait.observe_ms(seconds * 1000, success=not in_vain)
         if for_cache:
             self._throttled(ledger_id, seconds, in_vain)
+
+    def read_waited(self, seconds: float) -> None:
+        """A read that memory could not answer got its thread. Any thread."""
+        self._scheduling_delay.observe_ms(seconds * 1000)
 
     def read_done(self, kind: str, elapsed_ms: float, success: bool) -> None:
         """One request that is no add was answered; `kind` as the TCP server's protocol lists them."""

@@ -233,6 +233,7 @@ class Bookie:
             self._storage.storage,
             self._server.context.operations,
             self._journals,
+            self._server.lanes,
             self._metadata,
             self.bookie_id,
             self.registry,

@@ -166,9 +166,11 @@ def make_server(
     metrics = RequestMetrics(registry, bookie_metrics, throttled)
     context = ServerContext(loop, operations, admission, tcp_options, tls=server_tls(config.tls), metrics=metrics)
     threads, pending = config.threads, config.threads.max_pending_reads_per_thread
-    lanes = ReadLanes("read", max(1, threads.read_workers), pending, loop)
-    high_priority = ReadLanes("read-high", max(1, threads.high_priority_workers), pending, loop)
-    long_poll = ReadLanes("long-poll", threads.long_poll_workers, pending, loop) if threads.long_poll_workers else lanes
+    waited = metrics.read_waited
+    lanes = long_poll = ReadLanes("read", max(1, threads.read_workers), pending, loop, waited)
+    high_priority = ReadLanes("read-high", max(1, threads.high_priority_workers), pending, loop, waited)
+    if threads.long_poll_workers:
+        long_poll = ReadLanes("long-poll", threads.long_poll_workers, pending, loop, waited)
     reads = Reads(operations, lanes, high_priority, tcp_options.max_batch_read_bytes)
     folders = options.current_folders(config.directories.ledger)
     polls = LongPolls(ledgers, reads, long_poll, loop)

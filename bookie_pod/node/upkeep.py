@@ -9,7 +9,7 @@ Threads: event loop, but for `under_pressure`, which any thread may ask.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
@@ -25,6 +25,9 @@ from bookie_protocol.metadata_service.interface import MetadataService
 
 PRESSURE_BYTES: Final = 8 * 1024 * 1024
 """Bytes waiting for one journal's sync from which on upkeep gives way."""
+PRESSURE_READ_S: Final = 0.02
+"""Seconds from which on a read that is still under way makes upkeep give way: longer than one takes on a disk that has
+nothing else to do, rotating ones included."""
 
 
 class Upkeep:
@@ -44,9 +47,21 @@ class Upkeep:
         await self.collection.stop()
 
 
-def under_pressure(journals: Sequence[Journal]) -> Callable[[], bool]:
-    """Tells whether clients wait for the disks."""
-    return lambda: any(journal.queued_bytes > PRESSURE_BYTES for journal in journals)
+class Lanes(Protocol):
+    """Threads that read for clients."""
+
+    @property
+    def waited_s(self) -> float:
+        """For how long the slowest read has been under way, in seconds."""
+        ...
+
+
+def under_pressure(journals: Sequence[Journal], lanes: Sequence[Lanes]) -> Callable[[], bool]:
+    """Tells whether clients wait for the disks: their adds for a sync, or their reads."""
+    return lambda: (
+        any(journal.queued_bytes > PRESSURE_BYTES for journal in journals)
+        or any(each.waited_s > PRESSURE_READ_S for each in lanes)
+    )
 
 
 async def make_upkeep(
@@ -55,6 +70,7 @@ async def make_upkeep(
     storage: LedgerStorage,
     operations: LedgerOperations,
     journals: Sequence[Journal],
+    lanes: Sequence[Lanes],
     metadata: MetadataService,
     bookie_id: str,
     registry: Registry,
@@ -69,7 +85,7 @@ async def make_upkeep(
         await metadata.cluster.instance_id(),
         timeout=2 * config.metadata.zk_timeout_ms / 1000,
     )
-    busy = under_pressure(journals)
+    busy = under_pressure(journals, lanes)
     collection = make_collection(config, files, storage, blocking, registry, busy, blocking.close)
     integrity = Integrity(
         IntegrityParts(

@@ -151,6 +151,9 @@ def test_a_bookie_of_defaults_makes_room_of_half_dead_logs_by_itself(
     settings = {
         "ledgerDirectories": str(disk.path / "ledgers"),
         "logSizeLimit": str(1 << 30),
+        "diskUsageThreshold": "0.95",
+        "diskUsageWarnThreshold": "0.90",
+        "diskUsageLwmThreshold": "0.95",
         **RARE,
         "gcWaitTime": "500",
         "flushInterval": "100",

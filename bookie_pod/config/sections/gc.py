@@ -37,8 +37,8 @@ class GcConfig:
     )
     """Entries that compaction moves per second."""
     compaction_rate_by_bytes: int = key("compactionRateByBytes", 20_000_000, at_least=1, at_most=INT_MAX)
-    """Bytes that compaction reads and writes per second, with `isThrottleByBytes`; a tenth of it while clients wait for
-    the disks. Apache's default is 1000000."""
+    """Bytes that compaction reads and writes per second, with `isThrottleByBytes`; a tenth of it while adds or reads of
+    clients wait for the disks. Apache's default is 1000000."""
     compaction_max_outstanding: int = key("compactionMaxOutstandingRequests", 100_000, at_least=1, at_most=INT_MAX)
     """Entries that compaction moves before the index is flushed."""
     transactional_compaction: bool = key(

@@ -5,8 +5,10 @@ Invariants
 - Each lane's queue is bounded by `pending_max`; beyond it `run` raises TooManyRequests and nothing is queued.
 - Results go back to the event loop in batches: one hop for everything that a lane finished within a short slice.
 - A lane never dies: whatever the work raises is a result.
+- `waited_s` tells for how long the work has been under way that its lane has now: waiting for its turn, or for the
+  disk. It is what upkeep gives way to, so it is cheap to ask and never exact.
 
-Threads: `run` and the call-backs belong to the event loop, the work to `<name>-<n>`.
+Threads: `run` and the call-backs belong to the event loop, the work to `<name>-<n>`; any thread may ask `waited_s`.
 
 Source: reference wire protocol, section 10.1; bookie behaviour, section 1.2.
 """
@@ -24,7 +26,8 @@ from bookie_protocol.errors import TooManyRequests
 
 Work = Callable[[], Any]
 Done = Callable[[Any, BaseException | None], None]
-_Item = tuple[Work, Done]
+_Item = tuple[float, Work, Done]
+"""When it was given (monotonic), what to run, who is told."""
 _Result = tuple[Done, Any, BaseException | None]
 
 SLICE_S: Final = 0.001
@@ -34,8 +37,19 @@ SLICE_S: Final = 0.001
 class ReadLanes:
     """A fixed number of single-thread lanes."""
 
-    def __init__(self, name: str, threads: int, pending_max: int, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        name: str,
+        threads: int,
+        pending_max: int,
+        loop: asyncio.AbstractEventLoop,
+        on_waited: Callable[[float], None] | None = None,
+    ) -> None:
+        """`on_waited` hears on the lane's thread how many seconds a piece of work has waited for it."""
         self._loop = loop
+        self._on_waited = on_waited
+        self._since: list[float | None] = [None] * threads
+        """When the work was given that each lane is at now."""
         self._pending_max = pending_max
         self._pending = [0] * threads
         self._queues: list[queue.SimpleQueue[_Item | None]] = [queue.SimpleQueue() for _ in range(threads)]
@@ -52,6 +66,12 @@ class ReadLanes:
         """Pieces of work queued or running."""
         return sum(self._pending)
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds that what the slowest lane is at has been under way; 0: all are idle."""
+        now = time.monotonic()
+        return max((now - since for since in list(self._since) if since is not None), default=0.0)
+
     def run(self, ledger_id: int, work: Work, done: Done) -> None:
         """Run `work` on the ledger's lane, then `done(result, error)` on the event loop."""
         lane = ledger_id % len(self._queues)
@@ -59,7 +79,7 @@ class ReadLanes:
             self.rejected += 1
             raise TooManyRequests(f"ledger {ledger_id}: {self._pending_max} reads are waiting already")
         self._pending[lane] += 1
-        self._queues[lane].put((work, done))
+        self._queues[lane].put((time.monotonic(), work, done))
 
     def stop(self) -> None:
         """Let each lane finish what it has and end. Blocks for as long as that takes."""
@@ -79,13 +99,18 @@ class ReadLanes:
                 if item is None:
                     running = False
                     break
-                results.append(_attempt(*item))
+                given, work, done = item
+                self._since[index] = given
+                if self._on_waited is not None:
+                    self._on_waited(time.monotonic() - given)
+                results.append(_attempt(work, done))
                 if time.monotonic() >= deadline:
                     break
                 try:
                     item = lane.get_nowait()
                 except queue.Empty:
                     break
+            self._since[index] = None
             if results:
                 self._hand_over(index, results)
 

@@ -236,6 +236,11 @@ class GarbageCollector:
                 self._last, self._last_ms = result, self._now_ms()
             return result
 
+    @property
+    def yielded_s(self) -> float:
+        """Seconds in which it went at a tenth of its rate because clients waited for the disks, since the start."""
+        return self._rate.yielded_s
+
     def candidates(self, threshold: float) -> list[LogUsage]:
         """Logs below the threshold, the emptiest tenth first. Logs in doubt are left alone."""
         return self._reclaimer.candidates(threshold, self.options.usage_size_limit)

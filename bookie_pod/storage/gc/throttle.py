@@ -49,6 +49,8 @@ class Throttle:
         self._owed = 0.0
         """Permits that were used and not earned yet; below 0: earned in a pause."""
         self._earned_until = clock()
+        self.yielded_s = 0.0
+        """Seconds of waiting in which the rate was the low one, since the start. Any thread may read."""
 
     def change(self, rate: float, *, by_bytes: bool) -> None:
         """Another rate, also for what was used and not earned yet."""
@@ -69,8 +71,11 @@ class Throttle:
 
     def _earn(self) -> float:
         """Permits for the time since the last look, at the rate of this moment, which is returned."""
-        rate = self.rate * (YIELD_FACTOR if self._under_pressure() else 1.0)
+        pressed = self._under_pressure()
+        rate = self.rate * (YIELD_FACTOR if pressed else 1.0)
         now = self._clock()
+        if pressed and self._owed > 0:
+            self.yielded_s += now - self._earned_until
         self._owed = max(self._owed - (now - self._earned_until) * rate, -BURST_S * rate)
         self._earned_until = now
         return rate

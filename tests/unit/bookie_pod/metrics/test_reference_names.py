@@ -78,6 +78,7 @@ def bind_collector(instruments: GcInstruments) -> None:
         oldest_age_s=zero,
         since_pass_s=zero,
         pass_errors=zero,
+        yielded_s=zero,
     )
 
 

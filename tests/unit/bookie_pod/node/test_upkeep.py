@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from bookie_pod.node.upkeep import PRESSURE_BYTES, under_pressure
+from bookie_pod.node.upkeep import PRESSURE_BYTES, PRESSURE_READ_S, under_pressure
+from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.storage.journal import Journal
 from tests.support.journal_rig import JournalRig, an_add
 from tests.support.live_bookie import live_bookie
 from tests.support.memory_files import MemoryFiles
+from tests.support.until import until
 
 
 def test_pressure_is_what_waits_for_the_sync_of_any_journal() -> None:
     files = MemoryFiles()
     with JournalRig(directory="/idle") as idle, JournalRig(files) as busy:
         gate = files.faults.hold("datasync")
-        asked = under_pressure([idle.journal, busy.journal])
+        asked = under_pressure([idle.journal, busy.journal], [])
         assert not asked()
         busy.journal.append(an_add(7, 0, bytes(PRESSURE_BYTES // 2)))
         gate.reached()
@@ -27,6 +32,30 @@ def test_pressure_is_what_waits_for_the_sync_of_any_journal() -> None:
         gate.open()
         busy.acknowledged.wait_for(2)
         assert not asked()
+
+
+async def test_pressure_is_a_read_that_is_under_way_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("bookie_pod.server.tcp.read_lanes.time", SimpleNamespace(monotonic=lambda: now[0]))
+    gate, waited = threading.Event(), list[float]()
+    lanes = ReadLanes("test", 2, 10, asyncio.get_running_loop(), waited.append)
+    try:
+        asked = under_pressure([], [lanes])
+        done = list[int]()
+        lanes.run(1, lambda: gate.wait(60), lambda result, error: done.append(1))
+        await until(lambda: len(waited) == 1)
+        lanes.run(1, lambda: None, lambda result, error: done.append(2))
+        now[0] += PRESSURE_READ_S
+        assert not asked()
+        now[0] += PRESSURE_READ_S / 2
+        assert asked()
+        gate.set()
+        await until(lambda: done == [1, 2])
+        await until(lambda: not asked())
+        assert waited == [0.0, pytest.approx(1.5 * PRESSURE_READ_S)]  # the second one for the first
+    finally:
+        gate.set()
+        lanes.stop()
 
 
 async def test_whatever_upkeep_reads_and_writes_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,3 +119,16 @@ def test_a_stop_ends_every_wait() -> None:
     assert time.passed < 1.5
     with pytest.raises(CollectionStopped):
         throttle.pay(0, 0)
+
+
+def test_what_was_waited_because_clients_wait_is_counted_and_work_goes_on() -> None:
+    time, pressure = VirtualTime(), [True]
+    throttle = _throttle(time, 1_000_000, pressure=pressure)
+    for _ in range(21):
+        throttle.pay(1, 10_000)
+    assert time.passed == pytest.approx(2.0 - BURST_S, abs=0.2)  # at a tenth of the rate, not at none
+    assert throttle.yielded_s == pytest.approx(time.passed)
+    pressure[0] = False
+    for _ in range(100):
+        throttle.pay(1, 10_000)
+    assert throttle.yielded_s == pytest.approx(2.0 - BURST_S, abs=0.2)
