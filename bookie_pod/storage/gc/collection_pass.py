@@ -77,6 +77,8 @@ class CollectionPass:
 
     def run(self, force: Force | None, result: PassResult) -> None:
         """Make it. Raises `CollectionStopped`, `StorageFailed`; everything else stands in the result."""
+        if not self._memory.stored:
+            self._step("noting when the timers began", result, self._remember)
         recovered = self._step("finishing interrupted compactions", result, lambda: self._reclaimer.recover(result))
         with self._metrics.timed(GcStage.LEDGERS):
             self._step("deleting ledgers", result, lambda: self._delete_ledgers(result))

@@ -4,7 +4,8 @@
 
 Invariants
 - The file is replaced whole and durably, so a crash leaves the old one or the new one.
-- A file that is missing or cannot be understood is an empty one: timers begin now, damage is found again.
+- A file that is missing or cannot be understood is an empty one: timers begin now, damage is found again. The first
+  pass writes it, so that the timers of a bookie that restarts before its first compaction do not begin anew each time.
 
 Threads: the garbage collection thread.
 """
@@ -34,6 +35,8 @@ class GcMemory:
 
     times: GcTimes
     quarantined: dict[int, str] = field(default_factory=dict)
+    stored: bool = False
+    """The file has the times."""
 
 
 class GcStateFile:
@@ -54,7 +57,9 @@ class GcStateFile:
         try:
             stored = json.loads(self._files.read_bytes(self._path))
             return GcMemory(
-                _times(stored, now_ms), {int(key): str(text) for key, text in stored["quarantined"].items()}
+                _times(stored, now_ms),
+                {int(key): str(text) for key, text in stored["quarantined"].items()},
+                stored=True,
             )
         except FileNotFoundError:
             return fresh
@@ -80,6 +85,7 @@ class GcStateFile:
             self._files.write_bytes_atomic(self._path, content.encode())
         except OSError as error:
             raise StorageFault(f"cannot write {self._path}: {error}") from error
+        memory.stored = True
 
 
 def _times(stored: Any, now_ms: int) -> GcTimes:

@@ -56,6 +56,37 @@ def test_thresholds(live: int, minor: bool, major: bool) -> None:
         assert (result.logs_deleted, result.logs_compacted) == (1, 0)
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["one process", "restarted before every pass"])
+@pytest.mark.parametrize(
+    ("alive", "bound_s", "kind"),
+    [(1, FAST.minor.interval_s, "minor"), (5, FAST.major.interval_s, "major"), (7, FAST.major.interval_s, "major")],
+)
+def test_what_is_deleted_from_a_log_that_lives_on_is_back_within_one_interval(
+    alive: int, bound_s: int, kind: str, restarted: bool
+) -> None:
+    """Scenario A1, on the virtual clock: passes by themselves, at the default intervals, nothing forced. A pass may
+    have just begun when an interval ends, so the bound is the interval and one pause between passes."""
+    rig = GcRig()
+    wait_ms = rig.options.wait_ms
+    rig.gc.run_pass()
+    log_id = rig.write(range(10), 20)
+    rig.delete(*range(10 - alive))
+    size, began = rig.logs.size(log_id), rig.now
+    reclaimed = 0
+    while rig.logs.exists(log_id):
+        rig.now += wait_ms
+        assert rig.now - began <= bound_s * 1000 + wait_ms
+        if restarted:
+            rig.restart()
+        reclaimed += rig.gc.run_pass().reclaimed_bytes
+    assert rig.now - began > bound_s * 1000  # not sooner either: the intervals are what bounds the work
+    assert reclaimed == size - alive * 20 * 104
+    counts = {"minor": rig.gc.state().minor_count, "major": rig.gc.state().major_count}
+    assert counts[kind] == 1
+    for ledger_id in range(10 - alive, 10):
+        assert rig.readable(ledger_id) == {each: entry(ledger_id, each, 100) for each in range(20)}
+
+
 def test_timers_survive_restarts() -> None:
     rig = GcRig()
     rig.write(range(10), 10)
