@@ -31,6 +31,9 @@ EXECUTOR_CONTAINER: Final = "executor"
 LOCAL: Final = "local[*]"
 KUBERNETES: Final = "k8s://https://kubernetes.default.svc"
 _HEADER: Final = "# Written by the operator: change spec.sparkConf of the BookieJob instead."
+_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1"
+"""Jobs do their work in Python, and Java passes results on: what its optimising compiler takes of the processors it
+does not give back."""
 _SMALLEST_HEAP_MB: Final = 512
 _TASKS_PER_SLOT: Final = 2
 _FEWEST_PARTITIONS: Final = 8
@@ -58,6 +61,8 @@ def _defaults(job: JobResource) -> dict[str, str]:
     partitions = executors.instances * executors.cores * _TASKS_PER_SLOT
     keys = {
         "spark.app.name": job.name,
+        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+        "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
         "spark.jars.ivy": "/tmp/ivy",
         "spark.log.level": "WARN",
         "spark.sql.shuffle.partitions": str(max(_FEWEST_PARTITIONS, partitions)),

@@ -184,9 +184,12 @@ def test_half_of_the_memory_is_javas() -> None:
 
 
 def test_configuration_of_the_user_wins_over_defaults_alone() -> None:
-    given = {**ONCE, "executors": {"instances": 1}, "sparkConf": {"spark.log.level": "INFO", "spark.driver.port": "1"}}
+    own = {"spark.log.level": "INFO", "spark.driver.port": "1", "spark.driver.extraJavaOptions": "-Xlog:gc"}
+    given = {**ONCE, "executors": {"instances": 1}, "sparkConf": own}
     text = build_job(cluster(), job(given), BuildContext()).support[0]["data"][spark.DEFAULTS_FILE]
     assert "spark.log.level=INFO" in text
+    assert "spark.driver.extraJavaOptions=-Xlog:gc" in text
+    assert "spark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1" in text
     assert "spark.driver.port=7078" in text
 
 
