@@ -66,6 +66,10 @@ class BookieApi:
         """The JSON that `PUT /api/v1/<path>` answers."""
         return self._ask("PUT", path, {}, json.dumps(body).encode() if body is not None else None)
 
+    def delete(self, path: str) -> Any:
+        """The JSON that `DELETE /api/v1/<path>` answers."""
+        return self._ask("DELETE", path, {}, None)
+
     def _ask(self, method: str, path: str, query: Mapping[str, str], body: bytes | None) -> Any:
         host, port = self._parts.hostname or "", self._parts.port
         connection: http.client.HTTPConnection

@@ -22,6 +22,7 @@ from bookie_pod.cli.disk.commands import disk
 from bookie_pod.cli.drain_clients import drain_clients
 from bookie_pod.cli.exit_codes import CommandExit, exit_code_of
 from bookie_pod.cli.gc import gc
+from bookie_pod.cli.index import index
 from bookie_pod.cli.job import job
 from bookie_pod.cli.ledger.commands import ledger
 from bookie_pod.cli.metadata_service import metadata_service
@@ -66,6 +67,7 @@ cli.add_command(bench)
 cli.add_command(trial)
 cli.add_command(gc)
 cli.add_command(scrub)
+cli.add_command(index)
 cli.add_command(job)
 
 

@@ -14,6 +14,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.node import options
 from bookie_pod.node.blocking_steps import BlockingSteps
 from bookie_pod.node.consistency_check import check_consistency
+from bookie_pod.node.integrity.rebuilding import finish_rebuilds
 from bookie_pod.node.parts import StorageSide, open_storage_side
 from bookie_pod.node.recovery import replay_journals
 from bookie_pod.storage.engines.interface import OnLoop
@@ -36,6 +37,7 @@ class StorageStart:
         """The right engine on the directories, or a refusal. Raises StartupError, StorageFault."""
 
         def open_it() -> None:
+            finish_rebuilds(self._config, self._files)
             self.side = open_storage_side(self._config, self._files, self._on_loop, self._registry)
 
         await self._steps.run(phase, open_it)

@@ -10,6 +10,7 @@ from bookie_pod.server.http.admin.ports import AdminPorts, ClusterState, DataChe
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import CompactionForecast, Forecast, GcState, LogReport, UsageBucket
 from bookie_pod.storage.integrity.scrub import ScrubState
+from bookie_pod.storage.rebuild.state import RebuildRequest, RebuildState
 from bookie_protocol.errors import BadRequest, InvalidConfiguration, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from tests.support.fake_decommission import FakeDecommissionPort
@@ -133,6 +134,24 @@ class FakeIntegrityPort:
     scrub: ScrubState = field(default_factory=lambda: ScrubState(True, False, 1_000, (), (), 0))
     requests: int = 0
     check: DataCheckState | None = None
+    rebuilds: list[RebuildState] = field(default_factory=list)
+    rebuild_requests: list[RebuildRequest] = field(default_factory=list)
+    rebuild_running: bool = False
+    fault: Exception | None = None
+
+    def rebuild_states(self) -> Sequence[RebuildState]:
+        return self.rebuilds
+
+    def request_rebuild(self, request: RebuildRequest) -> bool:
+        if self.fault is not None:
+            raise self.fault
+        self.rebuild_requests.append(request)
+        begun, self.rebuild_running = not self.rebuild_running, True
+        return begun
+
+    def cancel_rebuild(self) -> bool:
+        ran, self.rebuild_running = self.rebuild_running, False
+        return ran
 
     def scrub_state(self) -> ScrubState:
         return self.scrub

@@ -26,5 +26,8 @@ class IntegrityConfig:
     """Bytes that a scrub reads per second, whatever `localScrubRateLimit` allows. 0: no limit."""
     local_scrub_repair: bool = key("localScrubRepair", True, own=True)
     """After each scrub fetch entries that are damaged here from other bookies that hold them."""
+    index_rebuild_rate_bytes: int = key("indexRebuildRateByBytes", 33_554_432, at_least=0, at_most=LONG_MAX, own=True)
+    """Bytes of entry logs that a rebuild of indexes reads per second while the bookie serves; a tenth of that while
+    clients wait for the disks. 0: no limit."""
     consistency_check_on_startup: bool = key("localConsistencyCheckOnStartup", False)
     """Check the whole local storage before the bookie serves. Takes as long as reading every disk."""

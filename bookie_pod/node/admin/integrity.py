@@ -1,10 +1,13 @@
-"""The scrubber and the data-integrity check as the admin API asks them. Any thread."""
+"""The scrubber, the rebuilder of indexes and the data-integrity check as the admin API asks them. Any thread."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from bookie_pod.node.integrity.service import Integrity
 from bookie_pod.server.http.admin.ports import DataCheckState
 from bookie_pod.storage.integrity.scrub import ScrubState
+from bookie_pod.storage.rebuild.state import RebuildRequest, RebuildState
 
 
 class IntegrityView:
@@ -18,6 +21,15 @@ class IntegrityView:
 
     def request_scrub(self) -> bool:
         return self._integrity.scrubber.request()
+
+    def rebuild_states(self) -> Sequence[RebuildState]:
+        return self._integrity.rebuilder.states()
+
+    def request_rebuild(self, request: RebuildRequest) -> bool:
+        return self._integrity.rebuilder.request(request)
+
+    def cancel_rebuild(self) -> bool:
+        return self._integrity.rebuilder.cancel()
 
     def data_check(self) -> DataCheckState | None:
         check = self._integrity.data_check

@@ -1,5 +1,5 @@
-"""Everything about integrity that runs beside a serving bookie: the scrubber, the repair of what it finds, and the
-copying of what was lost. And what comes before a bookie serves.
+"""Everything about integrity that runs beside a serving bookie: the scrubber, the repair of what it finds, rebuilds
+of indexes, and the copying of what was lost. And what comes before a bookie serves.
 
 Threads: event loop.
 """
@@ -24,6 +24,7 @@ from bookie_pod.node.integrity.full_check import DataIntegrityCheck
 from bookie_pod.node.integrity.local_copies import LocalCopies
 from bookie_pod.node.integrity.lost_cookies import LostCookies, find_lost_cookies
 from bookie_pod.node.integrity.preboot import forget_marks, run_preboot_check
+from bookie_pod.node.integrity.rebuilding import make_rebuilder
 from bookie_pod.node.integrity.repair import ScrubRepair
 from bookie_pod.node.integrity.scrubbing import AfterPass, make_scrubber
 from bookie_pod.storage.engines.db import DbLedgerStorage
@@ -31,6 +32,7 @@ from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.integrity.scrub import Scrubber
+from bookie_pod.storage.rebuild.rebuilder import IndexRebuilder
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
@@ -74,6 +76,15 @@ class Integrity:
             parts.under_pressure,
             self._after_pass,
         )
+        self.rebuilder: IndexRebuilder = make_rebuilder(
+            parts.config,
+            parts.files,
+            parts.storage,
+            parts.collectors,
+            parts.blocking_metadata,
+            parts.registry,
+            parts.under_pressure,
+        )
         self.data_check: DataIntegrityCheck | None = None
         if parts.config.integrity.data_integrity_checking and isinstance(parts.storage, DbLedgerStorage):
             self.data_check = DataIntegrityCheck(
@@ -115,6 +126,7 @@ class Integrity:
 
     async def stop(self) -> None:
         """End what runs, at the next safe place."""
+        await asyncio.to_thread(self.rebuilder.close)
         await asyncio.to_thread(self.scrubber.stop)
         if self._replicas is not None:
             await self._replicas.close()

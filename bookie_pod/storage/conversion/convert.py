@@ -24,7 +24,7 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.index_file import relative_folder
 from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from bookie_pod.storage.index.ledger_data import encode
-from bookie_pod.storage.index.locations import KEY, LocationRun
+from bookie_pod.storage.index.location_rows import KEY, LocationRun
 from bookie_pod.storage.index.store import StoreKind
 from bookie_pod.storage.inspect.index import DatabaseIndex, FileIndex, StoredIndex
 from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX, DiskLayout, IndexKind

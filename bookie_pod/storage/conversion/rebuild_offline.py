@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from typing import Final
 
+from bookie_pod.storage.conversion.build_folder import BUILD_FOLDER, open_new, remove_build_folder
 from bookie_pod.storage.conversion.swap import ToolStores, free_backup_suffix, swap
 from bookie_pod.storage.files import Files
-from bookie_pod.storage.index.locations import KEY, LocationIndex
+from bookie_pod.storage.index.location_rows import KEY, MAX_ENTRY_ID
+from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
 from bookie_pod.storage.inspect.index import LedgerRows
-from bookie_pod.storage.inspect.layout import BUILDING_SUFFIX
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.integrity.rebuild import LocationRebuild, RebuildReport, put_all
 from bookie_pod.storage.integrity.rebuild_ledgers import LedgerRebuild, LedgerRebuildReport
@@ -26,10 +26,6 @@ from bookie_pod.storage.journal.directory import journal_path, list_journals
 from bookie_pod.storage.journal.reader import JournalRecord
 from bookie_pod.storage.journal.survey import read_records
 from bookie_protocol.errors import JournalDamaged, StorageFault
-
-_STAMP: Final = b"\xff" * 16
-BUILD_FOLDER: Final = f"rebuilt{BUILDING_SUFFIX}"
-MAX_ENTRY_ID: Final = (1 << 63) - 1
 
 
 class _OldLocations:
@@ -68,18 +64,8 @@ class OfflineRebuild:
         self.backup = ""
 
     def _new(self) -> OrderedStore:
-        path = f"{self._folder}/{BUILD_FOLDER}/{self.kind.value}"
-        try:
-            self._stores.remove(path)
-            self._stores.remove(f"{self._folder}/{BUILD_FOLDER}")
-            self._files.makedirs(f"{self._folder}/{BUILD_FOLDER}")
-        except OSError as error:
-            raise StorageFault(f"cannot make {path}: {error}") from error
-        store = self._stores.open(path, self.kind)
+        store = open_new(self._files, self._stores, self._folder, self.kind)
         self._open.callback(store.close)
-        batch = store.batch()
-        batch.delete(_STAMP)  # leaves no row, but an index without rows counts as written
-        batch.commit()
         return store
 
     def _old(self, kind: StoreKind) -> OrderedStore | None:
@@ -113,11 +99,7 @@ class OfflineRebuild:
         self._remove_build_folder()
 
     def _remove_build_folder(self) -> None:
-        try:
-            self._stores.remove(f"{self._folder}/{BUILD_FOLDER}/{self.kind.value}")
-            self._stores.remove(f"{self._folder}/{BUILD_FOLDER}")
-        except OSError as error:
-            raise StorageFault(f"cannot remove {self._folder}/{BUILD_FOLDER}: {error}") from error
+        remove_build_folder(self._files, self._stores, self._folder)
 
     def close(self) -> None:
         """Close every database."""

@@ -11,7 +11,7 @@ Invariants
   before the next; one whose target exists was done before the crash.
 - The old index stays, under its backup name.
 
-Threads: one; no bookie may run.
+Threads: one; no bookie may run, but for the one whose own closed database is swapped (`storage.rebuild`).
 """
 
 from __future__ import annotations
@@ -110,6 +110,21 @@ def swap(files: Files, folders: IndexFolders, index_folder: str, purpose: str, m
 
 def finish(files: Files, folders: IndexFolders, index_folder: str) -> str | None:
     """Finish a swap that was interrupted; what it was for, None if there was none. `StorageFault`."""
+    found = _written_down(files, index_folder)
+    if found is None:
+        return None
+    purpose, moves = found
+    _carry_out(files, folders, index_folder, moves)
+    return purpose
+
+
+def interrupted(files: Files, index_folder: str) -> str | None:
+    """What a swap that was interrupted is for; None: there is none. `StorageFault`."""
+    found = _written_down(files, index_folder)
+    return None if found is None else found[0]
+
+
+def _written_down(files: Files, index_folder: str) -> tuple[str, list[Move]] | None:
     path = f"{index_folder}/{SWAP_FILE}"
     if not files.exists(path):
         return None
@@ -117,16 +132,13 @@ def finish(files: Files, folders: IndexFolders, index_folder: str) -> str | None
         content = json.loads(files.read_bytes(path))
         if content["version"] != VERSION:
             raise ValueError(f"its version is {content['version']}, known is {VERSION}")
-        moves = [(str(source), str(target)) for source, target in content["moves"]]
-        purpose = str(content["purpose"])
+        return str(content["purpose"]), [(str(source), str(target)) for source, target in content["moves"]]
     except OSError as error:
         raise StorageFault(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise StorageFault(
             f"{path} cannot be understood ({error}): look at it, and at the folders beside it"
         ) from error
-    _carry_out(files, folders, index_folder, moves)
-    return purpose
 
 
 def _carry_out(files: Files, folders: IndexFolders, index_folder: str, moves: Sequence[Move]) -> None:

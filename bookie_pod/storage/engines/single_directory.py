@@ -10,7 +10,8 @@ Invariants
   pass it.)
 - A deleted ledger is unknown, and its rows are hidden, from the moment of the deletion; they are removed by
   the next flush before that flush's own rows are put, so a ledger that is made anew keeps its new entries.
-- "No such entry" needs: both halves, the read cache and the index looked at, without a fault, and no limbo.
+- "No such entry" needs: both halves, the read cache and the index looked at, without a fault, no limbo, and no `doubt`
+  about the index, neither before the look nor now.
 - A directory whose disk failed takes no adds and is never flushed again in this process.
 
 Threads: see `LedgerStorage`. The active half, `_swap` and `_delete` belong to the event loop; `flush` to one
@@ -34,6 +35,7 @@ from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.engines.log_reads import LogReads
 from bookie_pod.storage.engines.metrics import FlushStage, NoMetrics, ReadLevel, StorageMetrics
 from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_protocol.entry import LAST_ENTRY
@@ -69,6 +71,9 @@ class SingleDirectoryStorage:
         """A flush was asked for and has not swapped yet. Event loop."""
         self.failure: StorageFault | None = None
         """Set once, by `fail`: the disk is gone or unusable."""
+        self.doubt: str | None = None
+        """Why what the index does not name may be here all the same; None: the index is trusted. Any thread may ask,
+        that of a rebuild sets it."""
         self._on_loop = on_loop
         self._half_bytes = half_bytes
         self._flush_bytes = min(flush_bytes, half_bytes)
@@ -207,6 +212,19 @@ class SingleDirectoryStorage:
     def delete_ledger(self, ledger_id: int) -> None:
         self._on_loop(lambda: self._delete(ledger_id))
 
+    def restore_ledger(self, ledger_id: int, record: LedgerRecord) -> bool:
+        """Make a ledger known that is not; False if it is known meanwhile. Durable with the next flush."""
+        made = False
+
+        def restore() -> None:
+            nonlocal made
+            if self.ledgers.get(ledger_id) is None:
+                self.ledgers.put(ledger_id, record)
+                made = True
+
+        self._on_loop(restore)
+        return made
+
     def refuse(self, locations: Collection[int]) -> None:
         """From now on entries at these locations are not served; the collection may change later. Any thread."""
         self._log_reads.damaged = locations
@@ -216,17 +234,20 @@ class SingleDirectoryStorage:
     def read(self, ledger_id: int, entry_id: int) -> bytes:
         if entry_id == LAST_ENTRY:
             entry_id = self.last_entry_id(ledger_id)
-        generation = self.read_cache.generation
+        generation, doubt = self.read_cache.generation, self.doubt
         entry = self.cached(ledger_id, entry_id)
         if entry is not None:
             return entry
         entry = self._log_reads.read(ledger_id, entry_id, generation)
         if entry is None:
-            raise self._absent(ledger_id, f"entry {entry_id}")
+            raise self._absent(ledger_id, f"entry {entry_id}", doubt)
         return entry
 
-    def _absent(self, ledger_id: int, what: str) -> Exception:
-        """The answer when nothing was found and nothing failed."""
+    def _absent(self, ledger_id: int, what: str, doubt: str | None) -> Exception:
+        """The answer when nothing was found and nothing failed. `doubt`: that before the search."""
+        doubt = doubt or self.doubt
+        if doubt is not None:
+            return LedgerStateUnknown(f"ledger {ledger_id}: {what} may be here all the same: {doubt}")
         record = self.ledgers.get(ledger_id)
         if record is None:
             return NoSuchLedger(f"ledger {ledger_id} is not known here")
@@ -239,6 +260,7 @@ class SingleDirectoryStorage:
         record = self.ledgers.get(ledger_id)
         if record is not None and record.limbo:
             raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: its last entry may be lost")
+        self._check_no_doubt(ledger_id)
         begin = time.perf_counter()
         active, frozen = self._halves
         found = [active.highest(ledger_id), frozen.highest(ledger_id) if frozen is not None else None]
@@ -246,11 +268,16 @@ class SingleDirectoryStorage:
         known = [entry_id for entry_id in found if entry_id is not None]
         self._metrics.last_entry(time.perf_counter() - begin)
         if not known:
-            raise self._absent(ledger_id, "entries")
+            raise self._absent(ledger_id, "entries", None)
         return max(known)
+
+    def _check_no_doubt(self, ledger_id: int) -> None:
+        if self.doubt is not None:
+            raise LedgerStateUnknown(f"ledger {ledger_id}: which entries are here is not known now: {self.doubt}")
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
         self._check_usable()
+        self._check_no_doubt(ledger_id)
         if self.ledgers.get(ledger_id) is None:
             raise NoSuchLedger(f"ledger {ledger_id} is not known here")
         active, frozen = self._halves

@@ -133,6 +133,11 @@ class GarbageCollector:
     def excluded(self, held_logs: Callable[[], Mapping[int, str]]) -> None:
         self._reclaimer.excluded = held_logs
 
+    @property
+    def is_idle(self) -> bool:
+        """No pass goes on. Any thread."""
+        return self._reclaimer.phase == WAITING
+
     def _check_stopped(self) -> None:
         if self._stopped.is_set():
             raise CollectionStopped

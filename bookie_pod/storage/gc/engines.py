@@ -13,7 +13,7 @@ from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.gc.storage import CollectedStorage
-from bookie_pod.storage.index.locations import EntryMove
+from bookie_pod.storage.index.location_rows import EntryMove
 from bookie_protocol.errors import NoLedgerIndex
 
 

@@ -33,7 +33,7 @@ from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes, LedgerSizesBu
 from bookie_pod.storage.entry_log.scanned import Scan
 from bookie_pod.storage.gc.index_check import find_row, is_there
 from bookie_pod.storage.gc.storage import CollectedStorage
-from bookie_pod.storage.index.locations import MAX_ENTRY_ID
+from bookie_pod.storage.index.location_rows import MAX_ENTRY_ID
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)

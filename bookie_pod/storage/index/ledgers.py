@@ -10,9 +10,11 @@ Invariants
 - Changes come from the event loop; `take_dirty` runs there too, so no change falls between it and the write.
 - `write` is durable when it returns, and what it takes is the newest record of each ledger: being durable
   early harms nothing. A failed write is repeated with the same ids.
+- A new database that is filled (`fill`) and put in the place of the old one (`adopt`) holds what is in memory then:
+  nothing that this process knows can be lost by it.
 
 Threads: changes and `take_dirty` on the event loop (or on the replaying thread, before the loop serves);
-`get` and `ledger_ids` from any thread; `write` from one thread at a time.
+`get` and `ledger_ids` from any thread; `write`, `set_flags`, `fill` and `adopt` take turns on a lock.
 
 Source: reference on-disk formats, section 8.3.
 """
@@ -20,7 +22,8 @@ Source: reference on-disk formats, section 8.3.
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection
+import threading
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from bookie_pod.storage.index.ledger_data import decode, encode
@@ -45,6 +48,8 @@ class LedgerIndex(LedgerRecords):
         super().__init__()
         self._store = store
         self._long_keys: set[int] = set()
+        self._write_lock = threading.Lock()
+        self._written: set[int] | None = None
         self._load()
         self.flags()
 
@@ -71,7 +76,15 @@ class LedgerIndex(LedgerRecords):
     def write(self, ledger_ids: Collection[int]) -> None:
         """Write the records these ledgers have now, delete the rows of those that are gone; durable on
         return."""
-        batch = self._store.batch()
+        with self._write_lock:
+            self._put(self._store, ledger_ids)
+            self._store.sync()
+            self._long_keys.difference_update(ledger_ids)
+            if self._written is not None:
+                self._written.update(ledger_ids)
+
+    def _put(self, store: OrderedStore, ledger_ids: Collection[int]) -> None:
+        batch = store.batch()
         for ledger_id in ledger_ids:
             key, record = _ID.pack(ledger_id), self._ledgers.get(ledger_id)
             if record is None:
@@ -82,17 +95,51 @@ class LedgerIndex(LedgerRecords):
                 batch.delete(key + _PADDING)
             if len(batch) >= _ROWS_PER_BATCH:
                 batch.commit(sync=False)
-                batch = self._store.batch()
+                batch = store.batch()
         batch.commit(sync=False)
-        self._store.sync()
-        self._long_keys.difference_update(ledger_ids)
+
+    # --- a rebuild ------------------------------------------------------------------------------------------
+
+    def fill(self, store: OrderedStore) -> Iterator[int]:
+        """Write every record that is in memory into a new database; yields after each batch how many they were.
+        `StorageFault`."""
+        with self._write_lock:
+            self._written = set()
+        ledger_ids = self.ledger_ids()
+        for at in range(0, len(ledger_ids), _ROWS_PER_BATCH):
+            some = ledger_ids[at : at + _ROWS_PER_BATCH]
+            self._put(store, some)
+            yield len(some)
+
+    def abandon(self) -> None:
+        """The new database is not wanted any more."""
+        with self._write_lock:
+            self._written = None
+
+    def adopt(self, store: OrderedStore, switch: Callable[[], OrderedStore]) -> None:
+        """Bring a filled database up to date, close it and the one in use, and use what `switch` opens. `StorageFault`:
+        the one in use stays, or, if `switch` failed, none is in use."""
+        with self._write_lock:
+            written, self._written = self._written or set(), None
+            self._put(store, written)
+            flags = self._store.get(FLAGS_KEY)
+            if flags is not None:
+                batch = store.batch()
+                batch.put(FLAGS_KEY, flags)
+                batch.commit(sync=False)
+            store.sync()
+            store.close()
+            self._store.close()
+            self._store = switch()
+            self._long_keys.clear()
 
     # --- flags ----------------------------------------------------------------------------------------------
 
     def flags(self) -> int:
         """Flags of the storage; 0 if none was ever set. Raises `StorageFault` for a flag of a newer
         release."""
-        value = self._store.get(FLAGS_KEY)
+        with self._write_lock:
+            value = self._store.get(FLAGS_KEY)
         if value is None:
             return 0
         if len(value) != 8:
@@ -104,9 +151,10 @@ class LedgerIndex(LedgerRecords):
 
     def set_flags(self, flags: int) -> None:
         """Replace the flags; durable on return."""
-        batch = self._store.batch()
-        batch.put(FLAGS_KEY, _ID.pack(flags))
-        batch.commit()
+        with self._write_lock:
+            batch = self._store.batch()
+            batch.put(FLAGS_KEY, _ID.pack(flags))
+            batch.commit()
 
     def close(self) -> None:
         self._store.close()

@@ -1,8 +1,4 @@
-"""The `locations` database: (ledger, entry) to the place of the entry in the entry logs.
-
-Format
-    key    16 bytes  ledger id i64, entry id i64, big-endian
-    value   8 bytes  location i64, big-endian: (log id << 32) | offset of the entry's first byte
+"""The `locations` database: (ledger, entry) to the place of the entry in the entry logs (`location_rows`).
 
 Invariants
 - A missing row means "not here", as location 0 does; every fault raises `StorageFault`.
@@ -10,6 +6,8 @@ Invariants
   then written again keeps what is new. Batches are small because the binding holds the interpreter lock while
   it writes; a crash between two of them leaves rows that the journal covers too.
 - From `delete_ledger` until a `write` has applied that deletion, the ledger's rows are not seen.
+- While a twin is attached (see `twin`), every change is made to both stores. `adopt` puts the twin in the place of the
+  store; a look-up that meets the change waits for it, and is made again.
 
 Threads: any. Writes take turns on a lock, which look-ups do not need.
 
@@ -18,49 +16,26 @@ Source: reference on-disk formats, section 8.2.
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, TypeVar
 
-import numpy as np
-
+from bookie_pod.storage.index.location_rows import KEY, MAX_ENTRY_ID, VALUE, EntryMove, LocationRun, encode_rows
 from bookie_pod.storage.index.store import OrderedStore, StoreBatch
+from bookie_pod.storage.index.twin import Offered, Twin
 from bookie_protocol.errors import StorageFault
 
-KEY: Final = struct.Struct(">qq")
-VALUE: Final = struct.Struct(">q")
-assert KEY.size == 16
-assert VALUE.size == 8
+_T = TypeVar("_T")
 
-MAX_ENTRY_ID: Final = (1 << 63) - 1
 ROWS_PER_BATCH: Final = 4096
 """Rows that one write of the binding takes at most: about 1 ms under the interpreter lock."""
+ROWS_AT_ONCE: Final = 1024
+"""Rows that a scan takes at once: the store may be replaced between two of these."""
 YIELD_SECONDS: Final = 0.00005
 """Pause after each slice of background work. It has to be longer than nothing: a thread that merely lets go of the
 interpreter lock takes it back before a waiting one wakes up."""
-SHORT_RUN: Final = 12
-"""Rows below which packing one by one is faster than an array."""
-
-
-class LocationRun(NamedTuple):
-    """Entries of one ledger, ascending, and where each one lies."""
-
-    ledger_id: int
-    entry_ids: Sequence[int]
-    locations: Sequence[int]
-
-
-class EntryMove(NamedTuple):
-    """One entry that compaction copied."""
-
-    ledger_id: int
-    entry_id: int
-    old: int
-    """Location that compaction read it from."""
-    new: int
-    """Location of the synced copy."""
 
 
 class LocationIndex:
@@ -73,10 +48,25 @@ class LocationIndex:
         self._deleted: dict[int, int] = {}
         self._deletions = 0
         self._write_lock = threading.Lock()
+        self._compacting = threading.Lock()
+        self._adopting = threading.Lock()
+        self._twin: Twin | None = None
 
     @property
     def path(self) -> str:
         return self._store.path
+
+    def _ask(self, look: Callable[[OrderedStore], _T]) -> _T:
+        """Look something up; again, if the store was replaced meanwhile."""
+        store = self._store
+        try:
+            return look(store)
+        except StorageFault:
+            with self._adopting:
+                now = self._store
+            if now is store:
+                raise
+        return look(now)
 
     # --- look-ups -------------------------------------------------------------------------------------------
 
@@ -84,14 +74,15 @@ class LocationIndex:
         """The location, or 0 if this index does not hold the entry."""
         if ledger_id in self._deleted:
             return 0
-        value = self._store.get(KEY.pack(ledger_id, entry_id))
+        key = KEY.pack(ledger_id, entry_id)
+        value = self._ask(lambda store: store.get(key))
         return 0 if value is None else self._location(value, ledger_id, entry_id)
 
     def last_entry_id(self, ledger_id: int) -> int | None:
         """The highest entry id of the ledger, or None if it has no row."""
         if ledger_id in self._deleted:
             return None
-        row = self._store.floor(KEY.pack(ledger_id, MAX_ENTRY_ID))
+        row = self._ask(lambda store: store.floor(KEY.pack(ledger_id, MAX_ENTRY_ID)))
         if row is None:
             return None
         found, entry_id = self._key(row[0])
@@ -106,17 +97,23 @@ class LocationIndex:
         """(entry id, location) of the ledger's entries from `first_entry` on, ascending."""
         if ledger_id in self._deleted:
             return
-        begin, end = KEY.pack(ledger_id, first_entry), KEY.pack(ledger_id, MAX_ENTRY_ID)
-        for key, value in self._store.scan(begin, end + b"\0"):
-            entry_id = self._key(key)[1]
-            yield entry_id, self._location(value, ledger_id, entry_id)
+        end = KEY.pack(ledger_id, MAX_ENTRY_ID) + b"\0"
+        while True:
+            begin = KEY.pack(ledger_id, first_entry)
+            rows = self._ask(lambda store, begin=begin: list(islice(store.scan(begin, end), ROWS_AT_ONCE)))  # type: ignore[misc]
+            for key, value in rows:
+                entry_id = self._key(key)[1]
+                yield entry_id, self._location(value, ledger_id, entry_id)
+            if len(rows) < ROWS_AT_ONCE or entry_id == MAX_ENTRY_ID:
+                return
+            first_entry = entry_id + 1
 
     def is_empty(self) -> bool:
         """True if no row is stored at all."""
-        return next(self._store.scan(), None) is None
+        return self._ask(lambda store: next(store.scan(), None)) is None
 
     def estimated_count(self) -> int:
-        return self._store.estimated_count()
+        return self._ask(lambda store: store.estimated_count())
 
     def _key(self, key: bytes) -> tuple[int, int]:
         if len(key) != KEY.size:
@@ -137,6 +134,8 @@ class LocationIndex:
         """Hide the ledger's rows now; the next `write` that is given `pending_deletions()` removes them."""
         self._deletions += 1
         self._deleted[ledger_id] = self._deletions
+        if (twin := self._twin) is not None:
+            twin.deleted.add(ledger_id)
 
     def pending_deletions(self) -> dict[int, int]:
         """Deletions that no `write` has applied: ledger id to the number of the deletion."""
@@ -147,19 +146,24 @@ class LocationIndex:
     def write(self, runs: Iterable[LocationRun], deletions: Mapping[int, int] | None = None) -> None:
         """Apply `deletions`, then put the rows of all runs; durable on return. `StorageFault` if the store
         fails."""
+        runs, deletions = tuple(runs), deletions or {}
         with self._write_lock:
-            batch = self._store.batch()
-            for ledger_id in sorted(deletions or ()):
-                batch.delete_range(KEY.pack(ledger_id, 0), KEY.pack(ledger_id, MAX_ENTRY_ID))
-                batch.delete(KEY.pack(ledger_id, MAX_ENTRY_ID))
-                batch = self._roll(batch)
-            for run in runs:
-                batch = self._put_run(batch, run)
-            batch.commit(sync=False)
+            self._apply(self._store, runs, deletions)
             self._store.sync()
-            for ledger_id, number in (deletions or {}).items():
+            self._follow(lambda twin: self._apply(twin.store, runs, deletions))
+            for ledger_id, number in deletions.items():
                 if self._deleted.get(ledger_id) == number:  # else it was deleted once more meanwhile
                     del self._deleted[ledger_id]
+
+    def _apply(self, store: OrderedStore, runs: Iterable[LocationRun], deletions: Iterable[int]) -> None:
+        batch = store.batch()
+        for ledger_id in sorted(deletions):
+            batch.delete_range(KEY.pack(ledger_id, 0), KEY.pack(ledger_id, MAX_ENTRY_ID))
+            batch.delete(KEY.pack(ledger_id, MAX_ENTRY_ID))
+            batch = self._roll(store, batch)
+        for run in runs:
+            batch = self._put_run(store, batch, run)
+        batch.commit(sync=False)
 
     def move(self, moves: Iterable[EntryMove]) -> int:
         """Let rows point to copies that compaction made and synced; durable on return. How many did move.
@@ -167,54 +171,108 @@ class LocationIndex:
         A row that does not point to the old place any more stays as it is: the entry was written again, or its ledger
         was deleted, since compaction looked.
         """
-        moved = 0
         with self._write_lock:
-            batch = self._store.batch()
-            for ledger_id, entry_id, old, new in moves:
-                if self.get(ledger_id, entry_id) == old:
-                    batch.put(KEY.pack(ledger_id, entry_id), VALUE.pack(new))
-                    batch = self._roll(batch)
-                    moved += 1
-            batch.commit(sync=False)
+            moved = [
+                LocationRun(ledger_id, (entry_id,), (new,))
+                for ledger_id, entry_id, old, new in moves
+                if self.get(ledger_id, entry_id) == old
+            ]
+            self._apply(self._store, moved, ())
             self._store.sync()
-        return moved
+            self._follow(lambda twin: self._apply(twin.store, moved, ()))
+        return len(moved)
 
-    def _put_run(self, batch: StoreBatch, run: LocationRun) -> StoreBatch:
+    def _put_run(self, store: OrderedStore, batch: StoreBatch, run: LocationRun) -> StoreBatch:
         total, done = len(run.entry_ids), 0
         while done < total:
             upto = min(total, done + self._rows_per_batch - len(batch))
             batch.put_many(*encode_rows(run.ledger_id, run.entry_ids[done:upto], run.locations[done:upto]))
             done = upto
-            batch = self._roll(batch)
+            batch = self._roll(store, batch)
         return batch
 
-    def _roll(self, batch: StoreBatch) -> StoreBatch:
+    def _roll(self, store: OrderedStore, batch: StoreBatch) -> StoreBatch:
         """Commit a full batch and start the next."""
         if len(batch) < self._rows_per_batch:
             return batch
         batch.commit(sync=False)
         time.sleep(YIELD_SECONDS)
-        return self._store.batch()
+        return store.batch()
+
+    # --- a rebuild ------------------------------------------------------------------------------------------
+
+    def attach(self, store: OrderedStore) -> Twin:
+        """From now on every change goes to this new store too."""
+        with self._write_lock:
+            self._twin = twin = Twin(store)
+            twin.deleted.update(self._deleted)  # after the line before: none falls between the two
+        return twin
+
+    def detach(self) -> None:
+        """Forget the twin."""
+        with self._write_lock:
+            self._twin = None
+
+    def _follow(self, change: Callable[[Twin], None]) -> None:
+        if (twin := self._twin) is not None and twin.failure is None:
+            try:
+                change(twin)
+            except StorageFault as error:
+                twin.failure = error
+
+    def offer(
+        self, twin: Twin, ledger_id: int, rows: Sequence[tuple[int, int]], is_known: Callable[[int], bool]
+    ) -> Offered:
+        """Put (entry id, location) that a log holds into the twin, unless it has better rows. `StorageFault`.
+
+        `is_known`: whether the ledger is there now.
+        """
+        with self._write_lock:
+            twin.check()
+            result, taken = Offered(), []
+            if ledger_id in twin.deleted or not is_known(ledger_id):
+                return result
+            for entry_id, location in rows:
+                used = self._used(ledger_id, entry_id)
+                if used != location and used != 0 and twin.get(ledger_id, entry_id) == used:
+                    continue
+                taken.append((entry_id, location))
+                result.same += used == location
+            twin.put(ledger_id, taken)
+            result.put = len(taken)
+        return result
+
+    def _used(self, ledger_id: int, entry_id: int) -> int:
+        try:
+            return self.get(ledger_id, entry_id)
+        except StorageFault:
+            return 0  # the index in use is damaged there
+
+    def keep(self, twin: Twin, ledger_id: int, entry_id: int, location: int) -> bool:
+        """Take over a row of the index in use that no log confirmed; False if it has changed meanwhile."""
+        with self._write_lock:
+            twin.check()
+            if self.get(ledger_id, entry_id) != location or twin.get(ledger_id, entry_id) != 0:
+                return False
+            twin.put(ledger_id, [(entry_id, location)])
+        return True
+
+    def adopt(self, twin: Twin, switch: Callable[[], OrderedStore]) -> None:
+        """Close both stores and use what `switch` opens: the twin in the place of the store. `StorageFault`: the store
+        is used as before, or, if `switch` failed, none."""
+        with self._compacting, self._write_lock:
+            twin.check()
+            twin.store.sync()
+            with self._adopting:
+                self._twin = None
+                twin.store.close()
+                self._store.close()
+                self._store = switch()
 
     def compact(self) -> None:
         """Rewrite the database without its dead rows (`entryLocationCompactionInterval`); slow."""
-        self._store.compact()
+        with self._compacting:
+            self._store.compact()
 
     def close(self) -> None:
         self._store.close()
-
-
-def encode_rows(ledger_id: int, entry_ids: Sequence[int], locations: Sequence[int]) -> tuple[list[bytes], list[bytes]]:
-    """Keys and values of a run. One array each, then slices: a fifth of the time of packing row by row."""
-    count = len(entry_ids)
-    if count < SHORT_RUN:
-        return [KEY.pack(ledger_id, entry_id) for entry_id in entry_ids], list(map(VALUE.pack, locations))
-    rows = np.empty((count, 2), dtype=">i8")
-    rows[:, 0] = ledger_id
-    rows[:, 1] = entry_ids
-    keys = rows.tobytes()
-    values = np.asarray(locations, dtype=">i8").tobytes()
-    return (
-        [keys[at : at + 16] for at in range(0, 16 * count, 16)],
-        [values[at : at + 8] for at in range(0, 8 * count, 8)],
-    )

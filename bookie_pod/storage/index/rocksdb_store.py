@@ -40,7 +40,8 @@ from bookie_protocol.errors import StorageFault
 SCAN_CHUNK = 1024
 """Rows that a scan takes at once. An iterator lives no longer than that: it would keep the database from reopening."""
 REOPEN_TRIES, REOPEN_PAUSE = 100, 0.02
-"""How often, and after how many seconds each time, a reopening tries to get the lock of the closed database."""
+"""How often, and after how many seconds each time, a reopening tries to get the lock of the closed database, and a
+closing to do it while look-ups are under way."""
 
 _T = TypeVar("_T")
 
@@ -113,7 +114,7 @@ class RocksStore:
         try:
             if db is not None:
                 return operation(db)
-            error: Exception | str = "the database is closed after an earlier failure"
+            error: Exception | str = "the database is closed"
         except Exception as caught:
             error = caught
         with self._reopening:
@@ -219,14 +220,20 @@ class RocksStore:
         if self._closed:
             return
         self._closed = True
-        db = self._db
+        db, self._db = self._db, None  # new look-ups are refused; those under way are waited for
         if db is None:
             return
-        try:
-            db.close()
-        except Exception as error:
-            if not self._write_failed:  # else it was told when it happened
-                raise self._fault("close", error) from error
+        for left in range(REOPEN_TRIES, 0, -1):
+            try:
+                db.close()
+                return
+            except Exception as error:
+                if left > 1 and "borrowed" in str(error):
+                    time.sleep(REOPEN_PAUSE)
+                elif self._write_failed:
+                    return  # it was told when it happened
+                else:
+                    raise self._fault("close", error) from error
 
 
 def _read_chunk(db: Rdict, begin: bytes, end: bytes | None) -> list[tuple[bytes, bytes]]:

@@ -4,8 +4,8 @@ Logs are read from the oldest to the newest, so the newest copy of an entry wins
 ledger index knows get a row: the others were deleted. What the scan of a damaged log does not reach is taken from the
 old index, if that can be read: every row of it whose entry is really there, and which the new index lacks, is kept.
 
-Offline the rows go into a new, empty index beside the old one (`put_all`). Online, in a running bookie, only missing
-rows are put (`put_missing`), as every other row is newer than what a scan finds.
+Offline the rows go into a new, empty index beside the old one (`put_all`). A running bookie has a sink of its own,
+which chooses between what a scan finds and what happens meanwhile: see `storage.rebuild`.
 
 Threads: one. `step` does a bounded amount of work, so that the caller can pause, be throttled and stop between steps;
 this module neither sleeps nor prints, and keeps no more than one batch of rows.
@@ -21,11 +21,14 @@ from typing import Final, Protocol
 
 from bookie_pod.storage.entry_log.format import MAX_LOG_ID, SIZE_BYTES
 from bookie_pod.storage.entry_log.scanned import Scan, ScanEnd, ScanOutcome
-from bookie_pod.storage.index.locations import LocationIndex, LocationRun
+from bookie_pod.storage.index.location_rows import LocationRun
+from bookie_pod.storage.index.locations import LocationIndex
 from bookie_protocol.errors import StorageFault
 
 STEP_ENTRIES: Final = 1024
 """Entries or rows looked at in one step."""
+STEP_BYTES: Final = 1 << 20
+"""Bytes of entries after which a step ends at the latest."""
 BATCH_ROWS: Final = 65_536
 """Rows that are written and synced together."""
 MAX_DAMAGES: Final = 100
@@ -62,26 +65,6 @@ def put_all(index: LocationIndex) -> RowSink:
     return put
 
 
-class RepairedStorage(Protocol):
-    """A running storage whose index lacks rows."""
-
-    def location_of(self, ledger_id: int, entry_id: int) -> int: ...
-    def restore(self, ledger_id: int, entry_id: int, location: int) -> bool: ...
-
-
-def put_missing(storage: RepairedStorage) -> RowSink:
-    """Only rows that are not there: for the index of a running bookie."""
-
-    def put(runs: Sequence[LocationRun]) -> int:
-        return sum(
-            storage.location_of(run.ledger_id, entry_id) == 0 and storage.restore(run.ledger_id, entry_id, location)
-            for run in runs
-            for entry_id, location in zip(run.entry_ids, run.locations, strict=True)
-        )
-
-    return put
-
-
 @dataclass(slots=True)
 class RebuildReport:
     """What a rebuild did so far."""
@@ -103,6 +86,8 @@ class RebuildReport:
     """Why the old index could not be read to its end."""
     damaged_logs: int = 0
     torn_logs: int = 0
+    torn: dict[int, ScanEnd] = field(default_factory=dict)
+    """By log: where what a crash may have left begins."""
     damages: list[ScanEnd] = field(default_factory=list)
     """Of the first damaged logs."""
 
@@ -118,14 +103,21 @@ class LocationRebuild:
         *,
         old: OldRows | None = None,
         location_of: Callable[[int, int], int] | None = None,
+        entries_end: Callable[[int], int | None] | None = None,
     ) -> None:
-        """`old` is the index to salvage from; it needs `location_of` of the index that is being built."""
+        """`old` is the index to salvage from; it needs `location_of` of the index that is being built.
+
+        `entries_end`: where the entries of a log end, None if it was never closed. A log that ends before is damaged;
+        one that was never closed is not, as a crash may leave anything behind what was synced. Without this function
+        only a cut counts as left by a crash.
+        """
         self.report = RebuildReport()
         self._logs = logs
         self._has_ledger = has_ledger
         self._sink = sink
         self._old = old
         self._location_of = location_of
+        self._entries_end = entries_end
         self._batch: list[LocationRun] = []
         self._batch_rows = 0
         self._work = self._all()
@@ -156,7 +148,7 @@ class LocationRebuild:
     def _take_log(self, log_id: int) -> Iterator[bool]:
         report, before = self.report, self.report.bytes_done
         scan = self._logs.scan_sizes(log_id)
-        last, known = -1, False
+        last, known, due = -1, False, before + STEP_BYTES
         ids: list[int] = []
         locations: list[int] = []
         for seen, (location, ledger_id, entry_id, size) in enumerate(scan, 1):
@@ -171,22 +163,28 @@ class LocationRebuild:
                 report.entries += 1
             else:
                 report.unknown_ledger_entries += 1
-            if seen % STEP_ENTRIES == 0:
+            if seen % STEP_ENTRIES == 0 or report.bytes_done >= due:
                 self._add(last, ids, locations)
                 ids, locations = [], []
                 yield True
+                due = report.bytes_done + STEP_BYTES
         self._add(last, ids, locations)
         report.bytes_done = before + self._logs.size(log_id)
-        self._judge(scan.end)
+        self._judge(log_id, scan.end)
         yield True
 
-    def _judge(self, end: ScanEnd) -> None:
-        if end.outcome is ScanOutcome.DAMAGED:
+    def _judge(self, log_id: int, end: ScanEnd) -> None:
+        damaged = end.outcome is ScanOutcome.DAMAGED
+        if self._entries_end is not None:
+            entries_end = self._entries_end(log_id)
+            damaged = entries_end is not None and end.position < entries_end
+        if damaged:
             self.report.damaged_logs += 1
             if len(self.report.damages) < MAX_DAMAGES:
                 self.report.damages.append(end)
-        elif end.outcome is ScanOutcome.TORN:
+        elif not end.clean:
             self.report.torn_logs += 1
+            self.report.torn[log_id] = end
 
     # --- the old index --------------------------------------------------------------------------------------
 

@@ -63,3 +63,8 @@ class ScrubPace:
                 self._stopped.wait(PRESSURE_SECONDS)
             else:
                 time.sleep(YIELD_SECONDS)
+
+    def wait(self, seconds: float) -> None:
+        """Raises `ScrubStopped`."""
+        if self._stopped.wait(seconds):
+            raise ScrubStopped

@@ -16,6 +16,7 @@ from bookie_pod.server.http.admin.facts_port import FactsPort
 from bookie_pod.server.status import NodeState
 from bookie_pod.storage.gc.reports import Forecast, GcState, LogReport
 from bookie_pod.storage.integrity.scrub import ScrubState
+from bookie_pod.storage.rebuild.state import RebuildRequest, RebuildState
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 
@@ -147,6 +148,18 @@ class IntegrityPort(Protocol):
     def scrub_state(self) -> ScrubState: ...
     def request_scrub(self) -> bool:
         """Ask for a pass; False if one runs or was asked for before."""
+        ...
+
+    def rebuild_states(self) -> Sequence[RebuildState]:
+        """One per ledger directory; none where the engine has no databases."""
+        ...
+
+    def request_rebuild(self, request: RebuildRequest) -> bool:
+        """Begin; False if one runs. `BadRequest` for an unknown folder, `Refused` where there are no databases."""
+        ...
+
+    def cancel_rebuild(self) -> bool:
+        """Stop the one that runs; False if none does."""
         ...
 
     def data_check(self) -> DataCheckState | None:

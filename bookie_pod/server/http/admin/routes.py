@@ -14,6 +14,7 @@ from bookie_pod.server.http.admin import (
     gc_control,
     gc_logs,
     gc_state,
+    index_rebuild,
     integrity,
     ledgers,
     settings,
@@ -36,5 +37,6 @@ RESOURCES: Final = (
     *gc_state.RESOURCES,
     *gc_logs.RESOURCES,
     *integrity.RESOURCES,
+    *index_rebuild.RESOURCES,
     *CLUSTER,
 )

@@ -20,10 +20,9 @@ from bookie_pod.storage.inspect.index import FileIndex
 from bookie_pod.storage.inspect.layout import DiskLayout
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.inspect.space import StoredSpaces
-from bookie_pod.storage.integrity.rebuild import LocationRebuild, RebuildReport, oldest_first, put_missing
+from bookie_pod.storage.integrity.rebuild import RebuildReport, oldest_first
 from bookie_pod.storage.integrity.rebuild_index_files import IndexFilesRebuild, IndexFilesReport
 from bookie_pod.storage.integrity.rebuild_ledgers import LedgerRebuildReport
-from bookie_pod.storage.integrity.scrub_storage import scrubbed
 from bookie_protocol.errors import StorageFault
 from tests.support.storage_engine import KEY, entry, put
 from tests.support.stored_disks import contents, golden_disk, open_engine_on, write_disk
@@ -150,25 +149,6 @@ def test_without_a_ledger_database_nothing_is_changed(tmp_path: Path) -> None:
     with pytest.raises(StorageFault, match="rebuild-ledgers` first"):
         _rebuild_locations(layout)
     assert sorted(path.name for path in _current(layout).iterdir()) == before
-
-
-def test_a_running_engine_gets_its_missing_rows_back(tmp_path: Path) -> None:
-    layout = write_disk("db", tmp_path, {1: 5, 2: 5})
-    storage = _open_db(layout)
-    (running,) = scrubbed(storage)
-    directory = storage.directories[0]
-    rows = dict(directory.locations.rows(1))
-    directory.locations.delete_ledger(1)
-    directory.locations.write([], directory.locations.pending_deletions())
-    assert directory.locations.get(1, 3) == 0
-    rebuilding = LocationRebuild(running.logs, running.has_ledger, put_missing(running))
-    steps = 0
-    while rebuilding.step():
-        steps += 1
-    assert rebuilding.report.rows == 5, "rows that are there are left alone"
-    assert dict(directory.locations.rows(1)) == rows
-    assert steps > 0
-    storage.close()
 
 
 def test_the_order_of_logs() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bookie_pod.storage.engines.metrics import ReadLevel
-from bookie_pod.storage.index.locations import LocationRun
+from bookie_pod.storage.index.location_rows import LocationRun
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import EntryDamaged, NoSuchEntry, NotThere, StorageFault
 from tests.support.storage_engine import MemoryBookie, entry, put, small_options

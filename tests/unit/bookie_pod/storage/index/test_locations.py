@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.storage.index import locations as module
-from bookie_pod.storage.index.locations import MAX_ENTRY_ID, EntryMove, LocationIndex, LocationRun, encode_rows
+from bookie_pod.storage.index.location_rows import MAX_ENTRY_ID, SHORT_RUN, EntryMove, LocationRun, encode_rows
+from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.rocksdb_store import RocksStore
 from bookie_pod.storage.index.store import OrderedStore, StoreKind
 from bookie_protocol.errors import StorageFault
@@ -62,7 +63,7 @@ def test_worked_example_of_the_reference() -> None:
     )
 
 
-@pytest.mark.parametrize("count", [1, module.SHORT_RUN - 1, module.SHORT_RUN, 5000])
+@pytest.mark.parametrize("count", [1, SHORT_RUN - 1, SHORT_RUN, 5000])
 def test_both_ways_of_encoding_agree(count: int) -> None:
     ids = [(1 << 40) + 3 * n for n in range(count)]
     places = [(n << 32) | 1028 for n in range(count)]

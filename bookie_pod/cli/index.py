@@ -1,0 +1,128 @@
+"""`bookie index`: rebuilding the indexes of a bookie that serves, through its admin API."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bookie_pod.cli.bookie_server import asks_bookie
+from bookie_pod.cli.exit_codes import CommandExit
+
+if TYPE_CHECKING:
+    from bookie_pod.cli.bookie_api import BookieApi
+
+PATH: Final = "bookie/index_rebuild"
+POLL_S: Final = 0.5
+"""Between two looks at a rebuild that is watched, in seconds."""
+_CODES: Final = {
+    "done": CommandExit.OK,
+    "none": CommandExit.OK,
+    "damaged": CommandExit.DAMAGED,
+    "stopped": CommandExit.INTERRUPTED,
+}
+
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def index() -> None:
+    """Rebuild location index and ledger index of one bookie from its entry logs, while it serves.
+
+    Every command asks the bookie's HTTP server (--url). A stopped bookie's indexes are rebuilt by `bookie disk`. Exit
+    codes: 0 done; 1 wrong command line; 10 refused; 12 the bookie cannot be reached, or a rebuild failed; 13 entry logs
+    are damaged, the old index is used; 130 stopped.
+    """
+
+
+@index.command()
+@click.option("--directory", "directories", multiple=True, help="A ledger directory; may be repeated. Default: all.")
+@click.option("--locations/--no-locations", default=True, show_default=True, help="Rebuild the location index.")
+@click.option("--ledgers/--no-ledgers", default=True, show_default=True, help="Rebuild the ledger index.")
+@click.option(
+    "--accept-damage",
+    is_flag=True,
+    help="Use the new index although entry logs are damaged: what lies behind the damage may be missing.",
+)
+@click.option("--watch/--no-watch", default=True, show_default=True, help="Show progress and wait for the end.")
+@_AS_JSON
+@asks_bookie
+def rebuild(
+    api: BookieApi,
+    directories: tuple[str, ...],
+    locations: bool,
+    ledgers: bool,
+    accept_damage: bool,
+    watch: bool,
+    as_json: bool,
+) -> int:
+    """Rebuild the indexes, at the pace of indexRebuildRateByBytes.
+
+    Until it has ended, reads of what the old index does not name are answered "ledger state unknown". Interrupting a
+    watched rebuild (Ctrl-C) stops it: the old index is used.
+    """
+    body: dict[str, object] = {"locations": locations, "ledgers": ledgers, "acceptDamage": accept_damage}
+    if directories:
+        body["directories"] = list(directories)
+    answer = api.put(PATH, body)
+    if not answer["triggered"]:
+        click.echo("bookie: a rebuild runs already: see `bookie index status`", err=True)
+        return CommandExit.REFUSED
+    if not watch:
+        click.echo(json.dumps(answer) if as_json else "a rebuild begins")
+        return CommandExit.OK
+    try:
+        found = _watch(api)
+    except KeyboardInterrupt:
+        api.delete(PATH)
+        found = _watch(api)
+    _show(found, as_json=as_json)
+    return _code(found)
+
+
+def _watch(api: BookieApi) -> list[dict[str, Any]]:
+    from bookie_pod.cli.index_view import RebuildBars
+
+    with RebuildBars() as bars:
+        while True:
+            found: list[dict[str, Any]] = api.get(PATH)
+            bars.show(found)
+            if not any(each["outcome"] == "running" for each in found):
+                return found
+            time.sleep(POLL_S)
+
+
+def _code(found: list[dict[str, Any]]) -> int:
+    codes = {_CODES.get(each["outcome"], CommandExit.COULD_NOT_TELL) for each in found}
+    return next((code for code in (CommandExit.COULD_NOT_TELL, *_CODES.values()) if code and code in codes), 0)
+
+
+def _show(found: list[dict[str, Any]], *, as_json: bool) -> None:
+    from bookie_pod.cli.index_view import show
+
+    if as_json:
+        click.echo(json.dumps(found))
+    else:
+        show(found)
+
+
+@index.command()
+@_AS_JSON
+@asks_bookie
+def status(api: BookieApi, as_json: bool) -> None:
+    """Show the rebuild that runs, or ran last, in each ledger directory."""
+    _show(api.get(PATH), as_json=as_json)
+
+
+@index.command()
+@_AS_JSON
+@asks_bookie
+def stop(api: BookieApi, as_json: bool) -> None:
+    """Stop the rebuild that runs; the old index is used."""
+    answer = api.delete(PATH)
+    if as_json:
+        click.echo(json.dumps(answer))
+    else:
+        click.echo("the rebuild stops" if answer["stopping"] else "no rebuild runs")

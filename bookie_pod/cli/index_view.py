@@ -1,0 +1,79 @@
+"""What `bookie index` shows to people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from bookie_pod.cli.gc_view import size, time_text
+from bookie_pod.cli.progress import Shown
+from bookie_pod.cli.tables import facts, print_table
+
+
+class RebuildBars(Shown):
+    """A bar per directory on standard error if that is a terminal; nothing elsewhere. A context manager."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True, highlight=False, markup=False)
+        self._bars = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._tasks: list[Any] = []
+
+    def show(self, found: list[dict[str, Any]]) -> None:
+        """This is the state now."""
+        while len(self._tasks) < len(found):
+            self._tasks.append(self._bars.add_task("", total=None))
+        for task, each in zip(self._tasks, found, strict=True):
+            text = f"{each['directory']}: {each['phase'] if each['outcome'] == 'running' else each['outcome']}"
+            self._bars.update(task, description=text, completed=each["bytesDone"], total=each["bytesTotal"] or None)
+
+
+def show(found: list[dict[str, Any]]) -> None:
+    """Each directory."""
+    if not found:
+        click.echo("this bookie's engine has no databases: `bookie disk rebuild-index-files` is for a stopped one")
+    for each in found:
+        print_table(_directory(each))
+
+
+def _directory(each: dict[str, Any]) -> Table:
+    table = facts()
+    table.add_row("directory", each["directory"])
+    if each["outcome"] == "none":
+        table.add_row("last rebuild", "none since the bookie was started")
+        return table
+    doing = f"{each['phase']}, {size(each['bytesDone'])} of {size(each['bytesTotal'])}"
+    table.add_row("rebuild", doing if each["outcome"] == "running" else each["outcome"])
+    if each["detail"]:
+        table.add_row("why", each["detail"])
+    if each["endedTime"]:
+        table.add_row("from, to", f"{time_text(each['startedTime'])}, {time_text(each['endedTime'])}")
+    table.add_row(
+        "location index",
+        f"{each['entries']:,} entries in {each['entryLogs']:,} entry logs, {each['entriesOfUnknownLedgers']:,} of"
+        f" deleted ledgers; {each['changedRows']:,} rows changed, {each['salvagedRows']:,} kept from behind damage,"
+        f" {each['danglingRows']:,} lead nowhere",
+    )
+    table.add_row(
+        "ledger index",
+        f"{each['ledgers']:,} ledgers, {each['restoredLedgers']:,} restored and fenced, {each['ledgersWithoutKey']:,}"
+        " of these without a key",
+    )
+    for damage in each["damages"]:
+        table.add_row("damaged", damage)
+    if each["oldIndexUnreadable"]:
+        table.add_row("old index", f"not read to its end: {each['oldIndexUnreadable']}")
+    for backup in each["backups"]:
+        table.add_row("backup", backup)
+    return table

@@ -1,0 +1,1 @@
+"""Rebuilding the databases of DbLedgerStorage while the bookie serves."""
