@@ -49,6 +49,13 @@ async def get(port: int, path: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
+async def shown(port: int, line: str) -> None:
+    """Until a metric is what the pass that has just written the status will tell."""
+    async with asyncio.timeout(20):
+        while line not in (await get(port, "/metrics"))[1]:  # noqa: ASYNC110 - the metrics give no event
+            await asyncio.sleep(0.01)
+
+
 async def test_a_cluster_from_its_resource_to_its_end() -> None:
     async with fake_cluster() as fake:
         fake.apply(replicas=3)
@@ -60,7 +67,9 @@ async def test_a_cluster_from_its_resource_to_its_end() -> None:
             assert status == 200
             assert "podkeeper_operator_leader 1.0" in text
             assert 'podkeeper_operator_decisions_total{cluster="demo"' in text
-            assert 'cluster_condition{cluster="demo",condition="Ready",namespace="storage",status="True"} 1.0' in text
+            await shown(
+                port, 'cluster_condition{cluster="demo",condition="Ready",namespace="storage",status="True"} 1.0'
+            )
             fake.store.delete(POD, NAMESPACE, "demo-bookie-1")
             await reached(fake, lambda: len(fake.bookkeeper.writable) == 3)
             fake.apply(replicas=4)
