@@ -99,8 +99,8 @@ to alert on, or the metric `podkeeper_operator_job_last_outcome`.
 ## Where the work is done
 
 Java passes results on and does little else, so it is started with `-XX:TieredStopAtLevel=1`, which leaves more of the
-processors to those who write. `spark.driver.extraJavaOptions` and `spark.executor.extraJavaOptions` in `sparkConf` stand
-in its place.
+processors to those who write. `spark.driver.extraJavaOptions` and `spark.executor.extraJavaOptions` in `sparkConf` take
+its place.
 
 `executors.instances: 0` (the default): all of it in the driver's pod, with as many tasks at a time as its limit of
 processors allows. The result is the same as with executors. Give `resources`: half of the memory is Java's, half is
