@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -26,7 +28,9 @@ settings.load_profile("podkeeper")
 
 
 def pytest_sessionstart() -> None:
-    """A shell that runs the tests in the background has SIGINT ignored, here and in every process that is started."""
+    """A shell that runs the tests in the background has SIGINT ignored, here and in every process that is started. And
+    Spark forks to start Java: gRPC's handlers of forks may break the child while other threads are inside of gRPC."""
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -36,8 +40,13 @@ pytest_collection = pytest.hookimpl(wrapper=True)(set_aside_what_is_collected)
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spark's files take minutes each: they come first, so that no worker has one left when the others have nothing."""
-    items.sort(key=lambda item: "spark" not in item.path.parts)
+    """Files that take minutes come first, so that no worker has one left when the others have nothing: Spark's, which
+    compute, in turn with those of processes, which wait."""
+    ranks: dict[Path, int] = {}
+    for folder in ("process", "spark"):
+        files = dict.fromkeys(item.path for item in items if folder in item.path.parts)
+        ranks |= {path: rank for rank, path in enumerate(files)}
+    items.sort(key=lambda item: ranks.get(item.path, len(items)))
 
 
 @pytest.fixture(autouse=True)
