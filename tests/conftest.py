@@ -46,7 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for folder in ("process", "spark"):
         files = dict.fromkeys(item.path for item in items if folder in item.path.parts)
         ranks |= {path: rank for rank, path in enumerate(files)}
-    items.sort(key=lambda item: ranks.get(item.path, len(items)))
+    last = len(items)
+    items.sort(key=lambda item: ranks.get(item.path, last))
 
 
 @pytest.fixture(autouse=True)
