@@ -14,7 +14,7 @@ from tests.support.query_story import Story
 def test_some_rounds_of_deaths(uri, tool, tmp_path):
     with DyingQuery(tmp_path / "query") as query:
         story = Story(tool, uri, query, 12, "rounds")
-        for _ in range(4):
+        for _ in range(2):  # test_exactly_once.py has fifty
             story.round(story.random_kill(driver_share=0.25))
         story.end()
 
