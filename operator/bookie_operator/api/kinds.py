@@ -28,6 +28,11 @@ class Resource:
         return self.api_version.rpartition("/")[0]
 
     @property
+    def group_kind(self) -> str:
+        """As `Kubernetes.groups` tells single kinds."""
+        return f"{self.group}/{self.kind}"
+
+    @property
     def root(self) -> str:
         """`/api/v1`, `/apis/apps/v1`..."""
         return f"/{'apis' if '/' in self.api_version else 'api'}/{self.api_version}"

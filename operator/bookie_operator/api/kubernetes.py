@@ -65,15 +65,14 @@ class Kubernetes:
         as `monitoring.coreos.com/PodMonitor`, because people install some of its definitions without the others."""
         listed = await self._object(Request("GET", "/apis", {}))
         found = frozenset(group["name"] for group in listed.get("groups") or ())
-        group, version = PROMETHEUS_RULE.group, PROMETHEUS_RULE.api_version
-        return found | await self._kinds(group, version) if group in found else found
+        return found | await self._kinds_beside(PROMETHEUS_RULE) if PROMETHEUS_RULE.group in found else found
 
-    async def _kinds(self, group: str, version: str) -> frozenset[str]:
+    async def _kinds_beside(self, resource: Resource) -> frozenset[str]:
         try:
-            listed = await self._object(Request("GET", f"/apis/{version}", {}))
+            listed = await self._object(Request("GET", resource.root, {}))
         except Absent:
             return frozenset()
-        return frozenset(f"{group}/{each['kind']}" for each in listed.get("resources") or ())
+        return frozenset(f"{resource.group}/{each['kind']}" for each in listed.get("resources") or ())
 
     # --- writes -------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from typing import Final
 from bookie_operator.api.errors import KubernetesError
 from bookie_operator.api.kinds import SECRET
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.api.secrets import secret_texts
+from bookie_operator.builders.secrets import secret_texts
 
 AUTHORITIES: Final = "ca.crt"
 _KEPT: Final = 256

@@ -14,7 +14,6 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable
 
 from bookie_operator.builders import naming
@@ -23,6 +22,7 @@ from bookie_operator.builders.common import manifest
 from bookie_operator.builders.desired_objects import BookieSet
 from bookie_operator.builders.hashing import Manifest, canonical
 from bookie_operator.builders.metadata_uri import metadata_service_uri
+from bookie_operator.builders.secrets import secret_data
 from bookie_operator.world.model import ClusterView
 
 
@@ -44,8 +44,7 @@ def identity_secret(cluster: ClusterView, sets: Iterable[BookieSet]) -> Manifest
     """None: the instance id is not known yet."""
     if not cluster.status.instance_id:
         return None
-    data = {key: base64.b64encode(text.encode()).decode() for key, text in identity(cluster, sets).items()}
-    content = {"type": "Opaque", "data": data}
+    content = {"type": "Opaque", "data": secret_data(identity(cluster, sets))}
     return manifest(cluster, "v1", "Secret", naming.identity(cluster.name), naming.BOOKIE, content, owned=False)
 
 

@@ -110,7 +110,7 @@ def pod(set_name: str, ordinal: int) -> str:
 
 def bookie_host_suffix(cluster: str, namespace: str) -> str:
     """What follows the pod's name in the host name of a bookie; the search path of every pod completes it."""
-    return f".{bookies(cluster)}.{namespace}.svc"
+    return f".{admin_server_name(cluster, namespace)}"
 
 
 def admin_server_name(cluster: str, namespace: str) -> str:

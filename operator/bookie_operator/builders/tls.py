@@ -31,12 +31,6 @@ def certificate(cluster: ClusterView, context: BuildContext) -> Manifest | None:
 
 def dns_names(cluster: ClusterView) -> list[str]:
     """What clients may call the bookies: each by its bookie id, and all of them by their Services."""
-    inside = f"{cluster.namespace}.svc"
-    bookies, client = naming.bookies(cluster.name), naming.client_service(cluster.name)
-    return [
-        f"*.{bookies}.{inside}",
-        f"{bookies}.{inside}",
-        client,
-        f"{client}.{cluster.namespace}",
-        f"{client}.{inside}",
-    ]
+    bookies = naming.admin_server_name(cluster.name, cluster.namespace)
+    client = naming.client_service(cluster.name)
+    return [f"*.{bookies}", bookies, client, f"{client}.{cluster.namespace}", f"{client}.{cluster.namespace}.svc"]

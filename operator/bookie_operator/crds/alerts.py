@@ -18,6 +18,7 @@ from importlib import resources
 from typing import Any
 
 
+@cache
 def alert_names() -> frozenset[str]:
     return frozenset(each["alert"] for each in json.loads(_text()))
 

@@ -82,21 +82,17 @@ def _disruptions(field: str) -> Rule:
 
 
 _TWICE: Final = (
-    ("logLevel", "has(self.logging.level)", "logging.level"),
-    ("logFormat", "has(self.logging.format)", "logging.format"),
-    (
-        "replicationLedgersAtOnce",
-        "has(self.autorecovery.maxConcurrentLedgers)",
-        "autorecovery.maxConcurrentLedgers",
-    ),
+    ("logLevel", "logging.level"),
+    ("logFormat", "logging.format"),
+    ("replicationLedgersAtOnce", "autorecovery.maxConcurrentLedgers"),
 )
 """Keys of the configuration that fields stand for."""
 
 
-def _once(key: str, has: str, field: str) -> Rule:
+def _once(key: str, field: str) -> Rule:
     return Rule(
         "spec",
-        f"!{has} || !('{key}' in self.config)",
+        f"!has(self.{field}) || !('{key}' in self.config)",
         f"the key {key} of config says it too: remove one of them",
         field=field,
     )
@@ -226,7 +222,7 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
         expression=f"'the operator sets ' + {_KEYS}.filter(k, k in self)[0] + ' itself: remove it; "
         "docs/bookiecluster.md tells what to use instead'",
     ),
-    *(_once(key, has, field) for key, has, field in _TWICE),
+    *(_once(key, field) for key, field in _TWICE),
     Rule(
         "spec.tls",
         "!self.enabled || (has(self.issuerRef) != has(self.secretName))",

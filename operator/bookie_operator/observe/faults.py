@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from bookie_operator.builders.container import NAME
 from bookie_operator.observe.mount_events import fault_of_mounts
 from bookie_operator.observe.times import condition, seconds
 from bookie_operator.world.model import PodFault
 
 _COOKIE_EXIT: Final = 2
-"""Exit code of a bookie whose cookie and directories disagree."""
-_BOOKIE: Final = "bookie"
-"""Its container: what another one means by that code is no loss of a disk."""
+"""Exit code of a bookie whose cookie and directories disagree; of another container it says nothing about disks."""
 _IMAGE: Final = frozenset(
     {
         "ErrImagePull",
@@ -75,7 +74,7 @@ def _of_container(status: Mapping[str, Any]) -> tuple[PodFault, str]:
         return PodFault.NONE, ""
     # Everything that it wrote may be there; the line that tells why it ended is the last one.
     said = str(ended.get("message") or "").strip().rpartition("\n")[2] or f"exit code {code}"
-    if code == _COOKIE_EXIT and status.get("name") == _BOOKIE:
+    if code == _COOKIE_EXIT and status.get("name") == NAME:
         return PodFault.COOKIE, _words(status, "", said)
     return PodFault.CRASHING, _words(status, reason or str(ended.get("reason", "")), said)
 

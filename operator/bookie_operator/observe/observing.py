@@ -40,7 +40,7 @@ from bookie_operator.api.kinds import (
     Resource,
 )
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.api.secrets import secret_texts
+from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.observe import others, pods_facts, volumes, workloads
 from bookie_operator.observe.faults import starts_slowly
@@ -50,7 +50,8 @@ from bookie_operator.world.model import ClusterView, PodView, World
 
 _T = TypeVar("_T")
 _METADATA_ONLY: Final = (CONFIG_MAP, SERVICE, SERVICE_ACCOUNT, NETWORK_POLICY, BUDGET)
-_OPTIONAL: Final = (POD_MONITOR, CERTIFICATE)
+_OPTIONAL: Final = {CERTIFICATE: CERTIFICATE.group, POD_MONITOR: POD_MONITOR.group_kind}
+"""Kinds, and what tells among `Sources.api_groups` that this Kubernetes has them."""
 _EXPLAINED: Final = 3
 """Pods whose events are read in one pass."""
 
@@ -170,8 +171,8 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
     kubernetes, namespace = sources.kubernetes, cluster.namespace
     ours = {names.NAME: "podkeeper", names.INSTANCE: cluster.name}
     managed = {names.INSTANCE: cluster.name, names.MANAGED_BY: "podkeeper-operator"}
-    optional = [each for each in _OPTIONAL if each.group in sources.api_groups]
-    rules = f"{PROMETHEUS_RULE.group}/{PROMETHEUS_RULE.kind}" in sources.api_groups
+    optional = [each for each, sign in _OPTIONAL.items() if sign in sources.api_groups]
+    rules = PROMETHEUS_RULE.group_kind in sources.api_groups
 
     async def headers(resource: Resource) -> list[KubernetesObject]:
         found = await kubernetes.list(resource, namespace, managed, metadata_only=True)

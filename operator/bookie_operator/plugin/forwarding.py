@@ -97,9 +97,7 @@ def trust_of(api: Api, cluster: str) -> Trust:
 async def read_token(api: Api, cluster: str) -> str:
     """The bearer token of the pods' admin API; empty: it is not there. Raises `Forbidden`."""
     from bookie_operator.api.kinds import SECRET
-    from bookie_operator.api.secrets import secret_texts
     from bookie_operator.builders import naming
+    from bookie_operator.builders.secrets import token_in
 
-    found = await api.kubernetes.find(SECRET, api.namespace, naming.admin_token(cluster))
-    lines = ((secret_texts(found) or {}).get("token", "") if found else "").split()
-    return lines[0] if lines else ""
+    return token_in(await api.kubernetes.find(SECRET, api.namespace, naming.admin_token(cluster)))

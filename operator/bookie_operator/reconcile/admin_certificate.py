@@ -16,17 +16,16 @@ Threads: one event loop; certificates are made in threads.
 from __future__ import annotations
 
 import asyncio
-import base64
 from typing import Final
 
 import structlog
 
 from bookie_operator.api.kinds import SECRET, KubernetesObject
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.api.secrets import secret_texts
 from bookie_operator.builders import naming
 from bookie_operator.builders.common import manifest
 from bookie_operator.builders.hashing import content_hash
+from bookie_operator.builders.secrets import secret_data, secret_texts
 from bookie_operator.builders.tls import dns_names
 from bookie_operator.crds import names
 from bookie_operator.reconcile.certificates import CertificateError, Pair, fault_of, make_authority, make_certificate
@@ -102,8 +101,9 @@ async def _make(kubernetes: Kubernetes, cluster: ClusterView, before: Kubernetes
     authority = await _authority(kubernetes, cluster, now)
     hosts = dns_names(cluster)
     made = await asyncio.to_thread(make_certificate, authority, naming.bookies(cluster.name), hosts, CERTIFICATE_DAYS)
-    last = (secret_texts(before) or {}).get("ca.crt", "").partition(_END)
-    known = last[0] + last[1] if last[1] and authority.certificate not in last[0] + last[1] else ""
+    first, end, _ = (secret_texts(before) or {}).get("ca.crt", "").partition(_END)
+    last = first + end if end else ""
+    known = "" if authority.certificate in last else last
     content = {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": authority.certificate + known}
     about = {names.CERTIFICATE_FOR: ",".join(hosts)}
     await _write(kubernetes, cluster, naming.admin_certificate(cluster.name), content, CERTIFICATE_DAYS, now, about)
@@ -142,8 +142,7 @@ async def _write(
     now: float,
     annotations: dict[str, str],
 ) -> None:
-    data = {key: base64.b64encode(text.encode()).decode() for key, text in content.items()}
     about = {**annotations, names.RENEW_AT: f"{now + days * _DAY_S * _RENEWED_AFTER:.0f}"}
-    secret = {"type": "kubernetes.io/tls", "data": data}
+    secret = {"type": "kubernetes.io/tls", "data": secret_data(content)}
     made = manifest(cluster, "v1", "Secret", name, naming.BOOKIE, secret, annotations=about)
     await kubernetes.apply(made)

@@ -5,19 +5,18 @@ Threads: one event loop.
 
 from __future__ import annotations
 
-import base64
 import secrets
 from typing import Final
 
 from bookie_operator.api.errors import Conflict
 from bookie_operator.api.kinds import SECRET, KubernetesObject
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.api.secrets import secret_texts
 from bookie_operator.builders import naming
 from bookie_operator.builders.common import manifest
+from bookie_operator.builders.config import TOKEN_KEY
+from bookie_operator.builders.secrets import secret_data, token_in
 from bookie_operator.world.model import ClusterView
 
-KEY: Final = "token"
 _BYTES: Final = 32
 
 
@@ -35,11 +34,9 @@ async def admin_token(kubernetes: Kubernetes, cluster: ClusterView) -> str:
             found = await kubernetes.create(_secret(cluster, name))
         except Conflict:  # another operator was faster
             found = await kubernetes.get(SECRET, cluster.namespace, name)
-    lines = (secret_texts(found) or {}).get(KEY, "").split()
-    return lines[0] if lines else ""
+    return token_in(found)
 
 
 def _secret(cluster: ClusterView, name: str) -> KubernetesObject:
-    token = base64.b64encode(secrets.token_urlsafe(_BYTES).encode()).decode()
-    content = {"type": "Opaque", "data": {KEY: token}}
+    content = {"type": "Opaque", "data": secret_data({TOKEN_KEY: secrets.token_urlsafe(_BYTES)})}
     return manifest(cluster, "v1", "Secret", name, naming.BOOKIE, content)

@@ -13,7 +13,8 @@ import os
 import ssl
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -61,7 +62,7 @@ def make_authority(name: str, days: int, key: str = "") -> Pair:
     Raises CertificateError.
     """
     with _folder() as folder:
-        _write_key(folder, "own.key", key)
+        _write_key(folder, key)
         _issue(folder, name, _AUTHORITY, days)
         return _pair(folder)
 
@@ -71,7 +72,7 @@ def make_certificate(authority: Pair, name: str, hosts: Sequence[str], days: int
     with _folder() as folder:
         (folder / "authority.crt").write_text(authority.certificate)
         (folder / "authority.key").write_text(authority.key)
-        _write_key(folder, "own.key", "")
+        _write_key(folder)
         names = ",".join(f"DNS:{host}" for host in hosts)
         signed = ("-CA", "authority.crt", "-CAkey", "authority.key")
         _issue(folder, name, _SERVER.format(names=names), days, *signed)
@@ -109,20 +110,21 @@ def _issue(folder: Path, name: str, extensions: str, days: int, *signed: str) ->
     _run(folder, "req", "-x509", "-new", "-sha256", *own, *signed)
 
 
-def _write_key(folder: Path, file: str, key: str) -> None:
+def _write_key(folder: Path, key: str = "") -> None:
     if key:
-        (folder / file).write_text(key)
+        (folder / "own.key").write_text(key)
     else:
-        _run(folder, "genpkey", *_CURVE, "-out", file)
+        _run(folder, "genpkey", *_CURVE, "-out", "own.key")
 
 
 def _pair(folder: Path) -> Pair:
     return Pair((folder / "own.crt").read_text(), (folder / "own.key").read_text())
 
 
-class _folder(tempfile.TemporaryDirectory[str]):  # noqa: N801 - it is used as a function
-    def __enter__(self) -> Path:  # type: ignore[override]
-        return Path(super().__enter__())
+@contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(name)
 
 
 def _run(folder: Path, *arguments: str) -> None:

@@ -10,10 +10,10 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from typing import Final
 
+from bookie_operator.builders.hashing import content_hash
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_status import (
     BookieClusterStatus,
@@ -35,8 +35,6 @@ from bookie_operator.planner.operations import written
 from bookie_operator.world.model import PodFault, PodView, World
 
 _STEP: Final = 5
-_DIGITS: Final = 16
-"""Of a hash, as those of templates have."""
 _LOST: Final = frozenset({PodFault.COOKIE, PodFault.VOLUME})
 _DRAINS: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE})
 
@@ -99,8 +97,7 @@ def _together(hashes: Mapping[str, str]) -> str:
     """One hash of those of all StatefulSets; empty: there is none."""
     if len(hashes) < 2:
         return next(iter(hashes.values()), "")
-    text = ",".join(f"{name}={digest}" for name, digest in sorted(hashes.items()))
-    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    return content_hash(hashes)
 
 
 def ledgers(world: World, before: LedgersStatus) -> LedgersStatus:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -76,7 +76,7 @@ class ApiServer:
             return _discovery(request.path)
         found = _PATH.fullmatch(request.path)
         if found is None:
-            return _resources(request.path)
+            return _resources(request.path, self.unknown)
         resource = RESOURCES.get((found["core"] or found["group"], found["plural"]))
         if resource is None or found["plural"] in self.unknown:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
@@ -233,7 +233,7 @@ def _discovery(path: str) -> Object:
     return {"kind": "APIGroupList", "groups": groups}
 
 
-def _resources(path: str) -> Object:
+def _resources(path: str, unknown: Collection[str]) -> Object:
     version = path.removeprefix("/apis/").removeprefix("/api/")
     found = [each for (api_version, _), each in RESOURCES.items() if api_version == version]
     found += [each for each in _ONLY_NAMED if each.api_version == version]
@@ -241,6 +241,8 @@ def _resources(path: str) -> Object:
         raise Refused(404, "NotFound", "the server could not find the requested resource")
     resources: list[Object] = []
     for each in found:
+        if each.plural in unknown:
+            continue
         about = {"kind": each.kind, "namespaced": each.namespaced, "singularName": each.kind.lower()}
         verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
         resources.append({"name": each.plural, "verbs": verbs, **about})

@@ -19,10 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, EVENT, POD, SECRET, STORAGE_CLASS, TASK
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.api.secrets import secret_texts
 from bookie_operator.api.transport import Transport
 from bookie_operator.api.trust import Trust
 from bookie_operator.builders import naming
+from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.reconcile.context import OperatorContext, Settings
 from bookie_operator.reconcile.passing import run_pass

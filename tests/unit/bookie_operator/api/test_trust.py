@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
@@ -12,6 +11,7 @@ from bookie_operator.api.admin import Admin, AdminUnreachable, Endpoint
 from bookie_operator.api.kinds import SECRET
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.trust import Trust
+from bookie_operator.builders.secrets import secret_data
 from tests.support.certificates import Certificates
 from tests.support.fake_kubernetes.serving import kubernetes_alone
 from tests.support.fake_kubernetes.store import Store
@@ -56,8 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates)
 
 
 def put(store: Store, texts: dict[str, str]) -> None:
-    data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
-    store.create(SECRET, "storage", {"metadata": {"name": "demo-admin-tls"}, "data": data})
+    store.create(SECRET, "storage", {"metadata": {"name": "demo-admin-tls"}, "data": secret_data(texts)})
 
 
 @pytest.mark.parametrize(

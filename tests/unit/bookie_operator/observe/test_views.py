@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bookie_operator.api.secrets import secret_texts
+from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.observe import faults, others, volumes, workloads

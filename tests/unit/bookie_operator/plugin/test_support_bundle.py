@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from bookie_operator.api.kinds import SECRET
-from bookie_operator.api.secrets import secret_texts
+from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.plugin.redaction import REDACTED, redacted, redacted_text, sensitive
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE
 from tests.support.kubectl_rig import KubectlRig

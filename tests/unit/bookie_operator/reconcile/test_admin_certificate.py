@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from bookie_operator.api.kinds import SECRET
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.api.secrets import secret_texts
+from bookie_operator.builders.secrets import secret_data, secret_texts
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.reconcile import certificates
@@ -51,10 +50,9 @@ class Kept:
         return found
 
     def put(self, texts: dict[str, str]) -> None:
-        data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
         if self.store.find(SECRET, "storage", "mine") is None:
             self.store.create(SECRET, "storage", {"metadata": {"name": "mine"}})
-        self.store.patch(SECRET, "storage", "mine", {"data": data})
+        self.store.patch(SECRET, "storage", "mine", {"data": secret_data(texts)})
 
 
 @pytest.fixture

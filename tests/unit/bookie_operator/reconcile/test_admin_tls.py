@@ -3,11 +3,11 @@ HTTP and those that serve HTTPS are reached alike."""
 
 from __future__ import annotations
 
-import base64
 from typing import Any
 
 from bookie_operator.api.kinds import CLUSTER, POD, SECRET, STATEFUL_SET
 from bookie_operator.builders.inputs import inputs_hash, record
+from bookie_operator.builders.secrets import secret_data
 from bookie_operator.crds import names
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.reconcile.certificates import make_authority, make_certificate
@@ -25,8 +25,7 @@ def secrets(fake: FakeCluster, component: str = "bookie") -> set[str]:
 
 
 def put(fake: FakeCluster, name: str, texts: dict[str, str]) -> None:
-    data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
-    fake.store.create(SECRET, NAMESPACE, {"metadata": {"name": name}, "data": data})
+    fake.store.create(SECRET, NAMESPACE, {"metadata": {"name": name}, "data": secret_data(texts)})
 
 
 def own_certificate() -> dict[str, str]:

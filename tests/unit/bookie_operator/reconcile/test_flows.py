@@ -328,3 +328,11 @@ async def test_an_operator_that_may_not_read_alerts_works_as_before() -> None:
         fake.apply(replicas=3)
         await fake.settle()
         assert fake.condition("Ready") == "True"
+
+
+async def test_some_definitions_of_the_prometheus_operator_may_be_there_without_the_others() -> None:
+    async with fake_cluster() as fake:
+        fake.server.unknown.add("podmonitors")
+        fake.apply(replicas=3)
+        await fake.settle()
+        assert fake.condition("Ready") == "True"

@@ -10,6 +10,13 @@ import binascii
 from collections.abc import Mapping
 from typing import Any
 
+from bookie_operator.builders.config import TOKEN_KEY
+
+
+def secret_data(texts: Mapping[str, str]) -> dict[str, str]:
+    """As the field `data` has them."""
+    return {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+
 
 def secret_texts(secret: Mapping[str, Any] | None) -> dict[str, str] | None:
     """Content of a Secret whose values are text; None: there is none."""
@@ -22,3 +29,9 @@ def secret_texts(secret: Mapping[str, Any] | None) -> dict[str, str] | None:
         except (binascii.Error, UnicodeDecodeError):
             continue
     return texts
+
+
+def token_in(secret: Mapping[str, Any] | None) -> str:
+    """The bearer token that is shown: the first line of the admin API's Secret; empty: there is none."""
+    lines = (secret_texts(secret) or {}).get(TOKEN_KEY, "").split()
+    return lines[0] if lines else ""
