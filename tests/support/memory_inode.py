@@ -106,7 +106,10 @@ class Inode:
         return copy
 
     def _keep_sectors(self, kept: bytearray, rng: random.Random, whole_sectors: bool) -> None:
+        """Of each sector some first writes: the page cache holds one copy of it, so that none survives without those
+        before it."""
         chance = rng.choice([0.1, 0.5, 0.9])
+        lost: set[int] = set()
         begin = 0
         truncations = [i for i, change in enumerate(self.unsynced) if isinstance(change, _Truncate)]
         if truncations and rng.random() < 0.5:
@@ -117,11 +120,18 @@ class Inode:
             if isinstance(change, _Truncate):
                 _apply(kept, change)
                 size = change.size
+                lost = {each for each in lost if each * SECTOR < size}
                 continue
             size = max(size, change.offset + len(change.data))
             for sector in change.sectors():
-                if rng.random() < chance:
-                    _put(kept, sector if rng.random() < 0.9 else _torn(sector, rng, whole_sectors))
+                number = sector.offset // SECTOR
+                if number in lost:
+                    continue
+                survives, whole = rng.random() < chance, rng.random() < 0.9
+                if survives:
+                    _put(kept, sector if whole else _torn(sector, rng, whole_sectors))
+                if not (survives and whole):
+                    lost.add(number)
         if rng.random() < 0.5 and len(kept) < size:
             kept.extend(bytes(size - len(kept)))
 

@@ -62,6 +62,19 @@ def test_an_overwrite_keeps_old_or_new_bytes() -> None:
     assert {b"o" * 1024, b"n" * 1024, b"o" * 512 + b"n" * 512} <= set(found)
 
 
+def test_of_two_writes_to_one_sector_the_later_never_survives_alone() -> None:
+    files = MemoryFiles()
+    file = files.create("/a")
+    file.allocate(0, 1024)
+    file.sync()
+    file.write(b"1" * 200)
+    file.write(b"2" * 600)
+    found = {(content[:200], content[200:512]) for content in after_crashes(files, "/a") if content is not None}
+    assert (b"1" * 200, bytes(312)) in found
+    assert (b"1" * 200, b"2" * 312) in found
+    assert not [first for first, second in found if second[0] and first != b"1" * 200]
+
+
 def test_truncate_and_write_never_mixes_with_what_was_there() -> None:
     files = MemoryFiles()
     files.write_bytes_synced("/a", b"old content")
