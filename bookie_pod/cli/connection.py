@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 
 from bookie_pod.cli.options import config_option
-from bookie_pod.cli.quiet import quiet_grpc, quiet_kazoo
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
+from bookie_protocol.quiet import quiet_grpc, quiet_kazoo
 
 if TYPE_CHECKING:
     from bookie_client.client import Client

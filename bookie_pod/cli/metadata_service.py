@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from bookie_pod.cli.daemon import main_process
-from bookie_pod.cli.quiet import quiet_grpc
+from bookie_protocol.quiet import quiet_grpc
 
 PORT: Final = 2281
 _PORT: Final = click.IntRange(0, 65535)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.quiet import quiet_grpc
+from bookie_protocol.quiet import quiet_grpc
 
 if TYPE_CHECKING:
     from bookie_pod.node.standalone import StandaloneCluster

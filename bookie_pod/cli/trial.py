@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bookie_pod.cli.quiet import quiet_grpc
+from bookie_protocol.quiet import quiet_grpc
 
 if TYPE_CHECKING:
     from bookie_pod.node.trial import TrialReport

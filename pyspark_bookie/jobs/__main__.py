@@ -2,7 +2,8 @@
 
 import sys
 
-from pyspark_bookie.jobs.framework.command import main, quiet_grpc
+from bookie_protocol.quiet import quiet_grpc
+from pyspark_bookie.jobs.framework.command import main
 
 if __name__ == "__main__":
     quiet_grpc()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bookie_protocol.metadata_service.versioned import Versioned
+from bookie_protocol.quiet import quiet_grpc
 from pyspark_bookie.jobs.framework.records import JobRecords
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.offload import job as offload_job
@@ -70,7 +71,6 @@ def _die_at(state: str, records: JobRecords[Any]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     from pyspark_bookie.jobs.framework.command import main as run
-    from pyspark_bookie.jobs.framework.command import quiet_grpc
 
     quiet_grpc()
     os.environ[_KIND], os.environ[_STATE], os.environ[_GROUP] = arguments[0], arguments[1], str(os.getpgrp())

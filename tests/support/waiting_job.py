@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bookie_protocol.quiet import quiet_grpc
 from pyspark_bookie.jobs.framework import command
 from pyspark_bookie.jobs.framework.arguments import argument
 from pyspark_bookie.jobs.framework.common import CommonArguments
@@ -50,7 +51,7 @@ def wait(item: tuple[str, str], _environment: TaskEnvironment) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    command.quiet_grpc()
+    quiet_grpc()
     command.find_job = lambda _name: WaitingJob  # type: ignore[assignment,attr-defined]
     return command.main(arguments, own_process=True)
 

@@ -10,7 +10,6 @@ import click
 
 from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.options import config_option
-from bookie_pod.cli.quiet import quiet_kazoo
 from bookie_protocol.errors import (
     ExitCode,
     InvalidConfiguration,
@@ -18,6 +17,7 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
     ServerStartFailed,
 )
+from bookie_protocol.quiet import quiet_kazoo
 
 if TYPE_CHECKING:
     from bookie_pod.config.sections.security import MetadataConfig

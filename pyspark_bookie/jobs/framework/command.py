@@ -6,7 +6,6 @@ The row is printed however the job ends, a wrong command line included, and `--r
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -58,13 +57,6 @@ def main(arguments: Sequence[str], *, own_process: bool = False) -> int:
         print(f"bookie: {' '.join(row.error.split())}", file=sys.stderr, flush=True)
     row.seconds = time.monotonic() - began
     return _tell(row, _result_file(arguments))
-
-
-def quiet_grpc() -> None:
-    """To be called by programs, before gRPC loads: it writes past every logger, and its handlers of forks only
-    complain, here and in Spark's workers. What a user set stays."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 
 def run_job(context: JobContext[Any], row: ResultRow) -> JobResult:
