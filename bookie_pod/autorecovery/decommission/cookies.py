@@ -1,4 +1,4 @@
-"""Deleting a cookie that nothing needs any more, and no other.
+"""Deleting a cookie that nothing needs any more, and no other; and keeping others from doing so on an old proof.
 
 Threads: event loop.
 """
@@ -10,7 +10,7 @@ from collections.abc import Collection
 from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
 from bookie_pod.autorecovery.decommission.survey import survey
 from bookie_protocol.errors import MetadataNotFound, MetadataVersionConflict, NotThere, Refused
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.interface import CookieStore, MetadataService
 
 
 async def delete_unneeded_cookie(
@@ -41,3 +41,17 @@ async def _check_absent(service: MetadataService, bookie_id: str) -> None:
     presence = await presence_of(service, bookie_id)
     if presence is not Presence.ABSENT:
         raise Refused(f"the cookie of {bookie_id} stays: the bookie is {presence.value}; stop it first")
+
+
+async def fence_cookie(cookies: CookieStore, bookie_id: str, proven: int | None) -> bool:
+    """Make the deletion of the version that was `proven` (None: of no cookie) fail from now on, whoever is about to ask
+    for it, by giving the cookie a new version; False: it is gone already. May be repeated. Raises `MetadataError`."""
+    try:
+        cookie = await cookies.read(bookie_id)
+        if cookie.version == proven:
+            await cookies.update(bookie_id, cookie.value, cookie.version)
+    except MetadataVersionConflict:
+        return True  # somebody else changed it, which does as well
+    except MetadataNotFound:
+        return False
+    return True

@@ -12,7 +12,7 @@ Invariants
   that made the proof: one that takes over proves again.
 - A bookie that was seen writable since the drain began is drained and proven again.
 - Once UNDOING is stored nobody deletes the cookie: whoever asks for the undo in REMOVING changes the cookie's version
-  first, so that a deletion under way fails (see `undo`).
+  first, so that a deletion under way fails (`cookies.fence_cookie`). Whoever takes over in REMOVING does so too.
 
 Format: JSON object, `format` 1; fields as in `DecommissionRecord`, enumerations by value, times in ms since the epoch.
 Members that this version does not know are refused, because they may forbid what it would do.

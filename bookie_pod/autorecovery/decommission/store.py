@@ -7,7 +7,7 @@ Invariants
 - Every change is a compare-and-set. A coordinator whose record was changed by somebody else ends with `TakenOver`
   and has no further effect on the record.
 - Whoever starts a decommission that is under way takes it over: the last one counts, so that a crashed coordinator
-  needs no waiting.
+  needs no waiting. One that was only suspended, just before it deleted the cookie, finds another version there.
 
 Threads: event loop.
 """
@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from bookie_pod.autorecovery.decommission.cookies import fence_cookie
 from bookie_pod.autorecovery.decommission.state import (
     CookieGone,
     DecommissionRecord,
@@ -127,19 +128,13 @@ class DecommissionStore:
             raise TakenOver(f"the decommission of {request.bookie_id} is being undone: repeat the undo first")
         losses = tuple(sorted({*found.value.accepted_losses, *request.accepted_losses}))
         held = HeldRecord(self, found.value, found.version)
-        if found.value.phase is Phase.REMOVING and await self._cookie_is_gone(request.bookie_id):
+        removing, version = found.value.phase is Phase.REMOVING, found.value.cookie_version
+        if removing and not await fence_cookie(self._cookies, request.bookie_id, version):
             await held.advance(CookieGone())  # by its coordinator, which did not live to say so
         if held.phase is not Phase.DONE:
             await held.store(replace(found.value, accepted_losses=losses), Resumed(request.coordinator))
         held.owner = request.coordinator
         return held
-
-    async def _cookie_is_gone(self, bookie_id: str) -> bool:
-        try:
-            await self._cookies.read(bookie_id)
-        except MetadataNotFound:
-            return True
-        return False
 
     async def _changed(self, bookie_id: str, before: Versioned[DecommissionRecord] | None) -> bool:
         return await self.active(bookie_id) != before

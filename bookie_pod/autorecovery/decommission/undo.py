@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from bookie_pod.autorecovery.decommission.cookies import fence_cookie
 from bookie_pod.autorecovery.decommission.presence import BookieAdmin, make_writable
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Phase, UndoRequested
 from bookie_pod.autorecovery.decommission.store import DecommissionStore, HeldRecord, TakenOver
-from bookie_protocol.errors import BookieUnavailable, MetadataNotFound, MetadataVersionConflict, NotThere, Refused
+from bookie_protocol.errors import BookieUnavailable, NotThere, Refused
 from bookie_protocol.metadata_service.interface import MetadataService
 
 _ROUNDS = 100
@@ -56,8 +57,8 @@ async def _stop(service: MetadataService, bookie_id: str) -> HeldRecord:
         held = HeldRecord(store, found.value, found.version)
         if found.value.phase is Phase.UNDOING:
             return held
-        if found.value.phase is Phase.REMOVING and not await _protect_cookie(service, found.value):
-            continue
+        if found.value.phase is Phase.REMOVING:
+            await _protect_cookie(service, found.value)
         try:
             await held.advance(UndoRequested())
         except TakenOver:
@@ -66,20 +67,14 @@ async def _stop(service: MetadataService, bookie_id: str) -> HeldRecord:
     raise TakenOver(f"the decommission of {bookie_id} changes faster than it can be undone: stop its coordinator")
 
 
-async def _protect_cookie(service: MetadataService, record: DecommissionRecord) -> bool:
-    """Change the cookie's version so that it cannot be deleted on the strength of a proof; False: look again."""
+async def _protect_cookie(service: MetadataService, record: DecommissionRecord) -> None:
+    """See to it that it cannot be deleted on the strength of a proof any more."""
     if not record.delete_cookie or record.cookie_version is None:
-        return True
-    try:
-        cookie = await service.cookies.read(record.bookie_id)
-        await service.cookies.update(record.bookie_id, cookie.value, cookie.version)
-    except MetadataVersionConflict:
-        return False
-    except MetadataNotFound as error:
+        return
+    if not await fence_cookie(service.cookies, record.bookie_id, record.cookie_version):
         raise Refused(
             f"the cookie of {record.bookie_id} is gone already: the decommission can only be finished, repeat it"
-        ) from error
-    return True
+        )
 
 
 async def _nothing(store: DecommissionStore, bookie_id: str) -> NotThere | Refused:

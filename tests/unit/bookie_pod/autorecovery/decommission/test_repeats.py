@@ -11,6 +11,7 @@ import pytest
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, DrainProgress, Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord, TakenOver
 from bookie_pod.autorecovery.decommission.undo import undo
+from bookie_protocol.metadata_service.interface import CookieStore
 from tests.support.decommission_rig import GOING, R, Rig, W, ledger
 
 
@@ -100,3 +101,40 @@ async def test_who_takes_over_while_the_coordinator_before_tells_how_far_it_is_h
     assert (second.record.coordinator, second.record.progress.ledgers_left) == ("second", 2)
     with pytest.raises(TakenOver):
         await first.note(DrainProgress())
+
+
+class Asleep:
+    """Cookies of a coordinator that is suspended just before it deletes one."""
+
+    def __init__(self, cookies: CookieStore) -> None:
+        self._cookies = cookies
+        self.reached, self.wakes = asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._cookies, name)
+
+    async def delete(self, bookie_id: str, version: int) -> None:
+        self.reached.set()
+        await self.wakes.wait()
+        await self._cookies.delete(bookie_id, version)
+
+
+async def test_who_was_about_to_delete_the_cookie_cannot_once_another_took_over(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one's decommission is undone, so the bookie has to keep its cookie."""
+    cookie = (await rig.service.cookies.read(GOING)).value
+    service, _ = await rig.connect()
+    asleep = Asleep(service.cookies)
+    monkeypatch.setattr(service, "cookies", asleep)
+    first = asyncio.create_task(rig.coordinator(service)[0].run(DecommissionRequest(GOING, "first")))
+    async with asyncio.timeout(20):
+        await asleep.reached.wait()
+        second = await DecommissionStore(rig.service).begin(DecommissionRequest(GOING, "second"))
+        assert second.phase is Phase.PROVING
+        assert (await undo(rig.service, rig, GOING)).writable
+        asleep.wakes.set()
+        with pytest.raises(TakenOver):
+            await first
+    assert rig.registered[GOING] is W
+    assert (await rig.service.cookies.read(GOING)).value == cookie
