@@ -64,16 +64,17 @@ def run(api: BookieApi, major: bool | None, minor: bool | None, watch: bool, as_
 
     With --watch the exit code is 12 if a part of the pass failed.
     """
-    from bookie_pod.cli.gc_view import PassProgress, show_result
+    from bookie_pod.cli.gc_view import reached, show_result
+    from bookie_pod.cli.progress import DirectoryBars
 
     body = {name: value for name, value in (("forceMajor", major), ("forceMinor", minor)) if value is not None}
     message = api.put("bookie/gc", body or None)
     if not watch:
         click.echo(json.dumps({"triggered": True}) if as_json else message)
         return CommandExit.OK
-    with PassProgress() as progress:
+    with DirectoryBars() as bars:
         for collectors in _until_done(api):
-            progress.show(collectors)
+            bars.show(map(reached, collectors))
     result = _result(api)
     if as_json:
         click.echo(json.dumps(result))

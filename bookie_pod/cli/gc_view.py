@@ -10,11 +10,10 @@ from typing import Any, Final
 import click
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from bookie_pod.cli.bookie_api import BookieApi
-from bookie_pod.cli.progress import Shown
+from bookie_pod.cli.progress import Reached
 from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.errors import NotThere
 
@@ -122,29 +121,9 @@ def show_result(found: list[dict[str, Any]]) -> None:
             click.echo(f"bookie: {error}", err=True)
 
 
-class PassProgress(Shown):
-    """A bar per directory on standard error if that is a terminal; nothing elsewhere. A context manager."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True, highlight=False, markup=False)
-        self._bars = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._tasks: list[Any] = []
-
-    def show(self, collectors: list[dict[str, Any]]) -> None:
-        """The collectors, or whatever else works through directories, are there now."""
-        while len(self._tasks) < len(collectors):
-            self._tasks.append(self._bars.add_task("", total=None))
-        for task, each in zip(self._tasks, collectors, strict=False):
-            text = f"{each['directory']}: {each['phase']}"
-            self._bars.update(task, description=text, completed=each["done"], total=each["total"] or None)
+def reached(each: dict[str, Any]) -> Reached:
+    """How far a collector, or the scrubber, is in a directory."""
+    return Reached(f"{each['directory']}: {each['phase']}", each["done"], each["total"])
 
 
 def show_why(found: list[dict[str, Any]], ledgers: int) -> None:

@@ -83,12 +83,13 @@ def rebuild(
 
 
 def _watch(api: BookieApi) -> list[dict[str, Any]]:
-    from bookie_pod.cli.index_view import RebuildBars
+    from bookie_pod.cli.index_view import reached
+    from bookie_pod.cli.progress import DirectoryBars
 
-    with RebuildBars() as bars:
+    with DirectoryBars(in_bytes=True) as bars:
         while True:
             found: list[dict[str, Any]] = api.get(PATH)
-            bars.show(found)
+            bars.show(map(reached, found))
             if not any(each["outcome"] == "running" for each in found):
                 return found
             time.sleep(POLL_S)

@@ -5,38 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from bookie_pod.cli.gc_view import size, time_text
-from bookie_pod.cli.progress import Shown
+from bookie_pod.cli.progress import Reached
 from bookie_pod.cli.tables import facts, print_table
 
 
-class RebuildBars(Shown):
-    """A bar per directory on standard error if that is a terminal; nothing elsewhere. A context manager."""
-
-    def __init__(self) -> None:
-        console = Console(stderr=True, highlight=False, markup=False)
-        self._bars = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._tasks: list[Any] = []
-
-    def show(self, found: list[dict[str, Any]]) -> None:
-        """This is the state now."""
-        while len(self._tasks) < len(found):
-            self._tasks.append(self._bars.add_task("", total=None))
-        for task, each in zip(self._tasks, found, strict=True):
-            text = f"{each['directory']}: {each['phase'] if each['outcome'] == 'running' else each['outcome']}"
-            self._bars.update(task, description=text, completed=each["bytesDone"], total=each["bytesTotal"] or None)
+def reached(each: dict[str, Any]) -> Reached:
+    """How far the rebuild in a directory is."""
+    doing = each["phase"] if each["outcome"] == "running" else each["outcome"]
+    return Reached(f"{each['directory']}: {doing}", each["bytesDone"], each["bytesTotal"])
 
 
 def show(found: list[dict[str, Any]]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from rich.console import Console
 from rich.progress import (
@@ -13,6 +14,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -37,24 +39,25 @@ class Shown:
         self._bars.stop()
 
 
+def bars(console: Console, *counts: ProgressColumn) -> Progress:
+    """What draws bars, each with its text and these columns behind it, if the console is a terminal."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        *counts,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
 class Bar(Shown):
     """One bar; a context manager. `total` None: the end is not known. `in_bytes`: show sizes and a rate."""
 
     def __init__(self, text: str, total: float | None = None, *, in_bytes: bool = False) -> None:
-        console = Console(stderr=True)
-        counts: tuple[ProgressColumn, ...] = (
-            (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
-        )
-        self._bars = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            *counts,
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        counts = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
+        self._bars = bars(Console(stderr=True), *counts, TimeRemainingColumn())
         self._task = self._bars.add_task(text, total=total)
         self._step = (total or 0) / _UPDATES
         self._held_back = 0.0
@@ -65,3 +68,26 @@ class Bar(Shown):
         if self._held_back >= self._step:
             self._bars.advance(self._task, self._held_back)
             self._held_back = 0.0
+
+
+class Reached(NamedTuple):
+    """How far the work in one directory is; `total` 0: the end is not known."""
+
+    text: str
+    done: int
+    total: int
+
+
+class DirectoryBars(Shown):
+    """A bar per directory of a bookie; a context manager. `in_bytes`: show sizes."""
+
+    def __init__(self, *, in_bytes: bool = False) -> None:
+        self._bars = bars(Console(stderr=True), DownloadColumn() if in_bytes else MofNCompleteColumn())
+        self._tasks: list[TaskID] = []
+
+    def show(self, directories: Iterable[Reached]) -> None:
+        """The directories, always the same ones in the same order, are there now."""
+        for place, each in enumerate(directories):
+            if place == len(self._tasks):
+                self._tasks.append(self._bars.add_task(each.text, total=None))
+            self._bars.update(self._tasks[place], description=each.text, completed=each.done, total=each.total or None)

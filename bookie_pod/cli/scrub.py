@@ -49,7 +49,8 @@ def status(api: BookieApi, as_json: bool) -> None:
 @asks_bookie
 def run(api: BookieApi, watch: bool, as_json: bool) -> int:
     """Begin a pass now, at the scrubber's pace (localScrubRateLimit, localScrubRateByBytes)."""
-    from bookie_pod.cli.gc_view import PassProgress
+    from bookie_pod.cli.gc_view import reached
+    from bookie_pod.cli.progress import DirectoryBars
     from bookie_pod.cli.scrub_view import show_status
 
     before = _passes(api.get("bookie/scrub"))
@@ -58,11 +59,11 @@ def run(api: BookieApi, watch: bool, as_json: bool) -> int:
         text = "a pass begins" if answer["triggered"] else "a pass goes on, or was asked for before"
         click.echo(json.dumps(answer) if as_json else text)
         return CommandExit.OK
-    with PassProgress() as bars:
+    with DirectoryBars() as bars:
         begun = False
         while True:
             found = api.get("bookie/scrub")
-            bars.show(found["directories"])
+            bars.show(map(reached, found["directories"]))
             begun = begun or found["running"] or _passes(found) != before
             if begun and not found["running"]:
                 break

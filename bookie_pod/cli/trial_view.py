@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, TaskID, TransferSpeedColumn
 from rich.table import Table
 
-from bookie_pod.cli.progress import Shown
+from bookie_pod.cli.progress import Shown, bars
 from bookie_pod.node.trial import ACK_QUORUM, ENSEMBLE, WRITE_QUORUM, TrialReport
 
 _MB = 1_000_000
@@ -18,16 +18,7 @@ class TrialProgress(Shown):
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bars = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
+        self._bars = bars(console, DownloadColumn(), TransferSpeedColumn())
         self._task: TaskID | None = None
         self._unreported = 0
 
