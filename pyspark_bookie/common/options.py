@@ -30,8 +30,11 @@ from dataclasses import MISSING, Field, field, fields
 from enum import Enum
 from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import BadRequest, PodkeeperError
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
+
+MIB: Final = 1024 * 1024
 
 T = TypeVar("T")
 Read = Callable[[str], Any]
@@ -173,6 +176,14 @@ def pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise ValueError(f"is no regular expression: {error}") from None
+
+
+def digest_type(text: str) -> DigestType:
+    """How entries are protected, in the names of the metadata."""
+    try:
+        return DigestType.parse(text)
+    except BadRequest as error:
+        raise ValueError(str(error)) from None
 
 
 # --- inside ---------------------------------------------------------------------------------------------------

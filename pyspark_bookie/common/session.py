@@ -1,4 +1,4 @@
-"""The SparkSession of the driver, and how parallel it is.
+"""How parallel the SparkSession of the driver is.
 
 Driver only: planning and tasks run in worker processes that have no session.
 """
@@ -9,16 +9,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def active_session() -> SparkSession:
-    """The session of this thread, else the newest one. Raises `RuntimeError` where there is none."""
-    from pyspark.sql import SparkSession
-
-    session = SparkSession.getActiveSession()
-    if session is None:
-        raise RuntimeError("there is no SparkSession here: make one with SparkSession.builder.getOrCreate()")
-    return session
 
 
 def parallelism(session: SparkSession) -> int:

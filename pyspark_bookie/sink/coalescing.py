@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.errors import NoSuchLedger
 from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, told
-from pyspark_bookie.sink.ledgers import Owner, TaskLedgers, sink_client
+from pyspark_bookie.sink.ledgers import Owner, TaskLedgers
 from pyspark_bookie.sink.messages import Batch
 from pyspark_bookie.sink.options import SinkOptions
 from pyspark_bookie.sink.writing import WriteLimits, write_ledgers
@@ -55,7 +55,7 @@ def coalesced(options: SinkOptions, batch: Batch, batch_id: int | None = None) -
 def _columns(options: SinkOptions, batch: Batch) -> Iterator[pa.BinaryArray]:
     import pyarrow as pa
 
-    client = sink_client(options)
+    client = options.client()
     password = options.password.read()
     for ledger in batch.ledgers:
         with client.open(ledger.ledger_id, password=password) as reader:

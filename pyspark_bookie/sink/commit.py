@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from bookie_client.streams.model import PublishedLedger, StreamSettings, Txn
+from bookie_client.streams.model import PublishedLedger, Txn
 from bookie_client.streams.publishing import PublishResult
 from bookie_client.streams.streams import Streams
 from bookie_protocol.errors import (
@@ -36,9 +36,10 @@ from bookie_protocol.errors import (
     StreamTransactionConflict,
 )
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError, told
-from pyspark_bookie.sink.ledgers import settings_of, sink_client
+from pyspark_bookie.common.options import MIB
+from pyspark_bookie.sink.ledgers import settings_of
 from pyspark_bookie.sink.messages import Batch
-from pyspark_bookie.sink.options import MIB, ReplayCheck, SinkOptions
+from pyspark_bookie.sink.options import ReplayCheck, SinkOptions
 
 if TYPE_CHECKING:
     from bookie_client.blocking import BlockingClient
@@ -56,17 +57,14 @@ def ensure_stream(options: SinkOptions) -> None:
     name = options.stream
     if name is None:
         return
-    client = sink_client(options)
+    client = options.client()
     with told(f"stream {name}"):
         try:
             client.run(lambda each: Streams(each).manifest(name))
         except NoSuchStream:
             if not options.create_stream:
                 raise
-            made = settings_of(options, None)
-            settings = StreamSettings(
-                ensemble=made.ensemble, write_quorum=made.write_quorum, ack_quorum=made.ack_quorum, digest=made.digest
-            )
+            settings = settings_of(options, None)
             if options.deletion_lag is not None:
                 settings = replace(settings, deletion_lag_seconds=options.deletion_lag)
             client.run(lambda each: Streams(each).create(name, settings, if_absent=True))
@@ -78,7 +76,7 @@ def publish(options: SinkOptions, batch: Batch, app_id: str | None, version: int
     assert name is not None
     checksum = batch.checksum if options.replay_check is ReplayCheck.CONTENT else None
     txn = None if app_id is None or version is None else Txn(app_id, version, batch.rows, checksum)
-    client = sink_client(options)
+    client = options.client()
     with told(f"stream {name}"):
         try:
             result: PublishResult = client.run(
@@ -103,7 +101,7 @@ def clean_up(options: SinkOptions, ledgers: Iterable[PublishedLedger]) -> None:
     if not ids:
         return
     try:
-        client = sink_client(options)
+        client = options.client()
         if options.stream is not None:
             name = options.stream
             manifest = client.run(lambda each: Streams(each).manifest(name))

@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.streams.model import APPLICATION, STREAM_KEY, StreamSettings
-from bookie_protocol.digest import DigestType
-from pyspark_bookie.common.clients import client as client_of
 from pyspark_bookie.common.errors import told
 from pyspark_bookie.sink.options import SinkOptions
 
@@ -55,24 +53,14 @@ class Owner:
         return {f"{TAG}{name}": str(value).encode() for name, value in found.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class LedgerSettings:
-    """Sizes and digest of new ledgers."""
-
-    ensemble: int
-    write_quorum: int
-    ack_quorum: int
-    digest: DigestType
-
-
-def settings_of(options: SinkOptions, stream: StreamSettings | None) -> LedgerSettings:
-    """Sizes that were given count more than those of the stream, which count more than the defaults."""
+def settings_of(options: SinkOptions, stream: StreamSettings | None) -> StreamSettings:
+    """How ledgers are made: sizes that were given count more than those of the stream, which count more than the
+    defaults."""
+    settings = stream or StreamSettings()
     if stream is None or options.has_own_sizes:
         ensemble, write, ack = options.quorums
-    else:
-        ensemble, write, ack = stream.ensemble, stream.write_quorum, stream.ack_quorum
-    digest = options.digest_type or (DigestType.CRC32C if stream is None else stream.digest)
-    return LedgerSettings(ensemble, write, ack, digest)
+        settings = replace(settings, ensemble=ensemble, write_quorum=write, ack_quorum=ack)
+    return replace(settings, digest=options.digest_type or settings.digest)
 
 
 class TaskLedgers:
@@ -81,10 +69,10 @@ class TaskLedgers:
     def __init__(self, options: SinkOptions, owner: Owner) -> None:
         self._options = options
         self._owner = owner
-        self._settings: LedgerSettings | None = None
+        self._settings: StreamSettings | None = None
 
     def create(self) -> BlockingLedgerWriter:
-        client = sink_client(self._options)
+        client = self._options.client()
         password = self._options.password.read() or b""
         if self._settings is None:
             self._settings = settings_of(self._options, self._stream_settings(client))
@@ -100,7 +88,7 @@ class TaskLedgers:
             )
 
     def delete(self, ledger_id: int) -> None:
-        sink_client(self._options).delete(ledger_id)
+        self._options.client().delete(ledger_id)
 
     def _stream_settings(self, client: BlockingClient) -> StreamSettings | None:
         from bookie_client.streams.streams import Streams
@@ -116,10 +104,3 @@ class TaskLedgers:
         own = {name: value.encode() for name, value in self._options.ledger_metadata.items()}
         of_stream = {"application": APPLICATION.encode(), STREAM_KEY: stream.encode()} if stream else {}
         return {"application": SINK.encode(), **own, **of_stream, **self._owner.tags()}
-
-
-def sink_client(options: SinkOptions) -> BlockingClient:
-    """This process's client, whose window is as large as the options allow. Raises `PodkeeperSparkError`."""
-    limited = replace(options.client_options(), write_window_bytes=options.max_inflight_bytes)
-    with told():
-        return client_of(options.metadata_service_uri, limited)

@@ -6,16 +6,17 @@ Pure; any process.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING
 
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import BadRequest
 from pyspark_bookie.common.access import AccessOptions
-from pyspark_bookie.common.options import at_least, option, seconds, size, words
+from pyspark_bookie.common.options import MIB, at_least, digest_type, option, seconds, size, words
 
-MIB: Final = 1024 * 1024
+if TYPE_CHECKING:
+    from bookie_client.options import ClientOptions
 
 
 class SinkMode(Enum):
@@ -32,14 +33,6 @@ class ReplayCheck(Enum):
 
     CONTENT = "content"
     ROWS = "rows"
-
-
-def digest_type(text: str) -> DigestType:
-    """Of ledgers that are made."""
-    try:
-        return DigestType.parse(text)
-    except BadRequest as error:
-        raise ValueError(str(error)) from None
 
 
 def stream_name(text: str) -> str:
@@ -113,6 +106,10 @@ class SinkOptions(AccessOptions):
             raise ValueError(
                 f"ensembleSize, writeQuorum and ackQuorum must not ascend: {sizes[0]}, {sizes[1]}, {sizes[2]}"
             )
+
+    def client_options(self) -> ClientOptions:
+        """Of a client whose window is as large as a task's may be. Raises `PodkeeperSparkError` (OPTION)."""
+        return replace(super().client_options(), write_window_bytes=self.max_inflight_bytes)
 
     @property
     def quorums(self) -> tuple[int, int, int]:

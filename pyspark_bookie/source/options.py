@@ -11,16 +11,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import BadRequest
 from pyspark_bookie.common.access import AccessOptions
-from pyspark_bookie.common.options import at_least, option, pattern, size, words
+from pyspark_bookie.common.ledger_ids import LedgerIds
+from pyspark_bookie.common.options import MIB, at_least, digest_type, option, pattern, size, words
 from pyspark_bookie.common.secrets import read_secret
 from pyspark_bookie.source.positions import Positions, positions
 
 if TYPE_CHECKING:
     from bookie_client.options import ClientOptions
 
-MIB: Final = 1024 * 1024
 REPLICA: Final = "replica"
 QUORUM: Final = "quorum"
 _BOOKIE: Final = "bookie:"
@@ -90,41 +89,6 @@ def read_mode(text: str) -> ReadMode:
 
 
 @dataclass(frozen=True)
-class LedgerIds:
-    """Ids and ranges of ids, both ends included; ascending and apart."""
-
-    spans: tuple[tuple[int, int], ...]
-
-    def __contains__(self, ledger_id: int) -> bool:
-        return any(first <= ledger_id <= last for first, last in self.spans)
-
-    @property
-    def single(self) -> tuple[int, ...]:
-        """Those that were named one by one: each of them must exist."""
-        return tuple(first for first, last in self.spans if first == last)
-
-
-_SPAN: Final = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
-
-
-def ledger_ids(text: str) -> LedgerIds:
-    """`5,7,100-200`."""
-    spans = []
-    for word in words(text):
-        found = _SPAN.fullmatch(word)
-        if found is None or int(found[2] or found[1]) < int(found[1]):
-            raise ValueError("must be ids and ranges of ids, such as 5,7,100-200")
-        spans.append((int(found[1]), int(found[2] or found[1])))
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if merged and first <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(last, merged[-1][1])
-        else:
-            merged.append((first, last))
-    return LedgerIds(tuple(merged))
-
-
-@dataclass(frozen=True)
 class CustomMetadataPattern:
     """Ledgers whose custom metadata has these keys with values that match; all of them."""
 
@@ -142,14 +106,6 @@ def ledger_pattern(text: str) -> CustomMetadataPattern:
     return CustomMetadataPattern(tuple(conditions))
 
 
-def digest_type(text: str) -> DigestType:
-    """For ledgers that recorded none."""
-    try:
-        return DigestType.parse(text)
-    except BadRequest as error:
-        raise ValueError(str(error)) from None
-
-
 def scope(text: str) -> str:
     """Only `all`."""
     if text.strip().lower() != "all":
@@ -162,7 +118,7 @@ class SourceOptions(AccessOptions):
     """Batch and streaming. Exactly one selection is given (`selected`), or a table."""
 
     # --- which ledgers ----------------------------------------------------------------------------------------
-    ledgers: LedgerIds | None = option(None, read=ledger_ids)
+    ledgers: LedgerIds | None = option(None, read=LedgerIds.parse)
     stream: str | None = option(None)
     streams: tuple[str, ...] | None = option(None, read=words)
     stream_pattern: re.Pattern[str] | None = option(None, read=pattern)
@@ -202,7 +158,7 @@ class SourceOptions(AccessOptions):
     # --- the bookies' HTTP API, for table=entrylogs -----------------------------------------------------------
     admin_token_file: str | None = option(None, name="admin.tokenFile")
     admin_tls: bool = option(False, name="admin.tls")
-    """Trusts what `tls.caFile` trusts."""
+    """HTTPS, also of bookies that do not say that they serve it; what `tls.caFile` trusts is trusted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -151,6 +151,11 @@ class PlanLimits:
     concurrent_tasks: int | None = None
     """Tasks that can run at the same time; None: all of them."""
 
+    def rate_of_one(self, partitions: int) -> float | None:
+        """The share of the rate that each of so many partitions has."""
+        tasks = partitions if self.concurrent_tasks is None else min(partitions, self.concurrent_tasks)
+        return share(self.bytes_per_second, tasks)
+
 
 def plan(ranges: Sequence[Range], limits: PlanLimits) -> list[ReadPartition]:
     """The partitions, ordered so that tasks that start together begin with different bookies."""
@@ -163,8 +168,7 @@ def plan(ranges: Sequence[Range], limits: PlanLimits) -> list[ReadPartition]:
     target = max(1, min(limits.max_bytes, -(-total // limits.min_partitions)))
     place = {id(piece): number for number, piece in enumerate(pieces)}
     bins = [sorted(found, key=lambda piece: place[id(piece)]) for found in _packed(pieces, target, limits.max_ranges)]
-    tasks = len(bins) if limits.concurrent_tasks is None else min(len(bins), limits.concurrent_tasks)
-    rate = share(limits.bytes_per_second, tasks)
+    rate = limits.rate_of_one(len(bins))
     ordered = sorted(bins, key=lambda found: place[id(found[0])])
     return _spread([ReadPartition(found, rate) for found in ordered])
 

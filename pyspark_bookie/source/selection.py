@@ -9,6 +9,7 @@ Event loop of the client only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -17,12 +18,14 @@ from bookie_protocol.errors import MetadataNotFound, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
+from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.common.together import bounded
-from pyspark_bookie.source.options import CustomMetadataPattern, LedgerIds, SourceOptions
+from pyspark_bookie.source.options import CustomMetadataPattern, SourceOptions
 from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions
 
 if TYPE_CHECKING:
     from bookie_client.client import Client
+    from bookie_client.streams import Streams
     from bookie_client.streams.manifest import Manifest
 
 PROBED_IDS: Final = 2_000
@@ -89,7 +92,7 @@ def matching(wanted: CustomMetadataPattern) -> Matches:
 
 
 async def _by_ids(client: Client, ids: LedgerIds) -> list[Chosen]:
-    named = set(ids.single)
+    named = set(ids.singles())
     if sum(last - first + 1 for first, last in ids.spans) <= PROBED_IDS:
         wanted = [ledger_id for first, last in ids.spans for ledger_id in range(first, last + 1)]
     else:
@@ -144,11 +147,15 @@ async def manifests(client: Client, options: SourceOptions) -> list[Manifest]:
 
     streams = Streams(client)
     if options.stream_pattern is not None:
-        pattern = options.stream_pattern
-        names = sorted(name for name in await streams.names() if pattern.fullmatch(name))
+        names = await matching_streams(streams, options.stream_pattern)
     else:
         names = [options.stream] if options.stream is not None else list(dict.fromkeys(options.streams or ()))
     return await bounded(names, streams.manifest)
+
+
+async def matching_streams(streams: Streams, pattern: re.Pattern[str]) -> list[str]:
+    """Names of the streams there are, sorted."""
+    return sorted(name for name in await streams.names() if pattern.fullmatch(name))
 
 
 def _parts(manifest: Manifest, options: SourceOptions) -> list[Chosen]:

@@ -78,7 +78,7 @@ def bookies(tmp_path: Path) -> Iterator[list[CollectedBookie]]:
         metadata = MetadataProcess(tmp_path / "metadata")
         metadata.start()
         stack.callback(metadata.stop)
-        settings = {"logSizeLimit": str(4 << 20), "zkTimeout": "4000"}
+        settings = {"logSizeLimit": str(4 << 20), "zkTimeout": "30000"}  # none of them dies
         made = [
             stack.enter_context(CollectedBookie(tmp_path / f"b{number}", metadata.uri(), settings))
             for number in (1, 2, 3)

@@ -121,6 +121,24 @@ def test_a_flipped_bit_is_found_refused_and_mended_by_another_bookie(cluster: Se
     assert re.search(r'^scrubber_runTime_count\{success="true"\} [1-9]', text, re.MULTILINE)
 
 
+def test_a_flipped_bit_is_refused_at_the_first_read_and_mended_without_a_scrub(cluster: ServeCluster) -> None:
+    ledger_id = write(cluster.uri)
+    bookie = cluster.bookies["bookie-1"]
+    assert bookie.stop() == 0
+    flip(bookie, 17)
+    bookie.settings |= {"localScrubInterval": "0", "localScrubRepair": "true"}
+    cluster.bookies["bookie-2"].pause()  # so that nobody mends it yet
+    bookie.start()
+    assert code(bookie, ledger_id, 17) == V2Code.EIO
+    assert bookie.logged("a read found damage")
+    assert [code(bookie, ledger_id, each) for each in (16, 18)] == [V2Code.EOK] * 2
+    assert code(bookie, ledger_id, 17) == V2Code.EIO
+    cluster.bookies["bookie-2"].resume()
+    until_true(lambda: code(bookie, ledger_id, 17) == V2Code.EOK, PATIENCE_S)
+    cluster.kill("bookie-2")
+    check(cluster.uri, ledger_id)
+
+
 CHECKING = {"dataIntegrityChecking": "true", "dataIntegrityStampMissingCookies": "true"}
 UNKNOWN = V2Code.EUNKNOWNLEDGERSTATE
 

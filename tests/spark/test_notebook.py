@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +22,10 @@ def notebook() -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_its_cells(
-    notebook: dict[str, Any], spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    notebook: dict[str, Any], spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, capsys: Any, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("BK_metadataServiceUri", uri)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     names: dict[str, Any] = {}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":

@@ -79,7 +79,7 @@ class LogReads:
         if location in self.damaged:
             raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
         begin = time.perf_counter()
-        entry = self._logs.read(location, ledger_id, entry_id)
+        entry = self._logs.read_checked(location, ledger_id, entry_id)
         end = time.perf_counter()
         self._metrics.read_log(end - begin)
         rows = [(entry_id, entry)]

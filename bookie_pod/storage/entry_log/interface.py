@@ -25,6 +25,9 @@ from typing import Protocol
 
 from bookie_pod.storage.entry_log.scanned import LedgersMap, Scan
 
+EntryCheck = Callable[[int, int, int, bytes], str | None]
+"""`check(location, ledger id, entry id, entry)`: what is wrong with it; None: nothing. Any thread."""
+
 RotationListener = Callable[[int], None]
 """Called with the id of a log that was rotated, on the appending thread with the append lock held: only
 note it.
@@ -155,14 +158,22 @@ class EntryLogger(Protocol):
         """
         ...
 
+    def read_checked(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        """As `read`, for somebody who serves the entry: `EntryDamaged` also if the check of `check_with` refuses it."""
+        ...
+
+    def check_with(self, check: EntryCheck) -> None:
+        """Have `check` look at every entry that `read_checked` and `read_ahead` return from now on."""
+        ...
+
     def read_ahead(
         self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int
     ) -> list[tuple[int, bytes, int]]:
         """(entry id, entry, location) of consecutive entries from `location` on, the first being `entry_id`.
 
         To read on behind an entry pass its location + 4 + its length, and its id + 1. Stops without an
-        error at the first record that is not the next entry of this ledger, at `max_entries`, or before
-        exceeding `max_bytes`.
+        error at the first record that is not the next entry of this ledger or is refused by the check, at
+        `max_entries`, or before exceeding `max_bytes`.
         """
         ...
 

@@ -20,7 +20,7 @@ from bookie_pod.storage.entry_log.compaction import CompactionLog, Compactions
 from bookie_pod.storage.entry_log.direct import DirectWriterFactory
 from bookie_pod.storage.entry_log.directories import LedgerDirs
 from bookie_pod.storage.entry_log.format import SIZE_BYTES
-from bookie_pod.storage.entry_log.interface import EntryLogStats, RotationListener
+from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, RotationListener
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.ledgers_map import map_offset, read_ledgers_map
 from bookie_pod.storage.entry_log.options import EntryLogOptions
@@ -117,6 +117,12 @@ class DefaultEntryLogger:
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         return self._reader.read(location, ledger_id, entry_id)
+
+    def read_checked(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        return self._reader.read_checked(location, ledger_id, entry_id)
+
+    def check_with(self, check: EntryCheck) -> None:
+        self._reader.check = check
 
     def read_ahead(
         self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int

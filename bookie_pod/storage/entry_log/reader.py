@@ -9,7 +9,8 @@ Threads: any number of readers.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import takewhile
 
 import structlog
 
@@ -26,7 +27,7 @@ from bookie_pod.storage.entry_log.format import (
     split_location,
 )
 from bookie_pod.storage.entry_log.handles import ReadHandle, ReadHandles
-from bookie_pod.storage.entry_log.interface import EntryLogStats
+from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import Files
@@ -52,12 +53,22 @@ class EntryReader:
         options: EntryLogOptions,
         stats: EntryLogStats,
     ) -> None:
+        self.check: EntryCheck | None = None
+        """Looks at what is served."""
         self.handles = ReadHandles(files, catalog, options.max_open_files)
         self._writers = writers
         self._options = options
         self._stats = stats
         self._stats_lock = threading.Lock()
         self._guess = options.read_buffer_bytes
+
+    def read_checked(self, location: int, ledger_id: int, entry_id: int) -> bytes:
+        """See `EntryLogger.read_checked`."""
+        entry = self.read(location, ledger_id, entry_id)
+        if self.check is not None and (problem := self.check(location, ledger_id, entry_id, entry)) is not None:
+            self._count_damage()
+            raise EntryDamaged(f"at {location} (log << 32 | position): {problem}")
+        return entry
 
     def read(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         """See `EntryLogger.read`. One file read if the size is about that of the entry read before."""
@@ -70,11 +81,14 @@ class EntryReader:
                 f"cannot read entry {entry_id} of ledger {ledger_id} at {position} of {handle.file.path}: {error}"
             ) from error
         except EntryDamaged:
-            with self._stats_lock:
-                self._stats.damaged_reads += 1
+            self._count_damage()
             raise
         finally:
             self.handles.release(handle)
+
+    def _count_damage(self) -> None:
+        with self._stats_lock:
+            self._stats.damaged_reads += 1
 
     def _read(self, handle: ReadHandle, position: int, ledger_id: int, entry_id: int) -> bytes:
         if position < FIRST_POSITION:
@@ -138,7 +152,11 @@ class EntryReader:
             logger.warning("read-ahead failed", path=handle.file.path, error=str(error))
         finally:
             self.handles.release(handle)
-        return found
+        return found if self.check is None else list(takewhile(self._is_sound(ledger_id), found))
+
+    def _is_sound(self, ledger_id: int) -> Callable[[tuple[int, bytes, int]], bool]:
+        check = self.check
+        return lambda row: check is None or check(row[2], ledger_id, row[0], row[1]) is None
 
     def _read_run(
         self,

@@ -26,7 +26,7 @@ import structlog
 
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.index_compaction import IndexCompaction
-from bookie_pod.storage.gc.ledger_collector import LedgerCollector
+from bookie_pod.storage.gc.ledger_collector import LedgerCollection, LedgerCollector
 from bookie_pod.storage.gc.log_usage import LogUsages
 from bookie_pod.storage.gc.metrics import GcMetrics, GcStage
 from bookie_pod.storage.gc.options import GcOptions
@@ -73,7 +73,6 @@ class CollectionPass:
         self._options = options
         self._now_ms = now_ms
         self._check_stopped = check_stopped
-        self._over_replicated_at = now_ms() + options().over_replicated_interval_ms
 
     def run(self, force: Force | None, result: PassResult) -> None:
         """Make it. Raises `CollectionStopped`, `StorageFailed`; everything else stands in the result."""
@@ -93,7 +92,7 @@ class CollectionPass:
                     f"{compaction.value} compaction", result, lambda: self._compact(compaction, to_make_room, result)
                 )
         if self._index.is_due:
-            self._step("compacting the location index", result, self._index.run)
+            self._step("compacting the location index", result, self._compact_index)
 
     def _step(self, phase: str, result: PassResult, work: Callable[[], None]) -> bool:
         """Whether it ended without an error. Raises `StorageFailed`: nothing helps but a restart."""
@@ -113,16 +112,24 @@ class CollectionPass:
         self._ledgers.begin_pass()
         searches = [self._ledgers.collect_deleted]
         interval = self._options().over_replicated_interval_ms
-        if interval > 0 and self._now_ms() >= self._over_replicated_at:
-            self._over_replicated_at = self._now_ms() + interval
-            searches.insert(0, self._ledgers.collect_over_replicated)
+        if interval > 0 and self._now_ms() - self._memory.times.last_over_replicated_ms >= interval:
+            searches.insert(0, self._search_elsewhere)
         try:
             for search in searches:
                 found = search()
                 result.ledgers_deleted += found.deleted
                 self._metrics.ledgers_deleted(found.deleted, found.failed)
+                if found.doubt is not None:
+                    result.errors.append(f"deleting ledgers: {found.doubt}")
         finally:
             self._write_deleted()
+
+    def _search_elsewhere(self) -> LedgerCollection:
+        found = self._ledgers.collect_over_replicated()
+        if found.complete:  # or the next pass begins it anew
+            self._memory.times.last_over_replicated_ms = self._now_ms()
+            self._remember()
+        return found
 
     def _write_deleted(self) -> None:
         """Before the deletions become durable, so that no restart forgets that a ledger was another one once."""
@@ -155,6 +162,10 @@ class CollectionPass:
             self._metrics.compacted(compaction)
         finally:
             self._remember()
+
+    def _compact_index(self) -> None:
+        self._index.run()
+        self._remember()
 
     def _remember(self) -> None:
         self._memory.quarantined = dict(self._usages.quarantined)

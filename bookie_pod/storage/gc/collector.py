@@ -102,7 +102,12 @@ class GarbageCollector:
         )
         self._reclaimer.phase = WAITING
         self._index_compaction = IndexCompaction(
-            storage, self._metrics, options.index_compaction_interval_ms, now_ms, random or Random()
+            storage,
+            self._metrics,
+            self._memory.times,
+            options.index_compaction_interval_ms,
+            now_ms,
+            random or Random(),
         )
         self._collection_pass = CollectionPass(
             storage,
@@ -120,7 +125,12 @@ class GarbageCollector:
             self._check_stopped,
         )
         self._inspection = Inspection(
-            storage, self._usages, self.schedule, self._memory.times, lambda: self._reclaimer.excluded()
+            storage,
+            self._usages,
+            self.schedule,
+            self._memory.times,
+            lambda: self._reclaimer.excluded(),
+            lambda: self._ledgers.doubt,
         )
 
     @property

@@ -91,7 +91,7 @@ class TransactionalCompactor:
             return 0
         target.make_available()
         try:
-            self._check_whole(target)
+            self._check_whole(target, _free)
         except LogDamaged as error:  # nothing points to it yet
             target.finish()
             self._storage.logs.delete(target.log_id)
@@ -107,7 +107,7 @@ class TransactionalCompactor:
             _log.info("finishing a compaction that was interrupted", log_id=target.source_id, into=target.log_id)
             target.make_available()
             try:
-                self._check_whole(target)
+                self._check_whole(target, self._pay)
             except LogDamaged as error:
                 result.damaged[target.log_id] = str(error)
                 continue
@@ -131,12 +131,14 @@ class TransactionalCompactor:
             )
         return left is None
 
-    def _check_whole(self, target: CompactionLog) -> None:
-        """Raises `LogDamaged` unless a scan sees what the log's own map says."""
+    def _check_whole(self, target: CompactionLog, pay: Pay) -> None:
+        """Raises `LogDamaged` unless a scan sees what the log's own map says. `pay` for reading it: nothing for a copy
+        that was just written, since memory holds it."""
         logs = self._storage.logs
         counted = LedgerSizesBuilder()
         scan = logs.scan_sizes(target.log_id)
         for _, ledger_id, _, size in scan:
+            pay(1, SIZE_BYTES + size)
             counted.add(ledger_id, SIZE_BYTES + size)
         if not scan.end.clean:
             raise LogDamaged(
@@ -209,6 +211,10 @@ class PlainCompactor:
         if logs.generation != generation:
             raise StorageFault("a log that compaction had appended to was given up after a failed sync")
         _move(self._storage, moves)
+
+
+def _free(entries: int, nbytes: int) -> None:
+    """Costs nothing."""
 
 
 def _moves(run: Run, places: Sequence[int]) -> list[EntryMove]:

@@ -57,13 +57,16 @@ class Inspection:
         schedule: CompactionSchedule,
         times: GcTimes,
         held: Callable[[], Mapping[int, str]],
+        doubt: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`held`: logs that the scrubber holds, and what it found in each."""
+        """`held`: logs that the scrubber holds, and what it found in each. `doubt`: why some ledgers may have been
+        deleted that count as alive."""
         self._storage = storage
         self._usages = usages
         self._schedule = schedule
         self._times = times
         self._held = held
+        self._doubt = doubt
 
     def report(self, log_id: int, options: GcOptions, now_ms: int) -> LogReport:
         """Why this log is still there, and when it will go. `StorageFault` if there is no such log."""
@@ -87,6 +90,7 @@ class Inspection:
             times=self._times,
             now_ms=now_ms,
             size_limit=options.usage_size_limit,
+            doubt=self._doubt(),
         )
         return LogReport(log_id, logs.path(log_id), size, usage, owners, text)
 

@@ -4,6 +4,7 @@ Invariants
 - The local ledgers are listed *before* the service is: a ledger's metadata exists before its first entry, so one that
   is local and not in the later listing was deleted.
 - Whatever could not be told keeps the ledger: an error ends the listing, and only what was compared before is deleted.
+  That is told (`LedgerCollection.doubt`): a service that is away for weeks would keep all space, and nobody would know.
 - A listing that names no ledger at all while there are some here is believed only when it says so twice in a row
   and the service answers for each ledger that it does not exist.
 - A ledger that is named in any ensemble together with this bookie is never deleted.
@@ -26,7 +27,7 @@ import structlog
 from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.storage import CollectedStorage
-from bookie_protocol.errors import MetadataError, PodkeeperError
+from bookie_protocol.errors import MetadataDamaged, MetadataError, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 
 _log = structlog.get_logger(__name__)
@@ -46,6 +47,8 @@ class LedgerCollection:
     failed: int = 0
     complete: bool = False
     """Every local ledger was compared."""
+    doubt: str | None = None
+    """Why it ended early, or what it did not believe."""
 
 
 class LedgerCollector:
@@ -61,6 +64,8 @@ class LedgerCollector:
         verify: bool,
     ) -> None:
         self.deleted = deleted
+        self.doubt: str | None = None
+        """Why the last search for deleted ledgers does not know of all of them. Any thread may read."""
         self._storage = storage
         self._metadata = metadata
         self._pay = pay
@@ -88,12 +93,15 @@ class LedgerCollector:
         local = sorted(self._storage.ledger_ids())
         if not local:
             result.complete = True
+            self.doubt = None
             return result
         try:
             self._check_instance()
             self._compare(local, result)
         except MetadataError as error:
             _log.warning("search for deleted ledgers ended early: nothing more is deleted", reason=str(error))
+            result.doubt = f"the search for deleted ledgers ended early: {error}"
+        self.doubt = result.doubt
         return result
 
     def _compare(self, local: Sequence[int], result: LedgerCollection) -> None:
@@ -125,6 +133,7 @@ class LedgerCollector:
         if not self._saw_nothing:
             self._saw_nothing = True
             result.kept_in_doubt += len(absent)
+            result.doubt = f"the metadata service lists no ledger at all, {len(absent)} are here: not believed yet"
             _log.error(
                 "the metadata service lists no ledger at all, this bookie holds some: nothing is deleted before the"
                 " next pass has seen the same; check metadataServiceUri if that is not expected",
@@ -179,12 +188,17 @@ class LedgerCollector:
         try:
             self._check_instance()
             for ledger_id, metadata in self._metadata.read_many(self._paid(sorted(self._storage.ledger_ids()))):
+                if isinstance(metadata, MetadataDamaged):  # it alone: the ledgers behind it shall not stay for ever
+                    result.kept_in_doubt += 1
+                    _log.warning("ledger kept: its metadata could not be read", ledger=ledger_id, reason=str(metadata))
+                    continue
                 if isinstance(metadata, MetadataError):
                     raise metadata
                 if self._lives_elsewhere(metadata):
                     self._delete_under_lock(ledger_id, result)
         except MetadataError as error:
             _log.warning("search for over-replicated ledgers ended early", reason=str(error))
+            result.doubt = f"the search for over-replicated ledgers ended early: {error}"
         else:
             result.complete = True
         return result

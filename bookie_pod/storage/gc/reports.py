@@ -119,8 +119,9 @@ def explain(
     times: GcTimes,
     now_ms: int,
     size_limit: int | None,
+    doubt: str | None = None,
 ) -> str:
-    """Why a log is still there."""
+    """Why a log is still there. `doubt`: why some ledgers may have been deleted that count as alive."""
     if quarantined is not None:
         return f"quarantined: damaged ({quarantined}); it is kept until somebody removes it"
     if held is not None:
@@ -139,6 +140,8 @@ def explain(
         )
     share = usage.usage(size_limit)
     lives = f"{usage.remaining} of {usage.total} bytes live ({share:.0%}), of {usage.ledgers} ledgers"
+    if doubt is not None:
+        lives += f", as far as is known ({doubt})"
     below = [kind for kind in (Compaction.MINOR, Compaction.MAJOR) if share < schedule.rule(kind).threshold]
     if not below:
         limit = max(schedule.minor.threshold, schedule.major.threshold)

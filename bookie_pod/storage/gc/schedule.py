@@ -5,8 +5,8 @@ Invariants
 - A suspended compaction runs only when it is forced by name, or to make room.
 - While the disk is full (`short_of_space`) any pass may make room, whatever is due or forced: only an operator who
   holds a compaction back (`held`) keeps it from that.
-- The times of the last compactions survive restarts (`GcTimes` is stored by the caller): a bookie that restarts more
-  often than the interval compacts all the same.
+- The times survive restarts (`GcTimes` is stored by the caller): a bookie that restarts more often than an interval
+  does what is due all the same.
 
 Pure; time is an argument, in milliseconds since 1970.
 
@@ -47,12 +47,21 @@ class CompactionRule:
 
 @dataclass(slots=True)
 class GcTimes:
-    """When the last compaction of each kind ended, in ms since 1970, and how many there were."""
+    """When each kind of periodic work last ended, in ms since 1970, and how many compactions there were."""
 
     last_minor_ms: int
     last_major_ms: int
     minor_count: int = 0
     major_count: int = 0
+    last_over_replicated_ms: int = 0
+    """The search for ledgers that live elsewhere; one that ended early does not count."""
+    last_index_ms: int = 0
+    """The rewriting of the location index."""
+
+    @classmethod
+    def beginning(cls, now_ms: int) -> GcTimes:
+        """Of a collector that has done nothing yet."""
+        return cls(now_ms, now_ms, last_over_replicated_ms=now_ms, last_index_ms=now_ms)
 
     def done(self, compaction: Compaction, now_ms: int) -> None:
         """Note a compaction that has ended."""

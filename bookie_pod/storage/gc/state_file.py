@@ -1,11 +1,13 @@
 """What garbage collection remembers across restarts: `gc-state.json` in the ledger directory.
 
-    {"lastMinorMs": 0, "lastMajorMs": 0, "minorCount": 0, "majorCount": 0, "quarantined": {"17": "at 4711: ..."}}
+    {"lastMinorMs": 0, "lastMajorMs": 0, "minorCount": 0, "majorCount": 0, "lastOverReplicatedMs": 0, "lastIndexMs": 0,
+     "quarantined": {"17": "at 4711: ..."}}
 
 Invariants
 - The file is replaced whole and durably, so a crash leaves the old one or the new one.
 - A file that is missing or cannot be understood is an empty one: timers begin now, damage is found again. The first
   pass writes it, so that the timers of a bookie that restarts before its first compaction do not begin anew each time.
+  The same holds for a single time that an older release did not write.
 
 Threads: the garbage collection thread.
 """
@@ -27,6 +29,7 @@ from bookie_protocol.errors import StorageFault
 _log = structlog.get_logger(__name__)
 
 NAME: Final = "gc-state.json"
+_LATER_TIMES: Final = {"lastOverReplicatedMs", "lastIndexMs"}
 
 
 @dataclass(slots=True)
@@ -36,7 +39,7 @@ class GcMemory:
     times: GcTimes
     quarantined: dict[int, str] = field(default_factory=dict)
     stored: bool = False
-    """The file has the times."""
+    """The file has all the times."""
 
 
 class GcStateFile:
@@ -53,13 +56,13 @@ class GcStateFile:
 
     def read(self, now_ms: int) -> GcMemory:
         """What was stored; `now_ms` stands for times that nobody knows."""
-        fresh = GcMemory(GcTimes(now_ms, now_ms))
+        fresh = GcMemory(GcTimes.beginning(now_ms))
         try:
             stored = json.loads(self._files.read_bytes(self._path))
             return GcMemory(
                 _times(stored, now_ms),
                 {int(key): str(text) for key, text in stored["quarantined"].items()},
-                stored=True,
+                stored=_LATER_TIMES <= stored.keys(),
             )
         except FileNotFoundError:
             return fresh
@@ -78,6 +81,8 @@ class GcStateFile:
                 "lastMajorMs": times.last_major_ms,
                 "minorCount": times.minor_count,
                 "majorCount": times.major_count,
+                "lastOverReplicatedMs": times.last_over_replicated_ms,
+                "lastIndexMs": times.last_index_ms,
                 "quarantined": {str(log_id): detail for log_id, detail in memory.quarantined.items()},
             }
         )
@@ -95,4 +100,6 @@ def _times(stored: Any, now_ms: int) -> GcTimes:
         min(int(stored["lastMajorMs"]), now_ms),
         int(stored["minorCount"]),
         int(stored["majorCount"]),
+        min(int(stored.get("lastOverReplicatedMs", now_ms)), now_ms),
+        min(int(stored.get("lastIndexMs", now_ms)), now_ms),
     )

@@ -3,7 +3,7 @@
 Invariants
 - Logs are listed before the storage is flushed: whatever lies in them has its row afterwards, or has none.
 
-Threads: the scrubber's; `state` any.
+Threads: the scrubber's; `state` and `met` any.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from bookie_pod.storage.integrity.entry_check import EntryCheck
 from bookie_pod.storage.integrity.index_check import IndexCheck
 from bookie_pod.storage.integrity.log_check import LogCheck
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
+from bookie_pod.storage.integrity.read_check import ReadCheck, SharedDigestTypes
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_pod.storage.integrity.scrub_part import NoScrubMetrics, ScrubMetrics, ScrubPart
 from bookie_pod.storage.integrity.scrub_state import ScrubPhase
@@ -38,11 +39,24 @@ class LedgerScrub(ScrubPart):
     ) -> None:
         super().__init__(files, folder, pace, metrics or NoScrubMetrics(), now_ms)
         self._storage = storage
-        self._digests = digests
+        self._digests = SharedDigestTypes(digests)
         self._sound: set[int] = set()
         """Logs that this pass, in this process, saw whole."""
         storage.refuse(self.register.locations)
+        storage.logs.check_with(ReadCheck(self._digests, self.met).problem)
         self._forget_cached = storage.forget_cached
+
+    def met(self, damage: Damage) -> None:
+        """A read found an entry damaged. Any thread."""
+        # Compaction and deletions go on meanwhile.
+        if self._storage.logs.exists(damage.file_id) and self._storage.has_ledger(damage.ledger_id):
+            self._found(damage, "a read found damage")
+            self.on_met()
+
+    def _is_gone(self, damage: Damage) -> bool:
+        if damage.kind is not DamageKind.ENTRY:
+            return False
+        return not self._storage.has_ledger(damage.ledger_id) or not self._storage.logs.exists(damage.file_id)
 
     def _first_phase(self) -> ScrubPhase:
         return ScrubPhase.LOGS

@@ -6,6 +6,8 @@ Invariants
 - Damage ends nothing: it is registered, counted, logged, and refused to readers. What cannot be checked at all is
   counted as fatal, and looked at again by the next pass. (The reference stops the bookie there; one that still serves
   most of what it holds is worth more than one that does not.)
+- Between two passes damage that a read found is handed on for repair after `REPAIR_PACE_S`, also where no passes are
+  planned, and what is still damaged every `RETRY_S`.
 - The event loop is never waited for and never held up.
 
 Threads: `scrubber` runs passes; everything public may be called by any thread.
@@ -20,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
 import structlog
 
@@ -28,6 +31,9 @@ from bookie_pod.storage.integrity.scrub_pace import ScrubStopped
 from bookie_pod.storage.integrity.scrub_part import NoScrubMetrics, PartState, ScrubMetrics, ScrubPart
 
 _log = structlog.get_logger(__name__)
+
+REPAIR_PACE_S: Final = 1.0
+RETRY_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +68,12 @@ class Scrubber:
         metrics: ScrubMetrics | None = None,
         now_ms: Callable[[], int] = _now_ms,
         random: Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`stopped` is the event that the parts' pace listens to. `interval_s` 0: passes only on request.
 
-        `after_pass` gets all damage that is known when a pass has ended; it must not block for long.
+        `after_pass` gets all damage that is known when a pass has ended, or a read has found some; it must not block
+        for long.
         """
         self.parts = tuple(parts)
         self._stopped = stopped
@@ -78,13 +86,20 @@ class Scrubber:
         self._requested = False
         self._running = False
         self._due_ms: int | None = None
+        self._clock = clock
+        self._tell_at: float | None = None
+        """When damage is handed on without a pass, on `clock`; None: there is none."""
         self._thread: threading.Thread | None = None
+        for part in self.parts:
+            part.on_met = self._met
 
     # --- life -----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to wait for the first pass."""
         self._plan()
+        with self._wake:
+            self._tell_again()
         self._thread = threading.Thread(target=self._run, name="scrubber", daemon=True)
         self._thread.start()
 
@@ -108,24 +123,57 @@ class Scrubber:
     def _run(self) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._requested or self._stopped.is_set(), timeout=self._wait_s())
+                if not self._has_to_act():
+                    self._wake.wait(self._wait_s())
                 if self._stopped.is_set():
                     return
                 due = self._requested or (self._due_ms is not None and self._now_ms() >= self._due_ms)
                 self._requested = False
-            if not due:
-                continue
             try:
-                self.run_pass()
+                if due:
+                    self.run_pass()
+                elif self._is_time_to_tell():
+                    self._tell()
             except ScrubStopped:
                 return
             except Exception as error:  # the thread must outlive a fault of ours; the next pass goes on
                 _log.exception("scrub failed", reason=str(error))
-            self._plan()
+            if due:
+                self._plan()
+                with self._wake:
+                    self._tell_again()
+
+    def _has_to_act(self) -> bool:
+        return self._requested or self._stopped.is_set() or self._is_time_to_tell()
+
+    def _is_time_to_tell(self) -> bool:
+        return self._tell_at is not None and self._clock() >= self._tell_at
 
     def _wait_s(self) -> float | None:
-        # Bounded, because the clock of the plan may be set back or forth.
-        return None if self._due_ms is None else min(60.0, max(0.0, (self._due_ms - self._now_ms()) / 1000))
+        waits = [] if self._tell_at is None else [self._tell_at - self._clock()]
+        if self._due_ms is not None:
+            # Bounded, because the clock of the plan may be set back or forth.
+            waits.append(min(60.0, (self._due_ms - self._now_ms()) / 1000))
+        return max(0.0, min(waits)) if waits else None
+
+    # --- what reads find ------------------------------------------------------------------------------------
+
+    def _met(self) -> None:
+        with self._wake:
+            soon = self._clock() + REPAIR_PACE_S
+            self._tell_at = soon if self._tell_at is None else min(self._tell_at, soon)
+            self._wake.notify_all()
+
+    def _tell(self) -> None:
+        with self._wake:
+            self._tell_at = self._clock() + RETRY_S
+        for part in self.parts:
+            part.tidy()
+        if self._after_pass is not None:
+            self._after_pass(self.damages_by_part())
+
+    def _tell_again(self) -> None:
+        self._tell_at = self._clock() + RETRY_S if any(len(part.register) for part in self.parts) else None
 
     def _plan(self) -> None:
         if self._interval_ms <= 0:

@@ -4,7 +4,8 @@ anywhere.
 Invariants
 - The position never runs ahead of what was checked; it is stored every `SAVE_S` seconds, at every new damage (at most
   once a second), between phases and when the scrubber stops.
-- Damage is in the register, and the read path refuses it, before the position passes it.
+- Damage is in the register, and the read path refuses it, before the position passes it. What a read finds between two
+  passes, or ahead of the position, counts as found by the pass of that time.
 - Only a pass that could look at everything forgets damage that it did not meet.
 
 Threads: `run` on the scrubber's; everything else any.
@@ -122,6 +123,8 @@ class ScrubPart(ABC):
         self._progress = (0, 0)
         self._save_lock = threading.Lock()
         self._forget_cached: Callable[[int], None] = _nothing
+        self.on_met: Callable[[], None] = _no_matter
+        """Called on a reader's thread after a read found damage; must not block."""
 
     @property
     def is_interrupted(self) -> bool:
@@ -190,7 +193,19 @@ class ScrubPart(ABC):
         self._restored = self.counts.restored
         self._pace.pay(entries, nbytes)
 
-    def _found(self, damage: Damage) -> None:
+    def tidy(self) -> None:
+        """Between two passes: store what reads found, and forget what was deleted with its ledger or its log. On the
+        scrubber's thread."""
+        gone = [damage for damage in self.register.damages() if self._is_gone(damage)]
+        if gone:
+            self.register.discard(gone)
+        if gone or self._save_wanted:
+            self._save()
+
+    def _is_gone(self, damage: Damage) -> bool:
+        return False
+
+    def _found(self, damage: Damage, event: str = "the scrubber found damage") -> None:
         damage = replace(damage, found_ms=self._now_ms(), seen_in_pass=self.position.number)
         if self.register.add(damage):
             self._metrics.found(damage)
@@ -198,7 +213,7 @@ class ScrubPart(ABC):
             self._told += 1
             if self._told <= self._MAX_TOLD:
                 _log.error(
-                    "the scrubber found damage",
+                    event,
                     kind=damage.kind.value,
                     ledger=damage.ledger_id,
                     entry=damage.entry_id,
@@ -233,3 +248,7 @@ class ScrubPart(ABC):
 
 def _nothing(ledger_id: int) -> None:
     """Nothing is cached of it."""
+
+
+def _no_matter() -> None:
+    """Nobody waits for it."""

@@ -24,8 +24,8 @@ from typing import Any, Final, TypeAlias, TypeVar, cast, get_type_hints
 
 import click
 
+from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.common.options import at_least, seconds, size
-from pyspark_bookie.jobs.framework.ledger_ids import LedgerIds
 
 A = TypeVar("A")
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, UsageError, argument
 from pyspark_bookie.jobs.framework.common import CommonArguments
 from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.ledger_ids import LedgerIds
 
 if TYPE_CHECKING:
     from bookie_client import Client

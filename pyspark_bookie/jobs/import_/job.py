@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.archive.files import Files, absolute_uri
 from pyspark_bookie.jobs.dumps.files import Dumps
 from pyspark_bookie.jobs.dumps.format import DumpHeader
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.findings import readable
-from pyspark_bookie.jobs.framework.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow, narrowed
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobResult

@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from bookie_protocol.errors import MetadataError
+from pyspark_bookie.common.admin_api import admin_url
 from pyspark_bookie.common.secrets import read_secret
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 30.0
 MAX_BODY: Final = 64 * 1024 * 1024
-HTTP: Final = "http"
-TLS: Final = "tls"
-"""Among the extensions of an endpoint that is served by HTTPS."""
 
 
 class AdminError(Exception):
@@ -100,17 +98,7 @@ async def admin_urls(client: Client) -> dict[str, str | None]:
     urls: dict[str, str | None] = {}
     for bookie in sorted(await client.bookies.writable() | await client.bookies.read_only()):
         try:
-            endpoint = (await client.bookies.info(bookie)).endpoint(HTTP)
+            urls[bookie] = admin_url(await client.bookies.info(bookie))
         except MetadataError:
             urls[bookie] = None
-            continue
-        if endpoint is None:
-            urls[bookie] = None
-            continue
-        scheme = "https" if TLS in endpoint.extensions else "http"
-        urls[bookie] = f"{scheme}://{_bracketed(endpoint.host)}:{endpoint.port}"
     return urls
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

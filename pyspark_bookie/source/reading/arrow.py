@@ -32,9 +32,7 @@ def batches(chunks: Iterable[Chunk], schema: pa.Schema, limit: int) -> Iterator[
     waiting: list[Chunk] = []
     nbytes = 0
     for chunk in chunks:
-        size = chunk.nbytes
-        pieces = [chunk] if size <= limit else chunk.slices(limit)
-        for piece in pieces:
+        for piece in [chunk] if chunk.nbytes <= limit else chunk.slices(limit):
             size = piece.nbytes
             if waiting and nbytes + size > limit:
                 yield record_batch(waiting, schema)
@@ -47,14 +45,12 @@ def batches(chunks: Iterable[Chunk], schema: pa.Schema, limit: int) -> Iterator[
 
 def record_batch(chunks: Sequence[Chunk], schema: pa.Schema) -> pa.RecordBatch:
     """All rows of the chunks in one batch."""
-    made: dict[str, pa.Array] = {}
     entries = _Entries(chunks)
-    for field in schema:
-        if field.name in _Entries.NAMES:
-            made[field.name] = entries.column(field.name)
-        else:
-            made[field.name] = _COLUMNS[field.name](chunks, field.type)
-    return pa.RecordBatch.from_arrays([made[name] for name in schema.names], schema=schema)
+    made = [
+        entries.column(field.name) if field.name in _Entries.NAMES else _COLUMNS[field.name](chunks, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(made, schema=schema)
 
 
 class _Entries:

@@ -21,14 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.maintenance import ReplicaAnswer, ReplicaReader, replicas
-from bookie_protocol.errors import (
-    BookieUnavailable,
-    DigestMismatch,
-    NotThere,
-    PodkeeperError,
-    Refused,
-    StorageFault,
-)
+from bookie_client.replication.check import verdict_of
+from bookie_protocol.errors import BookieUnavailable, Refused
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.planning import Range
@@ -116,20 +110,11 @@ class _Rows:
         place = self._metadata.bookies_for(entry_id).index(self._bookie)
         self.entries.append(entry)
         self._origins.append(RowOrigin(self._bookie, place, micros))
-        self._corrupt.append(None if error is None else f"{verdict(error)}: {error}")
+        self._corrupt.append(None if error is None else f"{verdict_of(error).name}: {error}")
         self._nbytes += len(entry.payload)
 
     def chunk(self) -> Chunk:
         return Chunk(self._wanted.ledger, self.entries, self._origins, self._corrupt)
-
-
-def verdict(error: PodkeeperError) -> str:
-    """What an error of one replica says of it."""
-    if isinstance(error, NotThere):
-        return "MISSING"
-    if isinstance(error, DigestMismatch | StorageFault):
-        return "DAMAGED"
-    return "UNREACHABLE"
 
 
 def _check(wanted: Range, chunk: Chunk) -> None:

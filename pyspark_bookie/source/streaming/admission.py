@@ -43,10 +43,6 @@ class Limit:
     entries: int | None = None
     nbytes: int | None = None
 
-    @property
-    def is_none(self) -> bool:
-        return self.entries is None and self.nbytes is None
-
 
 def admit(lanes: Sequence[Lane], limit: Limit, turn: int = 0) -> list[int]:
     """How many entries of each lane the next batch takes, from the front of the lane."""

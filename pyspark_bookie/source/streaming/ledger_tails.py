@@ -86,7 +86,7 @@ class SelectedLedgers:
     async def _discover_now(self, client: Client) -> None:
         ids = await ids_of(client, self._options.ledgers)
         existing = set(ids)
-        named = self._options.ledgers.single if self._options.ledgers is not None else ()
+        named = self._options.ledgers.singles() if self._options.ledgers is not None else ()
         for ledger_id in named:
             if ledger_id not in existing and ledger_id not in self._closed and ledger_id not in self._open:
                 raise PodkeeperSparkError(code_of(NoSuchLedger()), f"ledger {ledger_id} does not exist")

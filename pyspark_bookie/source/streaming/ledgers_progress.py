@@ -12,14 +12,13 @@ Source: reference Spark notes, sections 2 (items 7 to 9), 2b and 4.1.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError
+from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.source.planning import LedgerSnapshot, Range
-from pyspark_bookie.source.positions import LATEST, positions
+from pyspark_bookie.source.positions import positions
 from pyspark_bookie.source.streaming.admission import admit, taken
 from pyspark_bookie.source.streaming.ledger_view import Extent, LedgersView
 from pyspark_bookie.source.streaming.offsets import (
@@ -33,9 +32,8 @@ from pyspark_bookie.source.streaming.offsets import (
     turn_of,
 )
 from pyspark_bookie.source.streaming.options import StreamingOptions
-from pyspark_bookie.source.streaming.progress import TriggerLimit, ranges_of
+from pyspark_bookie.source.streaming.progress import TriggerLimit, pass_over, pins, ranges_of
 
-_log = logging.getLogger(__name__)
 _SELECTED: Final = "ledgers"
 
 
@@ -65,7 +63,7 @@ class LedgersProgress:
         lanes = view.lanes(known, limit.ledgers)
         admitted = admit(lanes, limit.amount, turn_of(start))
         if not any(admitted):
-            return replace(known, begin=known).document() if _pins(start) else None
+            return replace(known, begin=known).document() if pins(start) else None
         segments = [each for lane, entries in zip(lanes, admitted, strict=True) for each in taken(lane, entries)]
         return self._offset(start, known, view.advanced(known, segments)).document()
 
@@ -84,7 +82,7 @@ class LedgersProgress:
             raise other_selection(end, _SELECTED)
         found = ledger_ranges(start, end)
         snapshots = self._tails.snapshots([ledger_id for ledger_id, _, _ in found])
-        return ranges_of(found, snapshots, self._lost)
+        return ranges_of(found, snapshots, self._options)
 
     def passed(self, offset: Offset) -> None:
         """Ledgers have no place for a cursor."""
@@ -106,22 +104,13 @@ class LedgersProgress:
         try:
             return view.checked(start)
         except PodkeeperSparkError as error:
-            self._lost(error)
+            pass_over(self._options, error)
             return view.what_is_left(start)
 
     def _offset(self, start: Offset, known: LedgersOffset, end: LedgersOffset) -> LedgersOffset:
         return replace(end, begin=known) if isinstance(start, Start) else end
 
-    def _lost(self, error: PodkeeperSparkError) -> None:
-        if error.code != DATA_LOSS or self._options.fail_on_data_loss:
-            raise error
-        _log.warning("%s", error)
-
 
 def _up_to(extent: Extent, entries: int) -> Extent:
     """As if it had no entries behind these, and might get more."""
     return extent if extent.entries <= entries else replace(extent, entries=entries, is_closed=False)
-
-
-def _pins(start: Offset) -> bool:
-    return isinstance(start, Start) and positions(start.position).everywhere == LATEST

@@ -27,8 +27,7 @@ def plan_in_order(ranges: Sequence[Range], limits: PlanLimits) -> list[ReadParti
             cost = 0
         found[-1].append(piece)
         cost += piece.cost
-    tasks = len(found) if limits.concurrent_tasks is None else min(len(found), limits.concurrent_tasks)
-    rate = None if limits.bytes_per_second is None else limits.bytes_per_second / max(1, tasks)
+    rate = limits.rate_of_one(len(found))
     return [ReadPartition(pieces, rate) for pieces in found]
 
 

@@ -5,14 +5,19 @@ Source: reference Spark notes, sections 2 (items 7 to 9) and 2b.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError
 from pyspark_bookie.source.planning import LedgerSnapshot, Range
+from pyspark_bookie.source.positions import LATEST, positions
 from pyspark_bookie.source.streaming.admission import Limit
-from pyspark_bookie.source.streaming.offsets import Document, Offset
+from pyspark_bookie.source.streaming.offsets import Document, Offset, Start
+from pyspark_bookie.source.streaming.options import StreamingOptions
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +47,30 @@ class Progress(Protocol):
         """Everything before this offset is done with."""
 
 
+def pins(start: Offset) -> bool:
+    """Whether where the query begins must be written down before anything is read."""
+    return isinstance(start, Start) and positions(start.position).everywhere == LATEST
+
+
+def pass_over(options: StreamingOptions, error: PodkeeperSparkError) -> None:
+    """Go on without what is lost, and warn, if `failOnDataLoss=false`. Raises the error otherwise, and any other."""
+    if error.code != DATA_LOSS or options.fail_on_data_loss:
+        raise error
+    _log.warning("%s", error)
+
+
 def ranges_of(
-    wanted: Iterable[tuple[int, int, int]],
-    snapshots: Mapping[int, LedgerSnapshot],
-    lost: Callable[[PodkeeperSparkError], None],
+    wanted: Iterable[tuple[int, int, int]], snapshots: Mapping[int, LedgerSnapshot], options: StreamingOptions
 ) -> list[Range]:
-    """Ledger ids with first and last entry, as ranges. A ledger without a snapshot is gone: `lost` raises, or goes on
-    without it. An open ledger was confirmed up to what an offset says, even if bookies tell less now."""
+    """Ledger ids with first and last entry, as ranges. A ledger without a snapshot is gone: see `pass_over`. An open
+    ledger was confirmed up to what an offset says, even if bookies tell less now."""
     found = []
     for ledger_id, first, last in wanted:
         snapshot = snapshots.get(ledger_id)
         if snapshot is None:
             text = f"ledger {ledger_id} was deleted before its entries {first} to {last} were read"
-            lost(PodkeeperSparkError(DATA_LOSS, f"{text}; failOnDataLoss=false goes on with what is left"))
+            error = PodkeeperSparkError(DATA_LOSS, f"{text}; failOnDataLoss=false goes on with what is left")
+            pass_over(options, error)
             continue
         if not snapshot.is_closed and snapshot.last_entry_id < last:
             snapshot = replace(snapshot, last_entry_id=last)

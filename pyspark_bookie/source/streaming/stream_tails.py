@@ -12,7 +12,6 @@ The methods that end in `_now` run on the client's event loop; the others are fo
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +23,9 @@ from bookie_client.streams.model import StreamLedger, StreamPosition
 from bookie_client.streams.streams import Streams
 from bookie_protocol.errors import NoSuchLedger
 from pyspark_bookie.common.errors import told
+from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.options import OpenLedgers
+from pyspark_bookie.source.selection import matching_streams
 from pyspark_bookie.source.streaming.offsets import Place
 from pyspark_bookie.source.streaming.open_tails import OpenTails
 from pyspark_bookie.source.streaming.options import StreamingOptions
@@ -74,13 +75,7 @@ class StreamTails:
 
     async def _all_now(self, client: Client) -> dict[str, StreamView]:
         names = await self._names_now(client)
-        room = asyncio.Semaphore(MAX_CONCURRENT)
-
-        async def one(name: str) -> StreamView:
-            async with room:
-                return await self._view_now(client, name)
-
-        found = await asyncio.gather(*(one(name) for name in names))
+        found = await bounded(names, lambda name: self._view_now(client, name), MAX_CONCURRENT)
         await self._open.keep({each.ledger_id for view in found if (each := view.manifest.open_ledger) is not None})
         return dict(zip(names, found, strict=True))
 
@@ -91,9 +86,7 @@ class StreamTails:
         if options.stream_pattern is None:
             return tuple(sorted({*(options.streams or ()), *([options.stream] if options.stream else [])}))
         if self._clock() - self._names_at >= options.discovery_interval:
-            pattern = options.stream_pattern
-            names = await Streams(client).names()
-            self._names = tuple(sorted(name for name in names if pattern.fullmatch(name)))
+            self._names = tuple(await matching_streams(Streams(client), options.stream_pattern))
             self._names_at = self._clock()
         return self._names
 

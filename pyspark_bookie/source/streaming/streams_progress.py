@@ -20,7 +20,7 @@ from typing import Final
 from bookie_protocol.errors import CouldNotTell, StreamPositionGone
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, told
 from pyspark_bookie.source.planning import LedgerSnapshot, Range
-from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions, positions
+from pyspark_bookie.source.positions import EARLIEST, Positions, positions
 from pyspark_bookie.source.streaming.admission import Segment, admit, taken
 from pyspark_bookie.source.streaming.offsets import (
     Document,
@@ -33,7 +33,7 @@ from pyspark_bookie.source.streaming.offsets import (
     turn_of,
 )
 from pyspark_bookie.source.streaming.options import StreamingOptions
-from pyspark_bookie.source.streaming.progress import TriggerLimit, ranges_of
+from pyspark_bookie.source.streaming.progress import TriggerLimit, pass_over, pins, ranges_of
 from pyspark_bookie.source.streaming.stream_tails import StreamTails
 from pyspark_bookie.source.streaming.stream_view import StreamView
 
@@ -68,7 +68,7 @@ class StreamsProgress:
         for name, lane, entries in zip(names, lanes, admitted, strict=True):
             if entries:
                 moved[name] = _behind(views[name], taken(lane, entries)[-1])
-        if not any(admitted) and not _pins(start):
+        if not any(admitted) and not pins(start):
             return None
         return StreamsOffset(moved, begin).document()
 
@@ -92,7 +92,7 @@ class StreamsProgress:
             view = self._tails.view(name).anchored(behind).reaching(behind)
             found += [(name, each) for each in self._readable(view, first.ordinal, behind.ordinal)]
         snapshots = self._snapshots({segment.ledger_id: name for name, segment in found})
-        return ranges_of(((each.ledger_id, each.first, each.last) for _, each in found), snapshots, self._lost)
+        return ranges_of(((each.ledger_id, each.first, each.last) for _, each in found), snapshots, self._options)
 
     def passed(self, offset: Offset) -> None:
         if isinstance(offset, StreamsOffset):
@@ -122,7 +122,9 @@ class StreamsProgress:
             raise other_selection(start, "streams")
         for name in start.places:
             if name not in views and self._target is None:
-                self._lost(PodkeeperSparkError(DATA_LOSS, f"stream {name} was deleted or is no longer selected"))
+                pass_over(
+                    self._options, PodkeeperSparkError(DATA_LOSS, f"stream {name} was deleted or is no longer selected")
+                )
         places, begin = {}, {}
         for name, view in views.items():
             found = self._kept(view, start.places.get(name))
@@ -137,7 +139,7 @@ class StreamsProgress:
         try:
             return view.checked(place)
         except PodkeeperSparkError as error:
-            self._lost(error)
+            pass_over(self._options, error)
             return None
 
     def _readable(self, view: StreamView, first: int, behind: int) -> list[Segment]:
@@ -145,13 +147,8 @@ class StreamsProgress:
         try:
             return view.segments(first, behind)
         except PodkeeperSparkError as error:
-            self._lost(error)
+            pass_over(self._options, error)
             return view.what_is_left(first, behind)
-
-    def _lost(self, error: PodkeeperSparkError) -> None:
-        if error.code != DATA_LOSS or self._options.fail_on_data_loss:
-            raise error
-        _log.warning("%s", error)
 
     def _publish(self, name: str, place: Place) -> None:
         """A cursor that cannot be told now is told with the next batch."""
@@ -173,8 +170,3 @@ def _behind(view: StreamView, segment: Segment) -> Place:
     ledgers = view.manifest.ledgers
     first = next(ledger.first_ordinal for ledger in ledgers if ledger.ledger_id == segment.ledger_id)
     return view.place(first + segment.last + 1)
-
-
-def _pins(start: Offset) -> bool:
-    """Whether where the query begins must be written down before anything is read."""
-    return isinstance(start, Start) and positions(start.position).everywhere == LATEST

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import aiohttp
 
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
+from pyspark_bookie.common.admin_api import admin_url
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.tables.ledgers import Row
@@ -47,12 +48,10 @@ async def _address(client: Client, bookie: str, options: SourceOptions) -> str:
         about = await client.metadata_service.bookies.service_info(bookie)
     except (MetadataNotFound, MetadataDamaged) as error:
         raise LookupError(str(error)) from None
-    endpoint = next((each for each in about.endpoints if each.protocol in ("http", "https")), None)
-    if endpoint is None:
+    url = admin_url(about, tls=options.admin_tls)
+    if url is None:
         raise LookupError("it has no HTTP server (httpServerEnabled=true)")
-    scheme = "https" if options.admin_tls or endpoint.protocol == "https" else "http"
-    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
-    return f"{scheme}://{host}:{endpoint.port}"
+    return url
 
 
 async def _logs(session: aiohttp.ClientSession, address: str, bookie: str, options: SourceOptions) -> list[Row]:
@@ -60,15 +59,13 @@ async def _logs(session: aiohttp.ClientSession, address: str, bookie: str, optio
     async with session.get(address + _LIST, ssl=encryption) as answer:
         answer.raise_for_status()
         listed = await answer.json(content_type=None)
-    names = [name for names in dict(listed).values() for name in str(names).split() if name.endswith(".log")]
-    found = await bounded(
-        sorted(set(names)), lambda name: _why(session, address, name, encryption), at_a_time=LOGS_AT_A_TIME
-    )
-    return [_row(bookie, name, why) for name, logs in zip(sorted(set(names)), found, strict=True) for why in logs]
+    names = sorted({name for text in dict(listed).values() for name in str(text).split() if name.endswith(".log")})
+    found = await bounded(names, lambda name: _why(session, address, name, encryption), at_a_time=LOGS_AT_A_TIME)
+    return [_row(bookie, name, why) for name, logs in zip(names, found, strict=True) for why in logs]
 
 
 async def _why(
-    session: aiohttp.ClientSession, address: str, name: str, encryption: ssl.SSLContext | bool
+    session: aiohttp.ClientSession, address: str, name: str, encryption: ssl.SSLContext
 ) -> list[dict[str, Any]]:
     """What the bookie tells of a log; an empty object if it has no such answer."""
     async with session.get(address + _WHY, params={"entryLog": name}, ssl=encryption) as answer:
@@ -104,9 +101,8 @@ def _headers(options: SourceOptions) -> dict[str, str]:
     return {} if token is None else {"Authorization": f"Bearer {token}"}
 
 
-def _encryption(options: SourceOptions) -> ssl.SSLContext | bool:
-    if not options.admin_tls:
-        return True
+def _encryption(options: SourceOptions) -> ssl.SSLContext:
+    """Of bookies that serve HTTPS."""
     context = ssl.create_default_context(cafile=options.tls_ca_file)
     context.check_hostname = options.tls_check_hostname
     return context

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from bookie_protocol.ledger_metadata.model import LedgerMetadata, holds_entry
+from bookie_client.replication.fragments import StripedEntries
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import BookieGroup
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.options import SourceOptions, Table
@@ -116,16 +117,10 @@ def _fragments(metadata: LedgerMetadata) -> Iterator[Row]:
 def _replicas(metadata: LedgerMetadata, states: dict[str, str]) -> Iterator[Row]:
     for first, last, bookies, _ in _segments(metadata):
         for position, bookie in enumerate(bookies):
-            entries = None if last is None else _held(metadata, position, first, last)
+            quorums = metadata.ensemble_size, metadata.write_quorum_size
+            entries = None if last is None else len(StripedEntries(first, last, position, *quorums))
             state, size = states.get(bookie, DOWN), _bytes(metadata, entries)
             yield metadata.ledger_id, first, last, position, bookie, state, entries, size
-
-
-def _held(metadata: LedgerMetadata, position: int, first: int, last: int) -> int:
-    """Entries from `first` to `last` that striping gives to this position."""
-    size, quorum = metadata.ensemble_size, metadata.write_quorum_size
-    rounds, rest = divmod(last - first + 1, size)
-    return rounds * quorum + sum(holds_entry(position, first + more, size, quorum) for more in range(rest))
 
 
 _ROWS: Final = {

@@ -74,7 +74,7 @@ def listing(*ledger_ids):
 def test_copies_of_a_batch_that_is_refused_are_deleted(monkeypatch, answers, code, deleted):
     """Not while nobody knows what became of it, and not what the stream lists."""
     client = AnsweringClient(*answers)
-    monkeypatch.setattr(commit, "sink_client", lambda _: client)
+    monkeypatch.setattr(SinkOptions, "client", lambda _: client)
     copied = replace(batch(10), copied=(PublishedLedger(5, 3, 10),))
     with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_{code}\]"):
         publish(OPTIONS, copied, "q", 3, replace=False)
@@ -87,7 +87,7 @@ def test_copies_of_a_batch_that_is_refused_are_deleted(monkeypatch, answers, cod
 
 def test_nothing_reported_is_nothing_to_clean_up(monkeypatch):
     """After a failed task there may be empty slots only."""
-    monkeypatch.setattr(commit, "sink_client", lambda _: pytest.fail("no client is needed"))
+    monkeypatch.setattr(SinkOptions, "client", lambda _: pytest.fail("no client is needed"))
     clean_up(OPTIONS, [])
 
 

@@ -8,7 +8,7 @@ from bookie_client.streams.model import PublishedLedger, StreamSettings
 from bookie_protocol.digest import DigestType
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
-from pyspark_bookie.sink.ledgers import LedgerSettings, Owner, settings_of
+from pyspark_bookie.sink.ledgers import Owner, settings_of
 from pyspark_bookie.sink.messages import Written, batch_of, collected
 from pyspark_bookie.sink.options import SinkOptions
 from pyspark_bookie.sink.rows import OF_THE_SOURCE, check_input, values
@@ -74,9 +74,10 @@ def test_sizes_that_are_not_given_follow_those_that_are():
     assert options(writeQuorum=4).quorums == (4, 4, 2)
     assert options(ackQuorum=3).quorums == (3, 3, 3)
     stream = StreamSettings(ensemble=2, write_quorum=2, ack_quorum=1, digest=DigestType.CRC32)
-    assert settings_of(options(), stream) == LedgerSettings(2, 2, 1, DigestType.CRC32)
-    assert settings_of(options(ackQuorum=2, digestType="CRC32C"), stream) == LedgerSettings(3, 3, 2, DigestType.CRC32C)
-    assert settings_of(options(), None) == LedgerSettings(3, 3, 2, DigestType.CRC32C)
+    assert settings_of(options(), stream) == stream
+    own = StreamSettings(ensemble=3, write_quorum=3, ack_quorum=2, digest=DigestType.CRC32C)
+    assert settings_of(options(ackQuorum=2, digestType="CRC32C"), stream) == own
+    assert settings_of(options(), None) == own
 
 
 # --- rows -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bookie_protocol.digest import DigestType
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
-from pyspark_bookie.source.options import ReadMode, SourceOptions, ledger_ids
+from pyspark_bookie.source.options import ReadMode, SourceOptions
 from pyspark_bookie.source.positions import Positions, positions
 from pyspark_bookie.source.schema import check_schema, full_schema
 
@@ -72,7 +72,7 @@ def test_the_password_may_be_in_the_environment(tmp_path, monkeypatch):
     [
         ({}, "nothing is selected: give exactly one of ledgers, stream,"),
         ({"ledgers": "5", "stream": "x"}, "ledgers and stream exclude each other"),
-        ({"ledgers": "5-"}, "must be ids and ranges of ids, such as 5,7,100-200"),
+        ({"ledgers": "5-"}, "must be ledger ids and ranges of them, such as 5,7,100-200"),
         ({"ledgerPattern": "application"}, "must be KEY=PATTERN of custom metadata"),
         ({"streamPattern": "("}, "is no regular expression"),
         ({"scope": "some"}, "option scope=some: must be all"),
@@ -115,7 +115,7 @@ def test_a_password_file_that_is_not_there_is_told_with_the_machine():
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 10)), min_size=1, max_size=8))
 def test_ids_and_ranges_of_ids(spans):
     text = ", ".join(f"{first}-{first + more}" if more else str(first) for first, more in spans)
-    found = ledger_ids(text)
+    found = parsed(ledgers=text).ledgers
     expected = {number for first, more in spans for number in range(first, first + more + 1)}
     assert {number for number in range(100) if number in found} == expected
     assert list(found.spans) == sorted(found.spans)

@@ -98,17 +98,17 @@ def test_an_entry_that_compaction_moves_between_look_up_and_read_is_found(monkey
     bookie = _flushed(1)
     storage = bookie.open()
     directory = storage.directories[0]
-    read = directory.logs.read
+    read = directory.logs.read_checked
 
     def moved_first(location: int, ledger_id: int, entry_id: int) -> bytes:
-        monkeypatch.setattr(directory.logs, "read", read)
+        monkeypatch.setattr(directory.logs, "read_checked", read)
         moved = directory.logs.append_run(1, [0], [entry(1, 0)])
         directory.logs.sync()
         directory.locations.write([LocationRun(1, [0], moved)])
         bookie.files.unlink("/ledgers0/0.log")
         raise StorageFault("entry log 0 is gone")
 
-    monkeypatch.setattr(directory.logs, "read", moved_first)
+    monkeypatch.setattr(directory.logs, "read_checked", moved_first)
     assert storage.read(1, 0) == entry(1, 0)
     storage.close()
 

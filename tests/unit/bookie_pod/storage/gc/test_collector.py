@@ -105,11 +105,19 @@ def test_nothing_is_deleted_while_the_metadata_service_is_down() -> None:
     rig.write(range(4), 5)
     rig.delete(*range(4))
     rig.metadata.down = True
-    assert rig.gc.run_pass().ledgers_deleted == 0
+    result = rig.gc.run_pass()
+    assert result.ledgers_deleted == 0
+    doubt = "the search for deleted ledgers ended early: the metadata service does not answer"
+    assert result.errors == [f"deleting ledgers: {doubt}"]  # a gauge and an alert tell it
+    (usage,) = rig.gc.usages()
+    assert f"2080 of 2080 bytes live (100%), of 4 ledgers, as far as is known ({doubt})" in (
+        rig.gc.report(usage.log_id).reason
+    )
     assert rig.readable(3)
     rig.metadata.down = False
     rig.metadata.ledgers[99] = None
-    assert rig.gc.run_pass().logs_deleted == 1
+    result = rig.gc.run_pass()
+    assert (result.logs_deleted, result.errors) == (1, [])
 
 
 def test_a_listing_that_breaks_off_deletes_only_what_it_covered() -> None:
@@ -126,8 +134,21 @@ def test_an_empty_listing_is_not_believed() -> None:
     rig.write(range(4), 5)
     rig.metadata.listing = {}
     for _ in range(3):
-        assert rig.gc.run_pass().ledgers_deleted == 0
+        result = rig.gc.run_pass()
+        assert result.ledgers_deleted == 0
     assert all(rig.readable(each) for each in range(4))
+    (usage,) = rig.gc.usages()
+    rig.metadata.listing = None
+    rig.gc.run_pass()
+    assert "as far as is known" not in rig.gc.report(usage.log_id).reason
+
+
+def test_an_empty_listing_is_told() -> None:
+    rig = GcRig()
+    rig.write(range(4), 5)
+    rig.metadata.listing = {}
+    (error,) = rig.gc.run_pass().errors
+    assert error == "deleting ledgers: the metadata service lists no ledger at all, 4 are here: not believed yet"
 
 
 def test_when_all_ledgers_were_deleted_the_second_pass_believes_it() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_protocol.errors import MetadataUnavailable, StorageFault
+from bookie_protocol.errors import MetadataDamaged, MetadataUnavailable, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerState
 from tests.support.gc_rig import BOOKIE, FAST, GcRig
 
@@ -226,9 +226,29 @@ def test_one_that_cannot_be_read_ends_the_search_and_keeps_all() -> None:
     rig.metadata.ledgers |= {1: OTHER, 2: OTHER}
     rig.metadata.unreadable = {0}
     assert rig.gc.run_pass().ledgers_deleted == 0
+    assert rig.gc.state().last_errors == (
+        "deleting ledgers: the search for over-replicated ledgers ended early: ledger 0 cannot be read",
+    )
     rig.metadata.unreadable = set()
-    rig.now += 5
-    assert rig.gc.run_pass().ledgers_deleted == 2
+    assert rig.gc.run_pass().ledgers_deleted == 2  # at once, not an interval later
+    assert rig.gc.state().last_errors == ()
+
+
+def test_one_whose_metadata_is_damaged_does_not_keep_the_others() -> None:
+    """It stays so until somebody mends it: the ledgers behind it would stay as long."""
+    rig = _rig(3, OVER_REPLICATED)
+    rig.metadata.ledgers |= {1: OTHER, 2: OTHER}
+    plain = rig.metadata.read
+
+    def read(ledger_id: int):
+        if ledger_id == 0:
+            raise MetadataDamaged("no ledger metadata")
+        return plain(ledger_id)
+
+    rig.metadata.read = read
+    result = rig.gc.run_pass()
+    assert (result.ledgers_deleted, result.errors) == (2, [])
+    assert _left(rig) == {0}
 
 
 def test_a_lock_that_cannot_be_taken_ends_the_search() -> None:

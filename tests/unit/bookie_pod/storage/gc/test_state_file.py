@@ -28,7 +28,7 @@ def files() -> MemoryFiles:
 
 
 def test_round_trip(files: MemoryFiles) -> None:
-    memory = GcMemory(GcTimes(10, 20, 3, 4), {17: "at 4711: a size of -1"})
+    memory = GcMemory(GcTimes(10, 20, 3, 4, 50, 60), {17: "at 4711: a size of -1"})
     GcStateFile(files, FOLDER).write(memory)
     assert GcStateFile(files, FOLDER).read(99) == memory
 
@@ -39,21 +39,35 @@ def test_round_trip(files: MemoryFiles) -> None:
 )
 def test_what_cannot_be_understood_is_an_empty_one(files: MemoryFiles, content: bytes) -> None:
     files.write_bytes(f"{FOLDER}/{NAME}", content)
-    assert GcStateFile(files, FOLDER).read(99) == GcMemory(GcTimes(99, 99))
+    assert GcStateFile(files, FOLDER).read(99) == GcMemory(GcTimes(99, 99, 0, 0, 99, 99))
 
 
 def test_no_file_begins_now_and_an_unreadable_one_too(files: MemoryFiles) -> None:
     file = GcStateFile(files, FOLDER)
-    assert file.read(5) == GcMemory(GcTimes(5, 5))
+    assert file.read(5) == GcMemory(GcTimes.beginning(5))
     file.write(GcMemory(GcTimes(1, 2)))
     files.faults.fail("open", "pread", "read")
-    assert file.read(5) == GcMemory(GcTimes(5, 5))
+    assert file.read(5) == GcMemory(GcTimes.beginning(5))
 
 
 def test_times_in_the_future_are_now(files: MemoryFiles) -> None:
     """The clock was set back: compaction must not wait for years."""
-    GcStateFile(files, FOLDER).write(GcMemory(GcTimes(10_000, 20_000)))
-    assert GcStateFile(files, FOLDER).read(500).times == GcTimes(500, 500)
+    GcStateFile(files, FOLDER).write(GcMemory(GcTimes(10_000, 20_000, 1, 2, 30_000, 40_000)))
+    assert GcStateFile(files, FOLDER).read(500).times == GcTimes(500, 500, 1, 2, 500, 500)
+
+
+def test_a_file_of_an_older_release_lacks_times_which_begin_now_and_are_written_by_the_first_pass(
+    files: MemoryFiles,
+) -> None:
+    content = b'{"lastMinorMs": 7, "lastMajorMs": 8, "minorCount": 1, "majorCount": 2, "quarantined": {"3": "torn"}}'
+    files.write_bytes(f"{FOLDER}/{NAME}", content)
+    file = GcStateFile(files, FOLDER)
+    memory = file.read(99)
+    assert memory == GcMemory(GcTimes(7, 8, 1, 2, 99, 99), {3: "torn"})
+    assert not memory.stored
+    file.write(memory)
+    again = file.read(500)
+    assert (again.times, again.stored) == (memory.times, True)
 
 
 def test_a_full_disk_is_a_fault_and_leaves_the_old_file(files: MemoryFiles) -> None:

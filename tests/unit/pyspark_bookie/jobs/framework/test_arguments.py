@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.framework.arguments import (
     DURATION,
     LEDGERS,
@@ -18,7 +19,6 @@ from pyspark_bookie.jobs.framework.arguments import (
     parse,
 )
 from pyspark_bookie.jobs.framework.common import CommonArguments
-from pyspark_bookie.jobs.framework.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.framework.registry import find_job, job_names
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bookie_client.blocking import BlockingClient
 from bookie_protocol.errors import MetadataDamaged
+from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.framework.arguments import UsageError
-from pyspark_bookie.jobs.framework.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.replicas.units import Slice
 from pyspark_bookie.jobs.scrub.job import ScrubArguments
 from pyspark_bookie.jobs.scrub.progress_record import KIND, PassRecord

@@ -12,7 +12,7 @@ from typing import Final
 
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID
 
-_PIECE: Final = re.compile(r"(\d+)(?:-(\d+))?")
+_PIECE: Final = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
