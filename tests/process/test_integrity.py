@@ -91,11 +91,10 @@ def test_a_flipped_bit_is_found_refused_and_mended_by_another_bookie(cluster: Se
     assert bookie.stop() == 0
     flip(bookie, 17)
     bookie.start()
-    check(cluster.uri, ledger_id)
 
-    until_true(lambda: code(bookie, ledger_id, 17) == V2Code.EIO, PATIENCE_S)
-    assert bookie.logged("the scrubber found damage")
     until_true(lambda: known_damage(bookie) == [(ledger_id, 17)], PATIENCE_S)
+    assert bookie.logged("the scrubber found damage")
+    assert code(bookie, ledger_id, 17) == V2Code.EIO
     assert code(bookie, ledger_id, 16) == V2Code.EOK
     check(cluster.uri, ledger_id)
 

@@ -1,0 +1,113 @@
+"""The digest of what comes out of an entry log for a reader: a bit that flipped on the disk is told before a client
+gets it, also where no scrub has been yet.
+
+What memory holds was checked when it was read, or never was on a disk, so it is not checked again.
+
+Invariants
+- An entry whose CRC32C is right is sound, without a question: that is the type nearly every ledger has. Only if it is
+  not, somebody is asked which type the ledger has.
+- A reader waits `WAIT_S` at most for that answer. Without one the entry is served unchecked, and nobody is asked for
+  `PAUSE_S`: reads need no metadata service. The reader checks the digest too.
+- MAC needs the ledger's password and DUMMY is no digest: such entries are served as they are.
+
+Threads: any number of readers; one of its own asks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as WaitTimeout
+from struct import Struct
+from typing import Final
+
+import google_crc32c
+
+from bookie_pod.storage.integrity.entry_check import entry_damage
+from bookie_pod.storage.integrity.quarantine import Damage
+from bookie_pod.storage.integrity.scrub_pace import ScrubStopped
+from bookie_pod.storage.integrity.scrub_storage import DigestTypes
+from bookie_protocol.digest import DigestType, digest_manager
+from bookie_protocol.entry import ENTRY_HEADER_SIZE
+from bookie_protocol.errors import DigestMismatch
+
+WAIT_S: Final = 1.0
+PAUSE_S: Final = 30.0
+MAX_KNOWN: Final = 65_536
+_CRC32C_FIELD: Final = Struct(">I").pack
+_CRC32C_END: Final = ENTRY_HEADER_SIZE + 4
+_CHECKED: Final = (DigestType.CRC32, DigestType.CRC32C)
+_ASKING: Final = threading.Lock()
+
+
+class SharedDigestTypes:
+    """`DigestTypes` that the scrubber and the readers of every directory ask: one at a time, whoever it is."""
+
+    def __init__(self, digests: DigestTypes) -> None:
+        self._digests = digests
+
+    def digest_type(self, ledger_id: int) -> DigestType | None:
+        with _ASKING:
+            return self._digests.digest_type(ledger_id)
+
+
+class ReadCheck:
+    """See the module. `found` hears of each damaged entry, on the reader's thread."""
+
+    def __init__(
+        self, digests: DigestTypes, found: Callable[[Damage], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._digests = digests
+        self._found = found
+        self._clock = clock
+        self._others: dict[int, DigestType] = {}
+        """Types other than CRC32C, of ledgers that were asked about."""
+        self._lock = threading.Lock()
+        self._asker: ThreadPoolExecutor | None = None
+        self._silent_until = 0.0
+
+    def problem(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
+        """What is wrong with the entry, which is reported too; None: nothing that can be seen."""
+        digest = self._others.get(ledger_id)
+        if digest is None:
+            if _is_sound_crc32c(entry):
+                return None
+            digest = self._ask(ledger_id)
+        if digest not in _CHECKED:
+            return None
+        try:
+            digest_manager(digest, b"").verify(entry, ledger_id, entry_id)
+        except DigestMismatch as error:
+            problem = str(error)
+            self._found(entry_damage(problem, ledger_id, entry_id, location))
+            return problem
+        return None
+
+    def _ask(self, ledger_id: int) -> DigestType | None:
+        with self._lock:
+            if self._clock() < self._silent_until:
+                return None
+            if self._asker is None:
+                self._asker = ThreadPoolExecutor(1, "digest-types")
+            answer: Future[DigestType | None] = self._asker.submit(self._digests.digest_type, ledger_id)
+        try:
+            found = answer.result(WAIT_S)
+        except WaitTimeout:
+            answer.cancel()
+            self._silent_until = self._clock() + PAUSE_S
+            return None
+        except ScrubStopped:
+            return None
+        if found is not None and found is not DigestType.CRC32C:
+            if len(self._others) >= MAX_KNOWN:
+                self._others.clear()
+            self._others[ledger_id] = found
+        return found
+
+
+def _is_sound_crc32c(entry: bytes) -> bool:
+    """As `verify` of that digest, without its copies and messages: every entry that is read goes through this."""
+    checksum = google_crc32c.extend(google_crc32c.value(entry[:ENTRY_HEADER_SIZE]), entry[_CRC32C_END:])
+    return entry[ENTRY_HEADER_SIZE:_CRC32C_END] == _CRC32C_FIELD(checksum)

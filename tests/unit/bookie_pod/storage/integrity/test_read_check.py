@@ -1,0 +1,178 @@
+"""What a reader gets from a disk whose bits flipped before any scrub: an error that is no denial, never the bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from bookie_pod.storage.integrity import read_check, scrub
+from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
+from bookie_pod.storage.integrity.read_check import ReadCheck, SharedDigestTypes
+from bookie_pod.storage.integrity.scrub import Scrubber
+from bookie_pod.storage.integrity.scrub_part import ScrubPart
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import EntryDamaged
+from tests.support.memtable_engine import MemTableBookie
+from tests.support.scrub_rig import ScrubRig, signed
+from tests.support.storage_engine import put
+
+ENTRIES = 5
+ENTRY_SIZE = len(signed(3, 0))
+
+
+@pytest.fixture(params=["db", "sorted", "interleaved"])
+def rig(request: pytest.FixtureRequest) -> ScrubRig:
+    rig = ScrubRig(None if request.param == "db" else MemTableBookie(request.param))
+    rig.write([3, 4], ENTRIES)
+    return rig
+
+
+@pytest.mark.parametrize("offset", [*range(0, ENTRY_SIZE, 11), ENTRY_SIZE - 1])
+def test_every_bit_counts_at_the_first_read(rig: ScrubRig, offset: int) -> None:
+    path, position = rig.place(3, 2)
+    rig.restart()
+    rig.flip(path, position + offset, bit=offset % 8)
+    for _ in range(2):
+        with pytest.raises(EntryDamaged):
+            rig.storage.read(3, 2)
+    for entry_id in (0, 1, 3, 4):  # reading ahead meets the damaged one too
+        assert rig.storage.read(3, entry_id) == signed(3, entry_id)
+    with pytest.raises(EntryDamaged):
+        rig.storage.read(3, 2)
+    assert rig.storage.read(4, 2) == signed(4, 2)
+    rig.storage.close()
+
+
+def test_what_a_read_found_is_registered_and_its_log_is_kept(rig: ScrubRig) -> None:
+    path, position = rig.place(3, 2)
+    log_id = rig.part.logs.log_ids()[0]
+    rig.restart()
+    rig.flip(path, position + 60)
+    with pytest.raises(EntryDamaged, match="CRC32C digest"):
+        rig.storage.read(3, 2)
+    (damage,) = rig.scrub.register.damages()
+    assert (damage.kind, damage.ledger_id, damage.entry_id) == (DamageKind.ENTRY, 3, 2)
+    assert damage.location == rig.part.location_of(3, 2)
+    assert rig.scrub.register.holds_log(log_id)
+    assert rig.part.logs.stats.damaged_reads == 1
+    assert [each.key for each in rig.run()] == [damage.key], "the next pass meets it again"
+    rig.storage.close()
+
+
+class CountedDigests:
+    """Digest types by ledger, and who asked for them."""
+
+    def __init__(self, digest: DigestType | None) -> None:
+        self.digest = digest
+        self.asked: list[int] = []
+        self.silent = False
+        self.speak = threading.Event()
+
+    def digest_type(self, ledger_id: int) -> DigestType | None:
+        self.asked.append(ledger_id)
+        if self.silent:
+            assert self.speak.wait(60)
+        return self.digest
+
+
+def make(digests: CountedDigests) -> tuple[ReadCheck, list[Damage]]:
+    found: list[Damage] = []
+    return ReadCheck(SharedDigestTypes(digests), found.append, clock=lambda: 0.0), found
+
+
+def flipped(entry: bytes) -> bytes:
+    return entry[:-1] + bytes([entry[-1] ^ 1])
+
+
+def test_a_sound_entry_asks_nobody() -> None:
+    digests = CountedDigests(DigestType.CRC32C)
+    check, found = make(digests)
+    assert check.problem(1, 3, 2, signed(3, 2)) is None
+    assert (digests.asked, found) == ([], [])
+    assert "CRC32C" in str(check.problem(1, 3, 2, flipped(signed(3, 2))))
+    assert digests.asked == [3]
+    assert [(each.ledger_id, each.entry_id, each.location) for each in found] == [(3, 2, 1)]
+
+
+@pytest.mark.parametrize("digest", [DigestType.CRC32, DigestType.MAC, DigestType.DUMMY])
+def test_other_types_are_asked_for_once(digest: DigestType) -> None:
+    digests = CountedDigests(digest)
+    check, found = make(digests)
+    for _ in range(3):
+        assert check.problem(1, 3, 2, signed(3, 2, digest=digest)) is None
+    assert bool(check.problem(1, 3, 2, flipped(signed(3, 2, digest=digest)))) is (digest is DigestType.CRC32)
+    assert digests.asked == [3]
+    assert len(found) == (digest is DigestType.CRC32)
+
+
+def test_an_entry_too_short_for_its_digest_is_damaged() -> None:
+    check, _ = make(CountedDigests(DigestType.CRC32C))
+    assert check.problem(1, 3, 2, signed(3, 2)[:34]) is not None
+
+
+def test_reads_go_on_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_check, "WAIT_S", 0.05)
+    digests = CountedDigests(DigestType.CRC32C)
+    digests.silent = True
+    check, found = make(digests)
+    for ledger_id in (3, 4, 5):
+        assert check.problem(1, ledger_id, 2, flipped(signed(ledger_id, 2))) is None
+    assert digests.asked == [3], "after one silence nobody is asked for a while"
+    assert found == []
+    digests.speak.set()
+
+
+def test_a_ledger_that_nobody_knows_is_served() -> None:
+    check, _ = make(CountedDigests(None))
+    assert check.problem(1, 3, 2, flipped(signed(3, 2))) is None
+
+
+class TestRepair:
+    def test_what_a_read_found_is_handed_on_without_a_pass(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(scrub, "REPAIR_PACE_S", 0.0)
+        rig = ScrubRig()
+        rig.write([3], ENTRIES)
+        path, position = rig.place(3, 2)
+        rig.restart()
+        rig.flip(path, position + 60)
+        told: list[Damage] = []
+        done = threading.Event()
+
+        def after(found: Sequence[tuple[ScrubPart, Damage]]) -> None:
+            told.extend(damage for _, damage in found)
+            done.set()
+
+        scrubber = Scrubber([rig.scrub], rig.stopped, interval_s=0, after_pass=after)
+        scrubber.start()
+        assert not done.wait(0.05)
+        with pytest.raises(EntryDamaged):
+            rig.storage.read(3, 2)
+        assert done.wait(20)
+        scrubber.stop()
+        assert [each.entry_id for each in told] == [2]
+        assert rig.scrub.position.number == 0, "no pass was made"
+        rig.restart()
+        assert [each.entry_id for each in rig.scrub.register.damages()] == [2], "it is stored"
+        rig.storage.close()
+
+    def test_what_was_deleted_is_forgotten(self) -> None:
+        rig = ScrubRig()
+        rig.write([3, 4], ENTRIES)
+        for ledger_id in (3, 4):
+            path, position = rig.place(ledger_id, 2)
+            rig.flip(path, position + 60)
+        rig.restart()
+        for ledger_id in (3, 4):
+            with pytest.raises(EntryDamaged):
+                rig.storage.read(ledger_id, 2)
+        log_id = rig.part.logs.log_ids()[0]
+        rig.storage.delete_ledger(3)
+        rig.scrub.tidy()
+        assert [each.ledger_id for each in rig.scrub.register.damages()] == [4]
+        rig.storage.delete_ledger(4)
+        put(rig.storage, signed(5, 0))
+        rig.scrub.tidy()
+        assert not rig.scrub.register.holds_log(log_id), "collection may have the log"
+        rig.storage.close()
