@@ -4,8 +4,9 @@ Implements the `ServerMetrics` protocol of the TCP server. `..._REQUEST` summari
 answer; the short names are the processing inside the bookie. Here both are observed where the answer is made,
 and successful v2 adds count in `ADD_ENTRY_REQUEST` too, which the reference implementation leaves out.
 
-A few names are exported and stay at zero, so that dashboards which ask for them find something: waits between threads
-and stages that a request does not go through here, and reads of a last entry that is not there.
+Two names are exported and stay at zero, so that dashboards which ask for them find something: adds do not wait for a
+thread here (`WRITE_THREAD_QUEUED_LATENCY`), and an answer that was handed to its connection is not followed to the
+socket (`CHANNEL_WRITE`).
 
 Source: reference bookie behaviour, section 11.2.
 """
@@ -22,8 +23,8 @@ from bookie_pod.metrics.registry import Registry
 _PREFIX: Final = "bookkeeper_server"
 _KINDS: Final = {
     "read": ("READ_ENTRY_REQUEST",),
-    "fence": ("READ_ENTRY_FENCE_REQUEST", "READ_ENTRY_FENCE_READ"),
-    "long_poll": ("READ_ENTRY_LONG_POLL_REQUEST", "READ_ENTRY_LONG_POLL_READ"),
+    "fence": ("READ_ENTRY_FENCE_REQUEST",),
+    "long_poll": ("READ_ENTRY_LONG_POLL_REQUEST",),
     "batch": ("READ_ENTRY_REQUEST",),
     "read_lac": ("READ_LAC_REQUEST", "READ_LAC"),
     "write_lac": ("WRITE_LAC_REQUEST", "WRITE_LAC"),
@@ -31,13 +32,8 @@ _KINDS: Final = {
     "bookie_info": ("GET_BOOKIE_INFO_REQUEST", "GET_BOOKIE_INFO"),
     "entry_list": ("GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST", "GET_LIST_OF_ENTRIES_OF_LEDGER"),
 }
-_WITHOUT_COUNTERPART: Final = (
-    "READ_ENTRY_FENCE_WAIT",
-    "READ_ENTRY_LONG_POLL_PRE_WAIT",
-    "READ_ENTRY_LONG_POLL_WAIT",
-    "CHANNEL_WRITE",
-    "READ_ENTRY_BLOCKED_WAIT",
-)
+_PHASES: Final = ("fence_read", "fence_wait", "long_poll_pre_wait", "long_poll_wait", "long_poll_read")
+"""`READ_ENTRY_` and the name in capitals."""
 
 
 class RequestMetrics:
@@ -69,12 +65,13 @@ class RequestMetrics:
             self._kinds["entry_list"] = (*self._kinds["entry_list"], bookie.get_list_of_entries)
         self._blocked_wait = scope.op_stats("ADD_ENTRY_BLOCKED_WAIT")
         self._scheduling_delay = scope.op_stats("READ_ENTRY_SCHEDULING_DELAY")
-        for name in _WITHOUT_COUNTERPART:
-            scope.op_stats(name)
+        self._phases = {phase: scope.op_stats(f"READ_ENTRY_{phase.upper()}") for phase in _PHASES}
+        self._read_blocked_wait = scope.op_stats("READ_ENTRY_BLOCKED_WAIT")
+        scope.op_stats("CHANNEL_WRITE")
         scope.for_thread("BookieWriteThreadPool", 0).op_stats("WRITE_THREAD_QUEUED_LATENCY")
         self._add_rejected = scope.counter("ADD_ENTRY_REJECTED")
         self._read_rejected = scope.counter("READ_ENTRY_REJECTED")
-        scope.counter("READ_LAST_ENTRY_NOENTRY_ERROR")
+        self._no_last_entry = scope.counter("READ_LAST_ENTRY_NOENTRY_ERROR")
 
     def adds_done(self, entries: int, elapsed_ms: float, success: bool) -> None:
         """A batch of adds was answered."""
@@ -124,6 +121,18 @@ class RequestMetrics:
         """One request that is no add was answered; `kind` as the TCP server's protocol lists them."""
         for stats in self._kinds[kind]:
             stats.observe_ms(elapsed_ms, 1, success)
+
+    def read_phase(self, phase: str, elapsed_ms: float, success: bool) -> None:
+        """A part of a fencing read or a long poll has ended; `phase` as the TCP server's protocol lists them."""
+        self._phases[phase].observe_ms(elapsed_ms, 1, success)
+
+    def no_last_entry(self) -> None:
+        """A read asked for the last entry of a ledger that has none here."""
+        self._no_last_entry.add()
+
+    def reads_blocked(self, seconds: float) -> None:
+        """A connection whose reads were left in its socket goes on."""
+        self._read_blocked_wait.observe_ms(seconds * 1000)
 
     def read_rejected(self) -> None:
         """One read was answered with TOO_MANY_REQUESTS."""

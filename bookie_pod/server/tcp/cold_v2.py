@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bookie_pod.server.tcp.replies import ReadBudget, code_of
 from bookie_pod.server.tcp.requests import AddRequest, BatchReadRequest, ReadRequest, Reply
-from bookie_protocol.entry import read_prefix
+from bookie_protocol.entry import LAST_ENTRY, read_prefix
 from bookie_protocol.errors import BadRequest, ProtocolViolation, V2Code
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.v2_layout import ACCEPTED_VERSIONS, Flag, OpCode
@@ -134,11 +134,18 @@ class _ReadReply(Reply):
     def __init__(self, conn: Connection, request: v2.ReadRequest | v2.BatchReadRequest) -> None:
         self._conn = conn
         self._request = request
-        self._budget = ReadBudget(conn, "batch" if isinstance(request, v2.BatchReadRequest) else "read")
+        kind = "batch" if isinstance(request, v2.BatchReadRequest) else "read"
+        self._budget = ReadBudget(conn, kind, last_entry=request.entry_id == LAST_ENTRY)
 
     @property
     def gone(self) -> bool:
         return self._conn.closed
+
+    def entry_read(self, *, success: bool) -> None:
+        self._budget.entry_read(success=success)
+
+    def fenced(self, *, success: bool) -> None:
+        self._budget.fenced(success=success)
 
     def entry(
         self,

@@ -112,20 +112,23 @@ class ReadsInProgress:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._stalled: dict[Connection, None] = {}
+        self._stalled: dict[Connection, float] = {}
+        """Connections, and since when (`time.monotonic`)."""
         self.count = 0
 
     def started(self, conn: Connection) -> None:
         self.count += 1
         if 0 < self._limit <= self.count:
-            self._stalled[conn] = None
+            self._stalled.setdefault(conn, time.monotonic())
             conn.stall(Stall.READS_LIMIT)
 
     def finished(self) -> None:
         self.count -= 1
         if self._stalled and self.count < self._limit:
             stalled, self._stalled = self._stalled, {}
-            for conn in stalled:
+            now = time.monotonic()
+            for conn, since in stalled.items():
+                conn.context.metrics.reads_blocked(now - since)
                 conn.unstall(Stall.READS_LIMIT)
 
     def forget(self, conn: Connection) -> None:

@@ -102,7 +102,7 @@ class LongPolls:
         def wake(newer: bool) -> None:
             self.waiting -= 1
             asker.on_lost.pop(lost, None)
-            reply.go_on()
+            reply.go_on(newer=newer)
             self._answer(state, request, reply, by_lac=newer)
 
         def time_is_up() -> None:

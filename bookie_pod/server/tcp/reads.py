@@ -142,10 +142,12 @@ class Reads:
             return
 
         def read_done(result: Any, error: BaseException | None) -> None:
+            reply.entry_read(success=error is None)
             if durable is None:
+                reply.fenced(success=True)
                 answer(result, error)
             else:
-                durable.add_done_callback(lambda fence: _after_fence(fence, ledger_id, result, error, answer))
+                durable.add_done_callback(lambda fence: _after_fence(fence, ledger_id, result, error, answer, reply))
 
         try:
             self._high_priority_lanes.run(ledger_id, work, read_done)
@@ -200,9 +202,16 @@ def _stop_if_gone(reply: Reply) -> None:
 
 
 def _after_fence(
-    fence: asyncio.Future[None], ledger_id: int, result: Any, error: BaseException | None, answer: Answer
+    fence: asyncio.Future[None],
+    ledger_id: int,
+    result: Any,
+    error: BaseException | None,
+    answer: Answer,
+    reply: Reply,
 ) -> None:
-    if fence.cancelled() or fence.exception() is not None:
+    durable = not fence.cancelled() and fence.exception() is None
+    reply.fenced(success=durable)
+    if not durable:
         answer(None, StorageFault(f"ledger {ledger_id}: the fence could not be made durable"))
     else:
         answer(result, error)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from bookie_protocol.errors import PodkeeperError, TooManyRequests, V2Code, V3Status
+from bookie_protocol.errors import NoSuchEntry, PodkeeperError, TooManyRequests, V2Code, V3Status
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -41,19 +41,34 @@ class ReadBudget:
     """Counts one read against its connection until it is answered. A long poll that waits counts nothing: it holds no
     answer, and a connection may have any number of them."""
 
-    __slots__ = ("_conn", "_kind", "_reserved", "_since")
+    __slots__ = ("_conn", "_kind", "_last_entry", "_phase_since", "_reserved", "_since")
 
-    def __init__(self, conn: Connection, kind: str) -> None:
+    def __init__(self, conn: Connection, kind: str, *, last_entry: bool = False) -> None:
+        """`last_entry`: it is the last entry that is asked for, whichever that is."""
         self._conn = conn
         self._kind = kind
-        self._since = time.perf_counter()
+        self._last_entry = last_entry
+        self._since = self._phase_since = time.perf_counter()
         self._reserved = conn.read_started()
 
     def pause(self) -> None:
+        self._phase("long_poll_pre_wait")
         self._conn.read_paused(self._reserved)
 
-    def go_on(self) -> None:
+    def go_on(self, *, newer: bool) -> None:
+        self._phase("long_poll_wait", success=newer)
         self._reserved = self._conn.read_started()
+
+    def entry_read(self, *, success: bool) -> None:
+        self._phase("fence_read", success=success)
+
+    def fenced(self, *, success: bool) -> None:
+        self._phase("fence_wait", success=success)
+
+    def _phase(self, name: str, *, success: bool = True) -> None:
+        now = time.perf_counter()
+        self._conn.context.metrics.read_phase(name, (now - self._phase_since) * 1000, success)
+        self._phase_since = now
 
     def done(
         self, nbytes: int, *, success: bool, error: BaseException | None = None, entries: Sequence[bytes] = ()
@@ -63,7 +78,11 @@ class ReadBudget:
         metrics = self._conn.context.metrics
         elapsed_ms = (time.perf_counter() - self._since) * 1000
         metrics.read_done(self._kind, elapsed_ms, success)
+        if self._kind == "long_poll":
+            self._phase("long_poll_read", success=success)
         if entries:
             metrics.entries_read(len(entries), sum(map(len, entries)), elapsed_ms)
         if isinstance(error, TooManyRequests):
             metrics.read_rejected()
+        elif self._last_entry and isinstance(error, NoSuchEntry):
+            metrics.no_last_entry()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from bookie_pod.server.tcp.replies import ReadBudget, status_of
 from bookie_pod.server.tcp.requests import Reply
+from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire.v3 import encode_frame, new_response, status_code
@@ -79,13 +80,21 @@ class ReadReply(_Reply):
 
     def __init__(self, conn: Connection, request: pb.Request) -> None:
         super().__init__(conn, request)
-        self._budget = ReadBudget(conn, _kind(request.readRequest))
+        self._budget = ReadBudget(
+            conn, _kind(request.readRequest), last_entry=request.readRequest.entryId == LAST_ENTRY
+        )
 
     def wait(self) -> None:
         self._budget.pause()
 
-    def go_on(self) -> None:
-        self._budget.go_on()
+    def go_on(self, *, newer: bool) -> None:
+        self._budget.go_on(newer=newer)
+
+    def entry_read(self, *, success: bool) -> None:
+        self._budget.entry_read(success=success)
+
+    def fenced(self, *, success: bool) -> None:
+        self._budget.fenced(success=success)
 
     def entry(
         self,

@@ -25,8 +25,14 @@ class Reply:
     def wait(self) -> None:
         """A long poll begins to wait: until `go_on` no answer is being made."""
 
-    def go_on(self) -> None:
-        """The wait is over, the answer follows."""
+    def go_on(self, *, newer: bool) -> None:
+        """The wait is over, the answer follows. `newer`: because of a newer LAC, not of the time."""
+
+    def entry_read(self, *, success: bool) -> None:
+        """A fencing read has its entry, or cannot have it; what is left is that the fence becomes durable."""
+
+    def fenced(self, *, success: bool) -> None:
+        """The fence is durable, or cannot be; the answer follows."""
 
     def error(self, error: BaseException) -> None:
         raise self._foreign()

@@ -10,7 +10,20 @@ import pytest
 from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
-from tests.support.frames import entry, v2_add, v2_batch, v2_read, v3_add, v3_fence, v3_force, v3_list, v3_poll, v3_read
+from bookie_pod.server.tcp.context import TcpOptions
+from tests.support.frames import (
+    entry,
+    v2_add,
+    v2_batch,
+    v2_fence,
+    v2_read,
+    v3_add,
+    v3_fence,
+    v3_force,
+    v3_list,
+    v3_poll,
+    v3_read,
+)
 from tests.support.server_rig import PaperTransport, ServerRig
 
 ENTRY_BYTES = len(entry(1, 0, bytes(100)))
@@ -105,3 +118,69 @@ async def test_forces_and_lists_of_entries(rig: ServerRig, registry: Registry) -
     await answered(rig, transport, 3)
     assert value(registry, "bookie_BOOKIE_FORCE_LEDGER") == 1
     assert count(registry, "bookie_BOOKIE_GET_LIST_OF_ENTRIES_OF_LEDGER") == 1
+
+
+def phases(registry: Registry, *names: str) -> list[tuple[float, float]]:
+    """(succeeded, failed) of each."""
+    name = "bookkeeper_server_READ_ENTRY_{}"
+    return [(count(registry, name.format(each)), count(registry, name.format(each), "false")) for each in names]
+
+
+@pytest.mark.parametrize(("add", "fence"), [(v2_add, v2_fence), (v3_add, v3_fence)])
+async def test_a_fencing_read_waits_for_its_fence(rig: ServerRig, registry: Registry, add, fence) -> None:
+    conn, transport = rig.connect()
+    conn.data_received(add(entry(1, 0)))
+    await answered(rig, transport, 1)
+    conn.data_received(fence(1))
+    await rig.settle(lambda: phases(registry, "FENCE_READ") == [(1, 0)])
+    assert phases(registry, "FENCE_WAIT") == [(0, 0)], "the fence is not durable yet"
+    await answered(rig, transport, 2)
+    assert phases(registry, "FENCE_READ", "FENCE_WAIT") == [(1, 0), (1, 0)]
+    conn.data_received(fence(1, 9))
+    await answered(rig, transport, 3)
+    assert phases(registry, "FENCE_READ", "FENCE_WAIT") == [(1, 1), (2, 0)]
+
+
+async def test_the_parts_of_a_long_poll(rig: ServerRig, registry: Registry) -> None:
+    names = ("LONG_POLL_PRE_WAIT", "LONG_POLL_WAIT", "LONG_POLL_READ", "LONG_POLL_REQUEST")
+    conn, transport = rig.connect()
+    for entry_id in range(2):
+        conn.data_received(v3_add(entry(1, entry_id)))
+        await answered(rig, transport, entry_id + 1)
+    conn.data_received(v3_poll(1, 0))
+    await rig.settle(lambda: rig.polls.waiting == 1)
+    assert phases(registry, *names) == [(1, 0), (0, 0), (0, 0), (0, 0)]
+    conn.data_received(v3_add(entry(1, 2)))
+    await answered(rig, transport, 4)
+    assert phases(registry, *names) == [(1, 0), (1, 0), (1, 0), (1, 0)]
+    conn.data_received(v3_poll(1, 5, 1))
+    await answered(rig, transport, 5)
+    assert phases(registry, *names) == [(2, 0), (1, 1), (2, 0), (2, 0)], "its time was up"
+    conn.data_received(v3_poll(1, -1))
+    await answered(rig, transport, 6)
+    assert phases(registry, *names) == [(2, 0), (1, 1), (3, 0), (3, 0)], "nothing to wait for"
+
+
+@pytest.mark.parametrize(("add", "read"), [(v2_add, v2_read), (v3_add, v3_read)])
+async def test_a_last_entry_that_is_not_there(rig: ServerRig, registry: Registry, add, read) -> None:
+    rig.storage.set_master_key(2, b"k" * 20)
+    conn, transport = rig.connect()
+    conn.data_received(add(entry(1, 0)))
+    await answered(rig, transport, 1)
+    conn.data_received(read(2, -1) + read(1, -1) + read(1, 9))
+    await answered(rig, transport, 4)
+    assert value(registry, "bookkeeper_server_READ_LAST_ENTRY_NOENTRY_ERROR") == 1
+
+
+async def test_how_long_reads_were_left_in_the_socket(registry: Registry) -> None:
+    rig = ServerRig(TcpOptions(max_reads_in_progress=1))
+    rig.context.metrics = RequestMetrics(registry, BookieMetrics(registry))
+    conn, transport = rig.connect()
+    conn.data_received(v2_add(entry(1, 0)))
+    await answered(rig, transport, 1)
+    name = "bookkeeper_server_READ_ENTRY_BLOCKED_WAIT"
+    conn.data_received(v2_read(1, -1))
+    assert count(registry, name) == 0
+    await answered(rig, transport, 2)
+    assert count(registry, name) == 1
+    rig.close()
