@@ -7,6 +7,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
 FILE   ?=
+# Of a ring only some files.
+TESTS  ?= tests
 # Workers take whole files, in the order of tests/conftest.py, whatever the hashes of a run. Tests wait for processes
 # as much as they compute, so there are half as many workers again as processors.
 WORKERS  ?= $(shell n=$$(( $$(nproc) * 3 / 2 )); echo $$((n > 12 ? 12 : n)))
@@ -21,16 +23,17 @@ run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
 
 test: $(VENV)/.installed java lint
-	$(PARALLEL) tests -m "not interop and not slow and not seeds and not e2e" $(PYTEST_ARGS)
+	$(PARALLEL) $(TESTS) -m "not interop and not slow and not seeds and not e2e" $(PYTEST_ARGS)
 
 test-long: $(VENV)/.installed java
-	$(PARALLEL) tests -m "slow and not interop and not e2e" $(PYTEST_ARGS)
+	$(PARALLEL) $(TESTS) -m "slow and not interop and not e2e" $(PYTEST_ARGS)
 
 simulate: $(VENV)/.installed java
 	PYTHONHASHSEED=0 $(BIN)/pytest tests/simulation tests/spark/test_exactly_once.py -m seeds $(PYTEST_ARGS)
 
+interop: TESTS = tests/interop
 interop: $(VENV)/.installed java
-	$(PARALLEL) tests/interop -m interop --timeout=900 $(PYTEST_ARGS)
+	$(PARALLEL) $(TESTS) -m interop --timeout=900 $(PYTEST_ARGS)
 
 # Needs KUBECONFIG, kubectl and helm, and images; `.ci/e2e` brings all of them. tests/e2e/support/environment.py has the rest.
 e2e: $(VENV)/.installed java

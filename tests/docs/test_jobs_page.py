@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,20 @@ _SECONDS = 300.0
 """Each job starts a Java process of its own."""
 
 
+_ARCHIVE = "/tmp/podkeeper-archive"
+"""Where the page's examples write."""
+
+
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def archive():
+    """What a run that was killed has left would be gone on with."""
+    shutil.rmtree(_ARCHIVE, ignore_errors=True)
+    yield
+    shutil.rmtree(_ARCHIVE, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory, archive):
     with StandaloneCommand(tmp_path_factory.mktemp("docs") / "data", "--bookies", "3") as cluster:
         yield cluster
 
