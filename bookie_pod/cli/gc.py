@@ -11,6 +11,7 @@ import click
 
 from bookie_pod.cli.bookie_server import asks_bookie
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON
 
 if TYPE_CHECKING:
     from bookie_pod.cli.bookie_api import BookieApi
@@ -19,8 +20,6 @@ POLL_S: Final = 0.25
 """Between two looks at a pass that is watched, in seconds."""
 WATCH_S: Final = 1.0
 """Between two looks at the state."""
-
-_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -34,7 +33,7 @@ def gc() -> None:
 
 @gc.command()
 @click.option("--watch", is_flag=True, help="Go on until interrupted; with --json one line per change.")
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def status(api: BookieApi, watch: bool, as_json: bool) -> None:
     """Show what the collectors do and did."""
@@ -57,7 +56,7 @@ def status(api: BookieApi, watch: bool, as_json: bool) -> None:
 @click.option("--major/--no-major", default=None, help="Compact up to the major threshold, also while suspended.")
 @click.option("--minor/--no-minor", default=None, help="Compact up to the minor threshold, also while suspended.")
 @click.option("--watch", is_flag=True, help="Wait until the pass has ended, and show its progress and result.")
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def run(api: BookieApi, major: bool | None, minor: bool | None, watch: bool, as_json: bool) -> int:
     """Collect garbage now. Without --major and --minor: what is not suspended.
@@ -100,7 +99,7 @@ def _result(api: BookieApi) -> list[dict[str, Any]]:
 @gc.command()
 @click.argument("entry_log")
 @click.option("--ledgers", default=20, show_default=True, type=click.IntRange(min=0), help="Show so many ledgers.")
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def why(api: BookieApi, entry_log: str, ledgers: int, as_json: bool) -> None:
     """Say why ENTRY_LOG is still there, who keeps it alive, and when it will go.
@@ -117,7 +116,7 @@ def why(api: BookieApi, entry_log: str, ledgers: int, as_json: bool) -> None:
 
 
 @gc.command()
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def forecast(api: BookieApi, as_json: bool) -> None:
     """Show how full the entry logs are, and what compaction would give back."""
@@ -131,7 +130,7 @@ def forecast(api: BookieApi, as_json: bool) -> None:
 
 
 @gc.command()
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def quarantine(api: BookieApi, as_json: bool) -> None:
     """List damaged entry logs, which are neither deleted nor compacted."""
@@ -151,7 +150,7 @@ _MINOR = click.option("--minor", is_flag=True, help="Minor compaction only.")
 @gc.command()
 @_MAJOR
 @_MINOR
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def suspend(api: BookieApi, major: bool, minor: bool, as_json: bool) -> None:
     """Hold back compaction, both kinds unless one is named. A disk that gets room again resumes it."""
@@ -161,7 +160,7 @@ def suspend(api: BookieApi, major: bool, minor: bool, as_json: bool) -> None:
 @gc.command()
 @_MAJOR
 @_MINOR
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def resume(api: BookieApi, major: bool, minor: bool, as_json: bool) -> None:
     """Allow compaction again, both kinds unless one is named."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Final
 
@@ -15,9 +14,9 @@ from rich.table import Table
 from bookie_pod.cli.bookie_api import BookieApi
 from bookie_pod.cli.progress import Reached
 from bookie_pod.cli.tables import facts, print_table
+from bookie_pod.cli.units import size_text, time_text
 from bookie_protocol.errors import NotThere
 
-_UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB")
 _BAR: Final = 30
 
 
@@ -108,7 +107,7 @@ def _pass(last: dict[str, Any]) -> str:
     errors = f", {len(last['errors'])} errors" if last["errors"] else ""
     return (
         f"{last['ledgersDeleted']:,} ledgers and {last['logsDeleted']:,} logs deleted,"
-        f" {last['logsCompacted']:,} logs compacted{kind}, {size(last['reclaimedBytes'])} given back{errors}"
+        f" {last['logsCompacted']:,} logs compacted{kind}, {size_text(last['reclaimedBytes'])} given back{errors}"
     )
 
 
@@ -131,16 +130,16 @@ def show_why(found: list[dict[str, Any]], ledgers: int) -> None:
     for each in found:
         table = facts()
         table.add_row("entry log", f"{each['entryLog']} (id {each['entryLogId']:,})")
-        table.add_row("file", f"{each['path']}, {size(each['size'])}")
+        table.add_row("file", f"{each['path']}, {size_text(each['size'])}")
         if each["usage"] is not None:
-            doubt = f", {size(each['inDoubtBytes'])} of them in doubt" if each["inDoubtBytes"] else ""
-            table.add_row("lives", f"{each['usage']:.1%}, {size(each['liveBytes'])}{doubt}")
+            doubt = f", {size_text(each['inDoubtBytes'])} of them in doubt" if each["inDoubtBytes"] else ""
+            table.add_row("lives", f"{each['usage']:.1%}, {size_text(each['liveBytes'])}{doubt}")
         table.add_row("why", each["reason"])
         owners = each["owners"]
         if owners is None:
             table.add_row("ledgers", "not known yet")
         else:
-            rows = [f"{one['ledgerId']}: {size(one['bytes'])}" for one in owners[:ledgers]]
+            rows = [f"{one['ledgerId']}: {size_text(one['bytes'])}" for one in owners[:ledgers]]
             more = [f"and {len(owners) - ledgers:,} more"] if len(owners) > ledgers else []
             table.add_row("ledgers", "\n".join(rows + more) or "none")
         print_table(table)
@@ -156,8 +155,8 @@ def show_forecast(found: list[dict[str, Any]]) -> None:
             table.add_row(
                 f"{row['fromPercent']}-{row['toPercent']} %",
                 f"{row['logs']:,}",
-                size(row["totalBytes"]),
-                size(row["reclaimableBytes"]),
+                size_text(row["totalBytes"]),
+                size_text(row["reclaimableBytes"]),
                 "#" * round(_BAR * row["totalBytes"] / largest),
             )
         print_table(table)
@@ -171,8 +170,8 @@ def _outlook(each: dict[str, Any]) -> str:
     due = each["dueInSeconds"]
     when = "off or suspended" if due is None else "due with the next pass" if due == 0 else f"due in {due:,} s"
     return (
-        f"{when}: would rewrite {each['logs']:,} logs below {each['threshold']:.0%} ({size(each['rewrittenBytes'])})"
-        f" and give back {size(each['reclaimableBytes'])}"
+        f"{when}: would rewrite {each['logs']:,} logs below {each['threshold']:.0%}"
+        f" ({size_text(each['rewrittenBytes'])}) and give back {size_text(each['reclaimableBytes'])}"
     )
 
 
@@ -185,16 +184,3 @@ def show_quarantine(found: list[dict[str, Any]]) -> None:
     for each in found:
         table.add_row(each["directory"], each["entryLog"], each["detail"])
     print_table(table)
-
-
-def size(nbytes: int) -> str:
-    """Bytes in units of 1000."""
-    value, unit = float(nbytes), 0
-    while abs(value) >= 1000 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{nbytes:,} B" if unit == 0 else f"{value:,.1f} {_UNITS[unit]}"
-
-
-def time_text(milliseconds: int) -> str:
-    """Ms since 1970."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

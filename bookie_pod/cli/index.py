@@ -10,6 +10,7 @@ import click
 
 from bookie_pod.cli.bookie_server import asks_bookie
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON
 
 if TYPE_CHECKING:
     from bookie_pod.cli.bookie_api import BookieApi
@@ -23,8 +24,6 @@ _CODES: Final = {
     "damaged": CommandExit.DAMAGED,
     "stopped": CommandExit.INTERRUPTED,
 }
-
-_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -47,7 +46,7 @@ def index() -> None:
     help="Use the new index although entry logs are damaged: what lies behind the damage may be missing.",
 )
 @click.option("--watch/--no-watch", default=True, show_default=True, help="Show progress and wait for the end.")
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def rebuild(
     api: BookieApi,
@@ -110,7 +109,7 @@ def _show(found: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 @index.command()
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def status(api: BookieApi, as_json: bool) -> None:
     """Show the rebuild that runs, or ran last, in each ledger directory."""
@@ -118,7 +117,7 @@ def status(api: BookieApi, as_json: bool) -> None:
 
 
 @index.command()
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def stop(api: BookieApi, as_json: bool) -> None:
     """Stop the rebuild that runs; the old index is used."""

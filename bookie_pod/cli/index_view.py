@@ -7,9 +7,9 @@ from typing import Any
 import click
 from rich.table import Table
 
-from bookie_pod.cli.gc_view import size, time_text
 from bookie_pod.cli.progress import Reached
 from bookie_pod.cli.tables import facts, print_table
+from bookie_pod.cli.units import size_text, time_text
 
 
 def reached(each: dict[str, Any]) -> Reached:
@@ -32,7 +32,7 @@ def _directory(each: dict[str, Any]) -> Table:
     if each["outcome"] == "none":
         table.add_row("last rebuild", "none since the bookie was started")
         return table
-    doing = f"{each['phase']}, {size(each['bytesDone'])} of {size(each['bytesTotal'])}"
+    doing = f"{each['phase']}, {size_text(each['bytesDone'])} of {size_text(each['bytesTotal'])}"
     table.add_row("rebuild", doing if each["outcome"] == "running" else each["outcome"])
     if each["detail"]:
         table.add_row("why", each["detail"])

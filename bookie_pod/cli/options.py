@@ -1,4 +1,5 @@
-"""Options that several commands share: the configuration file and the keys that flags set."""
+"""Options that several commands share: the configuration file and the keys that flags set, the form of the output, the
+quorums of new ledgers."""
 
 from __future__ import annotations
 
@@ -8,6 +9,9 @@ from typing import Any, Final, TypeVar
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+AS_JSON_LINES: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON; lists: one object a line.")
 
 _SHORTHANDS: Final[tuple[tuple[str, tuple[str, ...], str], ...]] = (
     ("--bookie-id", ("bookieId",), "Identity of this bookie."),
@@ -33,6 +37,30 @@ _DIRECTORIES: Final = (
     ("--ledger-dir", "ledgerDirectories", "Ledger directory."),
     ("--index-dir", "indexDirectories", "Index directory."),
 )
+
+
+def combined(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Several options as one decorator, in the order of the help."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def quorum_options(write_quorum: int) -> Callable[[Command], Command]:
+    """Ensemble and quorums of new ledgers, with this default for the write quorum."""
+    return combined(
+        click.option("--ensemble", default=3, show_default=True, type=click.IntRange(1), help="Bookies (E)."),
+        click.option(
+            "--write-quorum", default=write_quorum, show_default=True, type=click.IntRange(1), help="Copies (Qw)."
+        ),
+        click.option(
+            "--ack-quorum", default=2, show_default=True, type=click.IntRange(1), help="Answers waited for (Qa)."
+        ),
+    )
 
 
 def config_option(text: str, name: str = "file") -> Callable[[Command], Command]:

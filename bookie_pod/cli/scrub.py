@@ -10,14 +10,13 @@ import click
 
 from bookie_pod.cli.bookie_server import asks_bookie
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON
 
 if TYPE_CHECKING:
     from bookie_pod.cli.bookie_api import BookieApi
 
 POLL_S: Final = 0.5
 """Between two looks at a pass that is watched, in seconds."""
-
-_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -30,7 +29,7 @@ def scrub() -> None:
 
 
 @scrub.command()
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def status(api: BookieApi, as_json: bool) -> None:
     """Show what the scrubber does and did."""
@@ -45,7 +44,7 @@ def status(api: BookieApi, as_json: bool) -> None:
 
 @scrub.command()
 @click.option("--watch", is_flag=True, help="Wait until the pass has ended, and show its progress and result.")
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def run(api: BookieApi, watch: bool, as_json: bool) -> int:
     """Begin a pass now, at the scrubber's pace (localScrubRateLimit, localScrubRateByBytes)."""
@@ -82,7 +81,7 @@ def _passes(found: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 @scrub.command()
-@_AS_JSON
+@AS_JSON
 @asks_bookie
 def damages(api: BookieApi, as_json: bool) -> None:
     """List what is known to be damaged: refused to readers, and kept from garbage collection."""

@@ -7,8 +7,8 @@ from typing import Any
 import click
 from rich.table import Table
 
-from bookie_pod.cli.gc_view import time_text
 from bookie_pod.cli.tables import facts, print_table
+from bookie_pod.cli.units import time_text
 
 
 def show_status(found: dict[str, Any]) -> None:

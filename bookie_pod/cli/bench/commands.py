@@ -7,10 +7,10 @@ from typing import Final
 import click
 
 from bookie_pod.cli.connection import Connection, connects
+from bookie_pod.cli.options import AS_JSON
 from bookie_pod.cli.passwords import password_option, read_password
 
 _MIB: Final = 1024 * 1024
-_AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -43,7 +43,7 @@ def bench() -> None:
 @click.option("--ack-quorum", default=2, show_default=True, type=click.IntRange(1))
 @click.option("--keep", is_flag=True, help="Keep the ledgers, and print their ids; else they are deleted.")
 @password_option
-@_AS_JSON
+@AS_JSON
 @connects
 def write(
     connection: Connection,
@@ -92,7 +92,7 @@ def write(
 @click.option("--window", default=4, show_default=True, type=click.IntRange(1, 10_000), help="Reads at a time.")
 @click.option("--random", "is_random", is_flag=True, help="Read at random places instead of from the first entry on.")
 @password_option
-@_AS_JSON
+@AS_JSON
 @connects
 def read(
     connection: Connection,

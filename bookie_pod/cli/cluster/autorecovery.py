@@ -7,9 +7,9 @@ import click
 
 from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.connection import Cluster, Connection, connects
+from bookie_pod.cli.options import AS_JSON_LINES
 from bookie_protocol.errors import NotThere
 
-_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON; lists: one object a line.")
 _DELAY_MAX = 2**31 - 1
 
 
@@ -46,7 +46,7 @@ def _set(connection: Connection, enabled: bool) -> None:
 
 
 @autorecovery.command()
-@_AS_JSON
+@AS_JSON_LINES
 @connects
 def status(connection: Connection, as_json: bool) -> int:
     """Show whether auto-recovery is enabled, the auditor and its checks, and who works on what.
@@ -124,7 +124,7 @@ def set_delay(connection: Connection, seconds: int) -> None:
 @click.option("--missing", metavar="BOOKIE", help="Only ledgers that miss this bookie's copies.")
 @click.option("--excluding", metavar="BOOKIE", help="Only ledgers that do not miss this bookie's copies.")
 @click.option("--count", is_flag=True, help="Print only how many there are.")
-@_AS_JSON
+@AS_JSON_LINES
 @connects
 def list_under_replicated(
     connection: Connection, missing: str | None, excluding: str | None, count: bool, as_json: bool

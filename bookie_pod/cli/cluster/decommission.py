@@ -9,9 +9,9 @@ import click
 
 from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.connection import Connection, connects
+from bookie_pod.cli.options import AS_JSON
 from bookie_protocol.errors import InvalidConfiguration
 
-AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 RATE: Final = click.option(
     "--rate",
     type=click.IntRange(min=0),

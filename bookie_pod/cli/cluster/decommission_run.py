@@ -24,10 +24,11 @@ from bookie_pod.autorecovery.decommission.store import (
     now_ms,
 )
 from bookie_pod.autorecovery.decommission.undo import undo
-from bookie_pod.cli.cluster.drain_view import duration, shown_size, while_draining
+from bookie_pod.cli.cluster.drain_view import while_draining
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.tables import facts, print_table
+from bookie_pod.cli.units import duration_text, size_text
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_protocol.errors import InvalidConfiguration, NotThere, Refused
 
@@ -143,7 +144,7 @@ def _stopped_early(bookie_id: str) -> str:
 
 def _done(record: DecommissionRecord) -> list[str]:
     proof, moved = record.proof, record.progress
-    lines = [f"copied {shown_size(moved.bytes_copied)} of {moved.ledgers_total} ledgers"]
+    lines = [f"copied {size_text(moved.bytes_copied)} of {moved.ledgers_total} ledgers"]
     if proof is not None:
         lines.append(f"proven: of {proof.ledgers} ledgers and {proof.marks} marks none names {record.bookie_id}")
     if record.accepted_losses:
@@ -175,8 +176,8 @@ def _print_plan(plan: DecommissionPlan) -> None:
         table.add_row("under way", f"{plan.under_way.phase.value}, by {plan.under_way.coordinator}")
     table.add_row("form", plan.form.value)
     table.add_row("ledgers", f"{plan.ledgers} of {plan.ledgers_in_cluster}, {plan.open_ledgers} of them not closed")
-    table.add_row("to copy", f"about {shown_size(plan.nbytes)}")
-    table.add_row("targets", f"{len(plan.targets)} bookies with {shown_size(plan.free_bytes)} free")
+    table.add_row("to copy", f"about {size_text(plan.nbytes)}")
+    table.add_row("targets", f"{len(plan.targets)} bookies with {size_text(plan.free_bytes)} free")
     table.add_row("largest ensemble", str(plan.largest_ensemble))
     recovery = "enabled" if plan.auto_recovery_enabled else "disabled"
     table.add_row("auto-recovery", f"{recovery}, auditor {plan.auditor or 'none'}, {plan.ledgers_locked} in work")
@@ -208,9 +209,9 @@ async def show_status(cluster: Cluster, bookie_id: str, *, as_json: bool) -> int
         table.add_row("ledgers left", "not counted yet")
     else:
         table.add_row("ledgers left", f"{progress.ledgers_left} of {progress.ledgers_total}")
-        table.add_row("bytes left", f"{shown_size(progress.bytes_left)}, {shown_size(progress.bytes_copied)} copied")
+        table.add_row("bytes left", f"{size_text(progress.bytes_left)}, {size_text(progress.bytes_copied)} copied")
     if progress.eta_s is not None and record.phase is Phase.DRAINING:
-        table.add_row("about", duration(progress.eta_s))
+        table.add_row("about", duration_text(progress.eta_s))
     table.add_row("blocked", str(progress.blocked))
     for blocker in progress.blockers:
         table.add_row(f"  ledger {blocker.ledger_id}", blocker.reason)
@@ -221,7 +222,7 @@ async def show_status(cluster: Cluster, bookie_id: str, *, as_json: bool) -> int
 def _heard(record: DecommissionRecord, now_ms: int) -> str:
     """How old the record is; a coordinator stores it every few seconds, but not while the first listing runs."""
     age_s = max(0, now_ms - record.updated_ms) / 1000
-    heard = f"{duration(age_s)} ago"
+    heard = f"{duration_text(age_s)} ago"
     if age_s < SILENT_S:
         return heard
     return f"{heard}: nobody seems to work on it; `bookie cluster decommission {record.bookie_id}` goes on with it"

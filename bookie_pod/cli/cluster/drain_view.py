@@ -16,6 +16,7 @@ from rich.text import Text
 from bookie_pod.autorecovery.decommission.coordinator import Watched
 from bookie_pod.autorecovery.decommission.drain import DrainMeter
 from bookie_pod.autorecovery.decommission.state import DrainProgress, Phase
+from bookie_pod.cli.units import duration_text, size_text
 
 T = TypeVar("T")
 
@@ -23,7 +24,6 @@ _REDRAW_S: Final = 0.25
 _LINE_S: Final = 10.0
 _LOOK_S: Final = 0.5
 _SHOWN: Final = 10
-_UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB")
 
 
 async def while_draining(work: Awaitable[T], watched: Watched, title: str) -> T:
@@ -97,7 +97,7 @@ def _coordinator_lines(watched: Watched, title: str) -> list[str]:
         progress = meter.progress()
         if not progress.ledgers_total:
             return [f"{title}: listing ledgers, {watched.ledgers_read} so far{_waiting(watched)}"]
-        in_work = [f"  ledger {i}: {shown_size(nbytes)} copied" for i, nbytes in list(meter.in_work.items())[:_SHOWN]]
+        in_work = [f"  ledger {i}: {size_text(nbytes)} copied" for i, nbytes in list(meter.in_work.items())[:_SHOWN]]
         return [f"{title}: {_line(progress)}{_waiting(watched)}", *in_work, *_blockers(progress)]
     detail = f", {watched.ledgers_read} ledgers read" if record.phase is Phase.PROVING else ""
     return [f"{title}: {record.phase.value}{detail}{_waiting(watched)}"]
@@ -110,11 +110,11 @@ def _waiting(watched: Watched) -> str:
 def _line(progress: DrainProgress) -> str:
     parts = [
         f"{progress.ledgers_left} of {progress.ledgers_total} ledgers left",
-        f"{shown_size(progress.bytes_left)} of {shown_size(progress.bytes_total)} left",
-        f"{shown_size(progress.bytes_copied)} copied",
+        f"{size_text(progress.bytes_left)} of {size_text(progress.bytes_total)} left",
+        f"{size_text(progress.bytes_copied)} copied",
     ]
     if progress.eta_s:
-        parts.append(f"about {duration(progress.eta_s)}")
+        parts.append(f"about {duration_text(progress.eta_s)}")
     if progress.blocked:
         first = progress.blockers[0]
         parts.append(f"{progress.blocked} blocked (ledger {first.ledger_id}: {first.reason})")
@@ -123,20 +123,3 @@ def _line(progress: DrainProgress) -> str:
 
 def _blockers(progress: DrainProgress) -> list[str]:
     return [f"  ledger {blocker.ledger_id}: {blocker.reason}" for blocker in progress.blockers[:_SHOWN]]
-
-
-def shown_size(nbytes: int) -> str:
-    """`1.5 GB`: units of 1000."""
-    value, unit = float(nbytes), 0
-    while value >= 1000 and unit < len(_UNITS) - 1:
-        value, unit = value / 1000, unit + 1
-    return f"{value:.1f} {_UNITS[unit]}" if unit else f"{nbytes} B"
-
-
-def duration(seconds: float) -> str:
-    """`2 h 5 min`, `3 min`, `20 s`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes = whole // 60
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"

@@ -8,11 +8,12 @@ import click
 
 from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.connection import Cluster, Connection, connects
+from bookie_pod.cli.options import AS_JSON
 
 
 @cluster.command("health-check")
 @click.argument("switch", required=False, type=click.Choice(["on", "off"]))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@AS_JSON
 @connects
 def health_check(connection: Connection, switch: str | None, as_json: bool) -> None:
     """Show whether clients may quarantine bookies with many errors, or switch it for the whole cluster.

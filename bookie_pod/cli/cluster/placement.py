@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import click
 
-from bookie_pod.cli.cluster.decommission import AS_JSON
 from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.connection import Connection, connects
+from bookie_pod.cli.options import AS_JSON, quorum_options
 
 
 @cluster.command()
-@click.option("--ensemble", default=3, show_default=True, type=click.IntRange(1), help="Bookies (E).")
-@click.option("--write-quorum", default=2, show_default=True, type=click.IntRange(1), help="Copies (Qw).")
-@click.option("--ack-quorum", default=2, show_default=True, type=click.IntRange(1), help="Answers waited for (Qa).")
+@quorum_options(2)
 @click.option(
     "--exclude",
     "excluded",

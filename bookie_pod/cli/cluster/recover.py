@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import click
 
-from bookie_pod.cli.cluster.decommission import AS_JSON, AT_ONCE, RATE
+from bookie_pod.cli.cluster.decommission import AT_ONCE, RATE
 from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.connection import Connection, connects
+from bookie_pod.cli.options import AS_JSON
 
 
 @cluster.command()

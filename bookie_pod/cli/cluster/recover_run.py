@@ -12,10 +12,11 @@ from bookie_pod.autorecovery.copy_options import replication_options
 from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.recover import Recover, RecoverOptions, find_ledgers
-from bookie_pod.cli.cluster.drain_view import shown_size, while_restoring
+from bookie_pod.cli.cluster.drain_view import while_restoring
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.tables import print_table
+from bookie_pod.cli.units import size_text
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.ledger_metadata.model import LedgerState
@@ -58,9 +59,9 @@ async def show_ledgers(
     table = Table("ledger", "state", "to copy", "names", box=None)
     for ledger in kept:
         names = ", ".join(sorted(ledger.bookies))
-        table.add_row(str(ledger.ledger_id), ledger.state.value, shown_size(ledger.nbytes), names)
+        table.add_row(str(ledger.ledger_id), ledger.state.value, size_text(ledger.nbytes), names)
     print_table(table)
-    click.echo(f"{len(kept)} ledgers, about {shown_size(sum(ledger.nbytes for ledger in kept))}", err=True)
+    click.echo(f"{len(kept)} ledgers, about {size_text(sum(ledger.nbytes for ledger in kept))}", err=True)
     return CommandExit.OK
 
 
@@ -81,7 +82,7 @@ async def restore(cluster: Cluster, wanted: Wanted, *, as_json: bool) -> int:
         shown = asdict(result) | {"bytes_copied": recover.meter.bytes_copied}
         click.echo(json.dumps(shown))
     else:
-        click.echo(f"restored {result.restored} ledgers, copied {shown_size(recover.meter.bytes_copied)}")
+        click.echo(f"restored {result.restored} ledgers, copied {size_text(recover.meter.bytes_copied)}")
         for ledger_id in result.skipped:
             click.echo(f"skipped ledger {ledger_id}: OPEN")
         for ledger_id, reason in sorted(result.failed.items()):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from bookie_pod.cli.cluster.decommission import AS_JSON
 from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.connection import Connection, connects
+from bookie_pod.cli.options import AS_JSON
 
 
 @cluster.command("safety-check")

@@ -6,12 +6,11 @@ import click
 
 from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.connection import Connection, connects
-
-_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+from bookie_pod.cli.options import AS_JSON
 
 
 @cluster.command()
-@_AS_JSON
+@AS_JSON
 @connects
 def bookies(connection: Connection, as_json: bool) -> None:
     """List the bookies: state, address, space."""
@@ -22,7 +21,7 @@ def bookies(connection: Connection, as_json: bool) -> None:
 
 @cluster.command()
 @click.option("--ledgers/--no-ledgers", default=True, show_default=True, help="Count the ledgers, by state.")
-@_AS_JSON
+@AS_JSON
 @connects
 def status(connection: Connection, ledgers: bool, as_json: bool) -> int:
     """Show the cluster in a few lines. The exit code is 12 if no bookie takes writes."""

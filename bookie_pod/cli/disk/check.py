@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from bookie_pod.cli.disk.group import AS_JSON, disk, print_json
+from bookie_pod.cli.disk.group import disk, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON_LINES
 
 
 @disk.command()
@@ -18,7 +19,7 @@ from bookie_pod.cli.exit_codes import CommandExit
 @click.option(
     "--findings", default=100, show_default=True, type=click.IntRange(0, 100_000), help="Print at most these."
 )
-@AS_JSON
+@AS_JSON_LINES
 @on_disk()
 def check(place: Place, rows_only: bool, allow_unindexed: bool, findings: int, as_json: bool) -> int:
     """Check that every row of the index points to its entry, and that every entry of a known ledger has a row.

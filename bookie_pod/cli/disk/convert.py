@@ -7,8 +7,9 @@ from typing import Final
 
 import click
 
-from bookie_pod.cli.disk.group import AS_JSON, UNCLEAN, disk, print_json
+from bookie_pod.cli.disk.group import UNCLEAN, disk, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
+from bookie_pod.cli.options import AS_JSON_LINES
 
 _ENGINES: Final = {
     "db": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
@@ -20,7 +21,7 @@ _ENGINES: Final = {
 @disk.command()
 @click.option("--to", "engine", type=click.Choice(list(_ENGINES)), required=True, help="The engine to convert to.")
 @UNCLEAN
-@AS_JSON
+@AS_JSON_LINES
 @on_disk()
 def convert(place: Place, engine: str, unclean: bool, as_json: bool) -> None:
     """Convert the index to another storage engine. Entry logs and journals stay as they are.

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 
-from bookie_pod.cli.disk.group import AS_JSON, disk, print_json
+from bookie_pod.cli.confirm import YES, confirmed
+from bookie_pod.cli.disk.group import disk, print_json
 from bookie_pod.cli.disk.place import Place, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON_LINES
 from bookie_protocol.errors import BadRequest
 
 
 @disk.command("format")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@AS_JSON
+@YES
+@AS_JSON_LINES
 @on_disk()
 def format_(place: Place, yes: bool, as_json: bool) -> int:
     """Remove everything that a bookie stored in the directories, for good. (Apache: bookieformat)
@@ -32,10 +33,8 @@ def format_(place: Place, yes: bool, as_json: bool) -> int:
             raise BadRequest(f"{file.path} is no file of a bookie: look at it, and move it away if it may stay")
         totals[file.kind] = totals.get(file.kind, 0) + 1
     if totals and not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("format asks before it removes, and there is no terminal: give --yes")
         counts = ", ".join(f"{count} {kind.value}" for kind, count in totals.items())
-        if not click.confirm(f"Remove {counts} files in {', '.join(place.layout.folders)}?", err=True):
+        if not confirmed("format", "removes", f"Remove {counts} files in {', '.join(place.layout.folders)}?"):
             return CommandExit.USAGE
     with hold(place.layout):
         removed = sum(_empty(place, folder) for folder in place.layout.folders)

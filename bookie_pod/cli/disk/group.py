@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import click
 
-AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON; lists: one object a line.")
 UNCLEAN: Final = click.option(
     "--unclean", is_flag=True, help="Go on although the bookie did not stop cleanly (DIRTY): it does not run any more."
 )

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import click
 
-from bookie_pod.cli.disk.group import AS_JSON, PAYLOAD, disk, number, payload_text, print_json
+from bookie_pod.cli.disk.group import PAYLOAD, disk, number, payload_text, print_json
 from bookie_pod.cli.disk.logs import find_log, space_of
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON_LINES
 from bookie_protocol.errors import EntryDamaged, NoSuchEntry, NoSuchLedger, StorageFault
 
 _LEDGER: Final = click.argument("ledger", metavar="LEDGER")
@@ -17,7 +18,7 @@ _LEDGER: Final = click.argument("ledger", metavar="LEDGER")
 
 @disk.command()
 @click.option("--entries", is_flag=True, help="Count the entries of each ledger, and give the first and the last.")
-@AS_JSON
+@AS_JSON_LINES
 @on_disk()
 def ledgers(place: Place, entries: bool, as_json: bool) -> int:
     """List the ledgers that the index knows."""
@@ -78,7 +79,7 @@ def _line(shown: dict[str, Any]) -> str:
 @_LEDGER
 @click.option("--check", is_flag=True, help="Read every entry, and say where that fails.")
 @PAYLOAD
-@AS_JSON
+@AS_JSON_LINES
 @on_disk()
 def ledger(place: Place, ledger: str, check: bool, payload: str, as_json: bool) -> int:
     """Print what the index holds of LEDGER: its state, and where each entry lies. (Apache: ledger, readledger)"""
@@ -132,7 +133,7 @@ def _read(space: Any, location: int, ledger_id: int, entry_id: int) -> tuple[byt
 @_LEDGER
 @click.argument("entry", metavar="ENTRY")
 @PAYLOAD
-@AS_JSON
+@AS_JSON_LINES
 @on_disk()
 def locate(place: Place, ledger: str, entry: str, payload: str, as_json: bool) -> int:
     """Print where ENTRY of LEDGER lies, and whether it is there."""
@@ -172,7 +173,7 @@ def locate(place: Place, ledger: str, entry: str, payload: str, as_json: bool) -
 @disk.command()
 @click.argument("log", metavar="LOG")
 @click.argument("position", metavar="POSITION")
-@AS_JSON
+@AS_JSON_LINES
 @on_disk()
 def at(place: Place, log: str, position: str, as_json: bool) -> int:
     """Print which entry of LOG covers POSITION (any byte of it), and whether the index points to it.

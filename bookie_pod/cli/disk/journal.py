@@ -6,9 +6,10 @@ import os
 
 import click
 
-from bookie_pod.cli.disk.group import AS_JSON, PAYLOAD, disk, number, payload_text, print_json
+from bookie_pod.cli.disk.group import PAYLOAD, disk, number, payload_text, print_json
 from bookie_pod.cli.disk.place import Place, need_journals, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON_LINES
 from bookie_protocol.errors import NotThere, StorageFault
 
 
@@ -17,7 +18,7 @@ from bookie_protocol.errors import NotThere, StorageFault
 @click.option("--from", "start", metavar="OFFSET", help="Begin at this offset; it must be where a record begins.")
 @click.option("--ledger", "ledger_id", metavar="ID", help="Only records of this ledger.")
 @PAYLOAD
-@AS_JSON
+@AS_JSON_LINES
 @on_disk(live=True)
 def readjournal(
     place: Place, journal: str | None, start: str | None, ledger_id: str | None, payload: str, as_json: bool

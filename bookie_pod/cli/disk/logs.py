@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import click
 
-from bookie_pod.cli.disk.group import AS_JSON, PAYLOAD, disk, number, payload_text, print_json
+from bookie_pod.cli.disk.group import PAYLOAD, disk, number, payload_text, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON_LINES
 from bookie_protocol.errors import BadRequest, NotThere
 
 _LAC_AND_LENGTH: Final = struct.Struct(">qq")
@@ -47,7 +48,7 @@ def find_log(place: Place, log: str) -> tuple[str, int]:
 @click.option("--to", "end", metavar="POSITION", help="Only entries before this position.")
 @click.option("--resync", is_flag=True, help="Go on behind damage, at the next bytes that look like entries.")
 @PAYLOAD
-@AS_JSON
+@AS_JSON_LINES
 @on_disk(live=True)
 def readlog(
     place: Place,
@@ -116,7 +117,7 @@ def _print(record: Any, payload: str, as_json: bool) -> None:
 
 @disk.command()
 @_LOG
-@AS_JSON
+@AS_JSON_LINES
 @on_disk()
 def readlogmetadata(place: Place, log: str, as_json: bool) -> int:
     """Print the ledgers of LOG and their bytes in it, and how much of it the index still uses.
@@ -192,7 +193,7 @@ def _summary(logs: Any, log_id: int, found: Any, known: Any) -> dict[str, Any]:
 
 
 @disk.command()
-@AS_JSON
+@AS_JSON_LINES
 @on_disk()
 def logs(place: Place, as_json: bool) -> int:
     """List the entry logs: bytes, ledgers, and whether they were closed with their map of ledgers."""

@@ -6,9 +6,10 @@ import re
 
 import click
 
-from bookie_pod.cli.disk.group import AS_JSON, disk, print_json
+from bookie_pod.cli.disk.group import disk, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON_LINES
 from bookie_protocol.errors import InvalidCookie, NotThere
 
 _KINDS = ("journal", "entry log", "compaction", "index", "backup", "cookie", "mark", "state", "temporary", "other")
@@ -17,7 +18,7 @@ _KINDS = ("journal", "entry log", "compaction", "index", "backup", "cookie", "ma
 @disk.command()
 @click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True, help="Only these. Give it again for more.")
 @click.option("--summary", is_flag=True, help="Only numbers and bytes by kind.")
-@AS_JSON
+@AS_JSON_LINES
 @on_disk(live=True)
 def files(place: Place, kinds: tuple[str, ...], summary: bool, as_json: bool) -> None:
     """List the files by kind, with their sizes in bytes. (Apache: listfilesondisc)"""
@@ -45,7 +46,7 @@ def files(place: Place, kinds: tuple[str, ...], summary: bool, as_json: bool) ->
 
 
 @disk.command()
-@AS_JSON
+@AS_JSON_LINES
 @on_disk(live=True)
 def lastmark(place: Place, as_json: bool) -> None:
     """Print up to where each journal is durable in the ledger storage. (Apache: lastmark)"""
@@ -71,7 +72,7 @@ def lastmark(place: Place, as_json: bool) -> None:
 
 
 @disk.command()
-@AS_JSON
+@AS_JSON_LINES
 @on_disk(live=True)
 def cookie(place: Place, as_json: bool) -> int:
     """Print the cookie of the directories, and where it differs."""

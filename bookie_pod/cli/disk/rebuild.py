@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
-from bookie_pod.cli.disk.group import AS_JSON, disk, print_json
+from bookie_pod.cli.disk.group import disk, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON_LINES
 from bookie_protocol.errors import BadRequest
 
 ACCEPT_DAMAGE = click.option(
@@ -20,7 +21,7 @@ ACCEPT_DAMAGE = click.option(
 
 @disk.command("rebuild-locations")
 @ACCEPT_DAMAGE
-@AS_JSON
+@AS_JSON_LINES
 @on_disk()
 def rebuild_locations(place: Place, accept_damage: bool, as_json: bool) -> int:
     """Rebuild the `locations` databases of DbLedgerStorage from the entry logs.
@@ -86,7 +87,7 @@ def _print_locations(folder: str, rebuilding: Any, as_json: bool) -> None:
 
 
 @disk.command("rebuild-ledgers")
-@AS_JSON
+@AS_JSON_LINES
 @on_disk()
 def rebuild_ledgers(place: Place, as_json: bool) -> int:
     """Rebuild the `ledgers` databases of DbLedgerStorage from what is left of them, the journals and the entry logs.

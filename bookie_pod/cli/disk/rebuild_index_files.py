@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bookie_pod.cli.disk.group import AS_JSON, UNCLEAN, disk, number, print_json
+from bookie_pod.cli.disk.group import UNCLEAN, disk, number, print_json
 from bookie_pod.cli.disk.place import Place, need_ledgers, on_disk
 from bookie_pod.cli.disk.rebuild import ACCEPT_DAMAGE, step_bytes
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON_LINES
 from bookie_pod.cli.passwords import PASSWORD_VARIABLE, password_option, read_password
 from bookie_protocol.errors import BadRequest, NotThere
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @password_option
 @ACCEPT_DAMAGE
 @UNCLEAN
-@AS_JSON
+@AS_JSON_LINES
 @on_disk()
 def rebuild_index_files(
     place: Place,

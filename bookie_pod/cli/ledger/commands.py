@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
+from bookie_pod.cli.confirm import YES, confirmed
 from bookie_pod.cli.connection import Connection, connects
 from bookie_pod.cli.exit_codes import CommandExit
+from bookie_pod.cli.options import AS_JSON, combined, quorum_options
 from bookie_pod.cli.passwords import password_option, read_password
 
 _MIB: Final = 1024 * 1024
@@ -18,7 +19,6 @@ INPUT_FORMATS: Final = ("lines", "fixed", "prefixed", "whole")
 OUTPUT_FORMATS: Final = ("lines", "raw", "prefixed", "json")
 
 _ID: Final = click.argument("ledger_id", type=click.IntRange(min=0), metavar="LEDGER")
-_AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _DIGEST: Final = click.option(
     "--digest", type=click.Choice(DIGESTS), default=DIGESTS[0], show_default=True, help="Digest of the entries."
 )
@@ -33,34 +33,51 @@ def ledger() -> None:
     """
 
 
-def creates(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of a new ledger; the command gets them as keyword arguments."""
-    for option in reversed(
-        (
-            click.option("--ensemble", default=3, show_default=True, type=click.IntRange(1), help="Bookies (E)."),
-            click.option("--write-quorum", default=2, show_default=True, type=click.IntRange(1), help="Copies (Qw)."),
-            click.option(
-                "--ack-quorum", default=2, show_default=True, type=click.IntRange(1), help="Answers waited for (Qa)."
-            ),
-            _DIGEST,
-            click.option("--id", "ledger_id", type=click.IntRange(min=0), help="An id of your choice."),
-            click.option(
-                "--property",
-                "properties",
-                multiple=True,
-                metavar="NAME=VALUE",
-                help="Custom metadata of the ledger. Give it again for another.",
-            ),
-            password_option,
-        )
-    ):
-        command = option(command)
-    return command
+creates: Final = combined(
+    quorum_options(2),
+    _DIGEST,
+    click.option("--id", "ledger_id", type=click.IntRange(min=0), help="An id of your choice."),
+    click.option(
+        "--property",
+        "properties",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Custom metadata of the ledger. Give it again for another.",
+    ),
+    password_option,
+)
+"""The options of a new ledger; the command gets them as keyword arguments."""
+
+takes_entries: Final = combined(
+    click.argument("file", default="-"),
+    click.option(
+        "--format",
+        "format_",
+        type=click.Choice(INPUT_FORMATS),
+        default="lines",
+        show_default=True,
+        help="What makes an entry: a line, a fixed size, a length of 4 bytes before it, or the whole input.",
+    ),
+    click.option(
+        "--size",
+        type=click.IntRange(1, 64 * _MIB),
+        default=1024,
+        show_default=True,
+        help="Bytes of an entry, with --format fixed.",
+    ),
+)
+"""Where entries come from, and what makes one."""
+
+puts_entries_out: Final = combined(
+    click.option("-o", "--output", default="-", show_default=True, metavar="FILE", help="Write there."),
+    click.option("--format", "format_", type=click.Choice(OUTPUT_FORMATS), default="lines", show_default=True),
+)
+"""Where entries go, and how."""
 
 
 @ledger.command()
 @creates
-@_AS_JSON
+@AS_JSON
 @connects
 def create(connection: Connection, as_json: bool, **new: Any) -> None:
     """Create a ledger without entries, close it and print its id.
@@ -74,24 +91,9 @@ def create(connection: Connection, as_json: bool, **new: Any) -> None:
 
 
 @ledger.command()
-@click.argument("file", default="-")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(INPUT_FORMATS),
-    default="lines",
-    show_default=True,
-    help="What makes an entry: a line, a fixed size, a length of 4 bytes before it, or the whole input.",
-)
-@click.option(
-    "--size",
-    type=click.IntRange(1, 64 * _MIB),
-    default=1024,
-    show_default=True,
-    help="Bytes of an entry, with --format fixed.",
-)
+@takes_entries
 @creates
-@_AS_JSON
+@AS_JSON
 @connects
 def write(connection: Connection, file: str, format_: str, size: int, as_json: bool, **new: Any) -> None:
     """Write FILE (default: standard input) as a new ledger, close it and print its id.
@@ -110,8 +112,7 @@ def write(connection: Connection, file: str, format_: str, size: int, as_json: b
 @_ID
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="First entry.")
 @click.option("--last", type=click.IntRange(min=0), help="Last entry. [default: the end]")
-@click.option("-o", "--output", default="-", show_default=True, metavar="FILE", help="Write there.")
-@click.option("--format", "format_", type=click.Choice(OUTPUT_FORMATS), default="lines", show_default=True)
+@puts_entries_out
 @click.option("--recover", is_flag=True, help="Fence and close the ledger first, if it is not closed.")
 @_DIGEST
 @password_option
@@ -140,8 +141,7 @@ def read(
 @ledger.command()
 @_ID
 @click.option("--first", type=click.IntRange(min=0), help="First entry. [default: the next that is written]")
-@click.option("-o", "--output", default="-", show_default=True, metavar="FILE", help="Write there.")
-@click.option("--format", "format_", type=click.Choice(OUTPUT_FORMATS), default="lines", show_default=True)
+@puts_entries_out
 @_DIGEST
 @password_option
 @connects
@@ -163,7 +163,7 @@ def tail(
 
 @ledger.command("list")
 @click.option("-l", "--long", "is_long", is_flag=True, help="State, entries, bytes and quorums too.")
-@_AS_JSON
+@AS_JSON
 @connects
 def list_(connection: Connection, is_long: bool, as_json: bool) -> None:
     """Print the ids of all ledgers, ascending."""
@@ -174,7 +174,7 @@ def list_(connection: Connection, is_long: bool, as_json: bool) -> None:
 
 @ledger.command()
 @_ID
-@_AS_JSON
+@AS_JSON
 @connects
 def info(connection: Connection, ledger_id: int, as_json: bool) -> None:
     """Print the metadata of LEDGER."""
@@ -187,7 +187,7 @@ def info(connection: Connection, ledger_id: int, as_json: bool) -> None:
 @_ID
 @_DIGEST
 @password_option
-@_AS_JSON
+@AS_JSON
 @connects
 def recover(connection: Connection, ledger_id: int, digest: str, password_file: str | None, as_json: bool) -> None:
     """Fence LEDGER, find its end and close it. Its writer, if there is one, can append no more.
@@ -202,17 +202,14 @@ def recover(connection: Connection, ledger_id: int, digest: str, password_file: 
 
 @ledger.command()
 @click.argument("ledger_ids", type=click.IntRange(min=0), metavar="LEDGER...", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@YES
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each ledger as soon as it is deleted.")
 @connects
 def delete(connection: Connection, ledger_ids: tuple[int, ...], yes: bool, as_json: bool) -> int:
     """Delete ledgers. Their entries cannot be read any more, and bookies give the space back."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("delete asks before it deletes, and there is no terminal: give --yes")
-        names = ", ".join(map(str, ledger_ids))
-        if not click.confirm(f"Delete {'ledger' if len(ledger_ids) == 1 else 'ledgers'} {names}?", err=True):
-            return CommandExit.USAGE
+    question = f"Delete {'ledger' if len(ledger_ids) == 1 else 'ledgers'} {', '.join(map(str, ledger_ids))}?"
+    if not yes and not confirmed("delete", "deletes", question):
+        return CommandExit.USAGE
     from bookie_pod.cli.ledger.showing import delete_ledgers
 
     connection.run(lambda cluster: delete_ledgers(cluster, ledger_ids, as_json=as_json))

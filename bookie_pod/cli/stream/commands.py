@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import Any, Final
 
 import click
 
+from bookie_pod.cli.confirm import YES, confirmed
 from bookie_pod.cli.connection import Connection, connects
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.ledger.commands import DIGESTS, INPUT_FORMATS, OUTPUT_FORMATS
+from bookie_pod.cli.ledger.commands import DIGESTS, puts_entries_out, takes_entries
+from bookie_pod.cli.options import AS_JSON, combined, quorum_options
 from bookie_pod.cli.passwords import password_option, read_password
 
 _MIB: Final = 1024 * 1024
 _NAME: Final = click.argument("name", metavar="STREAM")
-_AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_OUTPUT: Final = click.option("-o", "--output", default="-", show_default=True, metavar="FILE", help="Write there.")
-_FORMAT: Final = click.option(
-    "--format", "format_", type=click.Choice(OUTPUT_FORMATS), default="lines", show_default=True
-)
 _POSITION: Final = "LEDGER:ENTRY"
 
 
@@ -33,66 +28,53 @@ def stream() -> None:
     """
 
 
-def _settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options with the names and defaults of `StreamSettings`."""
-    for option in reversed(
-        (
-            click.option("--ensemble", default=3, show_default=True, type=click.IntRange(1), help="Bookies (E)."),
-            click.option("--write-quorum", default=3, show_default=True, type=click.IntRange(1), help="Copies (Qw)."),
-            click.option(
-                "--ack-quorum", default=2, show_default=True, type=click.IntRange(1), help="Answers waited for (Qa)."
-            ),
-            click.option("--digest", type=click.Choice(DIGESTS), default=DIGESTS[0], show_default=True),
-            click.option(
-                "--max-ledger-entries",
-                default=50_000,
-                show_default=True,
-                type=click.IntRange(1),
-                help="Entries behind which the next ledger begins,",
-            ),
-            click.option(
-                "--max-ledger-bytes",
-                default=2048 * _MIB,
-                show_default=True,
-                type=click.IntRange(1),
-                help="or payload bytes,",
-            ),
-            click.option(
-                "--max-ledger-seconds", default=14_400.0, show_default=True, type=float, help="or age, in seconds;"
-            ),
-            click.option(
-                "--min-ledger-seconds",
-                default=600.0,
-                show_default=True,
-                type=float,
-                help="but never before this age.",
-            ),
-            click.option(
-                "--retention-seconds",
-                type=float,
-                help="Remove ledgers that were closed longer ago. [default: keep them]",
-            ),
-            click.option(
-                "--retention-bytes", type=int, help="Remove the oldest while so much is left. [default: keep them]"
-            ),
-            click.option(
-                "--deletion-lag-seconds",
-                default=3600.0,
-                show_default=True,
-                type=float,
-                help="How long overwritten ledgers stay readable for those who began before.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+_settings: Final = combined(
+    quorum_options(3),
+    click.option("--digest", type=click.Choice(DIGESTS), default=DIGESTS[0], show_default=True),
+    click.option(
+        "--max-ledger-entries",
+        default=50_000,
+        show_default=True,
+        type=click.IntRange(1),
+        help="Entries behind which the next ledger begins,",
+    ),
+    click.option(
+        "--max-ledger-bytes",
+        default=2048 * _MIB,
+        show_default=True,
+        type=click.IntRange(1),
+        help="or payload bytes,",
+    ),
+    click.option("--max-ledger-seconds", default=14_400.0, show_default=True, type=float, help="or age, in seconds;"),
+    click.option(
+        "--min-ledger-seconds",
+        default=600.0,
+        show_default=True,
+        type=float,
+        help="but never before this age.",
+    ),
+    click.option(
+        "--retention-seconds",
+        type=float,
+        help="Remove ledgers that were closed longer ago. [default: keep them]",
+    ),
+    click.option("--retention-bytes", type=int, help="Remove the oldest while so much is left. [default: keep them]"),
+    click.option(
+        "--deletion-lag-seconds",
+        default=3600.0,
+        show_default=True,
+        type=float,
+        help="How long overwritten ledgers stay readable for those who began before.",
+    ),
+)
+"""Options with the names and defaults of `StreamSettings`."""
 
 
 @stream.command()
 @_NAME
 @_settings
 @click.option("--if-absent", is_flag=True, help="Leave one that exists as it is.")
-@_AS_JSON
+@AS_JSON
 @connects
 def create(connection: Connection, name: str, if_absent: bool, as_json: bool, **settings: Any) -> None:
     """Create STREAM, without ledgers."""
@@ -103,7 +85,7 @@ def create(connection: Connection, name: str, if_absent: bool, as_json: bool, **
 
 @stream.command("list")
 @click.option("-l", "--long", "is_long", is_flag=True, help="Ledgers, entries, bytes and writer too.")
-@_AS_JSON
+@AS_JSON
 @connects
 def list_(connection: Connection, is_long: bool, as_json: bool) -> None:
     """Print the names of all streams, sorted."""
@@ -114,7 +96,7 @@ def list_(connection: Connection, is_long: bool, as_json: bool) -> None:
 
 @stream.command()
 @_NAME
-@_AS_JSON
+@AS_JSON
 @connects
 def info(connection: Connection, name: str, as_json: bool) -> None:
     """Print STREAM: its settings, its ledgers, how far its consumers are."""
@@ -125,28 +107,13 @@ def info(connection: Connection, name: str, as_json: bool) -> None:
 
 @stream.command()
 @_NAME
-@click.argument("file", default="-")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(INPUT_FORMATS),
-    default="lines",
-    show_default=True,
-    help="What makes an entry: a line, a fixed size, a length of 4 bytes before it, or the whole input.",
-)
-@click.option(
-    "--size",
-    type=click.IntRange(1, 64 * _MIB),
-    default=1024,
-    show_default=True,
-    help="Bytes of an entry, with --format fixed.",
-)
+@takes_entries
 @click.option("--create", "create_it", is_flag=True, help="Create the stream, with default settings, if there is none.")
 @click.option(
     "--no-take-over", is_flag=True, help="Refuse when a writer has a ledger open, instead of fencing that writer."
 )
 @password_option
-@_AS_JSON
+@AS_JSON
 @connects
 def append(
     connection: Connection,
@@ -180,8 +147,7 @@ def append(
 @_NAME
 @click.option("--from", "start", default="earliest", show_default=True, metavar=_POSITION, help="Where to begin.")
 @click.option("--to", metavar=_POSITION, help="Where to end; this entry is not read. [default: the end as it is now]")
-@_OUTPUT
-@_FORMAT
+@puts_entries_out
 @password_option
 @connects
 def read(
@@ -203,8 +169,7 @@ def read(
 @stream.command()
 @_NAME
 @click.option("--from", "start", default="latest", show_default=True, metavar=_POSITION, help="Where to begin.")
-@_OUTPUT
-@_FORMAT
+@puts_entries_out
 @password_option
 @connects
 def tail(connection: Connection, name: str, start: str, output: str, format_: str, password_file: str | None) -> None:
@@ -220,7 +185,7 @@ def tail(connection: Connection, name: str, start: str, output: str, format_: st
 @click.option("--before", metavar=_POSITION, help="Remove what comes before; `latest`: all closed ledgers.")
 @click.option("--retention", is_flag=True, help="Remove what the stream's settings no longer keep.")
 @click.option("--force", is_flag=True, help="Also what a cursor has not passed.")
-@_AS_JSON
+@AS_JSON
 @connects
 def truncate(
     connection: Connection, name: str, before: str | None, retention: bool, force: bool, as_json: bool
@@ -247,15 +212,13 @@ def seal(connection: Connection, name: str) -> None:
 @click.argument("names", metavar="STREAM...", nargs=-1, required=True)
 @click.option("--keep-ledgers", is_flag=True, help="Delete the list only.")
 @click.option("--force", is_flag=True, help="Also while a writer has a ledger open; it is fenced.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@YES
 @connects
 def delete(connection: Connection, names: tuple[str, ...], keep_ledgers: bool, force: bool, yes: bool) -> int:
     """Delete streams, their cursors and their ledgers."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("delete asks before it deletes, and there is no terminal: give --yes")
-        if not click.confirm(f"Delete {'stream' if len(names) == 1 else 'streams'} {', '.join(names)}?", err=True):
-            return CommandExit.USAGE
+    question = f"Delete {'stream' if len(names) == 1 else 'streams'} {', '.join(names)}?"
+    if not yes and not confirmed("delete", "deletes", question):
+        return CommandExit.USAGE
     from bookie_pod.cli.stream.showing import delete_streams
 
     connection.run(lambda cluster: delete_streams(cluster, names, with_ledgers=not keep_ledgers, force=force))
@@ -266,7 +229,7 @@ def delete(connection: Connection, names: tuple[str, ...], keep_ledgers: bool, f
 @_NAME
 @click.option("--move", nargs=2, metavar=f"CURSOR {_POSITION}", help="Move a cursor forwards, or create it.")
 @click.option("--delete", "delete_it", metavar="CURSOR", help="Forget a cursor.")
-@_AS_JSON
+@AS_JSON
 @connects
 def cursors(
     connection: Connection, name: str, move: tuple[str, str] | None, delete_it: str | None, as_json: bool

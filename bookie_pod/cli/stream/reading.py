@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from bookie_client.streams import StreamPosition, Streams
+from bookie_client.streams import Manifest, StreamPosition, Streams
 from bookie_client.streams.reader import From
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.entry_streams import Output
@@ -30,15 +30,19 @@ def place(text: str) -> From:
     return "latest" if text == "latest" else StreamPosition.parse(text)
 
 
+def position(manifest: Manifest, text: str, latest: StreamPosition) -> StreamPosition:
+    """The same in a stream of which this is the end. Raises `BadRequest`."""
+    at = place(text)
+    return at if isinstance(at, StreamPosition) else manifest.earliest if at == "earliest" else latest
+
+
 async def read_stream(cluster: Cluster, reading: StreamReading, start: str, to: str | None) -> None:
     """Put out a range of entries. Raises as `StreamReader.batches`."""
     streams = Streams(cluster.client, password=reading.password)
-    first = place(start)
     end = await streams.end(reading.name) if to is None or to == "latest" else StreamPosition.parse(to)
     manifest = await streams.manifest(reading.name)
-    if first == "latest":
-        first = end
-    spans = manifest.spans(manifest.earliest if first == "earliest" else first, end)
+    first = end if start == "latest" else place(start)
+    spans = manifest.spans(position(manifest, start, end), end)
     count = sum(span.last - span.first + 1 for span in spans if span.last is not None)
     with Output(reading.output) as output, Bar("reading", count) as bar:
         async with aclosing(streams.reader(reading.name).entries(first, end)) as entries:

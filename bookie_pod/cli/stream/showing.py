@@ -14,7 +14,7 @@ from rich.table import Table
 from bookie_client.streams import Manifest, StreamCursor, StreamPosition, Streams, StreamSettings
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.progress import Bar
-from bookie_pod.cli.stream.reading import place
+from bookie_pod.cli.stream.reading import position
 from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import NoSuchStream, StreamPositionGone
@@ -42,7 +42,7 @@ async def create_stream(
 async def list_streams(cluster: Cluster, *, is_long: bool, as_json: bool) -> None:
     """Print names, or a table; as JSON one object a line."""
     streams = streams_of(cluster)
-    table = Table(*(each.replace("_", " ") for each in _LIST), box=None)
+    rows: list[dict[str, Any]] = []
     for name in sorted(await streams.names()):
         if not is_long:
             click.echo(json.dumps({"stream": name}) if as_json else name)
@@ -54,9 +54,9 @@ async def list_streams(cluster: Cluster, *, is_long: bool, as_json: bool) -> Non
         if as_json:
             click.echo(json.dumps(fields))
         else:
-            table.add_row(*(_cell(each, fields[each]) for each in _LIST))
+            rows.append(fields)
     if is_long and not as_json:
-        print_table(table)
+        _print_rows(_LIST, rows)
 
 
 async def show_stream(cluster: Cluster, name: str, *, as_json: bool) -> None:
@@ -88,12 +88,8 @@ async def truncate_stream(cluster: Cluster, name: str, before: str | None, *, fo
         if before is None:
             deleted = await streams.apply_retention(name)
         else:
-            at = place(before)
             manifest = await streams.manifest(name)
-            position = at if isinstance(at, StreamPosition) else manifest.closed_end
-            if at == "earliest":
-                position = manifest.earliest
-            deleted = await streams.truncate(name, position, force=force)
+            deleted = await streams.truncate(name, position(manifest, before, manifest.closed_end), force=force)
     for ledger_id in deleted:
         click.echo(json.dumps({"ledger_id": ledger_id}) if as_json else ledger_id)
 
@@ -121,10 +117,8 @@ async def show_cursors(
     streams = streams_of(cluster)
     if move is not None:
         cursor_id, text = move
-        at = place(text)
-        manifest = await streams.manifest(name)
-        named = {"earliest": manifest.earliest, "latest": await streams.end(name)}
-        await streams.move_cursor(name, cursor_id, at if isinstance(at, StreamPosition) else named[at])
+        at = position(await streams.manifest(name), text, await streams.end(name))
+        await streams.move_cursor(name, cursor_id, at)
     if delete_it is not None:
         await streams.delete_cursor(name, delete_it)
     manifest, cursors = await streams.manifest(name), await streams.cursors(name)

@@ -13,9 +13,10 @@ from bookie_pod.autorecovery.decommission.coordinator import Watched
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, DrainProgress
 from bookie_pod.cli.cluster import decommission_run, recover_run
 from bookie_pod.cli.cluster.decommission_run import AdminAccess, _done, _heard, read_ledger_ids
-from bookie_pod.cli.cluster.drain_view import _coordinator_lines, _stage, duration, shown_size
+from bookie_pod.cli.cluster.drain_view import _coordinator_lines, _stage
 from bookie_pod.cli.cluster.recover_run import bookie_ids
 from bookie_pod.cli.main import run
+from bookie_pod.cli.units import duration_text, size_text
 from bookie_protocol.errors import InvalidConfiguration, Refused
 
 NOWHERE = ("--metadata", "file:///does/not/exist")
@@ -92,14 +93,14 @@ def test_files_that_are_no_certificates(tmp_path: Path) -> None:
 
 
 def test_words_for_people() -> None:
-    assert [shown_size(n) for n in (0, 999, 1000, 1_234_567, 5 * 10**18)] == [
+    assert [size_text(n) for n in (0, 999, 1000, 1_234_567, 5 * 10**18)] == [
         "0 B",
         "999 B",
         "1.0 KB",
         "1.2 MB",
-        "5000.0 PB",
+        "5,000.0 PB",
     ]
-    assert [duration(s) for s in (0.4, 59.4, 60, 3599, 7500)] == ["0 s", "59 s", "1 min", "59 min", "2 h 5 min"]
+    assert [duration_text(s) for s in (0.4, 59.4, 60, 3599, 7500)] == ["0 s", "59 s", "1 min", "59 min", "2 h 5 min"]
     assert bookie_ids(" b:1, c:1 ") == {"b:1", "c:1"}
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.cli.exit_codes import CommandExit
-from bookie_pod.cli.gc_view import size
 from bookie_pod.cli.main import run
+from bookie_pod.cli.units import size_text
 from bookie_pod.storage.gc.log_usage import LogUsage
 from bookie_pod.storage.gc.reports import LogReport, PassResult
 from bookie_pod.storage.gc.schedule import Compaction
@@ -279,4 +279,4 @@ def test_other_answers(canned: HTTPServer, capsys: Capture, answer: tuple[int, s
     ("nbytes", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 KB"), (-1500, "-1.5 KB"), (2 * 10**18, "2,000.0 PB")]
 )
 def test_sizes(nbytes: int, text: str) -> None:
-    assert size(nbytes) == text
+    assert size_text(nbytes) == text

@@ -1,0 +1,30 @@
+"""Sizes and times as people read them. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+_SIZES: Final = ("B", "KB", "MB", "GB", "TB", "PB")
+
+
+def size_text(nbytes: int) -> str:
+    """`1.5 GB`: units of 1000."""
+    value, unit = float(nbytes), 0
+    while abs(value) >= 1000 and unit < len(_SIZES) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:,.1f} {_SIZES[unit]}" if unit else f"{nbytes} B"
+
+
+def time_text(milliseconds: int) -> str:
+    """Of ms since 1970: `2026-03-01 12:00:00 UTC`."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def duration_text(seconds: float) -> str:
+    """`2 h 5 min`, `3 min`, `20 s`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes = whole // 60
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
