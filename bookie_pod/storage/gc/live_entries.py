@@ -133,7 +133,7 @@ def _runs(scan: Scan[bytes], pay: Pay) -> Iterator[Run]:
     """Entries as they lie in the log, cut where the ledger changes or enough came together."""
     run: Run | None = None
     for location, ledger_id, entry_id, entry in scan:
-        pass
+        pay(1, SIZE_BYTES + len(entry))
         if run is not None and (run.ledger_id != ledger_id or run.full):
             yield run
             run = None

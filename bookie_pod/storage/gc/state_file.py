@@ -62,7 +62,7 @@ class GcStateFile:
             return GcMemory(
                 _times(stored, now_ms),
                 {int(key): str(text) for key, text in stored["quarantined"].items()},
-                stored=_LATER_TIMES <= stored.keys(),
+                stored=stored.keys() >= _LATER_TIMES,
             )
         except FileNotFoundError:
             return fresh

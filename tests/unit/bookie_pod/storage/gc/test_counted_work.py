@@ -1,0 +1,77 @@
+"""What the throttle counts: every byte and entry that compaction reads, and each that it writes, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from bookie_pod.storage.entry_log.format import SIZE_BYTES
+from tests.support.gc_rig import FAST, GcRig
+from tests.support.memtable_engine import ENGINES as MEMTABLE_ENGINES
+from tests.support.storage_engine import entry
+
+ENGINES = ["db", *MEMTABLE_ENGINES]
+SIZE = 100
+IN_A_LOG = SIZE_BYTES + SIZE
+ENTRIES = 40
+
+
+class Counted:
+    """Stands for a throttle."""
+
+    def __init__(self) -> None:
+        self.entries = self.nbytes = 0
+
+    def __call__(self, entries: int, nbytes: int) -> None:
+        self.entries += entries
+        self.nbytes += nbytes
+
+
+def _counted(rig: GcRig) -> Counted:
+    counted = Counted()
+    rig.gc._reclaimer._compactor._pay = counted  # type: ignore[attr-defined]
+    return counted
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "plain"])
+@pytest.mark.parametrize("alive", [1, 2])
+def test_a_compaction(engine: str, transactional: bool, alive: int) -> None:
+    """Read: the whole log, dead entries too. Written: what lives."""
+    rig = GcRig(replace(FAST, transactional=transactional), engine=engine)
+    rig.write(range(4), ENTRIES, SIZE)
+    rig.delete(*range(alive, 4))
+    rig.gc.run_pass()
+    counted = _counted(rig)
+    assert rig.force().logs_compacted == 1
+    assert counted.entries == 4 * ENTRIES + alive * ENTRIES
+    assert counted.nbytes == counted.entries * IN_A_LOG
+
+
+@pytest.mark.parametrize("transactional", [True, False], ids=["transactional", "plain"])
+def test_a_copy_that_a_crash_left_is_read_again(transactional: bool) -> None:
+    """From the disk this time, so it counts."""
+    rig = GcRig(replace(FAST, transactional=transactional))
+    source = rig.write([1, 2], ENTRIES, SIZE)
+    rig.delete(2)
+    assert rig.gc.run_pass().ledgers_deleted == 1
+    target = rig.logs.begin_compaction(source, 0)
+    target.append_run(1, [entry(1, each, SIZE) for each in range(ENTRIES)])
+    target.mark_compacted()
+    rig.restart()
+    counted = _counted(rig)
+    assert rig.gc.run_pass().logs_deleted == 1
+    assert (counted.entries, counted.nbytes) == (ENTRIES, ENTRIES * IN_A_LOG)
+    assert len(rig.readable(1)) == ENTRIES
+
+
+def test_a_scan_that_measures_a_log() -> None:
+    rig = GcRig()
+    log_id = rig.write([1, 2], ENTRIES, SIZE)
+    rig.forget_map(log_id)
+    rig.restart()
+    counted = Counted()
+    rig.gc._usages._pay_scan = counted
+    rig.gc.run_pass()
+    assert (counted.entries, counted.nbytes) == (2 * ENTRIES, 2 * ENTRIES * IN_A_LOG)
