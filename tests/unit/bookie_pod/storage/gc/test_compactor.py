@@ -380,7 +380,7 @@ def test_a_reader_between_look_up_and_read(engine: str) -> None:
     rig.gc.run_pass()
     rig.restart()
     logs = rig.storage.directories[0].logs if engine == "db" else rig.storage.logs
-    plain, moved = logs.read, False
+    plain, moved = logs.read_checked, False
 
     def read(location: int, ledger_id: int, entry_id: int) -> bytes:
         nonlocal moved
@@ -389,7 +389,7 @@ def test_a_reader_between_look_up_and_read(engine: str) -> None:
             assert rig.force().logs_compacted == 1
         return plain(location, ledger_id, entry_id)
 
-    logs.read = read
+    logs.read_checked = read
     assert rig.storage.read(1, 3) == entry(1, 3, 100)
     assert moved
     assert not rig.logs.exists(source)
