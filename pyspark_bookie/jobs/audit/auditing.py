@@ -11,17 +11,17 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from pyspark_bookie.jobs.audit.job import DEEP_LEDGERS, LEAST_PIECES, LIGHT_LEDGERS, AuditArguments
+from pyspark_bookie.jobs.audit.job import DEEP_LEDGERS, LIGHT_LEDGERS, AuditArguments
 from pyspark_bookie.jobs.audit.registry import NamedBookies, RegistryCheck
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.replicas.inspecting import Inspection, inspect_unit
 from pyspark_bookie.jobs.replicas.looks import LookOptions
-from pyspark_bookie.jobs.replicas.planning import chosen_ids, sized, unsized
+from pyspark_bookie.jobs.replicas.planning import chosen_ids, fair_count, light_units, sized
 from pyspark_bookie.jobs.replicas.spool import FindingsSpool
 from pyspark_bookie.jobs.replicas.totals import Totals
-from pyspark_bookie.jobs.replicas.units import Planned, Unit, groups
+from pyspark_bookie.jobs.replicas.units import Planned, Unit, groups, numbered
 
 FINDINGS_AT_ONCE: Final = 1_000
 
@@ -35,17 +35,15 @@ def audit(context: JobContext[AuditArguments]) -> JobResult:
         mark=args.mark and not context.dry_run,
         placement=None if args.placement == "none" else args.placement,
     )
-    _ = context.spark  # before the client: a process with many threads is no good parent of the Java process
+    context.open_spark()
     ids = chosen_ids(context)
     planned = Planned(units(context, ids))
     with FindingsSpool() as spool:
         totals, named = Totals(spool), NamedBookies()
         for outcome in context.run_tasks(partial(inspect_unit, inspection), planned):
+            totals.take(context, outcome)
             if outcome.result is not None:
-                totals.add(outcome.result)
                 named.add(outcome.result.findings)
-            elif outcome.error is not None:
-                totals.add_failed(context, outcome.item, outcome.error)
             done = totals.sums["ledgers"] + totals.sums["deleted"]
             note = f"{totals.sums['nbytes'] / 1e6:,.0f} MB, {sum(spool.counts.values())} findings"
             context.progress(done, len(ids), "ledgers", note)
@@ -62,17 +60,11 @@ def check_registry(
     many marks have no time. Raises `MetadataUnavailable`."""
     args = context.args
     check = RegistryCheck(context.client(), context.log, pause=args.recheck, note=not context.dry_run)
-    spool.add(check.bookies(named, args.absent_after if is_of_all(args) else None))
-    marks = check.old_marks(lambda ledger_id: is_of_all(args) or is_among(ids, ledger_id), args.overdue_after)
+    spool.add(check.bookies(named, None if args.is_narrowed else args.absent_after))
+    marks = check.old_marks(lambda ledger_id: not args.is_narrowed or is_among(ids, ledger_id), args.overdue_after)
     while batch := list(islice(marks, FINDINGS_AT_ONCE)):
         spool.add(batch)
     return check.marks_without_time
-
-
-def is_of_all(args: AuditArguments) -> bool:
-    """No ledger is left out."""
-    choices = (args.ledgers, args.ledger_pattern, args.where, args.older_than)
-    return not args.stream and all(each is None for each in choices)
 
 
 def is_among(ids: Sequence[int], ledger_id: int) -> bool:
@@ -84,9 +76,7 @@ def is_among(ids: Sequence[int], ledger_id: int) -> bool:
 def units(context: JobContext[AuditArguments], ids: Sequence[int]) -> Iterator[Unit]:
     """The pieces, in ascending order of ledgers."""
     args = context.args
-    fair = max(1, len(ids) // (LEAST_PIECES * context.concurrent))
-    if args.digests:
-        cut = groups(sized(context, ids), args.piece_bytes, min(DEEP_LEDGERS, max(fair, 16)))
-    else:
-        cut = groups(unsized(ids), 1, min(LIGHT_LEDGERS, fair))
-    return (Unit(number, group) for number, group in enumerate(cut))
+    if not args.digests:
+        return light_units(context, ids, LIGHT_LEDGERS)
+    most = min(DEEP_LEDGERS, max(fair_count(context, ids), 16))
+    return numbered(groups(sized(context, ids), args.piece_bytes, most))

@@ -17,8 +17,6 @@ LIGHT_LEDGERS: Final = 1_000
 """Ledgers of one piece where no data is read."""
 DEEP_LEDGERS: Final = 5_000
 DAY_S: Final = 86_400.0
-LEAST_PIECES: Final = 4
-"""For each slot, where there are that many ledgers: pieces differ in the time they take."""
 
 
 @dataclass(frozen=True, kw_only=True)

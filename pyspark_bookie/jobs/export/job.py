@@ -16,7 +16,6 @@ from pyspark_bookie.jobs.framework.findings import MISSING, WOULD, LedgerFinding
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow, SelectionArguments, select_ledgers
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
-from pyspark_bookie.jobs.framework.tasks import TaskError
 
 _COMPRESSIONS: Final = tuple(SUFFIXES)
 
@@ -106,8 +105,8 @@ class _Run:
         for outcome in self._context.run_tasks(export_bundle, items):
             tried += len(outcome.item.ledger_ids)
             done += outcome.item.nbytes
-            failure = outcome.error or TaskError("SPARK", "no result")
-            for each in outcome.result or tuple(ExportOutcome(i, None, failure) for i in outcome.item.ledger_ids):
+            failed = (ExportOutcome(ledger_id, None, outcome.failure) for ledger_id in outcome.item.ledger_ids)
+            for each in outcome.result or failed:
                 self._take(each)
             self._context.progress(done, total, "bytes", f"{tried} of {len(rows)} ledgers")
         return len(rows) - tried

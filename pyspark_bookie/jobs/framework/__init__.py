@@ -1,7 +1,11 @@
 """What all jobs share.
 
-arguments.py   typed arguments from dataclasses; sizes, durations, lists of ledgers
+arguments.py   typed arguments from dataclasses; sizes, durations, ledger ids
 common.py      the arguments that every job has
+ledgers.py     the arguments that select ledgers; their metadata
+bundles.py     small ledgers in one piece of work
+records.py     what jobs keep in the metadata service
+findings.py    findings of jobs that move ledgers
 registry.py    jobs by name, found in the packages beside this one
 result.py      the result row, findings, exit codes
 progress.py    what is shown while a job runs

@@ -13,24 +13,25 @@ Driver only.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from bookie_client.streams.model import STREAM_KEY
 from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.common.ledger_ids import LedgerIds
+from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, UsageError, argument
 from pyspark_bookie.jobs.framework.common import CommonArguments
 from pyspark_bookie.jobs.framework.context import JobContext
+from pyspark_bookie.source.selection import ids_of
 
 if TYPE_CHECKING:
     from bookie_client import Client
 
-STREAM_KEY: Final = "podkeeper/stream"
 _READ_AT_ONCE: Final = 64
 _COLUMNS: Final = (
     "ledger_id long, state string, entries long, bytes long, created timestamp, ensemble int, write_quorum int,"
@@ -50,6 +51,12 @@ class SelectionArguments(CommonArguments):
         None, help="Ledgers whose custom metadata KEY matches the regular expression as a whole.", metavar="KEY=REGEX"
     )
     all: bool = argument(False, help="All ledgers of the cluster.")
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Something leaves ledgers out."""
+        choices = (self.ledgers, self.ledger_pattern, self.where, self.older_than)
+        return bool(self.stream) or any(each is not None for each in choices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,35 +135,20 @@ def narrowed(context: JobContext[CommonArguments], rows: Sequence[LedgerRow]) ->
 async def _read(
     client: Client, args: SelectionArguments, progress: Callable[..., None]
 ) -> tuple[list[LedgerRow], list[int]]:
+    """What there is of the selection, and the ids that have to exist and do not."""
     rows: list[LedgerRow] = []
-    missing: list[int] = []
     named = await _named(client, args)
-    ids = _all_ids(client, args.ledgers) if named is None else _each(named)
-    must_exist = set(named or ()) | set(args.ledgers.singles() if args.ledgers else ())
-    found: set[int] = set()
 
     async def read(ledger_id: int) -> None:
         try:
             rows.append(LedgerRow.of(await client.metadata(ledger_id)))
-            found.add(ledger_id)
         except NoSuchLedger:
-            pass  # deleted since it was listed; `missing` tells it of those that were named
+            pass  # deleted since it was listed
         progress(len(rows), None, "ledgers", "reading metadata")
 
-    pending: set[asyncio.Task[None]] = set()
-    try:
-        async for ledger_id in ids:
-            if len(pending) >= _READ_AT_ONCE:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            pending.add(asyncio.create_task(read(ledger_id)))
-        await asyncio.gather(*pending)
-    finally:
-        for task in pending:
-            task.cancel()
-    missing.extend(sorted(must_exist - found))
-    return rows, missing
+    await bounded(await ids_of(client, args.ledgers) if named is None else named, read, _READ_AT_ONCE)
+    must_exist = {*(named or ()), *(args.ledgers.singles() if args.ledgers else ())}
+    return rows, sorted(must_exist - {row.ledger_id for row in rows})
 
 
 async def _named(client: Client, args: SelectionArguments) -> list[int] | None:
@@ -169,17 +161,6 @@ async def _named(client: Client, args: SelectionArguments) -> list[int] | None:
     if args.ledgers is not None and all(first == last for first, last in args.ledgers.spans):
         return list(args.ledgers.singles())
     return None
-
-
-async def _each(ids: list[int]) -> AsyncIterator[int]:
-    for ledger_id in ids:
-        yield ledger_id
-
-
-async def _all_ids(client: Client, within: LedgerIds | None) -> AsyncIterator[int]:
-    async for ledger_id in client.list():
-        if within is None or ledger_id in within:
-            yield ledger_id
 
 
 def _pattern(text: str | None) -> Callable[[LedgerRow], bool]:

@@ -9,12 +9,12 @@ Any thread.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from bookie_protocol.errors import MetadataExists, MetadataNotFound, MetadataVersionConflict, Refused
 from bookie_protocol.metadata_service.versioned import Versioned
+from pyspark_bookie.common.together import bounded
 
 if TYPE_CHECKING:
     from bookie_client import Client
@@ -105,8 +105,7 @@ class JobRecords(Generic[R]):
             except MetadataNotFound:
                 return  # removed since it was listed
 
-        for start in range(0, len(keys), _READ_AT_ONCE):
-            await asyncio.gather(*map(read, keys[start : start + _READ_AT_ONCE]))
+        await bounded(keys, read, _READ_AT_ONCE)
         return found
 
     def _as_stored(self, record: R) -> Versioned[R]:

@@ -86,6 +86,11 @@ class Outcome(Generic[T, R]):
     result: R | None
     error: TaskError | None
 
+    @property
+    def failure(self) -> TaskError:
+        """Why there is no result."""
+        return self.error or TaskError("SPARK", "no result")
+
 
 def run_tasks(
     session: SparkSession,

@@ -19,20 +19,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from bookie_client.streams.model import STREAM_KEY
 from bookie_protocol.errors import EntryDamaged, MetadataVersionConflict, NoSuchLedger, NotThere
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.archive.files import Files
 from pyspark_bookie.jobs.archive.reading import count_files, read_manifest
-from pyspark_bookie.jobs.framework.ledgers import STREAM_KEY
 from pyspark_bookie.jobs.offload.record import LedgerIdentity, OffloadRecord, OffloadState
 from pyspark_bookie.jobs.offload.store import OffloadStore
+from pyspark_bookie.jobs.owners.index import APPLICATION_KEY, MANAGED_LEDGER_KEY, PULSAR
 
 if TYPE_CHECKING:
     from bookie_client.blocking import BlockingClient
 
 _TRIES: Final = 5
-_PULSAR_KEY: Final = "pulsar/managed-ledger"
 
 
 class DeletionFate(Enum):
@@ -126,7 +126,7 @@ class Deleter:
     def _obstacle(self, record: OffloadRecord, metadata: LedgerMetadata) -> DeletionFate | None:
         if not metadata.is_closed or LedgerIdentity.of(metadata) != record.ledger:
             return DeletionFate.ANOTHER_LEDGER
-        if _PULSAR_KEY in metadata.custom_metadata or metadata.custom_metadata.get("application") == b"pulsar":
+        if _is_pulsars(metadata):
             return DeletionFate.OWNED
         stream = metadata.custom_metadata.get(STREAM_KEY)
         if stream is not None and self._listed(stream.decode("utf-8", "replace"), record.ledger_id):
@@ -150,6 +150,11 @@ class Deleter:
             raise EntryDamaged(f"the manifest of ledger {record.ledger_id} is of another attempt: the ledger stays")
         if count_files(self._files, record.ledger_id, record.files, self._throttle) != record.counts:
             raise EntryDamaged(f"the files of ledger {record.ledger_id} are not what was written: the ledger stays")
+
+
+def _is_pulsars(metadata: LedgerMetadata) -> bool:
+    custom = metadata.custom_metadata
+    return MANAGED_LEDGER_KEY in custom or custom.get(APPLICATION_KEY) == PULSAR.encode()
 
 
 def is_due(record: OffloadRecord, settings: DeletionSettings, now: float) -> bool:

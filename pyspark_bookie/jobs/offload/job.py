@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_bookie.jobs.archive.files import Files, absolute_uri
 from pyspark_bookie.jobs.archive.layout import PARTITIONS
@@ -19,7 +19,7 @@ from pyspark_bookie.jobs.framework.findings import MISSING, WOULD, LedgerFinding
 from pyspark_bookie.jobs.framework.ledgers import Selected, SelectionArguments, check_selection, select_ledgers
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
-from pyspark_bookie.jobs.framework.tasks import TaskError
+from pyspark_bookie.jobs.framework.tasks import Outcome
 from pyspark_bookie.jobs.offload.cleaning import find_orphans, remove_orphans
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
 from pyspark_bookie.jobs.offload.machine import Fate, OffloadSettings
@@ -37,7 +37,6 @@ from pyspark_bookie.jobs.offload.tasks import (
 )
 
 if TYPE_CHECKING:
-    from bookie_client import Client
     from bookie_client.streams import Manifest
 
 _DAYS: Final = 86400.0
@@ -152,7 +151,7 @@ class _Run:
         for outcome in self._context.run_tasks(offload_bundle, items):
             tried += len(outcome.item.ledger_ids)
             done += outcome.item.nbytes
-            self._take(outcome.item.ledger_ids, outcome.result, outcome.error)
+            self._take(outcome)
             self._context.progress(done, total, "bytes", f"{tried} of {len(plan.work)} ledgers")
         return len(plan.work) - tried, total - done
 
@@ -177,7 +176,7 @@ class _Run:
             self._cut_stream(name, going, settings)
         items = _deletion_bundles(going, settings)
         for outcome in self._context.run_tasks(delete_bundle, items) if items else ():
-            self._take(outcome.item.ledger_ids, outcome.result, outcome.error)
+            self._take(outcome)
             self._context.progress(self._fates[DeletionFate.DELETED], len(going), "ledgers", "deleted")
         return waiting
 
@@ -195,16 +194,13 @@ class _Run:
             self._context.log(obstacle)
 
     def _manifest_of(self, stream: str) -> Manifest:
-        return self._context.client().run(lambda client: _manifest(client, stream))
+        from bookie_client.streams import Streams
+
+        return self._context.client().run(lambda client: Streams(client).manifest(stream))
 
     def _sweep(self) -> int:
         before = datetime.now(UTC) - timedelta(seconds=self._args.orphans_older_than)
-
-        def current_uuid(ledger_id: int) -> str | None:
-            stored = self._store.read(ledger_id)
-            return None if stored is None else stored.value.uuid
-
-        orphans = find_orphans(self._files, before, current_uuid)
+        orphans = find_orphans(self._files, before, self._store.current_uuid)
         if not self._context.dry_run:
             remove_orphans(self._files, orphans)
         elif orphans.files:
@@ -222,11 +218,9 @@ class _Run:
             recorded = [ledger_id for ledger_id in recorded if ledger_id in chosen]
         return self._store.read_all(recorded)
 
-    def _take(self, ledger_ids: Iterable[int], result: tuple[LedgerOutcome, ...] | None, error: object | None) -> None:
-        if result is None:
-            failure = error if isinstance(error, TaskError) else TaskError("SPARK", str(error))
-            result = tuple(LedgerOutcome(ledger_id, None, failure) for ledger_id in ledger_ids)
-        for outcome in result:
+    def _take(self, bundle: Outcome[Any, tuple[LedgerOutcome, ...]]) -> None:
+        failed = (LedgerOutcome(ledger_id, None, bundle.failure) for ledger_id in bundle.item.ledger_ids)
+        for outcome in bundle.result or failed:
             if outcome.error is not None:
                 self._totals["failed"] += 1
                 self._found.append(LedgerFinding(outcome.ledger_id, outcome.error.code, outcome.error.message))
@@ -246,9 +240,3 @@ def _deletion_bundles(ledger_ids: Sequence[int], settings: DeletionSettings) -> 
         DeletionBundle(tuple(ledger_ids[start : start + _DELETED_AT_ONCE]), settings)
         for start in range(0, len(ledger_ids), _DELETED_AT_ONCE)
     ]
-
-
-async def _manifest(client: Client, name: str) -> Manifest:
-    from bookie_client.streams import Streams
-
-    return await Streams(client).manifest(name)

@@ -29,6 +29,11 @@ class OffloadStore(JobRecords[OffloadRecord]):
         """None: there is no record. Raises `MetadataUnavailable`, `MetadataDamaged`."""
         return self.find(str(ledger_id))
 
+    def current_uuid(self, ledger_id: int) -> str | None:
+        """Of the attempt that a ledger's record names; None: there is no record. Raises as `read`."""
+        stored = self.read(ledger_id)
+        return None if stored is None else stored.value.uuid
+
     def ledger_ids(self) -> list[int]:
         """Of all records, ascending."""
         return sorted(int(key) for key in self.keys() if key.isascii() and key.isdigit())

@@ -1,6 +1,6 @@
 """One thing that was left behind.
 
-Format: `COLUMNS` of the detail report; `thing` is a ledger id, a segment's name or a path.
+Format of the detail report: `table_of`; `thing` is a ledger id, a segment's name or a path.
 
 Pure; any thread.
 """

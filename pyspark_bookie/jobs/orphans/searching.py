@@ -33,8 +33,8 @@ from pyspark_bookie.jobs.orphans.job import (
     OrphansArguments,
 )
 from pyspark_bookie.jobs.orphans.ledgers import Search, search_unit
-from pyspark_bookie.jobs.replicas.planning import chosen_ids, unsized
-from pyspark_bookie.jobs.replicas.units import Planned, Unit, groups
+from pyspark_bookie.jobs.replicas.planning import chosen_ids, light_units
+from pyspark_bookie.jobs.replicas.units import Planned, Unit
 
 if TYPE_CHECKING:
     from bookie_client.client import Client
@@ -53,7 +53,7 @@ def search(context: JobContext[OrphansArguments]) -> JobResult:
     orphans: list[Orphan] = []
     failed, complete = 0, True
     if kinds & OF_LEDGERS:
-        _ = context.spark  # before the client: a process with many threads is no good parent of the Java process
+        context.open_spark()
         planned = Planned(_units(context))
         question = Search(kinds & OF_LEDGERS, int(before * 1000), not context.dry_run, args.managed_ledgers)
         standings: Counter[str] = Counter()
@@ -61,8 +61,7 @@ def search(context: JobContext[OrphansArguments]) -> JobResult:
         for outcome in context.run_tasks(partial(search_unit, question), planned):
             if outcome.result is None:
                 failed += 1
-                why = "" if outcome.error is None else outcome.error.message
-                context.log(f"a piece of {len(outcome.item.slices)} ledgers failed: {why}")
+                context.log(f"a piece of {len(outcome.item.slices)} ledgers failed: {outcome.failure.message}")
                 continue
             seen += outcome.result.ledgers
             young += outcome.result.young
@@ -136,8 +135,7 @@ def _units(context: JobContext[OrphansArguments]) -> Iterator[Unit]:
         ids = chosen_ids(context)
     finally:
         context.args = args
-    fair = max(1, len(ids) // (4 * context.concurrent))
-    return (Unit(n, group) for n, group in enumerate(groups(unsized(ids), 1, min(LEDGERS, fair))))
+    return light_units(context, ids, LEDGERS)
 
 
 def _offload_files(context: JobContext[OrphansArguments], before: float) -> Iterator[Orphan]:
@@ -147,12 +145,7 @@ def _offload_files(context: JobContext[OrphansArguments], before: float) -> Iter
 
     target = context.args.target or ""
     files, records = Files(target, "--target"), OffloadStore(context.client())
-
-    def current_uuid(ledger_id: int) -> str | None:
-        stored = records.read(ledger_id)
-        return None if stored is None else stored.value.uuid
-
-    found = find_orphans(files, datetime.fromtimestamp(before, UTC), current_uuid)
+    found = find_orphans(files, datetime.fromtimestamp(before, UTC), records.current_uuid)
     fate = Fate.FOUND
     if not context.dry_run:
         remove_orphans(files, found)

@@ -1,6 +1,6 @@
 """What becomes of each ledger that is to be recovered.
 
-Format: `COLUMNS` of the detail report.
+Format of the detail report: `table_of`.
 
 Pure; any thread.
 """
@@ -8,7 +8,7 @@ Pure; any thread.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,9 +66,6 @@ class LedgerOutcome:
     entries: int = 0
     nbytes: int = 0
     detail: str = ""
-
-
-COLUMNS: Final = tuple(field.name for field in fields(LedgerOutcome))
 
 
 def worst(states: Iterable[State]) -> State:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationOptions
 from bookie_client.replication.throttle import ReplicationThrottle
-from pyspark_bookie.common.secrets import read_secret
+from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.arguments import UsageError
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
@@ -25,11 +24,9 @@ from pyspark_bookie.jobs.recover.plan import Piece, of_bookies, of_findings, pie
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.look import Looker
 from pyspark_bookie.jobs.replicas.looks import LookOptions
-from pyspark_bookie.jobs.replicas.planning import chosen_ids
+from pyspark_bookie.jobs.replicas.planning import LEAST_PIECES, chosen_ids
 
 LEDGERS_AT_ONCE: Final = 4
-LEAST_PIECES: Final = 4
-"""For each slot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +43,7 @@ def recover(context: JobContext[RecoverArguments]) -> JobResult:
     if bool(args.bookies) == (args.findings is not None):
         raise UsageError("recover: say what by either --bookies ID or --findings URI")
     if not context.dry_run:
-        _ = context.spark  # before the client: a process with many threads is no good parent of the Java process
+        context.open_spark()
     works = list(_works(context))
     if context.dry_run:
         outcomes = [LedgerOutcome(work.ledger_id, State.PLANNED, nbytes=work.nbytes) for work in works]
@@ -59,13 +56,13 @@ def recover(context: JobContext[RecoverArguments]) -> JobResult:
     left = {work.ledger_id: work for work in works}
     outcomes = []
     for outcome in context.run_tasks(partial(recover_piece, recovery), planned):
-        if outcome.error is not None:
-            context.log(f"a piece of {len(outcome.item.works)} ledgers failed: {outcome.error.message}")
-            failed = [
-                LedgerOutcome(w.ledger_id, State.FAILED, detail=outcome.error.message) for w in outcome.item.works
-            ]
-        for done in outcome.result if outcome.result is not None else failed:
-            outcomes.append(done)
+        ended = outcome.result
+        if ended is None:
+            why = outcome.failure.message
+            context.log(f"a piece of {len(outcome.item.works)} ledgers failed: {why}")
+            ended = [LedgerOutcome(work.ledger_id, State.FAILED, detail=why) for work in outcome.item.works]
+        outcomes.extend(ended)
+        for done in ended:
             left.pop(done.ledger_id, None)
         note = f"{sum(each.nbytes for each in outcomes) / 1e6:,.0f} MB copied"
         context.progress(len(outcomes), len(works), "ledgers", note)
@@ -75,9 +72,7 @@ def recover(context: JobContext[RecoverArguments]) -> JobResult:
 
 def recover_piece(recovery: Recovery, piece: Piece, environment: TaskEnvironment) -> list[LedgerOutcome]:
     """The task."""
-    path = environment.access.password_file
-    password = None if path is None else read_secret("passwordFile", path)
-    rate = environment.bytes_per_second
+    password, rate = environment.access.password.read(), environment.bytes_per_second
     return environment.client().run(lambda client: recover_ledgers(client, recovery, piece.works, rate, password))
 
 
@@ -95,21 +90,8 @@ async def recover_ledgers(
     replicator = FragmentReplicator(client, ReplicationOptions(throttle=throttle, password=given))
     looker = Looker(client, LookOptions(digests=True, password=given), limits)
     verifier = Looker(client, LookOptions(digests=recovery.verify_digests, password=given), limits)
-    options = RecoveryOptions(
-        include_open=recovery.options.include_open, lock_wait=recovery.options.lock_wait, password=password
-    )
-    one = LedgerRecovery(client, replicator, looker, verifier, options)
-    waiting: Iterator[LedgerWork] = iter(works)
-    outcomes: list[LedgerOutcome] = []
-
-    async def work() -> None:
-        for each in waiting:
-            outcomes.append(await one.recover(each))  # noqa: PERF401 - several share the iterator
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(LEDGERS_AT_ONCE, len(works))):
-            group.create_task(work())
-    return outcomes
+    one = LedgerRecovery(client, replicator, looker, verifier, replace(recovery.options, password=password))
+    return await bounded(works, one.recover, LEDGERS_AT_ONCE)
 
 
 def _works(context: JobContext[RecoverArguments]) -> Iterator[LedgerWork]:
@@ -117,8 +99,7 @@ def _works(context: JobContext[RecoverArguments]) -> Iterator[LedgerWork]:
     if args.bookies:
         return of_bookies(context, chosen_ids(context), frozenset(args.bookies))
     assert args.findings is not None
-    narrowed = any((args.ledgers, args.stream, args.ledger_pattern, args.where, args.older_than))
-    return of_findings(read_findings(args.findings), chosen_ids(context) if narrowed else None)
+    return of_findings(read_findings(args.findings), chosen_ids(context) if args.is_narrowed else None)
 
 
 def _result(outcomes: list[LedgerOutcome], *, complete: bool) -> JobResult:

@@ -11,15 +11,13 @@ Invariants
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.replication.throttle import ReplicationThrottle
-from pyspark_bookie.common.secrets import read_secret
+from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.replicas.deep import ScanLimits
 from pyspark_bookie.jobs.replicas.findings import Finding
@@ -66,10 +64,9 @@ class UnitResult:
 
 def inspect_unit(inspection: Inspection, unit: Unit, environment: TaskEnvironment) -> UnitResult:
     """The task. Raises `PodkeeperError`, `PodkeeperSparkError`."""
-    path = environment.access.password_file
-    if path is not None:
-        look = replace(inspection.look, password=read_secret("passwordFile", path))
-        inspection = replace(inspection, look=look)
+    password = environment.access.password.read()
+    if password is not None:
+        inspection = replace(inspection, look=replace(inspection.look, password=password))
     rate = environment.bytes_per_second
 
     async def run(client: Client) -> UnitResult:
@@ -103,18 +100,12 @@ async def inspect(
 
 
 async def _looks(looker: Looker, unit: Unit, at_once: int) -> list[Look]:
-    waiting = iter(unit.slices)
-    looks: dict[Slice, Look] = {}
     bookies = None if unit.bookie is None else {unit.bookie}
 
-    async def work(slices: Iterable[Slice]) -> None:
-        for each in slices:
-            looks[each] = await looker.look(each.ledger_id, bookies=bookies, first=each.first, last=each.last)
+    async def look(each: Slice) -> Look:
+        return await looker.look(each.ledger_id, bookies=bookies, first=each.first, last=each.last)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(at_once, len(unit.slices))):
-            group.create_task(work(waiting))
-    return [looks[each] for each in unit.slices]
+    return await bounded(unit.slices, look, at_once)
 
 
 def _count(result: UnitResult, look: Look, *, begins: bool) -> None:

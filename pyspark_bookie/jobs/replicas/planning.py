@@ -9,22 +9,24 @@ Driver only.
 
 from __future__ import annotations
 
-import asyncio
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
+from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments, select_ledgers
-from pyspark_bookie.jobs.replicas.units import LedgerSize, size_of
+from pyspark_bookie.jobs.replicas.units import LedgerSize, Unit, groups, numbered, size_of
 
 if TYPE_CHECKING:
     from bookie_client.client import Client
 
 READ_AT_ONCE: Final = 64
 READ_AHEAD: Final = 512
+LEAST_PIECES: Final = 4
+"""For each slot, where there are that many ledgers: pieces differ in the time they take."""
 
 
 def chosen_ids(context: JobContext[Any]) -> Sequence[int]:
@@ -47,33 +49,32 @@ def chosen_ids(context: JobContext[Any]) -> Sequence[int]:
     return array("q", sorted(named.union(each for each in context.client().list() if each in within)))
 
 
-def unsized(ids: Iterable[int]) -> Iterator[LedgerSize]:
-    """For looks that read no data."""
-    return (LedgerSize(ledger_id, None, 0, ()) for ledger_id in ids)
+def fair_count(context: JobContext[Any], ids: Sequence[int]) -> int:
+    """Ledgers of a piece, so that there are `LEAST_PIECES` for each slot."""
+    return max(1, len(ids) // (LEAST_PIECES * context.concurrent))
+
+
+def light_units(context: JobContext[Any], ids: Sequence[int], most: int) -> Iterator[Unit]:
+    """Pieces of at most so many ledgers, in order, for looks that read no data."""
+    unsized = (LedgerSize(ledger_id, None, 0, ()) for ledger_id in ids)
+    return numbered(groups(unsized, 1, min(most, fair_count(context, ids))))
 
 
 def sized(context: JobContext[Any], ids: Sequence[int]) -> Iterator[LedgerSize]:
     """The sizes of ledgers, in the order of `ids`; deleted ones are left out. Raises `MetadataUnavailable`."""
     client = context.client()
     for start in range(0, len(ids), READ_AHEAD):
-        part = list(ids[start : start + READ_AHEAD])
+        part = ids[start : start + READ_AHEAD]
         yield from client.run(lambda each, part=part: _sizes(each, part))  # type: ignore[misc]
 
 
-async def _sizes(client: Client, ids: list[int]) -> list[LedgerSize]:
-    found: dict[int, LedgerSize] = {}
-    waiting = iter(ids)
+async def _sizes(client: Client, ids: Sequence[int]) -> list[LedgerSize]:
+    async def read(ledger_id: int) -> LedgerSize | None:
+        try:
+            return size_of(await client.metadata(ledger_id))
+        except NoSuchLedger:
+            return None
+        except MetadataDamaged:
+            return LedgerSize(ledger_id, None, 0, ())
 
-    async def read() -> None:
-        for ledger_id in waiting:
-            try:
-                found[ledger_id] = size_of(await client.metadata(ledger_id))
-            except NoSuchLedger:
-                continue
-            except MetadataDamaged:
-                found[ledger_id] = LedgerSize(ledger_id, None, 0, ())
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(READ_AT_ONCE):
-            group.create_task(read())
-    return [found[ledger_id] for ledger_id in ids if ledger_id in found]
+    return [size for size in await bounded(ids, read, READ_AT_ONCE) if size is not None]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
-from pyspark_bookie.jobs.framework.tasks import TaskError
+from pyspark_bookie.jobs.framework.tasks import Outcome, TaskError
 from pyspark_bookie.jobs.replicas.findings import Verdict, of_ledger
 from pyspark_bookie.jobs.replicas.inspecting import UnitResult
 from pyspark_bookie.jobs.replicas.marking import Marked
@@ -39,6 +39,13 @@ class Totals:
         self.sums.update({name: getattr(result, name) for name in _SUMS})
         self.marks.update(result.marks)
         self.spool.add(result.findings)
+
+    def take(self, context: JobContext[Any], outcome: Outcome[Unit, UnitResult]) -> None:
+        """A piece that has ended."""
+        if outcome.result is not None:
+            self.add(outcome.result)
+        else:
+            self.add_failed(context, outcome.item, outcome.failure)
 
     def add_failed(self, context: JobContext[Any], unit: Unit, error: TaskError) -> None:
         """A piece that was not: of its ledgers nobody can tell."""

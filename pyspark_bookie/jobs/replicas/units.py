@@ -44,6 +44,11 @@ class Slice:
     bookies: tuple[tuple[str, int], ...] = ()
     """Who holds it, and how many bytes of it."""
 
+    @property
+    def next_ledger(self) -> int:
+        """The least ledger that is not done in full after this slice."""
+        return self.ledger_id if self.last is not None else self.ledger_id + 1
+
 
 @dataclass(frozen=True, slots=True)
 class Unit:
@@ -104,6 +109,11 @@ def groups(ledgers: Iterable[LedgerSize], max_bytes: int, max_ledgers: int) -> I
         yield tuple(gathered)
 
 
+def numbered(pieces: Iterable[tuple[Slice, ...]]) -> Iterator[Unit]:
+    """Groups as pieces that look at all replicas."""
+    return (Unit(number, slices) for number, slices in enumerate(pieces))
+
+
 class Planned(Iterator[Unit]):
     """Pieces in ascending order, and whether all of them were taken. `next_ledger`: the least id that was not taken in
     full, by the pieces taken so far."""
@@ -119,8 +129,7 @@ class Planned(Iterator[Unit]):
         except StopIteration:
             self.ended = True
             raise
-        last = unit.slices[-1]
-        self.next_ledger = last.ledger_id if last.last is not None else last.ledger_id + 1
+        self.next_ledger = unit.slices[-1].next_ledger
         return unit
 
 

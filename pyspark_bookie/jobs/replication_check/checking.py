@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from bookie_client.client import Client
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.arguments import UsageError
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import JobResult
@@ -20,10 +20,10 @@ from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, of_ledger
 from pyspark_bookie.jobs.replicas.inspecting import UnitResult
 from pyspark_bookie.jobs.replicas.marking import mark_findings
 from pyspark_bookie.jobs.replicas.placement import PlacementCheck, placement_check
-from pyspark_bookie.jobs.replicas.planning import chosen_ids, unsized
+from pyspark_bookie.jobs.replicas.planning import chosen_ids, light_units
 from pyspark_bookie.jobs.replicas.spool import FindingsSpool
 from pyspark_bookie.jobs.replicas.totals import Totals
-from pyspark_bookie.jobs.replicas.units import Planned, Unit, groups, size_of
+from pyspark_bookie.jobs.replicas.units import Planned, Slice, Unit, size_of
 from pyspark_bookie.jobs.replication_check.job import ReplicationCheckArguments
 
 LEDGERS: Final = 2_000
@@ -45,19 +45,15 @@ def check(context: JobContext[ReplicationCheckArguments]) -> JobResult:
     args = context.args
     if not args.bookies and args.placement == "none":
         raise UsageError("replication-check: say what is asked for: --bookies ID, or --placement POLICY")
-    _ = context.spark  # before the client: a process with many threads is no good parent of the Java process
+    context.open_spark()
     policy = None if args.placement == "none" else args.placement
     question = Question(frozenset(args.bookies), policy, args.mark and not context.dry_run)
     ids = chosen_ids(context)
-    fair = max(1, len(ids) // (4 * context.concurrent))
-    planned = Planned(Unit(n, group) for n, group in enumerate(groups(unsized(ids), 1, min(LEDGERS, fair))))
+    planned = Planned(light_units(context, ids, LEDGERS))
     with FindingsSpool() as spool:
         totals = Totals(spool)
         for outcome in context.run_tasks(partial(check_unit, question), planned):
-            if outcome.result is not None:
-                totals.add(outcome.result)
-            elif outcome.error is not None:
-                totals.add_failed(context, outcome.item, outcome.error)
+            totals.take(context, outcome)
             context.progress(totals.sums["ledgers"] + totals.sums["deleted"], len(ids), "ledgers")
         return totals.result(complete=planned.ended)
 
@@ -78,32 +74,28 @@ async def check_ledgers(
     """The same on a client's event loop. `nbytes` of the result: what would have to be copied."""
     registered = await client.bookies.writable() | await client.bookies.read_only()
     result = UnitResult(unit.number)
-    waiting = iter(unit.slices)
 
-    async def work() -> None:
-        for each in waiting:
-            try:
-                metadata = await client.metadata(each.ledger_id)
-            except NoSuchLedger:
-                result.deleted += 1
-                continue
-            except MetadataDamaged as error:
-                result.ledgers += 1
-                result.findings.append(of_ledger(each.ledger_id, Verdict.UNKNOWN, str(error)))
-                continue
+    async def look(each: Slice) -> None:
+        try:
+            metadata = await client.metadata(each.ledger_id)
+        except NoSuchLedger:
+            result.deleted += 1
+            return
+        except MetadataDamaged as error:
             result.ledgers += 1
-            result.open += not metadata.is_closed
-            named = list(naming(metadata, question.bookies, registered))
-            if named:
-                held = dict(size_of(metadata).by_bookie)
-                result.nbytes += sum(held.get(bookie, 0) for bookie in {found.bookie for found in named})
-                result.findings.extend(named)
-            if placement is not None:
-                result.findings.extend(placement.findings(metadata))
+            result.findings.append(of_ledger(each.ledger_id, Verdict.UNKNOWN, str(error)))
+            return
+        result.ledgers += 1
+        result.open += not metadata.is_closed
+        named = list(naming(metadata, question.bookies, registered))
+        if named:
+            held = dict(size_of(metadata).by_bookie)
+            result.nbytes += sum(held.get(bookie, 0) for bookie in {found.bookie for found in named})
+            result.findings.extend(named)
+        if placement is not None:
+            result.findings.extend(placement.findings(metadata))
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(READ_AT_ONCE):
-            group.create_task(work())
+    await bounded(unit.slices, look, READ_AT_ONCE)
     result.findings.sort(key=lambda found: (found.ledger_id, found.fragment, found.position))
     result.misplaced_without_remedy = 0 if placement is None else placement.without_remedy
     if question.mark:

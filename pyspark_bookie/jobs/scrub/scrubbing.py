@@ -19,7 +19,6 @@ from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.replication.throttle import ReplicationThrottle
-from pyspark_bookie.common.secrets import read_secret
 from pyspark_bookie.jobs.framework.arguments import UsageError
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
@@ -48,7 +47,7 @@ def scrub(context: JobContext[ScrubArguments]) -> JobResult:
     args = context.args
     if not 1 <= args.sample <= 100:
         raise UsageError(f"scrub: --sample must be from 1 to 100 percent, not {args.sample}")
-    _ = context.spark  # before the client: a process with many threads is no good parent of the Java process
+    context.open_spark()
     name = pass_name(args)
     record = None if name is None else PassRecord(context.client(), name)
     state = PassState(0, int(time.time()), 0) if record is None else record.load(restart=args.restart)
@@ -80,8 +79,7 @@ def pass_name(args: ScrubArguments) -> str | None:
     of them."""
     if args.pass_name is not None:
         return args.pass_name
-    narrowed = args.ledgers or args.stream or args.ledger_pattern or args.where or args.older_than is not None
-    return None if narrowed else "all"
+    return None if args.is_narrowed else "all"
 
 
 @dataclass
@@ -103,8 +101,7 @@ class _Pass:
 
     def behind(self, wave: tuple[Slice, ...]) -> int:
         """The least ledger that is not done after this wave."""
-        last = wave[-1]
-        self.next_ledger = last.ledger_id if last.last is not None else last.ledger_id + 1
+        self.next_ledger = wave[-1].next_ledger
         return self.next_ledger
 
     def wave(self, wave: tuple[Slice, ...]) -> bool:
@@ -114,11 +111,9 @@ class _Pass:
         ended = 0
         for outcome in self.context.run_tasks(partial(inspect_unit, self._inspection()), planned):
             ended += 1
+            self.totals.take(self.context, outcome)
             if outcome.result is not None:
                 blocks.extend(outcome.result.blocks)
-                self.totals.add(outcome.result)
-            elif outcome.error is not None:
-                self.totals.add_failed(self.context, outcome.item, outcome.error)
             self._tell()
         self._compare(blocks)
         self.done += len({each.ledger_id for each in wave if each.first == 0})
@@ -138,9 +133,9 @@ class _Pass:
         for outcome in self.context.run_tasks(compare_replicas, parts):
             if outcome.result is not None:
                 self.totals.spool.add(outcome.result)
-            elif outcome.error is not None:
+            else:
                 slices = tuple(Slice(each.ledger_id, 0, None, 0) for each in outcome.item)
-                self.totals.add_failed(self.context, Unit(0, slices), outcome.error)
+                self.totals.add_failed(self.context, Unit(0, slices), outcome.failure)
 
     def _tell(self) -> None:
         found = sum(self.totals.spool.counts.values())
@@ -173,11 +168,10 @@ def pieces(wave: tuple[Slice, ...], piece_bytes: int) -> list[Unit]:
 
 def compare_replicas(doubts: Sequence[Doubt], environment: TaskEnvironment) -> list[Finding]:
     """The task that reads blocks again which differ."""
-    path = environment.access.password_file
-    options = LookOptions(password=b"" if path is None else read_secret("passwordFile", path))
-    throttle_rate = environment.bytes_per_second
+    options = LookOptions(password=environment.access.password.read() or b"")
+    rate = environment.bytes_per_second
 
     async def run(client: Client) -> list[Finding]:
-        return await compare(client, doubts, options, ReplicationThrottle(throttle_rate))
+        return await compare(client, doubts, options, ReplicationThrottle(rate))
 
     return environment.client().run(run)

@@ -5,7 +5,6 @@ Event loop only, but for `take_stock`, the task.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,9 +12,10 @@ from typing import Final
 from bookie_client.client import Client
 from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
 from pyspark_bookie.jobs.owners.index import Owners, Standing
-from pyspark_bookie.jobs.replicas.units import Unit, size_of
+from pyspark_bookie.jobs.replicas.units import Slice, Unit, size_of
 
 READ_AT_ONCE: Final = 64
 
@@ -79,24 +79,20 @@ def take_stock(question: StockQuestion, unit: Unit, environment: TaskEnvironment
 async def stock_of(client: Client, question: StockQuestion, unit: Unit) -> Stock:
     """The same on a client's event loop. Raises `MetadataUnavailable`."""
     owners, stock = Owners(client, question.managed_ledgers), Stock()
-    waiting = iter(unit.slices)
 
-    async def work() -> None:
-        for each in waiting:
-            try:
-                metadata = await client.metadata(each.ledger_id)
-            except NoSuchLedger:
-                continue
-            except MetadataDamaged:
-                stock.damaged += 1
-                continue
-            ownership = await owners.of(metadata)
-            leaked = ownership.standing is Standing.ORPHAN and _before(metadata, question.leaked_before)
-            _count(stock, (ownership.kind.value, ownership.name), metadata, leaked, question.recent_since)
+    async def look(each: Slice) -> None:
+        try:
+            metadata = await client.metadata(each.ledger_id)
+        except NoSuchLedger:
+            return
+        except MetadataDamaged:
+            stock.damaged += 1
+            return
+        ownership = await owners.of(metadata)
+        leaked = ownership.standing is Standing.ORPHAN and _before(metadata, question.leaked_before)
+        _count(stock, (ownership.kind.value, ownership.name), metadata, leaked, question.recent_since)
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(READ_AT_ONCE):
-            group.create_task(work())
+    await bounded(unit.slices, look, READ_AT_ONCE)
     return stock
 
 

@@ -14,8 +14,8 @@ from pyspark_bookie.jobs.framework.arguments import UsageError
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
-from pyspark_bookie.jobs.replicas.planning import chosen_ids, unsized
-from pyspark_bookie.jobs.replicas.units import Planned, Unit, groups
+from pyspark_bookie.jobs.replicas.planning import chosen_ids, light_units
+from pyspark_bookie.jobs.replicas.units import Planned
 from pyspark_bookie.jobs.space.admin import AdminAccess, AdminApi, admin_urls
 from pyspark_bookie.jobs.space.bookie_space import BookieSpace, ask_bookies
 from pyspark_bookie.jobs.space.forecast import bytes_per_day, days_until_full
@@ -30,7 +30,7 @@ LEDGERS: Final = 2_000
 def report(context: JobContext[SpaceArguments]) -> JobResult:
     """Raises `UsageError`, `PodkeeperError`."""
     args = context.args
-    _ = context.spark  # before the client: a process with many threads is no good parent of the Java process
+    context.open_spark()
     stock, failed, complete = _stock(context)
     bookies = bookies_of(context, args.entry_logs)
     counters: dict[str, Value] = {"ledgers": stock.ledgers, "owners": len(stock.by_owner)}
@@ -82,14 +82,12 @@ def _stock(context: JobContext[SpaceArguments]) -> tuple[Stock, int, bool]:
         int((now - args.window) * 1000), int((now - args.leaked_after) * 1000), args.managed_ledgers
     )
     ids = chosen_ids(context)
-    fair = max(1, len(ids) // (4 * context.concurrent))
-    planned = Planned(Unit(n, group) for n, group in enumerate(groups(unsized(ids), 1, min(LEDGERS, fair))))
+    planned = Planned(light_units(context, ids, LEDGERS))
     stock, failed = Stock(), 0
     for outcome in context.run_tasks(partial(take_stock, question), planned):
         if outcome.result is None:
             failed += 1
-            why = "" if outcome.error is None else outcome.error.message
-            context.log(f"a piece of {len(outcome.item.slices)} ledgers failed: {why}")
+            context.log(f"a piece of {len(outcome.item.slices)} ledgers failed: {outcome.failure.message}")
             continue
         stock.add(outcome.result)
         context.progress(stock.ledgers, len(ids), "ledgers")

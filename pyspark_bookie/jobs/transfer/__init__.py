@@ -1,8 +1,7 @@
 """Making ledgers in a cluster out of what another place holds: what `restore`, `copy` and `import` share.
 
 sources.py    where payloads come from: a cluster, an archive, dumps
-record.py     pure: how far a ledger is, and the record's bytes
-store.py      records in the target's metadata service, by compare-and-set
+record.py     pure: how far a ledger is, and the record's bytes, in the target's metadata service
 machine.py    one ledger: written, closed, read again
 tasks.py      bundles of ledgers on an executor
 arguments.py  arguments that the three jobs share

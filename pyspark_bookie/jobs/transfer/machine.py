@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from bookie_client.streams.model import APPLICATION, STREAM_KEY, WRITER_KEY
 from bookie_protocol.errors import (
     BadRequest,
     EntryDamaged,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 _ID_TRIES: Final = 20
 _BATCHES_UNDER_WAY: Final = 4
-_STREAM_TAGS: Final = ("podkeeper/stream", "podkeeper/writer")
+_STREAM_TAGS: Final = (STREAM_KEY, WRITER_KEY)
 """Custom metadata that would make another stream's ledger of the new one."""
 
 Stored = Versioned[TransferRecord]
@@ -133,7 +134,7 @@ class Transferrer:
         custom = {key: value for key, value in shape.custom_metadata.items() if key not in _STREAM_TAGS}
         custom[TRANSFER_KEY] = record.tag
         if settings.stream is not None:
-            custom["application"], custom["podkeeper/stream"] = b"podkeeper-stream", settings.stream.encode()
+            custom |= {"application": APPLICATION.encode(), STREAM_KEY: settings.stream.encode()}
         counter = Counter()
         with self._client.create(
             ensemble=settings.ensemble or shape.ensemble_size,

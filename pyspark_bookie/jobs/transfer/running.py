@@ -17,7 +17,6 @@ from pyspark_bookie.jobs.framework.findings import MISSING, WOULD, LedgerFinding
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow
 from pyspark_bookie.jobs.framework.result import Counter as Counted
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
-from pyspark_bookie.jobs.framework.tasks import TaskError
 from pyspark_bookie.jobs.transfer.arguments import TransferArguments
 from pyspark_bookie.jobs.transfer.machine import TransferFate, TransferSettings, transfer_records
 from pyspark_bookie.jobs.transfer.record import TransferState, record_key
@@ -125,8 +124,8 @@ class _Run:
         for outcome in self._context.run_tasks(transfer_bundle, items, self._plan.target):
             tried += len(outcome.item.ledger_ids)
             done += outcome.item.nbytes
-            failure = outcome.error or TaskError("SPARK", "no result")
-            for each in outcome.result or tuple(TransferOutcome(i, None, failure) for i in outcome.item.ledger_ids):
+            failed = (TransferOutcome(ledger_id, None, outcome.failure) for ledger_id in outcome.item.ledger_ids)
+            for each in outcome.result or failed:
                 self._take(each)
             self._context.progress(done, total, "bytes", f"{tried} of {len(work)} ledgers")
         return len(work) - tried

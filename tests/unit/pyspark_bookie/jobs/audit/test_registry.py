@@ -7,7 +7,7 @@ import pytest
 from bookie_protocol.metadata_service.interface import BookieGroup
 from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 from pyspark_bookie.common.ledger_ids import LedgerIds
-from pyspark_bookie.jobs.audit.auditing import is_among, is_of_all
+from pyspark_bookie.jobs.audit.auditing import is_among
 from pyspark_bookie.jobs.audit.job import AuditArguments
 from pyspark_bookie.jobs.audit.registry import KIND, NOTE, NamedBookies, RegistryCheck
 from pyspark_bookie.jobs.replicas.findings import NO_LEDGER, Finding, Verdict
@@ -221,7 +221,7 @@ async def _marks(client):
     ],
 )
 def test_which_audits_are_of_all_ledgers(given, is_all):
-    assert is_of_all(AuditArguments(metadata="m", **given)) is is_all
+    assert AuditArguments(metadata="m", **given).is_narrowed is not is_all
 
 
 def test_whether_a_ledger_is_among_the_chosen_ones():
