@@ -38,7 +38,7 @@ and `/api/v1/ledger`, and of `/api/v1/bookie` the lists of bookies, `cluster_inf
 
 By default anybody who reaches the port, as with Apache BookKeeper. The admin API shows the passwords of ledgers, reads
 ledgers and deletes them: wherever the server listens beyond loopback, one of these belongs on. In Kubernetes the
-operator turns on the token and HTTPS.
+operator turns on the token and HTTPS; a bookie that asks for neither says so in its log.
 
 - `httpServerAuthTokenFile`: a file with bearer tokens, one a line. Requests carry `Authorization: Bearer <token>`,
   commands `--token-file`. The file is read again when it changes, so a mounted secret can be rotated: put the new token

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import ipaddress
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import structlog
 
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import Registry
@@ -14,6 +17,8 @@ from bookie_pod.server.status import NodeStatus
 if TYPE_CHECKING:
     from bookie_pod.server.http.admin.ports import AdminPorts
     from bookie_pod.server.http.server import HttpServer
+
+_log = structlog.get_logger(__name__)
 
 
 async def start_http(
@@ -42,4 +47,25 @@ async def start_http(
     table = RESOURCES if has_bookie else CLUSTER
     server = HttpServer(listener, config, status, registry, find_admin=find_admin, tokens=tokens, table=table)
     await server.start()
+    if listener.admin and tokens is None and not _demands_certificates(config) and not _is_loopback(listener.host):
+        _log.warning(
+            "everybody who reaches the admin API may read and delete ledgers",
+            host=listener.host,
+            port=server.port,
+            remedy="set httpServerAuthTokenFile, or httpServerTlsEnable with httpServerTrustStorePath,"
+            " or httpServerHost=127.0.0.1",
+        )
     return server
+
+
+def _demands_certificates(config: HttpConfig) -> bool:
+    """Whether only clients are served whose certificate the trust store signs."""
+    return config.tls_enable and config.tls_client_authentication
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that binds to `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

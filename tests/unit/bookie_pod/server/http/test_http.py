@@ -11,9 +11,11 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import CONTENT_TYPE, Registry
@@ -124,6 +126,31 @@ async def test_an_address_that_is_not_ours(node: FakeNode, registry: Registry) -
 
 async def test_switched_off(node: FakeNode, registry: Registry) -> None:
     assert await start_http(HttpConfig(server_enabled=False, stats_enable=False), node, registry) is None
+
+
+@pytest.mark.parametrize(
+    ("host", "more", "told"),
+    [
+        ("0.0.0.0", {}, True),
+        ("127.0.0.1", {}, False),
+        ("localhost", {}, False),
+        ("0.0.0.0", {"auth_token_file": "token"}, False),
+        ("0.0.0.0", {"server_enabled": False, "stats_port": 0}, False),
+    ],
+)
+async def test_an_admin_api_that_is_open_to_everybody_is_told(
+    node: FakeNode, registry: Registry, tmp_path: Path, host: str, more: dict[str, Any], told: bool
+) -> None:
+    if "auth_token_file" in more:
+        (tmp_path / "token").write_text("secret")
+        more = {"auth_token_file": str(tmp_path / "token")}
+    with capture_logs() as logs:
+        server = await start_http(HttpConfig(server_port=0, server_host=host, **more), node, registry)
+    assert server is not None
+    await server.stop()
+    assert ["everybody who reaches the admin API may read and delete ledgers"] * told == [
+        each["event"] for each in logs if each["log_level"] == "warning"
+    ]
 
 
 async def test_connections_are_bounded(node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from bookie_pod.storage.index.index_file import slot_offset
+from bookie_pod.storage.index.location_rows import KEY as ROW_KEY
+from bookie_pod.storage.index.location_rows import VALUE
 from bookie_pod.storage.integrity import read_check, scrub
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.read_check import ReadCheck, SharedDigestTypes
 from bookie_pod.storage.integrity.scrub import Scrubber
 from bookie_pod.storage.integrity.scrub_part import ScrubPart
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import EntryDamaged
+from bookie_protocol.errors import EntryDamaged, StorageFault
+from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import MemTableBookie
 from tests.support.scrub_rig import ScrubRig, signed
 from tests.support.storage_engine import put
@@ -59,6 +63,44 @@ def test_what_a_read_found_is_registered_and_its_log_is_kept(rig: ScrubRig) -> N
     assert rig.part.logs.stats.damaged_reads == 1
     assert [each.key for each in rig.run()] == [damage.key], "the next pass meets it again"
     rig.storage.close()
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_every_bit_of_a_location_counts_at_the_first_read(bit: int) -> None:
+    rig = ScrubRig()
+    rig.write([3, 4], ENTRIES)
+    rig.restart()
+    store = rig.storage.directories[0].locations._store  # type: ignore[union-attr]
+    (value,) = VALUE.unpack(store.get(ROW_KEY.pack(3, 1)) or b"")
+    batch = store.batch()
+    batch.put(ROW_KEY.pack(3, 1), VALUE.pack(value ^ (1 << bit if bit < 63 else -1 << 63)))
+    batch.commit()
+    with pytest.raises(StorageFault):  # of which "no such entry" is none
+        rig.storage.read(3, 1)
+    assert rig.storage.read(3, 2) == signed(3, 2)
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("bit", range(64))
+def test_every_bit_of_a_slot_of_an_index_file_counts_at_the_first_read(bit: int) -> None:
+    rig = ScrubRig(MemTableBookie("sorted"))
+    rig.write([3], ENTRIES)
+    path = next(each for each in paths(rig.files, "/ledgers0") if each.endswith("/3.idx"))
+    rig.restart()
+    rig.flip(path, slot_offset(1) + bit // 8, bit % 8)
+    with pytest.raises(StorageFault):
+        rig.storage.read(3, 1)
+    assert rig.storage.read(3, 2) == signed(3, 2)
+    rig.storage.close()
+
+
+def paths(files: MemoryFiles, folder: str) -> Iterator[str]:
+    for name in files.listdir(folder):
+        path = f"{folder}/{name}"
+        if files.is_dir(path):
+            yield from paths(files, path)
+        else:
+            yield path
 
 
 class CountedDigests:
