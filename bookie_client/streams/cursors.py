@@ -15,13 +15,13 @@ Source: reference client protocol, section 25, item 5; a cursor here is metadata
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from bookie_client.streams.encoding import decode_document, encode_document
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import StreamPosition, check_stream_name
 from bookie_client.streams.store import MAX_ATTEMPTS, ManifestStore
@@ -38,6 +38,7 @@ from bookie_protocol.metadata_service.interface import MetadataService, Versione
 from bookie_protocol.metadata_service.records import STREAM_CURSOR, RecordStore
 
 FORMAT: Final = 1
+_MEMBERS: Final = frozenset({"format", "position", "ordinal", "moved_ms"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,7 @@ class StreamCursors:
 
     async def of(self, name: str) -> dict[str, StreamCursor]:
         """All cursors of a stream, by id."""
-        prefix = f"{check_stream_name(name)}:"
-        ids = sorted(each[len(prefix) :] for each in await self._records.names() if each.startswith(prefix))
-        found = await together([partial(self._read_if_there, name, each) for each in ids])
+        found = await together([partial(self._read_if_there, name, each) for each in await self._ids(name)])
         return {cursor.cursor_id: cursor for cursor in found if cursor is not None}
 
     async def move(self, name: str, cursor_id: str, position: StreamPosition) -> StreamCursor:
@@ -100,13 +99,14 @@ class StreamCursors:
 
     async def delete_all(self, name: str) -> None:
         """Of a stream that is being deleted."""
-        prefix = f"{check_stream_name(name)}:"
-        for each in await self._records.names():
-            if each.startswith(prefix):
-                with suppress(MetadataNotFound):
-                    await self._records.delete(each)
+        for each in await self._ids(name):
+            await self.delete(name, each)
 
     # --- inside ---------------------------------------------------------------------------------------------
+
+    async def _ids(self, name: str) -> list[str]:
+        prefix = f"{check_stream_name(name)}:"
+        return sorted(each[len(prefix) :] for each in await self._records.names() if each.startswith(prefix))
 
     async def _create(self, cursor: StreamCursor) -> StreamCursor:
         record = _record(cursor.stream, cursor.cursor_id)
@@ -147,18 +147,13 @@ def _encode(cursor: StreamCursor) -> bytes:
         "ordinal": cursor.ordinal,
         "moved_ms": cursor.moved_ms,
     }
-    return json.dumps(document, separators=(",", ":")).encode()
+    return encode_document(document)
 
 
 def _decode(name: str, cursor_id: str, data: bytes) -> StreamCursor:
     try:
-        document = json.loads(data)
-        if document.pop("format") != FORMAT:
-            raise ValueError(f"it is no document of format {FORMAT}; a newer version may have written it")
-        position = StreamPosition.parse(document.pop("position"))
-        cursor = StreamCursor(name, cursor_id, position, int(document.pop("ordinal")), int(document.pop("moved_ms")))
-        if document:
-            raise ValueError(f"it has members that this version does not know: {', '.join(sorted(document))}")
-    except (ValueError, KeyError, TypeError, AttributeError, PodkeeperError) as error:
+        document = decode_document(data, FORMAT, _MEMBERS)
+        position = StreamPosition.parse(document["position"])
+        return StreamCursor(name, cursor_id, position, int(document["ordinal"]), int(document["moved_ms"]))
+    except (ValueError, KeyError, TypeError, PodkeeperError) as error:
         raise MetadataDamaged(f"cursor {cursor_id} of stream {name} cannot be read: {error!r}") from error
-    return cursor

@@ -18,7 +18,7 @@ Pure; any thread.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
@@ -90,6 +90,28 @@ def with_ordinals(rows: Iterable[Row], base_ordinal: int) -> tuple[StreamLedger,
     return tuple(ledgers)
 
 
+# --- documents ------------------------------------------------------------------------------------------------
+
+
+def encode_document(document: dict[str, Any]) -> bytes:
+    """The bytes of a record; the document tells its format."""
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_document(data: bytes, format_: int, members: Set[str]) -> dict[str, Any]:
+    """The document of this format with no other members than these. Raises `ValueError`."""
+    document = json.loads(data)
+    if not isinstance(document, dict) or document.get("format") != format_:
+        raise ValueError(f"it is no document of format {format_}; a newer version may have written it")
+    _known(document, members)
+    return document
+
+
+def _known(document: dict[str, Any], members: Set[str]) -> None:
+    if unknown := sorted(document.keys() - members):
+        raise ValueError(f"it has members that this version does not know: {', '.join(unknown)}")
+
+
 # --- head -----------------------------------------------------------------------------------------------------
 
 
@@ -116,13 +138,13 @@ def encode_head(head: Head) -> bytes:
             [each.due_ms, None if each.segment_id else list(each.ledger_ids), each.segment_id] for each in head.retired
         ],
     }
-    return _encode(document)
+    return encode_document(document)
 
 
 def decode_head(name: str, data: bytes) -> Head:
     """Raises `MetadataDamaged`, also for what a newer version wrote."""
     try:
-        document = _document(data, _HEAD_MEMBERS)
+        document = decode_document(data, FORMAT, _HEAD_MEMBERS)
         stored = document["settings"]
         _known(stored, _SETTINGS)
         return Head(
@@ -140,7 +162,7 @@ def decode_head(name: str, data: bytes) -> Head:
             tail=tuple(_row(each) for each in document["tail"]),
             retired=tuple(RetiredRef(due, tuple(ids or ()), segment) for due, ids, segment in document["retired"]),
         )
-    except (ValueError, KeyError, TypeError, PodkeeperError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, PodkeeperError) as error:
         raise MetadataDamaged(f"the record of stream {name} cannot be read: {error!r}") from error
 
 
@@ -149,26 +171,26 @@ def decode_head(name: str, data: bytes) -> Head:
 
 def encode_segment(rows: Iterable[Row]) -> bytes:
     """The bytes of a segment with ledgers."""
-    return _encode({"format": FORMAT, "ledgers": list(rows)})
+    return encode_document({"format": FORMAT, "ledgers": list(rows)})
 
 
 def decode_segment(name: str, data: bytes) -> tuple[Row, ...]:
     """Raises `MetadataDamaged`."""
     try:
-        return tuple(_row(each) for each in _document(data, {"format", "ledgers"})["ledgers"])
+        return tuple(_row(each) for each in decode_document(data, FORMAT, {"format", "ledgers"})["ledgers"])
     except (ValueError, KeyError, TypeError) as error:
         raise MetadataDamaged(f"segment {name} of a stream cannot be read: {error!r}") from error
 
 
 def encode_retired(ledger_ids: Iterable[int]) -> bytes:
     """The bytes of a segment with retired ledgers."""
-    return _encode({"format": FORMAT, "retired": list(ledger_ids)})
+    return encode_document({"format": FORMAT, "retired": list(ledger_ids)})
 
 
 def decode_retired(name: str, data: bytes) -> tuple[int, ...]:
     """Raises `MetadataDamaged`."""
     try:
-        return tuple(int(each) for each in _document(data, {"format", "retired"})["retired"])
+        return tuple(int(each) for each in decode_document(data, FORMAT, {"format", "retired"})["retired"])
     except (ValueError, KeyError, TypeError) as error:
         raise MetadataDamaged(f"segment {name} of a stream cannot be read: {error!r}") from error
 
@@ -177,23 +199,6 @@ def decode_retired(name: str, data: bytes) -> tuple[int, ...]:
 
 _SETTINGS: Final = frozenset(field.name for field in fields(StreamSettings))
 _HEAD_MEMBERS: Final = frozenset({"format", *(field.name for field in fields(Head))})
-
-
-def _encode(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
-
-
-def _document(data: bytes, members: frozenset[str] | set[str]) -> dict[str, Any]:
-    document = json.loads(data)
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ValueError(f"it is no document of format {FORMAT}; a newer version may have written it")
-    _known(document, members)
-    return document
-
-
-def _known(document: dict[str, Any], members: frozenset[str] | set[str]) -> None:
-    if unknown := sorted(set(document).difference(members)):
-        raise ValueError(f"it has members that this version does not know: {', '.join(unknown)}")
 
 
 def _row(stored: list[Any]) -> Row:

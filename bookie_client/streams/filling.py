@@ -29,9 +29,7 @@ class Filling:
 
     def is_old(self, now: float) -> bool:
         """Whether the ledger must end though nothing comes. An empty one does not age."""
-        settings = self.settings
-        age = now - self.begun
-        return self.entries > 0 and age >= max(settings.max_ledger_seconds, settings.min_ledger_seconds)
+        return self.seconds_until_old(now) == 0
 
     def is_full(self, now: float, nbytes: int) -> bool:
         """Whether the ledger must end before an entry of so many bytes is sent."""

@@ -43,9 +43,10 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LaidOut:
-    """A head, and the segments that must be written before it."""
+    """A head, its segments, and those of them that must be written before it."""
 
     head: Head
+    loaded: Loaded
     new_segments: Mapping[str, bytes]
 
 
@@ -80,16 +81,16 @@ def put_together(name: str, version: int, head: Head, loaded: Loaded) -> Manifes
 def lay_out(manifest: Manifest, before: Head | None, loaded: Loaded, new_id: Callable[[], str]) -> LaidOut:
     """The records of a manifest, with as much of the head `before` as still holds. `new_id`: ids that nobody used."""
     rows = [row_of(ledger) for ledger in manifest.ledgers]
-    kept = _kept(rows, before.segments if before else (), loaded)
-    new: dict[str, bytes] = {}
-    at = sum(each.ledgers - each.removed for each in kept)
     closed = len(rows) - (manifest.open_ledger is not None)
+    segments = _kept(rows, before.segments if before else (), loaded)
+    ledgers = {each.segment_id: loaded.ledgers[each.segment_id] for each in segments}
+    at = sum(each.ledgers - each.removed for each in segments)
     while closed - at > SEGMENT_LEDGERS:
-        part = rows[at : at + SEGMENT_LEDGERS]
-        segment_id = new_id()
-        new[segment_id] = encode_segment(part)
-        kept.append(SegmentRef(segment_id, len(part), 0))
+        part = tuple(rows[at : at + SEGMENT_LEDGERS])
+        segments.append(SegmentRef(new_id(), len(part), 0))
+        ledgers[segments[-1].segment_id] = part
         at += len(part)
+    refs, retired = _retired(manifest.retired, before.retired if before else (), loaded, new_id)
     head = Head(
         settings=manifest.settings,
         created_ms=manifest.created_ms,
@@ -101,11 +102,13 @@ def lay_out(manifest: Manifest, before: Head | None, loaded: Loaded, new_id: Cal
         truncated_before=manifest.truncated_before,
         landmarks=manifest.landmarks,
         transactions=dict(manifest.transactions),
-        segments=tuple(kept),
+        segments=tuple(segments),
         tail=tuple(rows[at:]),
-        retired=_retired(manifest.retired, before.retired if before else (), loaded, new, new_id),
+        retired=refs,
     )
-    return LaidOut(head, new)
+    new = {each: encode_segment(part) for each, part in ledgers.items() if each not in loaded.ledgers}
+    new |= {each: encode_retired(part) for each, part in retired.items() if each not in loaded.retired}
+    return LaidOut(head, Loaded(ledgers, retired), new)
 
 
 def _kept(rows: Sequence[Row], segments: Sequence[SegmentRef], loaded: Loaded) -> list[SegmentRef]:
@@ -132,24 +135,23 @@ def _index_of(row: Row, ledgers: Sequence[Row]) -> int | None:
 
 
 def _retired(
-    retired: Sequence[RetiredLedgers],
-    before: Sequence[RetiredRef],
-    loaded: Loaded,
-    new: dict[str, bytes],
-    new_id: Callable[[], str],
-) -> tuple[RetiredRef, ...]:
+    retired: Sequence[RetiredLedgers], before: Sequence[RetiredRef], loaded: Loaded, new_id: Callable[[], str]
+) -> tuple[tuple[RetiredRef, ...], dict[str, tuple[int, ...]]]:
+    """As a head names them, and the segments among them."""
     known = {loaded.retired[each.segment_id]: each.segment_id for each in before if each.segment_id is not None}
     refs: list[RetiredRef] = []
+    segments: dict[str, tuple[int, ...]] = {}
     inline = 0
     for each in retired:
-        segment_id = known.get(each.ledger_ids)
-        if segment_id is None and inline + len(each.ledger_ids) > INLINE_RETIRED:
-            for first in range(0, len(each.ledger_ids), 4 * SEGMENT_LEDGERS):
-                part = each.ledger_ids[first : first + 4 * SEGMENT_LEDGERS]
-                new[part_id := new_id()] = encode_retired(part)
+        ids = each.ledger_ids
+        if (known_id := known.get(ids)) is not None:
+            segments[known_id] = ids
+            refs.append(RetiredRef(each.due_ms, (), known_id))
+        elif inline + len(ids) <= INLINE_RETIRED:
+            inline += len(ids)
+            refs.append(RetiredRef(each.due_ms, ids, None))
+        else:
+            for first in range(0, len(ids), 4 * SEGMENT_LEDGERS):
+                segments[part_id := new_id()] = ids[first : first + 4 * SEGMENT_LEDGERS]
                 refs.append(RetiredRef(each.due_ms, (), part_id))
-            continue
-        if segment_id is None:
-            inline += len(each.ledger_ids)
-        refs.append(RetiredRef(each.due_ms, () if segment_id else each.ledger_ids, segment_id))
-    return tuple(refs)
+    return tuple(refs), segments

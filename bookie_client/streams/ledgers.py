@@ -5,7 +5,7 @@ Event loop only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -54,7 +54,7 @@ class StreamLedgers:
             return LedgerEnd(ledger_id, 0, 0)
         return end_of(metadata)
 
-    async def delete(self, ledger_ids: Sequence[int]) -> None:
+    async def delete(self, ledger_ids: Iterable[int]) -> None:
         """Those that do not exist are fine. Raises `MetadataUnavailable`."""
         await together([partial(self.client.delete, each) for each in ledger_ids])
 

@@ -28,6 +28,7 @@ from uuid import UUID
 
 from bookie_client.streams.model import StreamPosition
 from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.wire.varint import decode_uint64, varint_size
 
 _MAGIC: Final = b"\x47\x78"
 _LENGTH: Final = struct.Struct(">I")
@@ -203,16 +204,10 @@ class _Message:
         return data[at : at + length]
 
     def _varint(self, data: bytes, at: int) -> tuple[int, int]:
-        value = 0
-        for shift in range(0, 70, 7):
-            if at >= len(data):
-                raise self._damaged("it ends within a number")
-            byte = data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value & ((1 << 64) - 1), at
-        raise self._damaged("a number of more than ten bytes")
+        size = varint_size(data, at)
+        if not size:
+            raise self._damaged("a number that does not end")
+        return decode_uint64(data[at : at + size]), at + size
 
     def _damaged(self, why: str) -> MetadataDamaged:
         return MetadataDamaged(f"{self._what}: its metadata cannot be read: {why}")

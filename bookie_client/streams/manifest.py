@@ -98,6 +98,11 @@ class Manifest:
         """Payload bytes of all closed ledgers."""
         return sum(ledger.nbytes or 0 for ledger in self.ledgers)
 
+    @property
+    def retired_ids(self) -> frozenset[int]:
+        """Ids of the ledgers that were taken out and are not deleted yet."""
+        return frozenset(each for group in self.retired for each in group.ledger_ids)
+
     def __contains__(self, ledger_id: object) -> bool:
         return ledger_id in self._index
 

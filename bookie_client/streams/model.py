@@ -20,6 +20,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from bookie_client.distribution import Quorums
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import BadRequest
 
@@ -119,11 +120,7 @@ class StreamSettings:
     """How long the ledgers that an overwrite replaced can still be read by those who began before it."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.ack_quorum <= self.write_quorum <= self.ensemble:
-            raise BadRequest(
-                f"ensemble {self.ensemble}, write quorum {self.write_quorum} and ack quorum {self.ack_quorum} of a"
-                " stream must not ascend, and be at least 1"
-            )
+        Quorums(self.ensemble, self.write_quorum, self.ack_quorum)  # raises when they do not fit
         for name in ("max_ledger_entries", "max_ledger_bytes", "max_ledger_seconds"):
             if getattr(self, name) <= 0:
                 raise BadRequest(f"setting {name} of a stream must be positive, not {getattr(self, name)}")

@@ -86,7 +86,7 @@ def _ended(manifest: Manifest, current: StreamLedger, end: LedgerEnd, now_ms: in
             landmarks=with_landmark(
                 manifest, StreamPosition(current.ledger_id, 0), current.first_ordinal, manifest.base_ordinal
             ),
-            retired=with_retired(manifest.retired, now_ms, [current.ledger_id]),
+            retired=with_retired(manifest.retired, now_ms, [current]),
         )
     closed = replace(current, entries=end.entries, nbytes=end.nbytes, closed_ms=now_ms)
     return replace(manifest, ledgers=(*before, closed))

@@ -18,15 +18,10 @@ from functools import partial
 from typing import Final
 
 from bookie_client.client import Client
+from bookie_client.streams.encoding import with_ordinals
 from bookie_client.streams.manifest import Manifest
-from bookie_client.streams.model import (
-    PublishedLedger,
-    RetiredLedgers,
-    StreamLedger,
-    StreamPosition,
-    Transaction,
-    Txn,
-)
+from bookie_client.streams.model import PublishedLedger, StreamPosition, Transaction, Txn
+from bookie_client.streams.removal import with_retired
 from bookie_client.streams.together import together
 from bookie_protocol.errors import BadRequest, Refused, StreamInUse, StreamTransactionConflict
 
@@ -73,16 +68,17 @@ def published(
         )
     if replacing:
         manifest = overwritten(manifest, now_ms)
+    new = [(each.ledger_id, each.entries, each.nbytes, now_ms, each.crc) for each in ledgers]
     return replace(
         manifest,
-        ledgers=(*manifest.ledgers, *_numbered(ledgers, manifest.end_ordinal, now_ms)),
+        ledgers=(*manifest.ledgers, *with_ordinals(new, manifest.end_ordinal)),
         transactions=_with(manifest, txn, now_ms),
     )
 
 
 def result_of(manifest: Manifest, ledgers: Sequence[PublishedLedger], *, is_new: bool) -> PublishResult:
     """What to tell the caller. `manifest`: what is stored now."""
-    retired = {each for group in manifest.retired for each in group.ledger_ids}
+    retired = manifest.retired_ids
     unlisted = tuple(
         each.ledger_id for each in ledgers if each.ledger_id not in manifest and each.ledger_id not in retired
     )
@@ -102,7 +98,6 @@ def result_of(manifest: Manifest, ledgers: Sequence[PublishedLedger], *, is_new:
 def overwritten(manifest: Manifest, now_ms: int) -> Manifest:
     """The stream without its ledgers, as the next generation."""
     due_ms = now_ms + int(manifest.settings.deletion_lag_seconds * 1000)
-    ids = tuple(ledger.ledger_id for ledger in manifest.ledgers)
     return replace(
         manifest,
         generation=manifest.generation + 1,
@@ -110,7 +105,7 @@ def overwritten(manifest: Manifest, now_ms: int) -> Manifest:
         base_ordinal=manifest.end_ordinal,
         truncated_before=None,
         landmarks=(),
-        retired=(*manifest.retired, RetiredLedgers(due_ms, ids)) if ids else manifest.retired,
+        retired=with_retired(manifest.retired, due_ms, manifest.ledgers),
     )
 
 
@@ -149,17 +144,8 @@ def _check_fresh(manifest: Manifest, ledgers: Sequence[PublishedLedger], listed:
     ids = [each.ledger_id for each in ledgers]
     if len(set(ids)) != len(ids):
         raise BadRequest(f"stream {manifest.name}: a ledger is published twice in one call: {_shown(ids)}")
-    retired = {each for group in manifest.retired for each in group.ledger_ids}
-    if taken := [*listed, *retired.intersection(ids)]:
+    if taken := [*listed, *manifest.retired_ids.intersection(ids)]:
         raise BadRequest(f"stream {manifest.name}: these ledgers belong to it, or did: {_shown(taken)}")
-
-
-def _numbered(ledgers: Sequence[PublishedLedger], ordinal: int, now_ms: int) -> list[StreamLedger]:
-    numbered = []
-    for each in ledgers:
-        numbered.append(StreamLedger(each.ledger_id, ordinal, each.entries, each.nbytes, now_ms, each.crc))
-        ordinal += each.entries
-    return numbered
 
 
 def _with(manifest: Manifest, txn: Txn | None, now_ms: int) -> Mapping[str, Transaction]:

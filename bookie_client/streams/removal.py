@@ -75,7 +75,7 @@ def without_first(manifest: Manifest, count: int, now_ms: int) -> Manifest:
         base_ordinal=base,
         landmarks=with_landmark(manifest, StreamPosition(gone[-1].ledger_id, gone[-1].entries or 0), base, base),
         truncated_before=before if before and any(each.ledger_id == before.ledger_id for each in kept) else None,
-        retired=with_retired(manifest.retired, now_ms, _ids(gone)),
+        retired=with_retired(manifest.retired, now_ms, gone),
     )
 
 
@@ -88,10 +88,12 @@ def with_landmark(
 
 
 def with_retired(
-    retired: tuple[RetiredLedgers, ...], due_ms: int, ledger_ids: Sequence[int]
+    retired: tuple[RetiredLedgers, ...], due_ms: int, ledgers: Sequence[StreamLedger]
 ) -> tuple[RetiredLedgers, ...]:
     """The retired ledgers and these."""
-    return (*retired, RetiredLedgers(due_ms, tuple(ledger_ids))) if ledger_ids else retired
+    if not ledgers:
+        return retired
+    return (*retired, RetiredLedgers(due_ms, tuple(ledger.ledger_id for ledger in ledgers)))
 
 
 def due(manifest: Manifest, now_ms: int) -> tuple[int, ...]:
@@ -105,14 +107,6 @@ def forgotten(manifest: Manifest, deleted: Iterable[int]) -> Manifest | None:
     left = tuple(
         RetiredLedgers(group.due_ms, ids)
         for group in manifest.retired
-        if (ids := group.ledger_ids if gone.isdisjoint(group.ledger_ids) else _without(group.ledger_ids, gone))
+        if (ids := tuple(each for each in group.ledger_ids if each not in gone))
     )
     return None if left == manifest.retired else replace(manifest, retired=left)
-
-
-def _without(ledger_ids: Sequence[int], gone: frozenset[int]) -> tuple[int, ...]:
-    return tuple(each for each in ledger_ids if each not in gone)
-
-
-def _ids(ledgers: Sequence[StreamLedger]) -> tuple[int, ...]:
-    return tuple(ledger.ledger_id for ledger in ledgers)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -54,6 +54,8 @@ _log = get_logger(__name__)
 
 Change = Callable[[Manifest], Manifest | None]
 """What a stream becomes; None: it stays as it is. Raises to refuse. Pure."""
+Decision = Callable[[Manifest], Awaitable[Manifest | None]]
+"""The same, not pure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +129,30 @@ class ManifestStore:
     async def create(self, manifest: Manifest) -> Manifest:
         """Raises `StreamExists`."""
         check_stream_name(manifest.name)
-        data = encode_head(lay_out(manifest, None, Loaded(), _new_id).head)
+        laid_out = lay_out(manifest, None, Loaded(), _new_id)
         try:
-            version = await self._heads.create(manifest.name, data)
+            version = await self._heads.create(manifest.name, encode_head(laid_out.head))
         except MetadataExists as error:
             raise StreamExists(f"there is a stream {manifest.name} already") from error
-        return put_together(manifest.name, version, decode_head(manifest.name, data), Loaded())
+        return put_together(manifest.name, version, laid_out.head, laid_out.loaded)
 
-    async def update(self, name: str, change: Change) -> tuple[Manifest, bool]:
+    async def update(self, name: str, change: Change, *, even_deleting: bool = False) -> tuple[Manifest, bool]:
         """Bring a change into the stream; returns what is stored then, and whether this call changed it.
 
         Raises what the change raises, `NoSuchStream`, `MetadataUnavailable` (it may have been done or not), and
         `MetadataVersionConflict` after too many lost rounds.
         """
+
+        async def decide(manifest: Manifest) -> Manifest | None:
+            return change(manifest)
+
+        return await self.update_by(name, decide, even_deleting=even_deleting)
+
+    async def update_by(self, name: str, decide: Decision, *, even_deleting: bool = False) -> tuple[Manifest, bool]:
+        """As `update`, for a change that depends on more than the stream: it is asked for after the stream was read."""
         for _ in range(MAX_ATTEMPTS):
-            stored = await self.read(name)
-            changed = change(stored.manifest)
+            stored = await self.read(name, even_deleting=even_deleting)
+            changed = await decide(stored.manifest)
             if changed is None:
                 return stored.manifest, False
             with suppress(MetadataVersionConflict):
@@ -171,7 +181,7 @@ class ManifestStore:
             await self._drop(name, laid_out.new_segments)
             raise _no_such_stream(name) from error
         await self._drop(name, stored.head.segment_ids - laid_out.head.segment_ids)
-        return (await self._load(name, Versioned(data, version))).manifest
+        return put_together(name, version, laid_out.head, laid_out.loaded)
 
     async def remove(self, manifest: Manifest) -> None:
         """Remove the head. Raises `MetadataVersionConflict`; a head that is gone is fine."""

@@ -40,15 +40,10 @@ from bookie_client.streams.publishing import PublishResult, check_ledgers, publi
 from bookie_client.streams.reader import StreamReader
 from bookie_client.streams.removal import due, forgotten, retained, truncated
 from bookie_client.streams.rolling import RollingLedger
-from bookie_client.streams.store import MAX_ATTEMPTS, ManifestStore, StoredStream
-from bookie_client.streams.writer import StreamWriter, new_window
-from bookie_protocol.errors import (
-    CouldNotTell,
-    MetadataVersionConflict,
-    StreamExists,
-    StreamInUse,
-    StreamPositionGone,
-)
+from bookie_client.streams.store import ManifestStore
+from bookie_client.streams.writer import StreamWriter
+from bookie_client.writing.window import Window
+from bookie_protocol.errors import CouldNotTell, StreamExists, StreamInUse, StreamPositionGone
 
 _log = get_logger(__name__)
 
@@ -120,10 +115,9 @@ class Streams:
                 await self.seal(name)
         manifest = await self._mark_deleting(name)
         ids = tuple(ledger.ledger_id for ledger in manifest.ledgers)
-        retired = tuple(each for group in manifest.retired for each in group.ledger_ids)
         if with_ledgers:
             await self._ledgers.delete(ids)
-        await self._ledgers.delete(retired)
+        await self._ledgers.delete(manifest.retired_ids)
         await self._cursors.delete_all(name)
         await self._store.remove(manifest)
         await self._store.drop_all(name)
@@ -138,7 +132,7 @@ class Streams:
         seconds for which appends are tried again while no ledger takes them.
         """
         owner = StreamOwner(name, self._store, self._ledgers, self._now_ms)
-        appends = Appends(new_window(self._client))
+        appends = Appends(Window.of(self._client.context.options))
         rolling = RollingLedger(owner, appends, lambda: self.apply_retention(name), patience=patience)
         return StreamWriter(self._client, rolling, take_over=take_over)
 
@@ -224,8 +218,7 @@ class Streams:
 
     async def retired(self, name: str) -> frozenset[int]:
         """Ids of ledgers that were taken out of the stream and are not deleted yet: they have an owner."""
-        manifest = (await self._store.read(name, even_deleting=True)).manifest
-        return frozenset(each for group in manifest.retired for each in group.ledger_ids)
+        return (await self._store.read(name, even_deleting=True)).manifest.retired_ids
 
     # --- cursors --------------------------------------------------------------------------------------------
 
@@ -256,27 +249,20 @@ class Streams:
         return int(self._clock() * 1000)
 
     async def _mark_deleting(self, name: str) -> Manifest:
-        while True:
-            stored = await self._store.read(name, even_deleting=True)
-            if stored.manifest.is_deleting:
-                return stored.manifest
-            with suppress(MetadataVersionConflict):
-                return await self._store.replace(stored, dataclasses.replace(stored.manifest, is_deleting=True))
+        def marked(manifest: Manifest) -> Manifest | None:
+            return None if manifest.is_deleting else dataclasses.replace(manifest, is_deleting=True)
+
+        return (await self._store.update(name, marked, even_deleting=True))[0]
 
     async def _with_cursors(self, name: str, change: Callable[[Manifest, int | None], Manifest | None]) -> None:
         """Bring a change into the stream that is told the lowest cursor's ordinal, as it was after the stream was read:
         a cursor that is made later changes the stream, and the change is lost."""
-        for _ in range(MAX_ATTEMPTS):
-            stored: StoredStream = await self._store.read(name)
+
+        async def decide(manifest: Manifest) -> Manifest | None:
             cursors = await self._cursors.of(name)
-            passed = min((cursor.ordinal for cursor in cursors.values()), default=None)
-            changed = change(stored.manifest, passed)
-            if changed is None:
-                return
-            with suppress(MetadataVersionConflict):
-                await self._store.replace(stored, changed)
-                return
-        raise MetadataVersionConflict(f"stream {name}: lost {MAX_ATTEMPTS} rounds in a row against others; try again")
+            return change(manifest, min((cursor.ordinal for cursor in cursors.values()), default=None))
+
+        await self._store.update_by(name, decide)
 
     async def _sweep(self, name: str) -> tuple[int, ...]:
         """Delete the retired ledgers whose time has come."""

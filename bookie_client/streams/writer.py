@@ -24,7 +24,6 @@ from bookie_client.logs import get_logger
 from bookie_client.streams.appends import Unit
 from bookie_client.streams.model import StreamPosition
 from bookie_client.streams.rolling import RollingLedger
-from bookie_client.writing.window import Window
 from bookie_protocol.digest import Buffer, DigestType, digest_manager
 from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError, StreamFenced
 
@@ -282,9 +281,3 @@ def _all_of(units: list[Unit]) -> asyncio.Future[list[StreamPosition]]:
     else:
         future.set_result([])
     return future
-
-
-def new_window(client: Client) -> Window:
-    """The window of a writer: as that of a ledger's."""
-    options = client.context.options
-    return Window(options.write_window_entries, options.write_window_bytes, options.write_linger_bytes)

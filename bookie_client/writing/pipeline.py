@@ -58,7 +58,7 @@ class AddPipeline:
         self._context = context
         self._on_failure = on_failure
         options = context.options
-        self._window = Window(options.write_window_entries, options.write_window_bytes, options.write_linger_bytes)
+        self._window = Window.of(options)
         self._overhead = context.pool.dialect.add_overhead + digest.overhead
         self._max_payload = options.max_frame_size - self._overhead
         self._loop = asyncio.get_running_loop()

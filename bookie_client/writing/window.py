@@ -17,6 +17,8 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 
+from bookie_client.options import ClientOptions
+
 
 class Window:
     """Limits are in entries, bytes, and bytes of acknowledged adds without all their answers."""
@@ -29,6 +31,11 @@ class Window:
         self.nbytes = 0
         self.lingering = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @classmethod
+    def of(cls, options: ClientOptions) -> Window:
+        """That of a writer."""
+        return cls(options.write_window_entries, options.write_window_bytes, options.write_linger_bytes)
 
     def try_acquire(self, nbytes: int) -> bool:
         """Take room for an add of this size, unless there is none or somebody waits for it."""

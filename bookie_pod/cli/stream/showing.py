@@ -160,7 +160,7 @@ def _as_dict(
         "earliest": str(manifest.earliest),
         "end": str(end),
         "created": _time(manifest.created_ms),
-        "to_be_deleted": sum(len(group.ledger_ids) for group in manifest.retired),
+        "to_be_deleted": len(manifest.retired_ids),
         "settings": {**asdict(manifest.settings), "digest": manifest.settings.digest.name},
         "transactions": {
             app: {"batch_id": last.batch_id, "rows": last.rows, "published": _time(last.published_ms)}

@@ -226,7 +226,10 @@ async def test_delete_may_leave_the_ledgers(streams, three, fifty):
 async def test_a_stream_that_a_newer_version_wrote_is_left_alone(streams, three):
     heads = three.metadata.records("stream")
     stored = await heads.read("s")
-    for data in (stored.value.replace(b'"format":1', b'"format":2'), b"{", b"[]", stored.value[:-1] + b',"new":1}'):
+    other_format = stored.value.replace(b'"format":1', b'"format":2')
+    other_kind = stored.value.replace(b'"transactions":{}', b'"transactions":[]')
+    assert other_kind != stored.value
+    for data in (other_format, other_kind, b"{", b"[]", stored.value[:-1] + b',"new":1}'):
         version = (await heads.read("s")).version
         await heads.update("s", data, version)
         with pytest.raises(MetadataDamaged, match="stream s cannot be read"):

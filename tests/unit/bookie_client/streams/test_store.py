@@ -184,6 +184,7 @@ def _stored_is_meant(steps):
                 if each.segment_id
             },
         )
+        assert loaded == laid_out.loaded
         stored = put_together("s", version, head, loaded)
         assert stored.ledgers == changed.ledgers
         assert {each for group in stored.retired for each in group.ledger_ids} == {
