@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_bookie.jobs.framework.arguments import DURATION, SIZE, argument
+from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, SIZE, argument
 from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
@@ -16,7 +16,6 @@ POLICIES: Final = ("none", "random", "rack-aware", "region-aware", "zone-aware")
 LIGHT_LEDGERS: Final = 1_000
 """Ledgers of one piece where no data is read."""
 DEEP_LEDGERS: Final = 5_000
-DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,6 +74,8 @@ DURATION: Final[Kind] = _Kind("duration", seconds)
 """Seconds, a float: `3d`, `12h`, `90`."""
 COUNT: Final[Kind] = _Kind("number", at_least(1))
 """A whole number from 1 on."""
+DAY_S: Final = 86_400.0
+"""Seconds, for defaults of `DURATION`."""
 NICENESS: Final[Kind] = click.IntRange(0, 19)
 """0 to 19, as `nice` counts."""
 LEDGERS: Final[Kind] = _Kind("ledgers", LedgerIds.parse)

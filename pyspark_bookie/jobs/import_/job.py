@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.archive.files import Files, absolute_uri
 from pyspark_bookie.jobs.dumps.files import Dumps
-from pyspark_bookie.jobs.dumps.format import DumpHeader
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.findings import readable
-from pyspark_bookie.jobs.framework.ledgers import LedgerRow, narrowed
+from pyspark_bookie.jobs.framework.ledgers import narrowed
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.import_.source import DumpSource
 from pyspark_bookie.jobs.transfer.arguments import TransferArguments
 from pyspark_bookie.jobs.transfer.running import TransferPlan, run_transfer
+from pyspark_bookie.jobs.transfer.sources import closed_row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +46,11 @@ class ImportJob:
         dumps = Dumps(Files(source, "--source"))
         names = {each: name for each, name in dumps.names().items() if args.ledgers is None or each in args.ledgers}
         headers, unreadable = readable(sorted(names), lambda each: dumps.header(names[each]))
-        rows = narrowed(context, [_row(header) for header in headers])
+        rows = narrowed(
+            context, [closed_row(each.ledger_id, each.entries, each.nbytes, each.shape) for each in headers]
+        )
         missing = sorted(set(args.ledgers.singles()) - set(names)) if args.ledgers is not None else []
         settings = args.settings("import", source)
         return run_transfer(
             context, TransferPlan(DumpSource(source), rows, missing, settings, context.access, unreadable)
         )
-
-
-def _row(header: DumpHeader) -> LedgerRow:
-    shape = header.shape
-    return LedgerRow(
-        header.ledger_id,
-        "CLOSED",
-        header.entries,
-        header.nbytes,
-        shape.created_ms,
-        (shape.ensemble_size, shape.write_quorum_size, shape.ack_quorum_size),
-        dict(shape.custom_metadata),
-    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_bookie.jobs.archive.files import Files, absolute_uri
 from pyspark_bookie.jobs.archive.layout import PARTITIONS
-from pyspark_bookie.jobs.framework.arguments import DURATION, SIZE, argument
+from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, SIZE, argument
 from pyspark_bookie.jobs.framework.bundles import bundles
 from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
 from pyspark_bookie.jobs.framework.context import JobContext
@@ -39,7 +39,6 @@ from pyspark_bookie.jobs.offload.tasks import (
 if TYPE_CHECKING:
     from bookie_client.streams import Manifest
 
-_DAYS: Final = 86400.0
 _DELETED_AT_ONCE: Final = 20
 
 
@@ -56,7 +55,7 @@ class OffloadArguments(SelectionArguments):
         None, help="Delete ledgers from the cluster so long after they were archived. Default: never.", kind=DURATION
     )
     orphans_older_than: float = argument(
-        3 * _DAYS, help="Remove files of dead attempts that are at least so old.", kind=DURATION
+        3 * DAY_S, help="Remove files of dead attempts that are at least so old.", kind=DURATION
     )
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_bookie.jobs.framework.arguments import DURATION, argument
+from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobResult
 
-DAY_S: Final = 86_400.0
 SINK_ATTEMPTS: Final = "sink-attempts"
 STREAM_LEDGERS: Final = "stream-ledgers"
 STREAM_SEGMENTS: Final = "stream-segments"

@@ -12,12 +12,12 @@ from pyspark_bookie.jobs.archive.reading import archived_ledgers, read_manifest
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.findings import readable
-from pyspark_bookie.jobs.framework.ledgers import LedgerRow, narrowed
+from pyspark_bookie.jobs.framework.ledgers import narrowed
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.transfer.arguments import TransferArguments
 from pyspark_bookie.jobs.transfer.running import TransferPlan, run_transfer
-from pyspark_bookie.jobs.transfer.sources import ArchiveSource
+from pyspark_bookie.jobs.transfer.sources import ArchiveSource, closed_row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,10 @@ class RestoreJob:
         files = Files(source, "--source")
         ids = [each for each in archived_ledgers(files) if args.ledgers is None or each in args.ledgers]
         manifests, unreadable = readable(ids, lambda each: _manifest(files, each))
-        rows = narrowed(context, [_row(manifest) for manifest in manifests])
+        rows = narrowed(
+            context,
+            [closed_row(each.ledger_id, each.counts.entries, each.counts.nbytes, each.shape) for each in manifests],
+        )
         missing = sorted(set(args.ledgers.singles()) - set(ids)) if args.ledgers is not None else []
         settings = args.settings("restore", source)
         return run_transfer(
@@ -62,16 +65,3 @@ def _manifest(files: Files, ledger_id: int) -> Manifest:
             f"the manifest of ledger {ledger_id} went away while the archive was listed: run it again"
         )
     return manifest
-
-
-def _row(manifest: Manifest) -> LedgerRow:
-    shape = manifest.shape
-    return LedgerRow(
-        manifest.ledger_id,
-        "CLOSED",
-        manifest.counts.entries,
-        manifest.counts.nbytes,
-        shape.created_ms,
-        (shape.ensemble_size, shape.write_quorum_size, shape.ack_quorum_size),
-        dict(shape.custom_metadata),
-    )

@@ -5,7 +5,7 @@ Pure.
 
 from __future__ import annotations
 
-DAY_S = 86_400.0
+from pyspark_bookie.jobs.framework.arguments import DAY_S
 
 
 def bytes_per_day(recent_bytes: int, window_s: float) -> float:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark_bookie.jobs.framework.arguments import DURATION, argument
+from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, argument
 from pyspark_bookie.jobs.framework.common import CommonArguments
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobResult
-
-DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)

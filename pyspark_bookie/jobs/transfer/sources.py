@@ -19,6 +19,7 @@ from pyspark_bookie.jobs.archive.checksum import Counts
 from pyspark_bookie.jobs.archive.files import Files
 from pyspark_bookie.jobs.archive.manifest import LedgerShape
 from pyspark_bookie.jobs.archive.reading import read_manifest, read_payloads
+from pyspark_bookie.jobs.framework.ledgers import LedgerRow
 
 if TYPE_CHECKING:
     from bookie_client.blocking import BlockingClient
@@ -51,6 +52,12 @@ class Source(Protocol):
     """What travels to tasks."""
 
     def open(self, throttle: Throttle) -> OpenSource: ...
+
+
+def closed_row(ledger_id: int, entries: int, nbytes: int, shape: LedgerShape) -> LedgerRow:
+    """A ledger that files hold, as arguments choose it."""
+    sizes = shape.ensemble_size, shape.write_quorum_size, shape.ack_quorum_size
+    return LedgerRow(ledger_id, "CLOSED", entries, nbytes, shape.created_ms, sizes, dict(shape.custom_metadata))
 
 
 # --- a cluster ------------------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from bookie_client.client import Client
 from bookie_client.distribution import Quorums
 from bookie_client.replication.fragments import Fragment
+from bookie_protocol.errors import MetadataUnavailable
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.jobs.replicas.findings import Verdict
 from pyspark_bookie.jobs.replicas.placement import PlacementCheck, placement_check
@@ -59,6 +61,17 @@ async def test_ensembles_that_could_be_better_are_told(models):
         mark = await models.service.under_replication.read(ledger_id)
         assert mark is not None
         assert mark.replicas == ()
+
+
+async def test_a_metadata_service_that_does_not_answer_is_told_as_that(models, monkeypatch):
+    async def metadata(self, ledger_id):
+        raise MetadataUnavailable("no answer")
+
+    await models.add("a")
+    async with models.client() as client:
+        monkeypatch.setattr(Client, "metadata", metadata)
+        with pytest.raises(MetadataUnavailable, match="no answer"):
+            await check_ledgers(client, Question(frozenset("a"), None, False), unit(1, 2, 3))
 
 
 def test_the_worst_entry_counts():
