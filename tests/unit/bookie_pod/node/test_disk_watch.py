@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.disk_watch import start_disk_watch
+from bookie_pod.storage.disks import DiskVerdict
+from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import DiskUsage
 from tests.support.memory_files import MemoryFiles
 
@@ -39,10 +42,13 @@ class Disks:
         folders = [f"{path}/current" for path in directories.ledger]
         storage: Any = SimpleNamespace(
             storage=None,
-            dirs={folder: SimpleNamespace(report=lambda folder, state: None) for folder in folders},
+            dirs={folder: SimpleNamespace(report=self._note("logs of")) for folder in folders},
             writable=lambda: [folder for folder in folders if self.used[folder] < 0.95],
         )
-        mode: Any = SimpleNamespace(on_disks=lambda verdict: None)
+        self.verdicts: list[DiskVerdict] = []
+        self.told: list[tuple[str, str, str]] = []
+        """Who heard of which directory that it is in which state."""
+        mode: Any = SimpleNamespace(on_disks=self.verdicts.append)
         self.failures: list[BaseException] = []
         self._registry = Registry()
         self.monitor = start_disk_watch(
@@ -53,8 +59,11 @@ class Disks:
             BackgroundTasks(asyncio.get_running_loop(), self.failures.append),
             self.failures.append,
             BookieMetrics(self._registry),
-            lambda folder, state: None,
+            self._note("collector of"),
         )
+
+    def _note(self, who: str) -> Callable[[str, DiskState], None]:
+        return lambda folder, state: self.told.append((who, folder, state.name))
 
     def _usage(self, path: str) -> DiskUsage:
         return DiskUsage(TOTAL, round(TOTAL * (1 - self.used[path])), hash(path))
@@ -99,5 +108,27 @@ async def test_indexes_beside_the_ledgers_have_no_gauges_of_their_own() -> None:
     disks = Disks()
     try:
         assert not [name for name in disks.check() if name.startswith("index_")]
+    finally:
+        disks.monitor.stop()
+
+
+async def test_whoever_needs_to_hears_of_the_disks_before_the_bookie_serves_and_at_every_check() -> None:
+    disks = Disks(indexDirectories="/i1,/i2")
+    try:
+        assert disks.told == [
+            (who, f"/{name}/current", "WRITABLE") for name in ("l1", "l2") for who in ("logs of", "collector of")
+        ]
+        assert (disks.verdicts[0].writable, disks.verdicts[0].full) == (2, 0)
+        disks.told.clear()
+        disks.check(l1=0.92, l2=0.96, i1=0.96)
+        assert disks.told == [  # indexes have no logs
+            ("logs of", "/l1/current", "ALMOST_FULL"),
+            ("collector of", "/l1/current", "ALMOST_FULL"),
+            ("logs of", "/l2/current", "FULL"),
+            ("collector of", "/l2/current", "FULL"),
+        ]
+        await asyncio.sleep(0)  # a later verdict comes to the mode through the event loop
+        assert (disks.verdicts[-1].writable, disks.verdicts[-1].full) == (1, 2)
+        assert disks.verdicts[-1].full_directories == ("/l2/current", "/i1/current")
     finally:
         disks.monitor.stop()
