@@ -68,19 +68,18 @@ class LatencyEstimate:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutPolicy:
-    """Time-outs in seconds. `adapts` False: the fixed one always."""
+    """Of time-outs that adapt, in seconds."""
 
     fixed: float
-    adapts: bool
     least: float
     most: float
 
     @classmethod
     def of(cls, options: ClientOptions, fixed: float) -> TimeoutPolicy:
-        return cls(fixed, options.adaptive_timeouts, options.min_adaptive_timeout, options.max_adaptive_timeout)
+        return cls(fixed, options.min_adaptive_timeout, options.max_adaptive_timeout)
 
     def seconds(self, estimate: LatencyEstimate, now: float) -> float:
         """How long requests of this kind are waited for now."""
-        if not self.adapts or not estimate.is_measured(now):
+        if not estimate.is_measured(now):
             return self.fixed
         return min(max(MARGIN * estimate.doubled, self.least), self.most)

@@ -117,8 +117,8 @@ def test_it_is_never_outside_the_bounds(latencies, least, most, time_outs):
         estimate.took(seconds, 0.0, HISTORY)
     for _ in range(time_outs):
         estimate.timed_out()
-    assert least <= TimeoutPolicy(5.0, True, least, most).seconds(estimate, 1.0) <= most
-    assert TimeoutPolicy(5.0, False, least, most).seconds(estimate, 1.0) == 5.0
+    assert least <= TimeoutPolicy(5.0, least, most).seconds(estimate, 1.0) <= most
+    assert TimeoutPolicy(5.0, least, most).seconds(LatencyEstimate(), 1.0) == 5.0
 
 
 # --- over sockets -------------------------------------------------------------------------------------------
