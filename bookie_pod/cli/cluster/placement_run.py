@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import click
 
-from bookie_client.client import Client
 from bookie_client.distribution import Quorums
 from bookie_client.placement.explain import CandidateFate, Explanation, explain_cluster
 from bookie_client.placement.free_space import ask_free_bytes
@@ -48,19 +46,10 @@ async def _view(cluster: Cluster, excluded: frozenset[str]) -> ClusterView:
     reasons = {bookie: "excluded" if bookie in known else "excluded; not known here" for bookie in excluded}
     reasons |= dict.fromkeys(known - view.writable - view.read_only - excluded, "down")
     if isinstance(client.placement, WeightedPlacement):
-        view = replace(view, free_bytes=await _free_bytes(client, view.writable))
+        told: dict[str, int] = {}  # by those that answer; the policy knows what to make of the others
+        await ask_free_bytes(view.writable, client.context.free_bytes, told)
+        view = replace(view, free_bytes=told)
     return replace(view, excluded=reasons)
-
-
-async def _free_bytes(client: Client, bookies: frozenset[str]) -> Mapping[str, int]:
-    """Of those that answer; the policy knows what to make of the others."""
-
-    async def ask(bookie: str) -> int:
-        return (await client.bookie_info(bookie)).free_bytes
-
-    told: dict[str, int] = {}
-    await ask_free_bytes(bookies, ask, told)
-    return told
 
 
 def _as_dict(account: Explanation, seed: int) -> dict[str, Any]:
