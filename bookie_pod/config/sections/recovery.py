@@ -25,7 +25,7 @@ class IntegrityConfig:
     local_scrub_rate_bytes: int = key("localScrubRateByBytes", 16_777_216, at_least=0, at_most=LONG_MAX, own=True)
     """Bytes that a scrub reads per second, whatever `localScrubRateLimit` allows. 0: no limit."""
     local_scrub_repair: bool = key("localScrubRepair", True, own=True)
-    """After each scrub fetch entries that are damaged here from other bookies that hold them."""
+    """After each scrub, and when a read found damage, fetch entries that are damaged here from other bookies."""
     index_rebuild_rate_bytes: int = key("indexRebuildRateByBytes", 33_554_432, at_least=0, at_most=LONG_MAX, own=True)
     """Bytes of entry logs that a rebuild of indexes reads per second while the bookie serves; a tenth of that while
     clients wait for the disks. 0: no limit."""

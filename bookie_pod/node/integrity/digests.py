@@ -1,11 +1,11 @@
-"""The digest types of ledgers, from the metadata service, for the scrubber.
+"""The digest types of ledgers, from the metadata service, for the scrubber and for reads.
 
 Invariants
 - A type never changes, so what was learnt is kept, for the `MAX_KNOWN` ledgers asked for last.
 - A service that does not answer is left alone for `PAUSE_S`: entries are then checked without their digests, and the
   scrubber does not stand still.
 
-Threads: the scrubber's.
+Threads: one at a time, whichever; `SharedDigestTypes` sees to that.
 """
 
 from __future__ import annotations

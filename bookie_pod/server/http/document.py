@@ -49,6 +49,17 @@ operator turns on the token and HTTPS; a bookie that asks for neither says so in
   Kubernetes, whose probes have none, and goes with a token. New files count without a restart, a few seconds after they
   are there.
 
+## What metrics are called
+
+As Apache's bookie calls them, with its types and labels, so that its dashboards fill; some are our own, and there is no
+JVM to tell of. A few of Apache's are there and stay at 0:
+
+- `bookkeeper_server_WRITE_THREAD_QUEUED_LATENCY`: adds do not wait for a thread.
+- `bookie_BOOKIE_RECOVERY_ADD_ENTRY`: adds of recoveries count with all others.
+- `bookkeeper_server_CHANNEL_WRITE`: answers are not followed to the socket.
+- `bookie_add_entry` and `bookie_read_entry`, by directory: `bookkeeper_server_ADD_ENTRY` and `READ_ENTRY` have them.
+- `bookie_INDEX_INMEM_ILLEGAL_STATE_RESET`: there is no such state.
+
 ## Errors
 
 An error is one line of text. 400: a parameter or the body is wrong. 401: no token. 404: there is no such thing, or the

@@ -1,6 +1,7 @@
 """The storage engines as the scrubber sees them, and what else it needs from outside.
 
-Threads: the scrubber's calls all of it, beside reads, writes, flushes and garbage collection.
+Threads: the scrubber's calls all of it, beside reads, writes, flushes and garbage collection; `has_ledger`, `logs` and
+`forget_cached` also those of readers.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ def bookies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeCluster]:
     metadata = MetadataProcess(tmp_path_factory.mktemp("metadata"))
     try:
         metadata.start()
-        made = ServeCluster(tmp_path_factory.mktemp("bookies"), metadata.uri())
+        # A bookie that mends by itself what a read finds would leave nothing to recover.
+        made = ServeCluster(tmp_path_factory.mktemp("bookies"), metadata.uri(), {"localScrubRepair": "false"})
         try:
             made.add(BOOKIES)
             yield made
@@ -83,7 +84,7 @@ def test_a_flipped_bit_is_found_healed_and_gone(
     assert (deep.code, deep.row["damaged"], deep.row["missing"]) == (2, 1, 0), deep.errors
     assert deep.row["bytes"] > 3 * ledger.length
     assert findings(tmp_path / "report") == [(ledger.ledger_id, 117, 117, hurt, "DAMAGED")]
-    assert "CRC32C digest is" in deep.output
+    assert bookies.bookies[hurt].logged("a read found damage"), "the bookie itself looks at what it reads"
 
     recover = ("recover", "--metadata", bookies.uri, "--findings", str(tmp_path / "report"))
     dry = run_job(capfd, *recover, "--dry-run")
