@@ -54,6 +54,9 @@ def test_a_metadata_service_that_does_not_answer(bookie: CollectedBookie, metada
     done = bookie.collect(major=True)
     assert (done["ledgersDeleted"], done["logsDeleted"], done["logsCompacted"]) == (0, 0, 0)
     assert bookie.logged(EARLY)
+    assert any("the search for deleted ledgers ended early" in error for error in done["errors"])
+    assert bookie.metric("bookie_LAST_GC_PASS_ERRORS") >= 1
+    assert "as far as is known (the search for deleted ledgers ended early" in bookie.why(name)["reason"]
     assert bookie.logs() == logs
     assert {served(bookie, ledger_id, 48) for ledger_id in ledger_ids} == {V2Code.EOK}
 
@@ -74,6 +77,8 @@ def test_a_metadata_service_that_lists_nothing(bookie: CollectedBookie) -> None:
     done = bookie.collect(major=True)
     assert (done["ledgersDeleted"], done["logsDeleted"], done["logsCompacted"]) == (0, 0, 0)
     assert bookie.logged(EMPTY)
+    assert any("the metadata service lists no ledger at all" in error for error in done["errors"])
+    assert bookie.metric("bookie_LAST_GC_PASS_ERRORS") >= 1
     assert bookie.logs() == logs
     assert {served(bookie, ledger_id, 48) for ledger_id in ledger_ids} == {V2Code.EOK}
     # They really are gone: each was looked for by itself.
