@@ -22,10 +22,8 @@ from bookie_pod.storage.inspect.index import LedgerRows
 from bookie_pod.storage.inspect.logs import StoredLogs
 from bookie_pod.storage.integrity.rebuild import LocationRebuild, RebuildReport, put_all
 from bookie_pod.storage.integrity.rebuild_ledgers import LedgerRebuild, LedgerRebuildReport
-from bookie_pod.storage.journal.directory import journal_path, list_journals
-from bookie_pod.storage.journal.reader import JournalRecord
-from bookie_pod.storage.journal.survey import read_records
-from bookie_protocol.errors import JournalDamaged, StorageFault
+from bookie_pod.storage.journal.survey import read_folders
+from bookie_protocol.errors import StorageFault
 
 
 class _OldLocations:
@@ -185,7 +183,9 @@ class OfflineLedgers(OfflineRebuild):
             self._rebuild = LedgerRebuild(
                 self._new(),
                 old=None if old is None else LedgerRows(old),
-                journal_records=self._journal_records(journal_folders),
+                journal_records=read_folders(
+                    files, journal_folders, lambda error: self.damaged_journals.append(str(error))
+                ),
                 ledgers_with_entries=self._ledgers_with_entries(logs, locations),
                 belongs=lambda ledger_id: ledger_id % count == number,
             )
@@ -200,21 +200,6 @@ class OfflineLedgers(OfflineRebuild):
     def step(self) -> bool:
         """Do a little more; False when the new database is complete. `StorageFault`."""
         return self._rebuild.step()
-
-    def _journal_records(self, folders: Sequence[str]) -> Iterator[JournalRecord]:
-        for folder in folders:
-            for journal_id in list_journals(self._files, folder):
-                path = journal_path(folder, journal_id)
-                try:
-                    file = self._files.open(path)
-                    try:
-                        yield from read_records(file, journal_id)
-                    finally:
-                        file.close()
-                except JournalDamaged as error:
-                    self.damaged_journals.append(str(error))
-                except OSError as error:
-                    raise StorageFault(f"cannot read journal {path}: {error.strerror or error}") from error
 
     def _ledgers_with_entries(self, logs: StoredLogs, locations: OrderedStore | None) -> Iterator[int]:
         for log_id in logs.log_ids():

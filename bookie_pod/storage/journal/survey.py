@@ -11,14 +11,16 @@ Pure judgement over reads; any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from bookie_pod.storage.files import File
+from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.journal.directory import journal_path, list_journals
 from bookie_pod.storage.journal.format import CHECKS_MAGIC, MAGIC, SHORT_HEADER_LENGTH, JournalHeader, parse_header
 from bookie_pod.storage.journal.reader import FileWindow, JournalRecord, records_between
 from bookie_pod.storage.journal.survey_checked import CheckedSurvey
 from bookie_pod.storage.journal.survey_unchecked import UncheckedSurvey
 from bookie_pod.storage.journal.surveyed_file import JournalSurvey, SurveyedFile
+from bookie_protocol.errors import JournalDamaged, StorageFault
 
 
 def survey_journal(file: File, journal_id: int, mark_offset: int = 0) -> JournalSurvey:
@@ -54,6 +56,31 @@ def read_records(file: File, journal_id: int, start: int = 0, *, skip_invalid: b
     yield from records_between(window, survey.header.version, survey.start, survey.end)
     if survey.damage is not None and not skip_invalid:
         raise survey.error()
+
+
+def read_folders(
+    files: Files, folders: Iterable[str], on_damage: Callable[[JournalDamaged], None], *, while_trimmed: bool = False
+) -> Iterator[JournalRecord]:
+    """The records of all journals in these `current` folders; behind damage the next journal follows.
+
+    `while_trimmed`: one that is gone since it was listed is passed over. `StorageFault` for what cannot be read,
+    `JournalDamaged` for a name that is none.
+    """
+    for folder in folders:
+        for journal_id in list_journals(files, folder):
+            path = journal_path(folder, journal_id)
+            try:
+                file = files.open(path)
+                try:
+                    yield from read_records(file, journal_id)
+                finally:
+                    file.close()
+            except JournalDamaged as error:
+                on_damage(error)
+            except OSError as error:
+                if while_trimmed and isinstance(error, FileNotFoundError):
+                    continue
+                raise StorageFault(f"cannot read journal {path}: {error.strerror or error}") from error
 
 
 def _is_unwritten(file: SurveyedFile, first: bytes) -> bool:

@@ -33,13 +33,12 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
-from bookie_pod.storage.journal.directory import journal_path, list_journals
 from bookie_pod.storage.journal.format import RecordKind, tail_of_special_record
 from bookie_pod.storage.journal.reader import JournalRecord
-from bookie_pod.storage.journal.survey import read_records
+from bookie_pod.storage.journal.survey import read_folders
 from bookie_pod.storage.rebuild.placing import NewDatabase
 from bookie_pod.storage.rebuild.state import RebuildPhase, RebuildState
-from bookie_protocol.errors import JournalDamaged, StorageFault
+from bookie_protocol.errors import JournalDamaged
 from bookie_protocol.keys import is_unknown_key, master_key
 
 _log = structlog.get_logger(__name__)
@@ -118,24 +117,13 @@ class LedgersRebuild:
     # --- journals -------------------------------------------------------------------------------------------
 
     def _journal_records(self) -> Iterator[JournalRecord]:
-        for folder in self._journal_folders:
-            for journal_id in list_journals(self._files, folder):
-                path = journal_path(folder, journal_id)
-                try:
-                    file = self._files.open(path)
-                    try:
-                        for record in read_records(file, journal_id):
-                            self._pace.pay(1, len(record.body))
-                            yield record
-                    finally:
-                        file.close()
-                except FileNotFoundError:
-                    continue  # trimmed meanwhile
-                except JournalDamaged as error:
-                    if len(self._state.journal_damages) < MAX_DAMAGES:
-                        self._state.journal_damages.append(str(error))
-                except OSError as error:
-                    raise StorageFault(f"cannot read journal {path}: {error.strerror or error}") from error
+        for record in read_folders(self._files, self._journal_folders, self._note_damage, while_trimmed=True):
+            self._pace.pay(1, len(record.body))
+            yield record
+
+    def _note_damage(self, error: JournalDamaged) -> None:
+        if len(self._state.journal_damages) < MAX_DAMAGES:
+            self._state.journal_damages.append(str(error))
 
     def _take(self, record: JournalRecord) -> None:
         known = self._journaled.get(record.ledger_id)
