@@ -85,12 +85,10 @@ class HealingCluster:
 
     async def first_mark(self, healer: Healer) -> float:
         """When there was one."""
-        while True:
-            async with aclosing(self.client.metadata_service.under_replication.list()) as marks:  # type: ignore[type-var]
-                async for _ in marks:
-                    return time.perf_counter()
+        while not await self._is_marked():
             healer.check()
             await asyncio.sleep(_POLL_S)
+        return time.perf_counter()
 
     async def healed(self, lost: str, named: Sequence[LedgerMetadata], healer: Healer) -> float:
         """When no ledger named the lost bookie any more; then all marks go."""

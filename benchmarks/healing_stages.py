@@ -27,20 +27,18 @@ from benchmarks.environment import Environment
 from benchmarks.gc_stages import PeakMemory
 from benchmarks.healers import Healer
 from benchmarks.healing_cluster import SETTLE_S, HealingCluster, HealingRun, elected, no_auditor
+from benchmarks.ledgers import create_metadata, write_ledger
 from benchmarks.paced_load import Timed, quantile_ms
 from benchmarks.replication import raw_mib_per_second
 from benchmarks.samples import Samples
 from bookie_client import Client
-from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import PodkeeperError
-from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.zookeeper.read_batches import MAX_READS
 from tests.support.auto_recovery import read_every_replica
 
 _READ_BACK: Final = 2
 """Ledgers of which every replica is read after a healing."""
-_AT_ONCE: Final = 200
 _QUIET_S: Final = 5.0
 _BUSY: Final = 10
 """Requests in a fifth of a second; sessions that idle send fewer. Ours asks for `MAX_READS` ledgers with one."""
@@ -92,15 +90,8 @@ class HealingStages:
         await asyncio.gather(*(asyncio.to_thread(bookie.start) for bookie in bookies))
         raw = raw_mib_per_second(environment.directory, min(plan.megabytes, 512)) * 1.048576
         share = plan.megabytes * 1_000_000 // plan.ledgers // entry_bytes
-        payload, ids = Random(1).randbytes(entry_bytes), []
-        for _ in range(plan.ledgers):
-            quorum = plan.copies
-            async with client.create(ensemble=quorum, write_quorum=quorum, ack_quorum=quorum) as ledger:
-                left = max(1, share)
-                while left > 0:
-                    await ledger.append_many([payload] * min(left, 5000))
-                    left -= 5000
-                ids.append(ledger.ledger_id)
+        payload = Random(1).randbytes(entry_bytes)
+        ids = [await write_ledger(client, payload, max(1, share), plan.copies) for _ in range(plan.ledgers)]
         self._log(f"{plan.ledgers:,} ledgers of {share:,} entries of {entry_bytes:,} B; plain writes {raw:.0f} MB/s")
         await asyncio.sleep(SETTLE_S)
         return HealingCluster(environment, client, bookies, ids, raw)
@@ -179,10 +170,7 @@ class HealingStages:
         bookies = [environment.bookie(self._plan.bookie_kind, self._plan.bookie_settings()) for _ in range(3)]
         await asyncio.gather(*(asyncio.to_thread(bookie.start) for bookie in bookies))
         ensemble = tuple(bookie.bookie_id for bookie in bookies)
-        count = self._plan.many_ledgers
-        for start in range(0, count, _AT_ONCE):
-            ids = range(start, min(start + _AT_ONCE, count))
-            await asyncio.gather(*(service.ledgers.create(_closed(each, ensemble)) for each in ids))
+        await create_metadata(service, range(self._plan.many_ledgers), ensemble, entries=100, length=99_000)
 
     async def audit(self, kind: str, environment: Environment, service: MetadataService) -> None:
         """An audit on demand that finds nothing, by a process that has done one already."""
@@ -224,7 +212,3 @@ async def _requests_end(environment: Environment, healer: Healer, limit_s: float
                 ended, total = time.perf_counter(), now
             seen = now
     return ended, total
-
-
-def _closed(ledger_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
-    return LedgerMetadata(ledger_id, 3, 3, 2, {0: ensemble}, LedgerState.CLOSED, 99, 99_000, DigestType.CRC32C, b"")

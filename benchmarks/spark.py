@@ -20,19 +20,17 @@ import click
 import uvloop
 
 from benchmarks.environment import Environment
+from benchmarks.ledgers import create_metadata, write_ledger
 from benchmarks.paced_load import PacedLoad, quantile_ms
 from benchmarks.samples import OURS, Samples
 from benchmarks.session import DEFAULT_OUT, Session
 from benchmarks.spark_driver import drive_spark
 from bookie_client import Client
-from bookie_protocol.digest import DigestType
-from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from tests.support.bookie_process import BookieProcess
 
 BOOKIES: Final = 3
 _SLOTS: Final = (1, 2)
 _SETTLE_S: Final = 3.0
-_AT_ONCE: Final = 200
 _FIRST_SMALL: Final = 1_000_000
 _LOAD_LEDGER: Final = 5_000_000
 _IDLE_S: Final = 15.0
@@ -62,15 +60,11 @@ class SparkStages:
 
     async def fill(self, entry_bytes: int) -> list[int]:
         """Closed ledgers with every entry on two of the bookies."""
-        plan, ids = self._plan, []
+        plan = self._plan
         payload = Random(entry_bytes).randbytes(entry_bytes)
         entries = plan.megabytes * 1_000_000 // plan.ledgers // entry_bytes
         async with Client(self._uri) as client:
-            for _ in range(plan.ledgers):
-                async with client.create(ensemble=2, write_quorum=2, ack_quorum=2) as ledger:
-                    for start in range(0, entries, 5000):
-                        await ledger.append_many([payload] * min(5000, entries - start))
-                ids.append(ledger.ledger_id)
+            ids = [await write_ledger(client, payload, entries, copies=2) for _ in range(plan.ledgers)]
         await asyncio.sleep(_SETTLE_S)
         return ids
 
@@ -107,9 +101,8 @@ class SparkStages:
         count = self._plan.small_ledgers
         ensemble = tuple(bookie.bookie_id for bookie in self._bookies)
         async with Client(self._uri) as client:
-            for start in range(0, count, _AT_ONCE):
-                rows = [_small(_FIRST_SMALL + each, ensemble) for each in range(start, min(start + _AT_ONCE, count))]
-                await asyncio.gather(*(client.metadata_service.ledgers.create(row) for row in rows))
+            ids = range(_FIRST_SMALL, _FIRST_SMALL + count)
+            await create_metadata(client.metadata_service, ids, ensemble, entries=10, length=1000)
         span = f"{_FIRST_SMALL}-{_FIRST_SMALL + count - 1}"
         for seconds in await self._drive("plan", "--ledgers", span, "--times", str(self._plan.times)):
             self._samples.add(OURS, f"planning {count:,} ledgers", "s", "less", seconds)
@@ -187,10 +180,6 @@ class SparkStages:
         """Of rates, repetition by repetition."""
         for base, mine in zip(reference, ours, strict=True):
             self._samples.add(OURS, name, "ratio", "more", base / mine)
-
-
-def _small(ledger_id: int, ensemble: tuple[str, ...]) -> LedgerMetadata:
-    return LedgerMetadata(ledger_id, 3, 3, 2, {0: ensemble}, LedgerState.CLOSED, 9, 1000, DigestType.CRC32C, b"")
 
 
 async def measure(plan: SparkPlan, entry_sizes: Sequence[int], parent: Path | None, session: Session) -> Samples:

@@ -63,7 +63,7 @@ def drive_spark(stage: str, *arguments: str) -> dict[str, Any]:
 def _session(slots: int) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
-    settings = {
+    settings: dict[str, Any] = {
         "spark.master": f"local[{slots}]",
         "spark.driver.memory": "2g",
         "spark.driver.host": "127.0.0.1",
