@@ -54,8 +54,8 @@ class BookieApi:
         self.url = url.rstrip("/")
         self._parts = _parse(self.url)
         self._timeout = timeout
-        self._headers = {"Authorization": f"Bearer {_token(token_file)}"} if token_file is not None else {}
-        self._tls = (tls or _tls(ca_file, cert_file)) if self._parts.scheme == "https" else None
+        self._headers = {"Authorization": f"Bearer {read_token(token_file)}"} if token_file is not None else {}
+        self._tls = (tls or client_tls(ca_file, cert_file)) if self._parts.scheme == "https" else None
         self._server_name = server_name
 
     def get(self, path: str, **query: str) -> Any:
@@ -137,7 +137,8 @@ def _parse(url: str) -> urllib.parse.SplitResult:
     return parts
 
 
-def _token(path: str) -> str:
+def read_token(path: str) -> str:
+    """The token in the file of `--token-file`. `InvalidConfiguration` for a file that has none."""
     try:
         with open(path, encoding="utf-8") as file:
             words = file.read(64 * 1024).split()
@@ -149,7 +150,8 @@ def _token(path: str) -> str:
     return words[0]
 
 
-def _tls(ca_file: str | None, cert_file: str | None) -> ssl.SSLContext:
+def client_tls(ca_file: str | None, cert_file: str | None) -> ssl.SSLContext:
+    """Of `--ca-file` and `--cert-file`. `InvalidConfiguration` for a file that cannot be used."""
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:

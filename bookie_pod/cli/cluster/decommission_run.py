@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -24,6 +23,7 @@ from bookie_pod.autorecovery.decommission.store import (
     now_ms,
 )
 from bookie_pod.autorecovery.decommission.undo import undo
+from bookie_pod.cli.bookie_api import client_tls, read_token
 from bookie_pod.cli.cluster.drain_view import while_draining
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
@@ -47,17 +47,8 @@ class AdminAccess:
 
     def open(self, cluster: Cluster) -> HttpBookieAdmin:
         """`InvalidConfiguration` for a file that cannot be used."""
-        token = _words(self.token_file, "--token-file")[0] if self.token_file is not None else None
-        tls = None
-        if self.ca_file is not None:
-            try:
-                tls = ssl.create_default_context(cafile=self.ca_file)
-                if self.cert_file is not None:
-                    tls.load_cert_chain(self.cert_file, password="")
-            except OSError as error:
-                raise InvalidConfiguration(
-                    f"--ca-file {self.ca_file}, --cert-file {self.cert_file}: {error.strerror or 'no such PEM file'}"
-                ) from error
+        token = read_token(self.token_file) if self.token_file is not None else None
+        tls = client_tls(self.ca_file, self.cert_file) if self.ca_file is not None else None
         return HttpBookieAdmin(cluster.service, url=self.url, token=token, tls=tls)
 
 
@@ -84,23 +75,19 @@ def form(*, stopped: bool, live: bool) -> Form | None:
 def read_ledger_ids(path: str) -> frozenset[int]:
     """The ids in a file. `InvalidConfiguration` names what is none."""
     ids = set()
-    for word in _words(path, "--accept-loss"):
-        if not (word.isascii() and word.isdecimal()):
-            raise InvalidConfiguration(f"--accept-loss {path}: {word[:50]!r} is no ledger id")
-        ids.add(int(word))
-    return frozenset(ids)
-
-
-def _words(path: str, option: str) -> list[str]:
     try:
         with open(path, encoding="utf-8") as file:
             words = file.read().split()
     except (OSError, UnicodeDecodeError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or "not UTF-8 text"
-        raise InvalidConfiguration(f"{option} {path}: {reason}") from error
+        raise InvalidConfiguration(f"--accept-loss {path}: {reason}") from error
     if not words:
-        raise InvalidConfiguration(f"{option} {path}: the file is empty")
-    return words
+        raise InvalidConfiguration(f"--accept-loss {path}: the file is empty")
+    for word in words:
+        if not (word.isascii() and word.isdecimal()):
+            raise InvalidConfiguration(f"--accept-loss {path}: {word[:50]!r} is no ledger id")
+        ids.add(int(word))
+    return frozenset(ids)
 
 
 # --- carrying it out ------------------------------------------------------------------------------------------
