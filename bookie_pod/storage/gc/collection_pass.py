@@ -119,6 +119,8 @@ class CollectionPass:
                 found = search()
                 result.ledgers_deleted += found.deleted
                 self._metrics.ledgers_deleted(found.deleted, found.failed)
+                if found.failed:
+                    result.errors.append(f"deleting ledgers: {found.failed} could not be deleted here")
                 if found.doubt is not None:
                     result.errors.append(f"deleting ledgers: {found.doubt}")
         finally:

@@ -86,6 +86,7 @@ class Inspection:
             flushed=flushed,
             quarantined=quarantined,
             held=self._held().get(log_id),
+            unreadable=self._usages.unreadable.get(log_id),
             schedule=self._schedule,
             times=self._times,
             now_ms=now_ms,

@@ -11,7 +11,7 @@ Invariants
 - What is kept in memory is packed (16 bytes a ledger in a log) and bounded by `max_bytes` over all logs; a map
   beyond that is read again in the next pass, a scan too.
 
-Threads: the garbage collection thread; `usages` and `quarantined` may be read by any thread.
+Threads: the garbage collection thread; `usages`, `quarantined` and `unreadable` may be read by any thread.
 
 Source: reference bookie behaviour, sections 6.2 and 6.7.
 """
@@ -88,6 +88,8 @@ class LogUsages:
         """Logs that end before their last byte, which is normal after a crash, and where."""
         self.scanned: dict[int, bool] = {}
         """Logs whose sizes only a scan tells, and whether their header names a map all the same."""
+        self.unreadable: dict[int, str] = {}
+        """Logs that could not be looked at when it was last tried, and why."""
         self.seen_deleted = PackedIds()
         """Ledgers that were deleted here, of which some log was seen to hold entries since `begin_pass`."""
         self.all_seen = True
@@ -109,7 +111,12 @@ class LogUsages:
         self.all_seen = True
         known = set(log_ids)
         for log_id in (
-            set(self.usages) | set(self._sizes) | self._unproved | set(self.ends) | set(self.scanned)
+            set(self.usages)
+            | set(self._sizes)
+            | self._unproved
+            | set(self.ends)
+            | set(self.scanned)
+            | set(self.unreadable)
         ) - known:
             self.forget(log_id)
         for log_id in set(self.quarantined) - known:
@@ -125,8 +132,10 @@ class LogUsages:
             usage = self._measure(log_id)
         except StorageFault as error:
             _log.error("entry log skipped in this pass", log_id=log_id, reason=str(error))
+            self.unreadable[log_id] = str(error)
             self.all_seen = False
             return None
+        self.unreadable.pop(log_id, None)
         if usage is not None:
             self.usages[log_id] = usage
         return usage
@@ -212,6 +221,7 @@ class LogUsages:
         self._drop(log_id)
         self.ends.pop(log_id, None)
         self.scanned.pop(log_id, None)
+        self.unreadable.pop(log_id, None)
         self._unproved.discard(log_id)
 
     def quarantine(self, log_id: int, detail: str) -> None:

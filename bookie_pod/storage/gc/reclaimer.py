@@ -100,6 +100,12 @@ class SpaceReclaimer:
             usage = self._usages.refresh(log_id)
             if usage is not None and usage.is_dead:
                 self._delete_log(log_id, result, compacted=False)
+        unreadable = self._usages.unreadable
+        if unreadable:
+            log_id, reason = next(iter(unreadable.items()))
+            result.errors.append(
+                f"measuring entry logs: {len(unreadable)} could not be read, {log_id:x}.log for one: {reason}"
+            )
         if self._usages.all_seen:
             self._deleted.retain(
                 self._usages.seen_deleted.ascending(),

@@ -115,13 +115,15 @@ def explain(
     flushed: bool,
     quarantined: str | None,
     held: str | None,
+    unreadable: str | None,
     schedule: CompactionSchedule,
     times: GcTimes,
     now_ms: int,
     size_limit: int | None,
     doubt: str | None = None,
 ) -> str:
-    """Why a log is still there. `doubt`: why some ledgers may have been deleted that count as alive."""
+    """Why a log is still there. `unreadable`: why it could not be looked at when it was last tried. `doubt`: why some
+    ledgers may have been deleted that count as alive."""
     if quarantined is not None:
         return f"quarantined: damaged ({quarantined}); it is kept until somebody removes it"
     if held is not None:
@@ -131,6 +133,8 @@ def explain(
         )
     if not flushed:
         return "it is being written, or was not rotated and synced yet"
+    if unreadable is not None:
+        return f"the last pass could not read it ({unreadable}); the next one tries again"
     if usage is None:
         return "not looked at yet: the next pass will"
     if usage.in_doubt:

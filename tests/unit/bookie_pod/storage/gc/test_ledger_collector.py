@@ -172,6 +172,7 @@ def test_a_ledger_that_cannot_be_deleted_does_not_keep_the_others() -> None:
     storage.delete_ledger = delete
     result = rig.gc.run_pass()
     assert (result.ledgers_deleted, result.logs_deleted) == (2, 0)
+    assert result.errors == ["deleting ledgers: 1 could not be deleted here"]
     assert _left(rig) == {1}
     del storage.delete_ledger
     assert rig.gc.run_pass().logs_deleted == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import posixpath
 import struct
 from dataclasses import replace
 
@@ -184,6 +186,30 @@ def test_a_log_that_cannot_be_unlinked_is_tried_again() -> None:
 
 
 # --- two ledger directories ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+def test_logs_that_cannot_be_read_keep_nobody_up_and_are_told(engine: str) -> None:
+    rig = GcRig(engine=engine)
+    logs = [rig.write([ledger_id], 5) for ledger_id in range(4)]
+    rig.restart()  # nothing is known of them
+    rig.delete(0, 1)
+    rig.bookie.faults.fail("open", path=posixpath.basename(rig.path(logs[0])), errno=errno.EIO)
+    rig.bookie.faults.fail("open", path=posixpath.basename(rig.path(logs[2])), errno=errno.EIO)
+    for _ in range(2):
+        result = rig.gc.run_pass()
+        (error,) = result.errors
+        assert error.startswith(f"measuring entry logs: 2 could not be read, {logs[0]:x}.log for one: ")
+        assert "Input/output error" in error
+        assert not rig.logs.exists(logs[1])
+        reason = rig.gc.report(logs[2]).reason
+        assert reason.startswith("the last pass could not read it (")
+        assert reason.endswith("Input/output error: '" + rig.path(logs[2]) + "'); the next one tries again")
+    rig.bookie.faults.clear()
+    result = rig.gc.run_pass()
+    assert (result.errors, result.logs_deleted) == ([], 1)
+    assert "live (100%)" in rig.gc.report(logs[2]).reason
+    assert len(rig.readable(2)) == len(rig.readable(3)) == 5
 
 
 def test_each_directory_collects_what_is_its_own() -> None:
