@@ -1,4 +1,4 @@
-"""Commands of `bookie disk` that look change nothing: every byte and every name in the directories stay as they were."""
+"""Commands of `bookie disk` that look change nothing: every byte and every name in the directories stay as they are."""
 
 from __future__ import annotations
 
