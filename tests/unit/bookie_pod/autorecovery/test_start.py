@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from bookie_client.client import Client
-from bookie_pod.autorecovery.start import make_worker
+from bookie_client.replication.check import LedgerChecker
+from bookie_pod.autorecovery.auditor.term import sources_of
+from bookie_pod.autorecovery.start import _worker_options, make_worker
 from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair
 from bookie_pod.autorecovery.worker.progress import LedgerNote
-from bookie_pod.autorecovery.worker.worker import RoundResult
+from bookie_pod.autorecovery.worker.worker import RoundResult, WorkerOptions
+from bookie_pod.config.load import load_config
 from bookie_pod.config.sections.autorecovery import AutoRecoveryConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
@@ -151,3 +154,55 @@ async def test_batches_or_single_reads(models: ReplicationCluster, batch_read: b
 
 def singles(models: ReplicationCluster) -> int:
     return sum(models.model(name).reads for name in models.bookies)
+
+
+def test_times_and_rates_in_the_units_of_their_keys(tmp_path: Path) -> None:
+    keys = {
+        "replicationLedgersAtOnce": "3",
+        "openLedgerRereplicationGracePeriod": "1500",
+        "lockReleaseOfFailedLedgerGracePeriod": "64000",
+        "rwRereplicateBackoffMs": "250",
+        "zkReplicationTaskRateLimit": "2.5",
+    }
+    configuration = tmp_path / "bookie.conf"
+    configuration.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+    options = _worker_options(load_config(str(configuration), environ={}).auto_recovery)
+    assert options == WorkerOptions(
+        ledgers_at_once=3,
+        open_ledger_grace=1.5,
+        failed_ledger_backoff=64.0,
+        pause_after_error=0.25,
+        tasks_per_second=2.5,
+    )
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_the_time_of_a_mark_is_stored_if_asked_for(models: ReplicationCluster, stored: bool) -> None:
+    """A target that is lost already when the ledger is repaired is marked by the worker itself."""
+    async with models.client() as client:
+        worker = make_worker(
+            models.service,
+            client,
+            AutoRecoveryConfig(store_mark_time=stored),
+            ReplicationWorkerMetrics(Registry(), embedded=False),
+            lambda: 4711,
+        )
+        repair = worker._repair
+        assert isinstance(repair, LedgerRepair)
+        await repair._parts.mark_lost(5, {"b", "a"})
+        mark = await models.service.under_replication.read(5)
+        assert mark is not None
+        assert (mark.replicas, mark.ctime_ms) == (("a", "b"), 4711 if stored else None)
+
+
+async def test_so_much_of_each_replica_is_read(models: ReplicationCluster) -> None:
+    config = AutoRecoveryConfig(auditor_verification_percentage=17, checker_reads_in_flight=5)
+    async with models.client() as client:
+        worker = make_worker(
+            models.service, client, config, ReplicationWorkerMetrics(Registry(), embedded=False), lambda: 1
+        )
+        repair = worker._repair
+        assert isinstance(repair, LedgerRepair)
+        for checker in (repair._parts.checker, sources_of(client, config).checker):
+            assert isinstance(checker, LedgerChecker)
+            assert (checker.options.verification_percentage, checker.options.max_reads) == (17, 5)

@@ -36,6 +36,16 @@ async def test_without_a_delay_a_lost_bookie_is_marked_at_once(rig: AuditorRig) 
     assert rig.metric('auditor_UNDER_REPLICATED_LEDGERS_TOTAL_SIZE_sum{success="true"}') == 3000
 
 
+async def test_the_time_of_a_mark_is_left_out_if_that_is_asked_for(rig: AuditorRig) -> None:
+    await rig.store(*LEDGERS)
+    await rig.auditor(store_mark_time=False)
+    await rig.leave("b0:1")
+    await rig.until_marked(NAMING_B0)
+    mark = await rig.marks.read(1)
+    assert mark is not None
+    assert mark.ctime_ms is None
+
+
 async def test_empty_and_open_ledgers_are_marked_too(rig: AuditorRig) -> None:
     await rig.store(*LEDGERS)
     await rig.auditor()
