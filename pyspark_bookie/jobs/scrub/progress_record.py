@@ -14,98 +14,97 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from bookie_client.blocking import BlockingClient
-from bookie_protocol.errors import MetadataDamaged, MetadataExists, MetadataNotFound, MetadataVersionConflict
-from bookie_protocol.metadata_service.interface import Versioned
+from bookie_protocol.errors import MetadataDamaged
+from bookie_protocol.metadata_service.versioned import Versioned
 from pyspark_bookie.jobs.framework.arguments import UsageError
+from pyspark_bookie.jobs.framework.records import JobRecords, TakenOver
 
 KIND: Final = "scrub-pass"
+_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class PassState:
-    """`version` None: not stored yet."""
+    """`name`: of the pass; None: it is not remembered."""
 
+    name: str | None
     next_ledger: int
     seed: int
     begun_ms: int
     ended_ms: int | None = None
-    version: int | None = None
+
+    @property
+    def key(self) -> str:
+        return self.name or ""
+
+    def encode(self) -> bytes:
+        document = {
+            "v": _VERSION,
+            "next": self.next_ledger,
+            "seed": self.seed,
+            "begun": self.begun_ms,
+            "ended": self.ended_ms,
+        }
+        return json.dumps(document).encode()
+
+    @classmethod
+    def decode(cls, name: str, data: bytes) -> PassState:
+        """Raises `MetadataDamaged`."""
+        try:
+            document = json.loads(data)
+            if document["v"] != _VERSION:
+                raise ValueError(f"version {document['v']} is not known")
+            ended = document["ended"]
+            return cls(
+                name,
+                int(document["next"]),
+                int(document["seed"]),
+                int(document["begun"]),
+                None if ended is None else int(ended),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise MetadataDamaged(f"the record of scrub pass {name} cannot be read: {error}; use --restart") from error
 
 
 class PassRecord:
     """The record of one pass."""
 
     def __init__(self, client: BlockingClient, name: str) -> None:
-        self._client = client
         self._name = name
+        self._records = JobRecords(client, KIND, self._decoded)
+        self._stored: Versioned[PassState] | None = None
+        self._restart = False
 
     def load(self, *, restart: bool) -> PassState:
         """Where to go on; a new pass if the last one ended. Raises `MetadataDamaged`."""
+        self._restart = restart
+        self._stored = self._records.find(self._name)
         now = int(time.time() * 1000)
-        found = self._read()
-        if found is None:
-            return PassState(0, 0, now)
-        try:
-            stored = _decode(self._name, found.value, found.version)
-        except MetadataDamaged:
-            if not restart:
-                raise
-            return PassState(0, 0, now, version=found.version)
-        if stored.ended_ms is None and not restart:
-            return stored
-        return PassState(0, stored.seed + 1, now, version=stored.version)
+        if self._stored is None:
+            return PassState(self._name, 0, 0, now)
+        last = self._stored.value
+        if last.ended_ms is None and not restart:
+            return last
+        return PassState(self._name, 0, last.seed + 1, now)
 
-    def save(self, state: PassState) -> PassState:
+    def save(self, state: PassState) -> None:
         """Store it over what was loaded or saved before. Raises `UsageError` when another run did so meanwhile."""
-        data = _encode(state)
-        version = state.version
+        records, stored = self._records, self._stored
         try:
-            if version is None:
-                stored = self._client.run(lambda each: each.metadata_service.records(KIND).create(self._name, data))
-            else:
-                stored = self._client.run(
-                    lambda each: each.metadata_service.records(KIND).update(self._name, data, version)
-                )
-        except (MetadataExists, MetadataVersionConflict, MetadataNotFound):
+            self._stored = records.create(state) if stored is None else records.update(stored, state)
+        except TakenOver:
             raise UsageError(
                 f"another run of pass {self._name} is under way: wait for its end, or name this one by --pass-name"
             ) from None
-        return replace(state, version=stored)
 
-    def _read(self) -> Versioned[bytes] | None:
+    def _decoded(self, data: bytes) -> PassState:
         try:
-            return self._client.run(lambda each: each.metadata_service.records(KIND).read(self._name))
-        except MetadataNotFound:
-            return None
-
-
-def _encode(state: PassState) -> bytes:
-    document = {
-        "v": 1,
-        "next": state.next_ledger,
-        "seed": state.seed,
-        "begun": state.begun_ms,
-        "ended": state.ended_ms,
-    }
-    return json.dumps(document).encode()
-
-
-def _decode(name: str, data: bytes, version: int) -> PassState:
-    try:
-        document = json.loads(data)
-        if document["v"] != 1:
-            raise ValueError(f"version {document['v']} is not known")
-        ended = document["ended"]
-        return PassState(
-            int(document["next"]),
-            int(document["seed"]),
-            int(document["begun"]),
-            None if ended is None else int(ended),
-            version,
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise MetadataDamaged(f"the record of scrub pass {name} cannot be read: {error}; use --restart") from error
+            return PassState.decode(self._name, data)
+        except MetadataDamaged:
+            if not self._restart:
+                raise
+            return PassState(self._name, 0, -1, 0)  # the first seed follows

@@ -50,13 +50,13 @@ def scrub(context: JobContext[ScrubArguments]) -> JobResult:
     context.open_spark()
     name = pass_name(args)
     record = None if name is None else PassRecord(context.client(), name)
-    state = PassState(0, int(time.time()), 0) if record is None else record.load(restart=args.restart)
+    state = PassState(None, 0, int(time.time()), 0) if record is None else record.load(restart=args.restart)
     if context.dry_run:
         record = None
     everything = chosen_ids(context)
     ids = everything[bisect_left(everything, state.next_ledger) :]
     if record is not None:
-        state = record.save(state)
+        record.save(state)
     with FindingsSpool() as spool:
         run = _Pass(context, state, Totals(spool), len(everything) - len(ids), len(everything))
         ended = True
@@ -65,7 +65,8 @@ def scrub(context: JobContext[ScrubArguments]) -> JobResult:
                 ended = False
                 break
             if record is not None:
-                state = record.save(replace(state, next_ledger=run.behind(wave)))
+                state = replace(state, next_ledger=run.behind(wave))
+                record.save(state)
         if ended and record is not None:
             record.save(replace(state, ended_ms=int(time.time() * 1000)))
         more: dict[str, Value] = {"blocks_compared": run.compared, "blocks_differing": run.doubts}
