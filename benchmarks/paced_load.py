@@ -2,8 +2,8 @@
 schedule with the latency of every request.
 
 Latency counts from the moment when a request was due, so a stall is charged to everything that waited for it. Nothing
-of a client's work (quorums, digests) is in it: it is the bookie that is measured. Entries have no digest; their ledgers
-are those of `ledger`.
+of a client's work (quorums, verifying) is in it: it is the bookie that is measured. Entries have the digest that the
+ledgers of `ledger` name, because bookies look at it.
 
 Threads: event loop.
 """
@@ -17,8 +17,7 @@ from functools import partial
 from random import Random
 from typing import Final, NamedTuple, cast
 
-from bookie_protocol.digest import DigestType
-from bookie_protocol.entry import ENTRY_HEADER
+from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.v2_layout import OpCode
@@ -26,6 +25,7 @@ from bookie_protocol.wire.v2_layout import OpCode
 KEY: Final = bytes(range(1, 21))
 WINDOW: Final = 2000
 """Adds in flight while a bookie is filled; the Java bookie refuses more than 10,000."""
+_DIGEST: Final = digest_manager(DigestType.CRC32C, b"")
 _TICK_S: Final = 0.001
 _ANSWER_S: Final = 60.0
 
@@ -41,14 +41,14 @@ def ledger(ledger_id: int, bookie_id: str, entries: int, entry_bytes: int) -> Le
         LedgerState.CLOSED,
         entries - 1,
         entries * entry_bytes,
-        DigestType.CRC32C,
+        _DIGEST.type,
         b"",
     )
 
 
 def entry(ledger_id: int, entry_id: int, payload: bytes) -> bytes:
     """An entry as a bookie stores it."""
-    return ENTRY_HEADER.pack(ledger_id, entry_id, entry_id - 1, (entry_id + 1) * len(payload)) + payload
+    return _DIGEST.encode(ledger_id, entry_id, entry_id - 1, (entry_id + 1) * len(payload), payload)
 
 
 class RefusedError(RuntimeError):
