@@ -8,6 +8,7 @@ Invariants
   not, somebody is asked which type the ledger has.
 - A reader waits `WAIT_S` at most for that answer. Without one the entry is served unchecked, and nobody is asked for
   `PAUSE_S`: reads need no metadata service. The reader checks the digest too.
+- A ledger of which nobody knows the type is asked about every `PAUSE_S` at most.
 - MAC needs the ledger's password and DUMMY is no digest: such entries are served as they are.
 
 Threads: any number of readers; one of its own asks.
@@ -64,6 +65,8 @@ class ReadCheck:
         self._clock = clock
         self._others: dict[int, DigestType] = {}
         """Types other than CRC32C, of ledgers that were asked about."""
+        self._unknown_until: dict[int, float] = {}
+        """Ledgers that have no type, or none that anybody knows, and when they are asked about again."""
         self._lock = threading.Lock()
         self._asker: ThreadPoolExecutor | None = None
         self._silent_until = 0.0
@@ -87,7 +90,8 @@ class ReadCheck:
 
     def _ask(self, ledger_id: int) -> DigestType | None:
         with self._lock:
-            if self._clock() < self._silent_until:
+            now = self._clock()
+            if now < self._silent_until or now < self._unknown_until.get(ledger_id, now):
                 return None
             if self._asker is None:
                 self._asker = ThreadPoolExecutor(1, "digest-types")
@@ -100,11 +104,20 @@ class ReadCheck:
             return None
         except ScrubStopped:
             return None
-        if found is not None and found is not DigestType.CRC32C:
-            if len(self._others) >= MAX_KNOWN:
-                self._others.clear()
-            self._others[ledger_id] = found
+        self._keep(ledger_id, found)
         return found
+
+    def _keep(self, ledger_id: int, found: DigestType | None) -> None:
+        if found is DigestType.CRC32C:
+            return
+        with self._lock:
+            for kept in (self._others, self._unknown_until):
+                if len(kept) >= MAX_KNOWN:
+                    kept.clear()
+            if found is None:
+                self._unknown_until[ledger_id] = self._clock() + PAUSE_S
+            else:
+                self._others[ledger_id] = found
 
 
 def _is_sound_crc32c(entry: bytes) -> bool:

@@ -166,9 +166,27 @@ def test_reads_go_on_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     digests.speak.set()
 
 
-def test_a_ledger_that_nobody_knows_is_served() -> None:
-    check, _ = make(CountedDigests(None))
+def test_a_ledger_that_nobody_knows_is_served_and_asked_about_now_and_then() -> None:
+    digests = CountedDigests(None)
+    now = [0.0]
+    check = ReadCheck(SharedDigestTypes(digests), lambda damage: pytest.fail(str(damage)), clock=lambda: now[0])
+    for _ in range(3):
+        assert check.problem(1, 3, 2, flipped(signed(3, 2))) is None
+    assert digests.asked == [3]
+    now[0] = read_check.PAUSE_S
     assert check.problem(1, 3, 2, flipped(signed(3, 2))) is None
+    assert digests.asked == [3, 3]
+
+
+def test_what_is_kept_of_ledgers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_check, "MAX_KNOWN", 10)
+    digests = CountedDigests(DigestType.MAC)
+    check, _ = make(digests)
+    for ledger_id in range(25):
+        digests.digest = DigestType.MAC if ledger_id % 2 else None
+        assert check.problem(1, ledger_id, 0, signed(ledger_id, 0, digest=DigestType.MAC)) is None
+    assert len(check._others) <= 10
+    assert len(check._unknown_until) <= 10
 
 
 class TestRepair:
