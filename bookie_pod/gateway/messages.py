@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
+from bookie_client.writing.new_ledger import NewLedger
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
@@ -24,22 +25,22 @@ _DIGESTS: Final = {
 }
 
 
-def creation(request: messages.CreateRequest) -> dict[str, Any]:
-    """The arguments of `Client.create`. Raises `BadRequest`."""
+def creation(request: messages.CreateRequest) -> NewLedger:
+    """What the request asks for. Raises `BadRequest`."""
     for name in ("ensemble_size", "write_quorum", "ack_quorum"):
         if getattr(request, name) < 0:
             raise BadRequest(f"{name} {getattr(request, name)} is negative")
     if request.HasField("ledger_id"):
         check_ledger_id(request.ledger_id)
-    return {
-        "ensemble": request.ensemble_size or 3,
-        "write_quorum": request.write_quorum or 2,
-        "ack_quorum": request.ack_quorum or 2,
-        "password": request.password,
-        "digest": digest_of(request.digest_type),
-        "metadata": dict(request.custom_metadata),
-        "ledger_id": request.ledger_id if request.HasField("ledger_id") else None,
-    }
+    return NewLedger(
+        ensemble=request.ensemble_size or 3,
+        write_quorum=request.write_quorum or 2,
+        ack_quorum=request.ack_quorum or 2,
+        password=request.password,
+        digest=digest_of(request.digest_type),
+        metadata=dict(request.custom_metadata),
+        ledger_id=request.ledger_id if request.HasField("ledger_id") else None,
+    )
 
 
 def check_ledger_id(ledger_id: int) -> int:

@@ -21,6 +21,8 @@ from typing import Any, Final
 import structlog
 
 from bookie_client import Client, LedgerWriter
+from bookie_client.writing.creation import create_writer
+from bookie_client.writing.new_ledger import NewLedger
 from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError, TooManyRequests, Unauthorized
 
 LOOKS_PER_PERIOD: Final = 4
@@ -81,14 +83,14 @@ class OpenWriters:
 
     # --- one writer -----------------------------------------------------------------------------------------
 
-    async def create(self, arguments: dict[str, Any]) -> OpenWriter:
+    async def create(self, new: NewLedger) -> OpenWriter:
         """Create a ledger, and keep its writer. Raises `TooManyRequests`, and what `Client.create` raises."""
         if self.count >= self._max_open:
             raise TooManyRequests(
                 f"this gateway has {self._max_open} writers open, as many as gatewayMaxOpenWriters allows: try another"
                 " gateway, or later"
             )
-        making = self._loop.create_task(self._make(arguments), name="create")
+        making = self._loop.create_task(self._make(new), name="create")
         self._making.add(making)
         making.add_done_callback(self._making.discard)
         try:
@@ -139,9 +141,9 @@ class OpenWriters:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    async def _make(self, arguments: dict[str, Any]) -> OpenWriter:
-        handle = await self._client.create(**arguments)
-        writer = self._writers[handle.ledger_id] = OpenWriter(handle, arguments["password"], self._loop.time())
+    async def _make(self, new: NewLedger) -> OpenWriter:
+        handle = await create_writer(self._client.context, LedgerWriter, new)
+        writer = self._writers[handle.ledger_id] = OpenWriter(handle, new.password, self._loop.time())
         return writer
 
     def _ends(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
