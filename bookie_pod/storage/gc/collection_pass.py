@@ -125,12 +125,13 @@ class CollectionPass:
                     result.errors.append(f"deleting ledgers: {found.doubt}")
         finally:
             self._write_deleted()
+        if len(searches) > 1:
+            self._remember()  # not sooner: a disk that takes no file shall not keep ledgers from being deleted
 
     def _search_elsewhere(self) -> LedgerCollection:
         found = self._ledgers.collect_over_replicated()
         if found.complete:  # or the next pass begins it anew
             self._memory.times.last_over_replicated_ms = self._now_ms()
-            self._remember()
         return found
 
     def _write_deleted(self) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NoReturn
 
 import pytest
 
+from bookie_pod.storage.gc.state_file import NAME
 from bookie_protocol.errors import MetadataUnavailable
 from tests.support.gc_rig import FAST, GcRig
 
@@ -66,6 +68,20 @@ def test_the_location_index_is_rewritten_although_no_process_lives_for_an_interv
     began = rig.now
     assert 3 < lives(rig, 7, lambda: rig.gc.state().last_index_ms != began) <= 7
     assert began + DAY < rig.gc.state().last_index_ms <= began + 2 * DAY + 7 * HOUR
+
+
+def test_a_disk_that_takes_no_state_keeps_no_ledger_from_being_deleted() -> None:
+    rig = GcRig(replace(FAST, over_replicated_interval_ms=DAY))
+    rig.write([1, 2, HERE], 3)
+    rig.gc.run_pass()
+    rig.metadata.ledgers[1] = OTHER
+    rig.delete(2)
+    rig.now += DAY
+    rig.bookie.faults.fail("write", path=NAME, errno=errno.ENOSPC)
+    result = rig.gc.run_pass()
+    assert result.ledgers_deleted == 2
+    assert NAME in result.errors[0]
+    assert rig.gc.run_pass().errors == []  # nothing is due
 
 
 @pytest.mark.parametrize("hours", [1, 30])
