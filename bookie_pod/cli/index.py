@@ -95,8 +95,9 @@ def _watch(api: BookieApi) -> list[dict[str, Any]]:
 
 
 def _code(found: list[dict[str, Any]]) -> int:
+    """Of several that went wrong the first of: could not tell, damaged, stopped."""
     codes = {_CODES.get(each["outcome"], CommandExit.COULD_NOT_TELL) for each in found}
-    return next((code for code in (CommandExit.COULD_NOT_TELL, *_CODES.values()) if code and code in codes), 0)
+    return min(codes - {CommandExit.OK}, default=CommandExit.OK)
 
 
 def _show(found: list[dict[str, Any]], *, as_json: bool) -> None:

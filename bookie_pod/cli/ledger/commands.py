@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,6 +12,9 @@ from bookie_pod.cli.connection import Connection, connects
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON, combined, quorum_options
 from bookie_pod.cli.passwords import password_option, read_password
+
+if TYPE_CHECKING:
+    from bookie_client.writing.new_ledger import NewLedger
 
 _MIB: Final = 1024 * 1024
 DIGESTS: Final = ("CRC32C", "CRC32", "MAC", "DUMMY")
@@ -84,9 +87,10 @@ def create(connection: Connection, as_json: bool, **new: Any) -> None:
 
     It is closed because only the process that creates a ledger can write it: `bookie ledger write` does both.
     """
-    from bookie_pod.cli.ledger.writing import NewLedger, create_empty
+    from bookie_pod.cli.ledger.writing import create_empty
 
-    ledger_id = connection.run(lambda cluster: create_empty(cluster, _new_ledger(NewLedger, new)))
+    made = _new_ledger(**new)
+    ledger_id = connection.run(lambda cluster: create_empty(cluster, made))
     click.echo(f'{{"ledger_id": {ledger_id}}}' if as_json else ledger_id)
 
 
@@ -101,9 +105,9 @@ def write(connection: Connection, file: str, format_: str, size: int, as_json: b
     Entries are written as they arrive. After an error or Ctrl-C the ledger is closed behind the last entry that was
     acknowledged; its id is in the message.
     """
-    from bookie_pod.cli.ledger.writing import NewLedger, Source, report, write_ledger
+    from bookie_pod.cli.ledger.writing import Source, report, write_ledger
 
-    made = _new_ledger(NewLedger, new)
+    made = _new_ledger(**new)
     written = connection.run(lambda cluster: write_ledger(cluster, made, Source(file, format_, size)))
     click.echo(report(written, as_json))
 
@@ -216,11 +220,15 @@ def delete(connection: Connection, ledger_ids: tuple[int, ...], yes: bool, as_js
     return CommandExit.OK
 
 
-def _new_ledger(make: Callable[..., Any], new: dict[str, Any]) -> Any:
-    properties: dict[str, bytes] = {}
-    for assignment in new.pop("properties"):
+def _new_ledger(*, digest: str, password_file: str | None, properties: Sequence[str], **others: Any) -> NewLedger:
+    """What `creates` gave. Raises `click.UsageError`, `InvalidConfiguration`, `BadRequest`."""
+    from bookie_client.writing.new_ledger import NewLedger
+    from bookie_protocol.digest import DigestType
+
+    metadata: dict[str, bytes] = {}
+    for assignment in properties:
         name, separator, value = assignment.partition("=")
         if not separator or not name:
             raise click.UsageError(f"--property {assignment}: must look like name=value")
-        properties[name] = value.encode()
-    return make(password=read_password(new.pop("password_file")), properties=properties, **new)
+        metadata[name] = value.encode()
+    return NewLedger(digest=DigestType[digest], password=read_password(password_file), metadata=metadata, **others)

@@ -5,47 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import click
 
-from bookie_client.opening import Opening
+from bookie_client.writing.creation import create_writer
+from bookie_client.writing.new_ledger import NewLedger
 from bookie_client.writing.writer import LedgerWriter
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.entry_formats import splitter
 from bookie_pod.cli.entry_streams import open_input, pieces, size_of
 from bookie_pod.cli.progress import Bar
-from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import PodkeeperError
 
 MAX_ENTRY_BYTES = 64 * 1024 * 1024
 """No input is collected beyond this; the client's own limit (`max_frame_size`) is smaller."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewLedger:
-    """How a ledger is created."""
-
-    ensemble: int
-    write_quorum: int
-    ack_quorum: int
-    digest: str
-    ledger_id: int | None
-    password: bytes
-    properties: Mapping[str, bytes]
-
-    def create(self, cluster: Cluster) -> Opening[LedgerWriter]:
-        """The handle in the making."""
-        return cluster.client.create(
-            ensemble=self.ensemble,
-            write_quorum=self.write_quorum,
-            ack_quorum=self.ack_quorum,
-            password=self.password,
-            digest=DigestType[self.digest],
-            metadata=self.properties,
-            ledger_id=self.ledger_id,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +43,7 @@ class Written:
 
 async def create_empty(cluster: Cluster, new: NewLedger) -> int:
     """Create a ledger, close it, and return its id."""
-    async with new.create(cluster) as ledger:
+    async with await create_writer(cluster.client.context, LedgerWriter, new) as ledger:
         return ledger.ledger_id
 
 
@@ -80,7 +54,7 @@ async def write_ledger(cluster: Cluster, new: NewLedger, source: Source) -> Writ
     began = time.perf_counter()
     try:
         with Bar("writing", size_of(file), in_bytes=True) as bar:
-            ledger = await new.create(cluster)
+            ledger = await create_writer(cluster.client.context, LedgerWriter, new)
             try:
                 async with ledger:
                     async for piece in pieces(file):
