@@ -7,12 +7,12 @@ import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bookie_client.connection.network import Connector
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.registry import Registry
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
+    from bookie_client.connection.network import Connector
     from bookie_pod.gateway.gateway import Gateway
 
 
