@@ -66,11 +66,6 @@ class PlacementCheck:
         """With the bookies of now. Raises `MetadataUnavailable`."""
         return cls(client, await client.cluster_view())
 
-    @property
-    def policy(self) -> str:
-        """Name of the policy."""
-        return self._client.placement.name
-
     def findings(self, metadata: LedgerMetadata) -> Iterator[Finding]:
         """One for each segment with entries whose ensemble fails; none of a ledger that is not closed."""
         if not metadata.is_closed:

@@ -24,7 +24,6 @@ class LogSpace:
     name: str
     size: int
     live_bytes: int | None
-    in_doubt_bytes: int | None
     owners: tuple[int, ...]
     reason: str
 
@@ -97,9 +96,7 @@ def _logs(api: AdminApi, bookie: str, most: int) -> Iterator[LogSpace]:
             continue  # it went meanwhile
         for each in found:
             owners = tuple(int(share["ledgerId"]) for share in each["owners"] or ())
-            yield LogSpace(
-                bookie, name, int(each["size"]), each["liveBytes"], each["inDoubtBytes"], owners, str(each["reason"])
-            )
+            yield LogSpace(bookie, name, int(each["size"]), each["liveBytes"], owners, str(each["reason"]))
 
 
 def _sum(items: Sequence[Any], name: str) -> int:

@@ -87,4 +87,4 @@ async def test_the_clients_own_policy_needs_no_other_client(models, policy, name
     await models.add("a", "b")
     access = AccessOptions(metadata_service_uri="embedded://nobody-asks-there:1/ledgers")
     async with models.client() as client, placement_check(client, policy, access) as check:
-        assert (None if check is None else check.policy) == name
+        assert (None if check is None else check._client.placement.name) == name
