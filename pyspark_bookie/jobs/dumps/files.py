@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SUFFIXES: Final = {"none": "", "zstd": ".zst", "gzip": ".gz"}
 """Compressions, and how names of files end."""
-_CODECS: Final = {"": None, ".zst": "zstd", ".gz": "gzip"}
+_CODECS: Final = {suffix: None if name == "none" else name for name, suffix in SUFFIXES.items()}
 _NAME: Final = re.compile(r"ledger-(\d+)\.dump(\.zst|\.gz)?")
 
 

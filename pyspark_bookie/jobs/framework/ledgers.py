@@ -90,7 +90,7 @@ class LedgerRow:
     @property
     def stream(self) -> str | None:
         """The stream that the ledger was written for."""
-        return _text(self.custom.get(STREAM_KEY))
+        return text_of(self.custom.get(STREAM_KEY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def _pattern(text: str | None) -> Callable[[LedgerRow], bool]:
         raise UsageError(f"--ledger-pattern {text}: must be KEY=REGEX, such as application=pulsar")
 
     def matches(row: LedgerRow) -> bool:
-        value = _text(row.custom.get(key))
+        value = text_of(row.custom.get(key))
         return value is not None and compiled.fullmatch(value) is not None
 
     return matches
@@ -213,5 +213,6 @@ def _values(row: LedgerRow) -> tuple[object, ...]:
     )
 
 
-def _text(value: bytes | None) -> str | None:
+def text_of(value: bytes | None) -> str | None:
+    """A value of custom metadata, as people read it; None stays None."""
     return None if value is None else value.decode("utf-8", "replace")

@@ -25,6 +25,7 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.archive.files import Files
 from pyspark_bookie.jobs.archive.reading import count_files, read_manifest
+from pyspark_bookie.jobs.framework.ledgers import text_of
 from pyspark_bookie.jobs.offload.record import LedgerIdentity, OffloadRecord, OffloadState
 from pyspark_bookie.jobs.offload.store import OffloadStore
 from pyspark_bookie.jobs.owners.index import APPLICATION_KEY, MANAGED_LEDGER_KEY, PULSAR
@@ -128,8 +129,8 @@ class Deleter:
             return DeletionFate.ANOTHER_LEDGER
         if _is_pulsars(metadata):
             return DeletionFate.OWNED
-        stream = metadata.custom_metadata.get(STREAM_KEY)
-        if stream is not None and self._listed(stream.decode("utf-8", "replace"), record.ledger_id):
+        stream = text_of(metadata.custom_metadata.get(STREAM_KEY))
+        if stream is not None and self._listed(stream, record.ledger_id):
             return DeletionFate.IN_STREAM
         return None
 

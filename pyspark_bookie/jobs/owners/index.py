@@ -33,6 +33,7 @@ from bookie_client.streams.store import ManifestStore
 from bookie_protocol.errors import BadRequest, MetadataError, MetadataUnavailable, NotThere
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.managed_ledgers import ROOT
+from pyspark_bookie.jobs.framework.ledgers import text_of
 
 APPLICATION_KEY: Final = "application"
 SINK_KEY: Final = "podkeeper/sink"
@@ -89,13 +90,13 @@ class Owners:
     async def of(self, metadata: LedgerMetadata) -> Ownership:
         """Raises `MetadataUnavailable`."""
         custom = metadata.custom_metadata
-        stream = _text(custom.get(STREAM_KEY))
+        stream = text_of(custom.get(STREAM_KEY))
         if stream is not None:
             listed = await self._listed(self._streams, stream, self._of_stream)
             by_sink = SINK_KEY in custom
             return _judged(OwnerKind.STREAM, stream, metadata.ledger_id, listed, by_sink=by_sink)
-        application = _text(custom.get(APPLICATION_KEY))
-        topic = _text(custom.get(MANAGED_LEDGER_KEY))
+        application = text_of(custom.get(APPLICATION_KEY))
+        topic = text_of(custom.get(MANAGED_LEDGER_KEY))
         if application == PULSAR and topic is not None:
             return await self._pulsars(metadata, topic)
         if application is not None:
@@ -110,7 +111,7 @@ class Owners:
             return Ownership(OwnerKind.MANAGED_LEDGER, topic, Standing.UNKNOWN, why)
         listed = await self._listed(self._topics, topic, self._of_topic)
         custom = metadata.custom_metadata
-        component = _text(custom.get(COMPONENT_KEY)) or MANAGED_LEDGER_COMPONENT
+        component = text_of(custom.get(COMPONENT_KEY)) or MANAGED_LEDGER_COMPONENT
         if isinstance(listed, frozenset) and (CURSOR_KEY in custom or component != MANAGED_LEDGER_COMPONENT):
             what = "cursor" if CURSOR_KEY in custom else component
             why = f"{what} of a topic that exists"
@@ -168,7 +169,3 @@ def _judged(
     if ledger_id in listed:
         return Ownership(kind, name, Standing.OWNED, "", by_sink)
     return Ownership(kind, name, Standing.ORPHAN, f"{kind.value} {name} does not list it", by_sink)
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "replace")
