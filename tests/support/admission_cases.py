@@ -74,6 +74,15 @@ CREATED = (
     ),
     Case("size-zero", _storage(ledger={"size": "0"}), "must be an amount of bytes as Kubernetes writes it, above 0"),
     Case("index-size", _storage(index={"size": "-1Gi"}), "spec.storage.index.size: Invalid value"),
+    *(
+        Case(
+            f"{kind}-attributes-class-{number}",
+            _storage(**{kind: {"size": "10Gi", "volumeAttributesClassName": name}}),
+            "must be a name that a VolumeAttributesClass can have: lower-case letters, digits, dashes and dots",
+        )
+        for kind in ("journal", "ledger", "index")
+        for number, name in enumerate(("", "Gold", "a..b"))
+    ),
     Case(
         "reserved-keys",
         _spec(config={"bookieId": "a", "ledgerDirectories": "/b", "gcWaitTime": "1000"}),
@@ -219,6 +228,19 @@ ALLOWED = (
     Case("bootstrap-before-it-exists", _spec(bootstrap={"mode": "Adopt"}), "", before={}),
     Case("more-replicas", _spec(replicas=5), "", before={}, status=_CREATED),
     Case("larger", _storage(ledger={"size": "200Gi"}), "", before={}),
+    *(
+        Case(
+            f"attributes-class-{how}",
+            _storage(ledger={"size": "100Gi", "volumeAttributesClassName": after}),
+            "",
+            before=_storage(ledger={"size": "100Gi", "volumeAttributesClassName": before}),
+        )
+        for how, before, after in (
+            ("given", None, "gold"),
+            ("changed", "gold", "fast.example-2"),
+            ("taken-out", "gold", None),
+        )
+    ),
     Case("the-same-size-in-other-words", _storage(ledger={"size": "102400Mi"}), "", before={}),
     Case(
         "smaller-again-after-an-expansion-failed",

@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from bookie_operator.builders.build import build
-from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, BuildContext
+from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, VOLUME_ATTRIBUTES, BuildContext
 from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
@@ -24,7 +24,9 @@ from bookie_operator.world.model import ClusterView
 GOLDEN: Final = Path(__file__).parents[1] / "unit" / "bookie_operator" / "builders" / "golden"
 INSTANCE_ID: Final = "6f0b1c2d-1111-4222-8333-944445555666"
 LONGEST_NAME: Final = "a-cluster-with-a-name-of-forty-characte0"
-FULL: Final = BuildContext("registry.example/podkeeper", frozenset({CERT_MANAGER, PROMETHEUS_OPERATOR}), "operators")
+FULL: Final = BuildContext(
+    "registry.example/podkeeper", frozenset({CERT_MANAGER, PROMETHEUS_OPERATOR, VOLUME_ATTRIBUTES}), "operators"
+)
 
 Spec = Mapping[str, Any]
 
@@ -71,7 +73,7 @@ _EVERYTHING: Final[Spec] = {
     "durability": {"ensembleSize": 3, "writeQuorum": 3, "ackQuorum": 2},
     "storage": {
         "journal": {"size": "8Gi", "labels": {"tier": "fast"}, "annotations": {"backup": "never"}},
-        "ledger": {"size": "12G", "labels": {"tier": "slow"}},
+        "ledger": {"size": "12G", "labels": {"tier": "slow"}, "volumeAttributesClassName": "more-iops"},
         "retention": {"whenDeleted": "Delete", "whenScaled": "Retain"},
     },
     "placement": {

@@ -69,6 +69,10 @@ NETWORK_POLICY: Final = Resource("networking.k8s.io/v1", "NetworkPolicy", "netwo
 ROLE: Final = Resource("rbac.authorization.k8s.io/v1", "Role", "roles")
 ROLE_BINDING: Final = Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 STORAGE_CLASS: Final = Resource("storage.k8s.io/v1", "StorageClass", "storageclasses", namespaced=False)
+VOLUME_ATTRIBUTES_CLASS: Final = Resource(
+    "storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", namespaced=False
+)
+"""Whether there is this kind is asked, its objects are never read."""
 LEASE: Final = Resource("coordination.k8s.io/v1", "Lease", "leases")
 POD_EVENT: Final = Resource("v1", "Event", "events")
 EVENT: Final = Resource("events.k8s.io/v1", "Event", "events")

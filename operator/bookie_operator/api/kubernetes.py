@@ -15,7 +15,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bookie_operator.api.errors import Absent, Expired
-from bookie_operator.api.kinds import POD, PROMETHEUS_RULE, STATEFUL_SET, KubernetesObject, Resource, resource_of
+from bookie_operator.api.kinds import (
+    POD,
+    PROMETHEUS_RULE,
+    STATEFUL_SET,
+    VOLUME_ATTRIBUTES_CLASS,
+    KubernetesObject,
+    Resource,
+    resource_of,
+)
 from bookie_operator.api.transport import Request, Transport
 
 Objects = list[KubernetesObject]
@@ -23,6 +31,8 @@ FIELD_MANAGER: Final = "podkeeper-operator"
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+_IN_PART: Final = (PROMETHEUS_RULE, VOLUME_ATTRIBUTES_CLASS)
+"""Kinds that may be missing from a group that is there."""
 _PAGE: Final = 500
 """Objects of one answer of a list."""
 
@@ -61,18 +71,25 @@ class Kubernetes:
             return await self._pages(resource, namespace, labels, fields, metadata_only)
 
     async def groups(self) -> frozenset[str]:
-        """API groups that the server has, such as `cert-manager.io`; and kinds of the Prometheus operator that it has,
-        as `monitoring.coreos.com/PodMonitor`, because people install some of its definitions without the others."""
+        """API groups that the server has, such as `cert-manager.io`; and kinds as `monitoring.coreos.com/PodMonitor` of
+        two of them: people install some definitions of the Prometheus operator without the others, and Kubernetes'
+        own storage has kinds that came late, or before their time in a beta version of the group."""
         listed = await self._object(Request("GET", "/apis", {}))
-        found = frozenset(group["name"] for group in listed.get("groups") or ())
-        return found | await self._kinds_beside(PROMETHEUS_RULE) if PROMETHEUS_RULE.group in found else found
+        versions = {
+            group["name"]: [each["groupVersion"] for each in group.get("versions") or ()]
+            for group in listed.get("groups") or ()
+        }
+        roots = [f"/apis/{each}" for resource in _IN_PART for each in versions.get(resource.group, ())]
+        kinds = await asyncio.gather(*map(self._kinds_below, roots))
+        return frozenset(versions).union(*kinds)
 
-    async def _kinds_beside(self, resource: Resource) -> frozenset[str]:
+    async def _kinds_below(self, root: str) -> frozenset[str]:
         try:
-            listed = await self._object(Request("GET", resource.root, {}))
+            listed = await self._object(Request("GET", root, {}))
         except Absent:
             return frozenset()
-        return frozenset(f"{resource.group}/{each['kind']}" for each in listed.get("resources") or ())
+        group = root.split("/")[2]
+        return frozenset(f"{group}/{each['kind']}" for each in listed.get("resources") or ())
 
     # --- writes -------------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from bookie_operator.builders import naming
 from bookie_operator.builders.autorecovery import autorecovery
+from bookie_operator.builders.claims import volume_kinds
 from bookie_operator.builders.config import config_map
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import BookieSet, DesiredObjects
@@ -71,6 +72,13 @@ def _missing(cluster: ClusterView, context: BuildContext) -> Iterator[str]:
         yield "spec.monitoring.podMonitor: there is no Prometheus operator here; install it, or disable this"
     if spec.monitoring.prometheus_rule.enabled and not context.has_prometheus_rules:
         yield "spec.monitoring.prometheusRule: there is no such definition here; install it, or disable this"
+    if not context.has_volume_attributes:
+        for kind, volume in volume_kinds(spec.storage).items():
+            if volume.volume_attributes_class_name is not None:
+                yield (
+                    f"spec.storage.{kind}.volumeAttributesClassName: this Kubernetes has no VolumeAttributesClass;"
+                    " upgrade to 1.34, or remove this"
+                )
     for name in unknown_alerts(cluster):
         yield f"spec.monitoring.prometheusRule.disabled: there is no alert {name}; docs/runbooks lists them"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from bookie_operator.builders import naming
 from bookie_operator.builders.common import labels
+from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.zones import ZoneShare
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import Storage, Volume
@@ -29,7 +30,16 @@ def volume_sizes(storage: Storage) -> dict[str, str]:
     return {kind: volume.size for kind, volume in volume_kinds(storage).items()}
 
 
-def claim_templates(cluster: ClusterView, share: ZoneShare) -> list[dict[str, Any]]:
+def volume_attributes(storage: Storage, context: BuildContext) -> dict[str, str] | None:
+    """VolumeAttributesClass by kind, of those that have one; None: this Kubernetes knows no such classes, and would
+    drop their names."""
+    if not context.has_volume_attributes:
+        return None
+    named = {kind: volume.volume_attributes_class_name for kind, volume in volume_kinds(storage).items()}
+    return {kind: name for kind, name in named.items() if name is not None}
+
+
+def claim_templates(cluster: ClusterView, context: BuildContext, share: ZoneShare) -> list[dict[str, Any]]:
     """In the order journal, ledger, index. They bear the instance id once `status` has it, which is before any
     StatefulSet is made."""
     common = labels(cluster, naming.BOOKIE)
@@ -37,17 +47,22 @@ def claim_templates(cluster: ClusterView, share: ZoneShare) -> list[dict[str, An
         common[names.INSTANCE_ID] = cluster.status.instance_id
     if share.label:
         common[names.ZONE] = share.label
+    attributes = volume_attributes(cluster.spec.storage, context) or {}
     return [
-        _template(kind, index, volume, {**volume.labels, **common, names.VOLUME: kind})
+        _template(kind, index, volume, {**volume.labels, **common, names.VOLUME: kind}, attributes.get(kind))
         for kind, volume in volume_kinds(cluster.spec.storage).items()
         for index in range(volume.volumes)
     ]
 
 
-def _template(kind: str, index: int, volume: Volume, with_labels: Mapping[str, str]) -> dict[str, Any]:
-    return claim(
-        naming.claim_template(kind, index), volume.size, volume.storage_class_name, with_labels, volume.annotations
-    )
+def _template(
+    kind: str, index: int, volume: Volume, with_labels: Mapping[str, str], attributes_class: str | None
+) -> dict[str, Any]:
+    name = naming.claim_template(kind, index)
+    made = claim(name, volume.size, volume.storage_class_name, with_labels, volume.annotations)
+    if attributes_class is not None:
+        made["spec"]["volumeAttributesClassName"] = attributes_class
+    return made
 
 
 def claim(

@@ -13,6 +13,7 @@ from typing import Final
 
 CERT_MANAGER: Final = "cert-manager.io"
 PROMETHEUS_OPERATOR: Final = "monitoring.coreos.com"
+VOLUME_ATTRIBUTES: Final = "storage.k8s.io/VolumeAttributesClass"
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class BuildContext:
     image_repository: str = "podkeeper"
     """Image of the bookies without its tag; a registry may stand before it."""
     api_groups: frozenset[str] = frozenset()
-    """API groups that this Kubernetes serves; and kinds of that of the Prometheus operator, as `GROUP/Kind`."""
+    """API groups that this Kubernetes serves; and kinds of those that may be there in part, as `GROUP/Kind`."""
     operator_namespace: str = ""
     """Whose pods may use the admin API; empty: pods of any namespace that are labelled as this operator."""
 
@@ -35,3 +36,7 @@ class BuildContext:
     @property
     def has_prometheus_rules(self) -> bool:
         return f"{PROMETHEUS_OPERATOR}/PrometheusRule" in self.api_groups
+
+    @property
+    def has_volume_attributes(self) -> bool:
+        return VOLUME_ATTRIBUTES in self.api_groups

@@ -30,6 +30,8 @@ class BookieSet:
     volume_sizes: Mapping[str, str]
     inputs_hash: str
     """Of what people asked for, as far as the template depends on it."""
+    volume_attributes: Mapping[str, str] | None = None
+    """See `DesiredStatefulSet`."""
 
     @property
     def name(self) -> str:
@@ -74,7 +76,7 @@ class DesiredObjects:
         """The StatefulSet with so many replicas; raises KeyError if none of that name is desired.
 
         `live`: what there is of it. Its claim templates are kept as they are, because no update may change them:
-        volumes grow by making the StatefulSet anew.
+        what they say changes by making the StatefulSet anew.
         """
         manifest = {each.name: each.manifest for each in self.sets}[name]
         spec = {**manifest["spec"], "replicas": replicas}
@@ -95,6 +97,7 @@ class DesiredObjects:
                     each.volume_sizes,
                     self.config_hash,
                     each.inputs_hash,
+                    each.volume_attributes,
                 )
                 for each in self.sets
             ),

@@ -25,7 +25,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.config_keys import RESERVED, static_part
 from bookie_operator.world.model import ClusterView
 
-_VOLUME: Final = {"size", "labels", "annotations"}
+_VOLUME: Final = {"size", "volume_attributes_class_name", "labels", "annotations"}
 _APART: Final[dict[str, Any]] = {
     "replicas": True,
     "durability": True,

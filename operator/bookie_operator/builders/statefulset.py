@@ -13,7 +13,7 @@ Threads: pure functions, any thread.
 from __future__ import annotations
 
 from bookie_operator.builders import naming
-from bookie_operator.builders.claims import claim_templates, volume_sizes
+from bookie_operator.builders.claims import claim_templates, volume_attributes, volume_sizes
 from bookie_operator.builders.common import manifest, selector
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import BookieSet
@@ -44,7 +44,7 @@ def _bookie_set(cluster: ClusterView, context: BuildContext, share: ZoneShare, c
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
         "revisionHistoryLimit": _HISTORY,
         "template": template,
-        "volumeClaimTemplates": claim_templates(cluster, share),
+        "volumeClaimTemplates": claim_templates(cluster, context, share),
     }
     made = manifest(
         cluster,
@@ -56,5 +56,6 @@ def _bookie_set(cluster: ClusterView, context: BuildContext, share: ZoneShare, c
         more_labels=zone,
         annotations={names.TEMPLATE_HASH: hashed, names.TEMPLATE_INPUTS: record(hashed, inputs)},
     )
-    sizes = volume_sizes(cluster.spec.storage)
-    return BookieSet(made, share.label, share.replicas, hashed, sizes, inputs)
+    storage = cluster.spec.storage
+    sizes, attributes = volume_sizes(storage), volume_attributes(storage, context)
+    return BookieSet(made, share.label, share.replicas, hashed, sizes, inputs, attributes)

@@ -73,6 +73,9 @@ class Volume(Model):
     """Without: the default class. It cannot be changed."""
     volumes: Annotated[int, Field(ge=1, le=16)] = 1
     """How many of them each bookie has. It cannot be changed."""
+    volume_attributes_class_name: Words | None = None
+    """VolumeAttributesClass, such as one with more IOPS. Another name is applied to the volumes that there are, without
+    a restart. Without, or taken out: volumes keep what they have, and new ones get none."""
     labels: Labels = {}
     """More labels of the claims."""
     annotations: Annotations = {}

@@ -27,6 +27,7 @@ from bookie_operator.crds.rule import Rule
 MAX_NAME: Final = 40
 VERSION_PATTERN: Final = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$"
 ZONE_PATTERN: Final = "^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+CLASS_PATTERN: Final = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 INTERVAL_PATTERN: Final = "^[0-9]{1,9}(ms|s|m|h)$"
 URI_PATTERN: Final = r"^zk(\\+[a-z]+)?://[^/\\s]+/?$"
@@ -55,6 +56,13 @@ def _volume(kind: str) -> Iterator[Rule]:
         "self.volumes == oldSelf.volumes",
         "the number of volumes of a bookie cannot be changed: put the old one back, and grow `size` instead",
         field="volumes",
+    )
+    yield Rule(
+        path,
+        f"!has(self.volumeAttributesClassName) || self.volumeAttributesClassName.matches('{CLASS_PATTERN}')",
+        "must be a name that a VolumeAttributesClass can have: lower-case letters, digits, dashes and dots; leave the "
+        "field out if there is to be none",
+        field="volumeAttributesClassName",
     )
 
 

@@ -26,6 +26,7 @@ from bookie_operator.crds.validation_pod import config_faults, pod_faults
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})(?:[.+-].*)?")
+_CLASS: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _INTERVAL: Final = re.compile(r"[0-9]{1,9}(ms|s|m|h)")
 _URI: Final = re.compile(r"zk(\+[a-z]+)?://[^/\s]+/?")
 
@@ -49,6 +50,7 @@ def validate(spec: BookieClusterSpec, status: BookieClusterStatus) -> tuple[str,
             *_durability(spec),
             *_zones(spec),
             *_sizes(spec),
+            *_classes(spec),
             *_security(spec),
             *_twice(spec),
             *_version(spec, status),
@@ -137,6 +139,17 @@ def _sizes(spec: BookieClusterSpec) -> Iterator[str]:
     for path, size in sizes:
         if (known_bytes(size) or 0) <= 0:
             yield f"spec.{path}.size: must be an amount of bytes above 0, as 100Gi"
+
+
+def _classes(spec: BookieClusterSpec) -> Iterator[str]:
+    storage = spec.storage
+    for kind, volume in (("journal", storage.journal), ("ledger", storage.ledger), ("index", storage.index)):
+        name = volume.volume_attributes_class_name if volume is not None else None
+        if name is not None and not _CLASS.fullmatch(name):
+            yield (
+                f"spec.storage.{kind}.volumeAttributesClassName: must be a name that a VolumeAttributesClass can have, "
+                "as gold; leave the field out if there is to be none"
+            )
 
 
 def _security(spec: BookieClusterSpec) -> Iterator[str]:

@@ -29,6 +29,7 @@ _FUNCTIONS: Final[dict[type[Any], Callable[[Execution, Any], Awaitable[None]]]] 
     actions.DeletePod: workloads.delete_pod,
     actions.DestroyMetadata: workloads.destroy_metadata,
     actions.ExpandClaim: removals.expand_claim,
+    actions.ModifyClaim: removals.modify_claim,
     actions.DeleteClaim: removals.delete_claim,
     actions.RetireClaim: removals.retire_claim,
     actions.DeleteCookie: removals.delete_cookie,

@@ -13,7 +13,7 @@ from bookie_operator.api.kinds import CLAIM
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import WhenDeleted
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited
-from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, ExpandClaim, RetireClaim
+from bookie_operator.planner.actions import DeleteClaim, DeleteCookie, ExpandClaim, ModifyClaim, RetireClaim
 from bookie_operator.planner.draining import SINCE
 from bookie_operator.planner.operations import read_time
 from bookie_operator.world.facts import Proof
@@ -21,6 +21,11 @@ from bookie_operator.world.facts import Proof
 
 async def expand_claim(execution: Execution, action: ExpandClaim) -> None:
     patch = {"spec": {"resources": {"requests": {"storage": action.size}}}}
+    await execution.kubernetes.merge_exactly(CLAIM, execution.namespace, action.name, action.uid, patch)
+
+
+async def modify_claim(execution: Execution, action: ModifyClaim) -> None:
+    patch = {"spec": {"volumeAttributesClassName": action.attributes_class or None}}
     await execution.kubernetes.merge_exactly(CLAIM, execution.namespace, action.name, action.uid, patch)
 
 

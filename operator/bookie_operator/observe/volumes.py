@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bookie_operator.crds import names
 from bookie_operator.observe.times import condition, seconds
-from bookie_operator.world.model import ClaimView, ResizeState
+from bookie_operator.world.model import AttributesView, ClaimView, ModifyState, ResizeState
 
 _NAME: Final = re.compile(r"(?:(?P<volume>journal|ledger|index)-\d+|data)-(?P<pod>.+-(?P<ordinal>\d+))")
 
@@ -47,6 +47,7 @@ def claim_view(obj: Mapping[str, Any]) -> ClaimView | None:
         resize_since=since,
         message=message,
         zone=labels.get(names.ZONE, ""),
+        attributes=_attributes(obj),
     )
 
 
@@ -67,6 +68,22 @@ def _resize(obj: Mapping[str, Any]) -> tuple[ResizeState, float | None, str]:
         since = seconds(resizing.get("lastTransitionTime"))
         return ResizeState.RESIZING, since, str(resizing.get("message", "")) or allocated
     return ResizeState.NONE, None, ""
+
+
+def _attributes(obj: Mapping[str, Any]) -> AttributesView:
+    """What is told about a class that is not asked for any more is left out."""
+    spec, status = obj["spec"], obj.get("status") or {}
+    requested = str(spec.get("volumeAttributesClassName") or "")
+    current = str(status.get("currentVolumeAttributesClassName") or "")
+    told = status.get("modifyVolumeStatus") or {}
+    if requested == current or not told or told.get("targetVolumeAttributesClassName", requested) != requested:
+        return AttributesView(requested, current)
+    problem = condition(obj, "ModifyVolumeError")
+    message = str(problem.get("message", "")) if problem.get("status") == "True" else ""
+    if told.get("status") == "Pending":
+        return AttributesView(requested, current, ModifyState.PENDING, message)
+    failed = told.get("status") == "Infeasible" or problem.get("status") == "True"
+    return AttributesView(requested, current, ModifyState.FAILED if failed else ModifyState.IN_PROGRESS, message)
 
 
 def growing_classes(classes: Iterable[Mapping[str, Any]]) -> dict[str, bool]:

@@ -42,6 +42,7 @@ def stateful_set_view(obj: Mapping[str, Any]) -> StatefulSetView:
         observed_generation=status.get("observedGeneration", 0),
         template_hash=annotations.get(names.TEMPLATE_HASH, ""),
         volume_sizes=_template_sizes(spec.get("volumeClaimTemplates") or ()),
+        volume_attributes=_template_attributes(spec.get("volumeClaimTemplates") or ()),
         deleting="deletionTimestamp" in metadata,
         config_maps=config_maps(template.get("spec") or {}),
         inputs_hash=recorded(annotations),
@@ -71,6 +72,12 @@ def _template_sizes(templates: Iterable[Mapping[str, Any]]) -> dict[str, str]:
         if found:
             sizes[found["kind"]] = template["spec"]["resources"]["requests"]["storage"]
     return sizes
+
+
+def _template_attributes(templates: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    found = ((_TEMPLATE.fullmatch(each["metadata"]["name"]), each["spec"]) for each in templates)
+    named = ((match["kind"], spec.get("volumeAttributesClassName")) for match, spec in found if match)
+    return {kind: name for kind, name in named if name}
 
 
 def pod_view(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) -> PodView | None:

@@ -87,6 +87,16 @@ class ExpandClaim:
 
 
 @dataclass(frozen=True)
+class ModifyClaim:
+    """Ask for another VolumeAttributesClass."""
+
+    name: str
+    uid: str
+    attributes_class: str
+    """Empty: none."""
+
+
+@dataclass(frozen=True)
 class DeleteClaim:
     name: str
     uid: str
@@ -204,6 +214,7 @@ Action = (
     | RecordInputs
     | OrphanStatefulSet
     | ExpandClaim
+    | ModifyClaim
     | DeleteClaim
     | RetireClaim
     | EvictPod

@@ -36,6 +36,8 @@ class DesiredStatefulSet:
     config_hash: str = ""
     inputs_hash: str = ""
     """Of what people asked for, as far as the template depends on it; see `holding`."""
+    volume_attributes: Mapping[str, str] | None = None
+    """VolumeAttributesClass by kind of volume, of those that have one; None: this Kubernetes knows no such classes."""
 
 
 @dataclass(frozen=True)

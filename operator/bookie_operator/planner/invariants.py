@@ -35,6 +35,7 @@ from bookie_operator.planner.actions import (
     DeletePod,
     EvictPod,
     ExpandClaim,
+    ModifyClaim,
     OrphanStatefulSet,
     RecordState,
     RetireClaim,
@@ -48,7 +49,7 @@ from bookie_operator.planner.flows import delete_data
 from bookie_operator.world.facts import Proof
 from bookie_operator.world.model import World
 
-_OF_OPERATIONS: Final = (ApplyTemplate, EvictPod, BeginDrain, DeleteCookie, ExpandClaim, SetReadOnly)
+_OF_OPERATIONS: Final = (ApplyTemplate, EvictPod, BeginDrain, DeleteCookie, ExpandClaim, ModifyClaim, SetReadOnly)
 _ON_SETS: Final = (ScaleStatefulSet, ApplyTemplate, OrphanStatefulSet)
 _HARMLESS: Final = (ApplyObjects, CreateStatefulSet, RecordState, DeleteObject, UpdateTask)
 
@@ -147,7 +148,7 @@ def _known(world: World, desired: Desired, action: Action) -> Iterator[str]:
 def _seen(world: World, desired: Desired, action: Action) -> Iterator[str]:
     """I4."""
     match action:
-        case DeleteClaim() | RetireClaim() | ExpandClaim():
+        case DeleteClaim() | RetireClaim() | ExpandClaim() | ModifyClaim():
             seen = {(one.name, one.uid) for one in world.claims}
         case DeletePod() | EvictPod():
             seen = {(one.name, one.uid) for one in world.pods}

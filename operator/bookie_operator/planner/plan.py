@@ -37,6 +37,7 @@ from bookie_operator.planner.flows import (
     support,
     tasks,
     unstick,
+    volume_attributes,
     zone_drain,
 )
 from bookie_operator.world.model import World
@@ -57,6 +58,7 @@ FIRST: Final[tuple[Rule, ...]] = (
 CHANGES: Final[tuple[Rule, ...]] = (
     zone_drain.blocked,
     expand.begin,
+    volume_attributes.waiting,
     unstick.begin,
     scale_up.begin,
     repair.begin,

@@ -61,6 +61,8 @@ class StatefulSetView:
     """Of what people asked for when it got this template; empty: nobody wrote it down."""
     restart: str = ""
     """Text of the annotation `podkeeper.dev/restart` in its template."""
+    volume_attributes: Mapping[str, str] = field(default_factory=dict)
+    """VolumeAttributesClass in the claim templates, by kind of volume, of those that have one."""
 
     @property
     def settled(self) -> bool:
@@ -117,6 +119,30 @@ class ResizeState(StrEnum):
     FAILED = "Failed"
 
 
+class ModifyState(StrEnum):
+    """What has become of the VolumeAttributesClass that a claim asks for, while its volume does not have it."""
+
+    NONE = ""
+    """Nobody has begun."""
+    PENDING = "Pending"
+    """Something is missing, most often the class itself."""
+    IN_PROGRESS = "InProgress"
+    FAILED = "Failed"
+    """The driver refuses, or fails and tries again."""
+
+
+@dataclass(frozen=True)
+class AttributesView:
+    """VolumeAttributesClass of a claim."""
+
+    requested: str = ""
+    """Empty: the claim asks for none."""
+    current: str = ""
+    """What its volume has; empty: none."""
+    state: ModifyState = ModifyState.NONE
+    message: str = ""
+
+
 @dataclass(frozen=True)
 class ClaimView:
     name: str
@@ -141,6 +167,7 @@ class ClaimView:
     resize_since: float | None = None
     message: str = ""
     zone: str = ""
+    attributes: AttributesView = AttributesView()
 
 
 @dataclass(frozen=True)

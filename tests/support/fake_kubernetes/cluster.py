@@ -31,6 +31,7 @@ from tests.support.fake_kubernetes import admin_api, api_server
 from tests.support.fake_kubernetes.admin_api import AdminApi
 from tests.support.fake_kubernetes.api_server import ApiServer
 from tests.support.fake_kubernetes.bookkeeper import FakeBookKeeper
+from tests.support.fake_kubernetes.claims import ClaimRules
 from tests.support.fake_kubernetes.controllers import Controllers, is_ready
 from tests.support.fake_kubernetes.objects import Object
 from tests.support.fake_kubernetes.store import Change, Store
@@ -56,6 +57,8 @@ class FakeCluster:
         self.operators: list[OperatorContext] = []
         self.time = START
         store.listeners.append(self._changed)
+        self.claim_rules = ClaimRules()
+        store.admission.append(self.claim_rules)
         labels = {"metadata": {"name": "standard"}, "allowVolumeExpansion": True}
         store.create(STORAGE_CLASS, "", labels)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from bookie_operator.api.kinds import CLAIM, CRON_JOB, DEPLOYMENT, JOB, NODE, POD, STATEFUL_SET, STORAGE_CLASS, Resource
 from bookie_operator.crds import names
+from tests.support.fake_kubernetes.claims import Driver
 from tests.support.fake_kubernetes.objects import Object
 from tests.support.fake_kubernetes.store import Store
 
@@ -31,8 +32,12 @@ class Controllers:
     """Of runs of BookieJobs, by the BookieJob's name: exit code and termination message. Without, they go on."""
     no_pods: set[str] = field(default_factory=set)
     """Jobs whose pods nobody can make."""
+    driver: Driver = field(init=False)
     _addresses: Iterator[int] = field(default_factory=lambda: itertools.count(2))
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(29_000_000))
+
+    def __post_init__(self) -> None:
+        self.driver = Driver(self.store)
 
     def step(self) -> bool:
         """Whether anything changed."""
@@ -166,8 +171,14 @@ class Controllers:
             return
         size = claim["spec"]["resources"]["requests"]["storage"]
         capacity = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
-        if capacity is None or (capacity != size and self._grows(claim)):
-            self._status(CLAIM, claim, {"phase": "Bound", "capacity": {"storage": size}})
+        if capacity is None:
+            if self.driver.accepts(claim):
+                named = claim["spec"].get("volumeAttributesClassName")
+                has = {"currentVolumeAttributesClassName": named} if named else {}
+                self._status(CLAIM, claim, {"phase": "Bound", "capacity": {"storage": size}, **has})
+            return
+        grown = {"capacity": {"storage": size}} if capacity != size and self._grows(claim) else {}
+        self._status(CLAIM, claim, {**grown, **self.driver.status_of(claim)})
 
     def _grows(self, claim: Object) -> bool:
         found = self.store.find(STORAGE_CLASS, "", claim["spec"].get("storageClassName") or "standard")
@@ -176,6 +187,8 @@ class Controllers:
     def _pod(self, pod: Object) -> None:
         name, status = pod["metadata"]["name"], pod.get("status") or {}
         if status.get("phase") in ("Succeeded", "Failed") or is_ready(pod):
+            return
+        if self._unbound(pod):
             return
         if "nodeName" not in pod["spec"]:
             if self._cordoned(node := _node_of(pod)):
@@ -203,6 +216,12 @@ class Controllers:
         stored = self._status(POD, pod, new)
         if ready:
             self.started(stored)
+
+    def _unbound(self, pod: Object) -> bool:
+        """A claim of a StatefulSet's pod has no volume."""
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        claims = [each for each in self.store.list(CLAIM, namespace) if each["metadata"]["name"].endswith(f"-{name}")]
+        return any("capacity" not in (each.get("status") or {}) for each in claims)
 
     def _cordoned(self, node: str) -> bool:
         found = self.store.find(NODE, "", node)

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from bookie_operator.api.kinds import ALL, POD_EVENT, Resource
+from bookie_operator.api.kinds import ALL, POD_EVENT, VOLUME_ATTRIBUTES_CLASS, Resource
 from tests.support.fake_kubernetes.objects import Object, applied, field_of, matches, merge_patch, selected_by
 
-RESOURCES = {(each.api_version, each.plural): each for each in (*ALL, POD_EVENT)}
+RESOURCES = {(each.api_version, each.plural): each for each in (*ALL, POD_EVENT, VOLUME_ATTRIBUTES_CLASS)}
 _KEPT_CHANGES = 2000
 
 

@@ -68,6 +68,7 @@ def _create_set(sim: Simulation, desired: Desired, plan: d.Plan, action: a.Creat
         dict(wanted.volume_sizes),
         wanted.inputs_hash,
         sim.annotations.get(names.RESTART, ""),
+        volume_attributes=dict(wanted.volume_attributes or {}),
         changed_at=sim.now,
     )
 
@@ -116,6 +117,13 @@ def _orphan(sim: Simulation, desired: Desired, plan: d.Plan, action: a.OrphanSta
 
 def _expand(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ExpandClaim) -> None:
     sim.kubernetes.the_claim(action.name, action.uid).requested = action.size
+
+
+def _modify(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ModifyClaim) -> None:
+    claim = sim.kubernetes.the_claim(action.name, action.uid)
+    if not action.attributes_class and claim.current_attributes:
+        raise Refused(f"{action.name}: update to nil is forbidden")
+    claim.attributes = action.attributes_class
 
 
 def _delete_claim(sim: Simulation, desired: Desired, plan: d.Plan, action: a.DeleteClaim) -> None:
@@ -204,6 +212,7 @@ _EFFECTS: dict[type, Callable[[Any, Desired, d.Plan, Any], None]] = {
     a.RecordInputs: _inputs,
     a.OrphanStatefulSet: _orphan,
     a.ExpandClaim: _expand,
+    a.ModifyClaim: _modify,
     a.DeleteClaim: _delete_claim,
     a.RetireClaim: _retire,
     a.EvictPod: _evict,

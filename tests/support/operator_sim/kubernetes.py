@@ -8,12 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from bookie_operator.world.model import PodFault, ResizeState
+from bookie_operator.world.model import ModifyState, PodFault, ResizeState
 
 CONTROLLER_LAG: Final = 1.0
 START_SECONDS: Final = 3.0
 STOP_SECONDS: Final = 2.0
 RESIZE_SECONDS: Final = 4.0
+MODIFY_SECONDS: Final = 20.0
+BAD_CLASS: Final = "refused"
+"""The driver refuses a VolumeAttributesClass of this name."""
 BAD_IMAGE: Final = "broken"
 """Pods with an image of this name never start."""
 
@@ -34,6 +37,7 @@ class SimSet:
     volume_sizes: dict[str, str]
     inputs_hash: str = ""
     restart: str = ""
+    volume_attributes: dict[str, str] = field(default_factory=dict)
     resource_version: int = 1
     generation: int = 1
     observed_generation: int = 0
@@ -83,6 +87,11 @@ class SimClaim:
     retired_proof: str = ""
     resized_at: float | None = None
     resize: ResizeState = ResizeState.NONE
+    attributes: str = ""
+    """VolumeAttributesClass that it asks for."""
+    current_attributes: str = ""
+    modified_at: float | None = None
+    modify: ModifyState = ModifyState.NONE
 
 
 @dataclass
@@ -115,6 +124,7 @@ class SimKubernetes:
                 pod.fault = self._why_not_starting(pod)
         for claim in list(self.claims.values()):
             self._resize(claim)
+            self._modify(claim)
             if claim.deleting and claim.bookie not in self.pods:
                 del self.claims[claim.name]
 
@@ -139,7 +149,9 @@ class SimKubernetes:
         for volume, size in one.volume_sizes.items():
             claim_name = f"{volume}-0-{name}"
             if claim_name not in self.claims:
-                self.claims[claim_name] = SimClaim(claim_name, self.uid(), name, volume, size, size, self.instance_id)
+                made = SimClaim(claim_name, self.uid(), name, volume, size, size, self.instance_id)
+                made.attributes = made.current_attributes = one.volume_attributes.get(volume, "")
+                self.claims[claim_name] = made
         self.pods[name] = SimPod(
             name=name,
             uid=self.uid(),
@@ -174,6 +186,17 @@ class SimKubernetes:
             claim.resized_at, claim.resize = self.now + RESIZE_SECONDS, ResizeState.RESIZING
         if self.now >= claim.resized_at:
             claim.actual, claim.resized_at, claim.resize = claim.requested, None, ResizeState.NONE
+
+    def _modify(self, claim: SimClaim) -> None:
+        """A class that is asked for no more is forgotten at once."""
+        if claim.attributes == claim.current_attributes or claim.lost:
+            claim.modified_at, claim.modify = None, ModifyState.NONE
+        elif claim.attributes == BAD_CLASS:
+            claim.modified_at, claim.modify = None, ModifyState.FAILED
+        elif claim.modified_at is None:
+            claim.modified_at, claim.modify = self.now + MODIFY_SECONDS, ModifyState.IN_PROGRESS
+        elif self.now >= claim.modified_at:
+            claim.current_attributes, claim.modified_at, claim.modify = claim.attributes, None, ModifyState.NONE
 
     def stop_pod(self, pod: SimPod) -> None:
         if pod.gone_at is None:

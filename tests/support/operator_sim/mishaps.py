@@ -40,6 +40,11 @@ def expand(sim: Simulation, number: int) -> None:
     sim.change(storage={"ledger": {"size": f"{size + 1 + number % 3}Gi"}})
 
 
+def modify(sim: Simulation, number: int) -> None:
+    name = (None, "gold", "silver")[number % 3]
+    sim.change(storage={"ledger": {"volumeAttributesClassName": name}})
+
+
 def kill_pod(sim: Simulation, number: int) -> None:
     name = _bookie(sim, number)
     if name is not None and sim.kubernetes.pods[name].running:
@@ -111,7 +116,7 @@ def heal(sim: Simulation) -> None:
     sim.kubernetes.lost_nodes.clear()
 
 
-WISHES: Final[tuple[Mishap, ...]] = (scale, upgrade, configure, expand, restart, upgrade_operator)
+WISHES: Final[tuple[Mishap, ...]] = (scale, upgrade, configure, expand, modify, restart, upgrade_operator)
 FAULTS: Final[tuple[Mishap, ...]] = (
     kill_pod,
     delete_pod,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.world.facts import DrainPhase
-from bookie_operator.world.model import PodFault, ResizeState, TaskView, World
+from bookie_operator.world.model import AttributesView, ModifyState, PodFault, ResizeState, TaskView, World
 
 Perturbation = Callable[[World, int], World]
 """With a number that chooses among things and values."""
@@ -142,6 +142,10 @@ PERTURBATIONS: Final[tuple[Perturbation, ...]] = (
     claim_is(instance_id="another"),
     claim_is(requested="1Gi", actual="1Gi"),
     claim_is(resize=ResizeState.FAILED, message="no space"),
+    claim_is(attributes=AttributesView("another")),
+    claim_is(attributes=AttributesView("another", "gold", ModifyState.FAILED, "no")),
+    claim_is(attributes=AttributesView("another"), bound=False),
+    set_is(volume_attributes={"ledger": "another"}),
     set_is(generation=99),
     set_is(deleting=True),
     set_is(template_hash="another"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.facts import BookieFacts
-from bookie_operator.world.model import ClaimView, NodeView, PodFault, PodView, StatefulSetView, World
+from bookie_operator.world.model import AttributesView, ClaimView, NodeView, PodFault, PodView, StatefulSetView, World
 
 if TYPE_CHECKING:
     from tests.support.operator_sim.kubernetes import SimClaim, SimPod, SimSet
@@ -71,6 +71,7 @@ def _set(one: SimSet) -> StatefulSetView:
         config_maps=one.config_maps,
         inputs_hash=one.inputs_hash,
         restart=one.restart,
+        volume_attributes=dict(one.volume_attributes),
     )
 
 
@@ -113,6 +114,7 @@ def _claim(one: SimClaim) -> ClaimView:
         retired_proof=one.retired_proof,
         resize=one.resize,
         resize_since=one.resized_at,
+        attributes=AttributesView(one.attributes, one.current_attributes, one.modify),
     )
 
 

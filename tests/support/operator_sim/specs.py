@@ -48,6 +48,12 @@ def volume_sizes(of: BookieClusterSpec) -> dict[str, str]:
     return sizes if of.storage.index is None else {**sizes, "index": of.storage.index.size}
 
 
+def volume_attributes(of: BookieClusterSpec) -> dict[str, str]:
+    volumes = {"journal": of.storage.journal, "ledger": of.storage.ledger, "index": of.storage.index}
+    named = {kind: one.volume_attributes_class_name for kind, one in volumes.items() if one is not None}
+    return {kind: name for kind, name in named.items() if name is not None}
+
+
 def desired_of(cluster: ClusterView, release: str = "") -> Desired:
     """`release`: of the operator, which makes pods in its own way."""
     of = cluster.spec
@@ -70,7 +76,7 @@ def desired_of(cluster: ClusterView, release: str = "") -> Desired:
         support[f"Secret/{NAME}-identity"] = digest(cluster.status.instance_id, of.replicas)
     enabled = of.autorecovery.enabled
     sets = tuple(
-        DesiredStatefulSet(name, zone, number, template, volume_sizes(of), config, inputs)
+        DesiredStatefulSet(name, zone, number, template, volume_sizes(of), config, inputs, volume_attributes(of))
         for name, zone, number in _zones(of)
     )
     return Desired(

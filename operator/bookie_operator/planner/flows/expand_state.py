@@ -1,4 +1,4 @@
-"""Which claims are too small, still growing, or failed; and which StatefulSets have old claim templates.
+"""Which claims are too small, still growing, or failed; and which StatefulSets have other claim templates than wanted.
 
 Sizes are compared in bytes: `1Gi` and `1024Mi` are the same. A claim that is larger than `spec` says is left alone.
 
@@ -13,7 +13,7 @@ from typing import Final
 from bookie_operator.crds.quantity import bytes_of, known_bytes
 from bookie_operator.planner import view
 from bookie_operator.planner.decision import Wait
-from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.desired import Desired, DesiredStatefulSet
 from bookie_operator.world.model import ClaimView, ResizeState, StatefulSetView, World
 
 RESTARTING: Final = "restarting"
@@ -26,8 +26,8 @@ def wanted_size(desired: Desired, volume: str) -> str:
     return next((one.volume_sizes[volume] for one in desired.stateful_sets if volume in one.volume_sizes), "")
 
 
-def _own(world: World) -> list[ClaimView]:
-    """Of the bookies that there are; what was retired, or goes, or has no volume any more is left alone."""
+def own(world: World) -> list[ClaimView]:
+    """Claims of the bookies that there are; what was retired, or goes, or has no volume any more is left alone."""
     expected = frozenset(view.expected_pods(world)) | {pod.name for pod in world.pods}
     return [
         claim
@@ -38,14 +38,14 @@ def _own(world: World) -> list[ClaimView]:
 
 def too_small(world: World, desired: Desired) -> list[ClaimView]:
     """Claims that do not even ask for what they should have."""
-    return [claim for claim in _own(world) if _below(claim.requested, wanted_size(desired, claim.volume))]
+    return [claim for claim in own(world) if _below(claim.requested, wanted_size(desired, claim.volume))]
 
 
 def growing(world: World, desired: Desired) -> list[ClaimView]:
     """Claims that asked, and do not have it yet; failed ones too."""
     return [
         claim
-        for claim in _own(world)
+        for claim in own(world)
         if claim.bound
         and claim.actual
         and wanted_size(desired, claim.volume)
@@ -92,7 +92,8 @@ def failure(claims: Iterable[ClaimView]) -> str:
 
 
 def to_remake(world: World, desired: Desired) -> list[StatefulSetView]:
-    """StatefulSets with smaller claim templates, and the newest pod template: others would get that with it."""
+    """StatefulSets whose claim templates are smaller or name other VolumeAttributesClasses, and whose pod template is
+    the newest: others would get that with it."""
     wanted = {one.name: one for one in desired.stateful_sets}
     return [
         one
@@ -101,5 +102,13 @@ def to_remake(world: World, desired: Desired) -> list[StatefulSetView]:
         and not one.deleting
         and one.template_hash == want.template_hash
         and one.name not in desired.held
-        and any(_below(one.volume_sizes.get(kind, ""), size) for kind, size in want.volume_sizes.items())
+        and (_has_smaller(one, want) or _has_other_classes(one, want))
     ]
+
+
+def _has_smaller(one: StatefulSetView, want: DesiredStatefulSet) -> bool:
+    return any(_below(one.volume_sizes.get(kind, ""), size) for kind, size in want.volume_sizes.items())
+
+
+def _has_other_classes(one: StatefulSetView, want: DesiredStatefulSet) -> bool:
+    return want.volume_attributes is not None and one.volume_attributes != want.volume_attributes

@@ -1,4 +1,4 @@
-"""The steps that grow volumes.
+"""The steps that grow volumes, and ask for other VolumeAttributesClasses.
 
 Threads: pure functions, any thread.
 """
@@ -8,9 +8,16 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.planner import gates, view
-from bookie_operator.planner.actions import CreateStatefulSet, EvictPod, ExpandClaim, OrphanStatefulSet
+from bookie_operator.planner.actions import (
+    CreateStatefulSet,
+    EvictPod,
+    ExpandClaim,
+    ModifyClaim,
+    OrphanStatefulSet,
+)
 from bookie_operator.planner.decision import Decision, Event, EventType
 from bookie_operator.planner.flows import expand_state as state
+from bookie_operator.planner.flows import volume_attributes
 from bookie_operator.planner.flows.expand_state import RESTARTING
 from bookie_operator.planner.run import Run
 from bookie_operator.world.model import ClaimView, PodView, ResizeState
@@ -22,6 +29,12 @@ _UID: Final = "statefulSetUid"
 _REPLICAS: Final = "setReplicas"
 _PODS: Final = "pods"
 _GROWING: Final = "growing"
+_ASKED: Final = "askedClass"
+"""Claim and VolumeAttributesClass that it was asked for last: one that does not ask for it then was not heard."""
+_DROPPED: Final = "droppedClass"
+"""What to tell of classes that claims do not keep; no further claim is asked."""
+_MADE: Final = "madeFor"
+"""The StatefulSet that was deleted last, and for which claim templates."""
 ATTEMPTS: Final = 3
 """Of each claim, before those that cannot be asked are given up for now."""
 
@@ -31,16 +44,42 @@ def _patience(run: Run) -> float:
 
 
 def request(run: Run) -> Decision:
-    small = [claim for claim in state.too_small(run.world, run.desired) if state.expandable(run.world, claim)]
-    if not small:
-        return run.go("Grow", "every claim asks for its size")
+    changes = _changes(run)
+    if not changes:
+        return run.go("Grow", "every claim asks for what it should have")
     attempts = run.operation.attempts
-    claim = small[attempts % len(small)]  # after a failure another one has its turn
-    if attempts >= ATTEMPTS * len(small):
-        names = ", ".join(one.name for one in small[:5])
-        return _failed(run, f"claims {names} could not be asked to grow: {run.operation.message or 'see the events'}")
-    size = state.wanted_size(run.desired, claim.volume)
-    return run.act(ExpandClaim(claim.name, claim.uid, size), f"{claim.name} grows from {claim.requested} to {size}")
+    action, reason = changes[attempts % len(changes)]  # after a failure another one has its turn
+    if attempts >= ATTEMPTS * len(changes):
+        names = ", ".join(one.name for one, _ in changes[:5])
+        return _failed(run, f"claims {names} could not be changed: {run.operation.message or 'see the events'}")
+    if isinstance(action, ExpandClaim):
+        return run.act(action, reason)
+    asked = f"{action.name}={action.attributes_class}"
+    if run.saved(_ASKED) == asked:
+        return run.go("Request", f"{action.name} does not keep it", saved={_DROPPED: _dropped(action)})
+    return run.act(action, reason, saved={_ASKED: asked})
+
+
+def _changes(run: Run) -> list[tuple[ExpandClaim | ModifyClaim, str]]:
+    """What claims have to be asked for; sizes first, because a disk may be full."""
+    found: list[tuple[ExpandClaim | ModifyClaim, str]] = []
+    for claim in state.too_small(run.world, run.desired):
+        if state.expandable(run.world, claim):
+            size = state.wanted_size(run.desired, claim.volume)
+            words = f"{claim.name} grows from {claim.requested} to {size}"
+            found.append((ExpandClaim(claim.name, claim.uid, size), words))
+    for claim in volume_attributes.to_ask(run.world, run.desired) if not run.saved(_DROPPED) else ():
+        name = volume_attributes.wanted(run.desired, claim)
+        found.append((ModifyClaim(claim.name, claim.uid, name), volume_attributes.described(claim, name)))
+    return found
+
+
+def _dropped(action: ModifyClaim) -> str:
+    return (
+        f"claim {action.name} does not keep the VolumeAttributesClass ({action.attributes_class or 'none'}) that it was"
+        " given: enable the feature VolumeAttributesClass of Kubernetes, see which admission webhook changes claims, or"
+        " take volumeAttributesClassName out of spec.storage"
+    )
 
 
 def _failed(run: Run, message: str) -> Decision:
@@ -48,8 +87,8 @@ def _failed(run: Run, message: str) -> Decision:
 
 
 def grow(run: Run) -> Decision:
-    if any(state.expandable(run.world, claim) for claim in state.too_small(run.world, run.desired)):
-        return run.go("Request", "spec asks for more")
+    if _changes(run):
+        return run.go("Request", "spec asks for something else")
     growing = state.growing(run.world, run.desired)
     if not growing:
         return run.forget(RESTARTING).go("Orphan", "every volume has its size")
@@ -113,9 +152,14 @@ def orphan(run: Run) -> Decision:
         return run.go("Recreate", f"{run.saved(_SET)} is deleted, and its pods go on")
     remake = state.to_remake(run.world, run.desired)
     if not remake:
-        message = "volumes have the size that spec asks for"
-        return run.finish(message, event=Event("VolumesExpanded", message))
+        return _end(run)
     one = remake[0]
+    if run.saved(_MADE) == _made_for(run, one.name):
+        return _failed(
+            run,
+            f"StatefulSet {one.name} was made anew, and does not have the claim templates that it was given: see which"
+            " admission webhook changes StatefulSets",
+        )
     if not one.settled:
         return run.wait("StatefulSetBusy", f"waits for the controller of StatefulSet {one.name}", seconds=1.0)
     pods = [pod for pod in run.world.pods if pod.stateful_set == one.name and not pod.deleting]
@@ -127,11 +171,30 @@ def orphan(run: Run) -> Decision:
         _PODS: ",".join(f"{pod.name}={pod.uid}" for pod in pods),
     }
     if any(run.saved(key) != value for key, value in saved.items()):
-        return run.go("Orphan", f"{one.name} is to be made anew with larger claim templates", saved=saved)
+        return run.go("Orphan", f"{one.name} is to be made anew with other claim templates", saved=saved)
     return run.act(
         OrphanStatefulSet(one.name, one.uid),
         f"the claim templates of {one.name} cannot be changed: it is deleted without its pods, and made anew",
         then="Recreate",
+        saved={_MADE: _made_for(run, one.name)},
+    )
+
+
+def _end(run: Run) -> Decision:
+    if run.saved(_DROPPED):
+        return _failed(run, run.saved(_DROPPED))
+    message = "claims ask for what spec says, and volumes have its size"
+    return run.finish(message, event=Event("VolumesExpanded", message))
+
+
+def _made_for(run: Run, name: str) -> str:
+    return next(
+        (
+            f"{name}: {dict(one.volume_sizes)} {dict(one.volume_attributes or {})}"
+            for one in run.desired.stateful_sets
+            if one.name == name
+        ),
+        "",
     )
 
 
@@ -148,7 +211,7 @@ def recreate(run: Run) -> Decision:
         return run.go("Adopt", f"{found.name} is there again")
     if found.deleting:
         return run.wait_at_most(_patience(run), "RecreatingStatefulSet", f"waits until the old {found.name} is gone")
-    return run.go("Orphan", f"{found.name} was not deleted")
+    return run.forget(_MADE).go("Orphan", f"{found.name} was not deleted")
 
 
 def adopt(run: Run) -> Decision:
@@ -165,5 +228,5 @@ def adopt(run: Run) -> Decision:
     before = dict(pair.split("=", 1) for pair in run.saved(_PODS).split(",") if pair)
     changed = sorted(pod.name for pod in pods if before.get(pod.name, pod.uid) != pod.uid)
     told = f", though {', '.join(changed)} were started anew meanwhile" if changed else "; no pod was restarted"
-    event = Event("StatefulSetRecreated", f"{found.name} has larger claim templates{told}")
+    event = Event("StatefulSetRecreated", f"{found.name} has its new claim templates{told}")
     return run.forget(_SET, _UID, _REPLICAS, _PODS).go("Orphan", f"{found.name} is made anew{told}", event=event)

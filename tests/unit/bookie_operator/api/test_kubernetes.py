@@ -9,7 +9,16 @@ import pytest
 from kubernetes import client
 
 from bookie_operator.api import errors
-from bookie_operator.api.kinds import BUDGET, CLAIM, CONFIG_MAP, POD, SERVICE, STATEFUL_SET, resource_of
+from bookie_operator.api.kinds import (
+    BUDGET,
+    CLAIM,
+    CONFIG_MAP,
+    POD,
+    SERVICE,
+    STATEFUL_SET,
+    VOLUME_ATTRIBUTES_CLASS,
+    resource_of,
+)
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.transport import Transport
 from tests.support.fake_kubernetes.faults import Fault
@@ -253,6 +262,13 @@ async def test_kinds_of_the_prometheus_operator_are_told_apart() -> None:
         assert {"monitoring.coreos.com", "monitoring.coreos.com/PrometheusRule"} <= found
         assert "monitoring.coreos.com/Prometheus" not in found
         assert not any(each.startswith("apps/") for each in found)
+
+
+async def test_kinds_that_came_late_to_the_group_of_storage_are_told_apart() -> None:
+    async with kubernetes_alone() as (kubernetes, server):
+        assert VOLUME_ATTRIBUTES_CLASS.group_kind in await kubernetes.groups()
+        server.unknown.add(VOLUME_ATTRIBUTES_CLASS.plural)
+        assert VOLUME_ATTRIBUTES_CLASS.group_kind not in await kubernetes.groups()
 
 
 def test_paths() -> None:

@@ -12,6 +12,7 @@ import yaml
 
 from bookie_operator.builders.build import build
 from bookie_operator.builders.context import CERT_MANAGER, PROMETHEUS_OPERATOR, BuildContext
+from bookie_operator.builders.desired_objects import DesiredObjects
 from bookie_operator.builders.hashing import content_hash, object_hash, stamped
 from bookie_operator.crds import names
 from bookie_operator.planner.desired import Evictions
@@ -200,11 +201,26 @@ def test_kinds_that_this_kubernetes_does_not_know_are_left_out() -> None:
     assert {key.partition("/")[0] for key in with_all.keys() - without.keys()} == {"Certificate", "PodMonitor"}
 
 
+def test_claim_templates_name_a_class_where_kubernetes_keeps_it() -> None:
+    view, context = CASES["everything"]
+
+    def named(found: DesiredObjects) -> list[str | None]:
+        templates = found.sets[0].manifest["spec"]["volumeClaimTemplates"]
+        return [each["spec"].get("volumeAttributesClassName") for each in templates]
+
+    with_classes, without = build(view, context), build(view, BuildContext())
+    assert named(with_classes) == [None, "more-iops"]
+    assert with_classes.desired().stateful_sets[0].volume_attributes == {"ledger": "more-iops"}
+    assert named(without) == [None, None]
+    assert without.desired().stateful_sets[0].volume_attributes is None
+
+
 def test_what_this_kubernetes_lacks_is_told_with_its_remedy() -> None:
     view, context = CASES["everything"]
     assert [line.partition(":")[0] for line in build(view, BuildContext()).desired().missing] == [
         "spec.tls.issuerRef",
         "spec.monitoring.podMonitor",
+        "spec.storage.ledger.volumeAttributesClassName",
     ]
     assert build(view, context).desired().missing == ()
     assert built("bare").desired().missing == ()

@@ -36,6 +36,7 @@ INPUTS = inputs()
         {"durability": {"ensembleSize": 2, "writeQuorum": 2, "ackQuorum": 1}},
         {"storage": {**STORAGE, "journal": {"size": "99Gi"}}},
         {"storage": {**STORAGE, "ledger": {"size": "9Ti", "labels": {"a": "b"}, "annotations": {"c": "d"}}}},
+        {"storage": {**STORAGE, "ledger": {"size": "500Gi", "volumeAttributesClassName": "gold"}}},
         {"storage": {**STORAGE, "retention": {"whenScaled": "Retain"}}},
         {"disruption": {"wholeZone": False}},
         {"autorecovery": {"maxConcurrentLedgers": 4}},

@@ -170,6 +170,7 @@ async def test_what_has_changed_meanwhile_is_outdated() -> None:
             actions.DeletePod("demo-bookie-0", "another"),
             actions.EvictPod("gone", "u"),
             actions.ExpandClaim(claim.name, "another", "1Ti"),
+            actions.ModifyClaim(claim.name, "another", "gold"),
             actions.DeleteClaim("gone", "u", proof_of(execution)),
             actions.SetReadOnly("gone", True),
             actions.ApplyObjects(("Service/unknown",)),
@@ -181,6 +182,17 @@ async def test_what_has_changed_meanwhile_is_outdated() -> None:
                 await carry_out(execution, action)
         assert fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")["metadata"]["resourceVersion"] == live
         assert names.FINALIZER in fake.store.get(CLUSTER, NAMESPACE, "demo")["metadata"]["finalizers"]
+
+
+async def test_a_claim_asks_for_another_class_and_for_none() -> None:
+    async with ready_execution() as (fake, execution):
+        claim = claim_of(execution)
+        for name in ("gold", "silver", ""):
+            await carry_out(execution, actions.ModifyClaim(claim.name, claim.uid, name))
+            live = fake.store.get(CLAIM, NAMESPACE, claim.name)["spec"]
+            assert live.get("volumeAttributesClassName", "") == name
+            assert live["resources"]["requests"]["storage"] == claim.requested
+        assert "volumeAttributesClassName" not in live
 
 
 async def test_an_eviction_that_the_budget_forbids_is_tried_again() -> None:

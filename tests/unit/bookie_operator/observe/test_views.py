@@ -10,7 +10,7 @@ from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.observe import faults, others, volumes, workloads
-from bookie_operator.world.model import PodFault, ResizeState
+from bookie_operator.world.model import AttributesView, ModifyState, PodFault, ResizeState
 
 AT = "2026-01-02T03:04:05Z"
 SECONDS = 1767323045.0
@@ -172,6 +172,51 @@ def test_the_phase_of_a_claim(phase: str, bound: bool, lost: bool, actual: str) 
     view = volumes.claim_view(claim(phase=phase))
     assert view is not None
     assert (view.bound, view.lost, view.actual) == (bound, lost, actual)
+
+
+def modified(**status: Any) -> AttributesView:
+    found = claim(**status)
+    found["spec"]["volumeAttributesClassName"] = "gold"
+    view = volumes.claim_view(found)
+    assert view is not None
+    return view.attributes
+
+
+def modify(state: str, target: str = "gold") -> dict[str, Any]:
+    return {"modifyVolumeStatus": {"targetVolumeAttributesClassName": target, "status": state}}
+
+
+ERROR = {"conditions": [{"type": "ModifyVolumeError", "status": "True", "message": "too many iops"}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "message"),
+    [
+        ({}, ModifyState.NONE, ""),
+        (modify("Pending"), ModifyState.PENDING, ""),
+        (modify("InProgress"), ModifyState.IN_PROGRESS, ""),
+        (modify("SomethingNew"), ModifyState.IN_PROGRESS, ""),
+        ({**modify("InProgress"), **ERROR}, ModifyState.FAILED, "too many iops"),
+        ({**modify("Infeasible"), **ERROR}, ModifyState.FAILED, "too many iops"),
+        (modify("Infeasible"), ModifyState.FAILED, ""),
+        ({**modify("Infeasible", "silver"), **ERROR}, ModifyState.NONE, ""),
+    ],
+)
+def test_what_became_of_another_class(status: dict[str, Any], state: ModifyState, message: str) -> None:
+    assert modified(**status) == AttributesView("gold", "", state, message)
+    assert modified(currentVolumeAttributesClassName="bronze", **status).current == "bronze"
+    assert modified(currentVolumeAttributesClassName="gold", **status) == AttributesView("gold", "gold")
+
+
+def test_the_classes_of_claim_templates() -> None:
+    def template(name: str, attributes_class: str | None) -> dict[str, Any]:
+        spec = {"resources": {"requests": {"storage": "5Gi"}}, "volumeAttributesClassName": attributes_class}
+        return {"metadata": {"name": name}, "spec": spec}
+
+    templates = [template("journal-0", None), template("ledger-0", "gold"), template("of-the-user", "silver")]
+    spec = {"volumeClaimTemplates": templates, "template": {}}
+    view = workloads.stateful_set_view({"metadata": {"name": "s", "uid": "u", "resourceVersion": "7"}, "spec": spec})
+    assert view.volume_attributes == {"ledger": "gold"}
 
 
 def test_a_statefulset_that_its_controller_has_not_seen_is_not_settled() -> None:

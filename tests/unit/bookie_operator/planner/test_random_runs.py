@@ -53,6 +53,9 @@ def test_whatever_happens_it_ends_as_spec_says_and_nothing_is_lost(happens: list
     assert {one.requested for one in sim.kubernetes.claims.values() if one.volume == "ledger"} == {
         wanted.volume_sizes["ledger"]
     }
+    classes = {one.current_attributes for one in sim.kubernetes.claims.values() if one.volume == "ledger"}
+    assert wanted.volume_attributes is not None
+    assert classes == {wanted.volume_attributes.get("ledger", "")} or "ledger" not in wanted.volume_attributes
     assert sorted(sim.bookkeeper.cookies) == sorted(sim.bookkeeper.writable)
     assert sim.bookkeeper.recovery_delay == sim.spec.autorecovery.lost_bookie_recovery_delay_seconds
     assert not sim.bookkeeper.marks

@@ -31,6 +31,7 @@ FLOWS_BEGUN_BY: dict[str, tuple[dict[str, object], Change]] = {
     "rollout": ({}, lambda sim: sim.change(version="1.1")),
     "restart": ({}, lambda sim: sim.ask(TaskType.RESTART, "c-bookie-1")),
     "expand": ({}, lambda sim: sim.change(storage={"ledger": {"size": "20Gi"}})),
+    "modify": ({}, lambda sim: sim.change(storage={"ledger": {"volumeAttributesClassName": "gold"}})),
     "replace": ({"repair": {"autoReplaceAfterSeconds": 30}}, lose),
 }
 
