@@ -24,13 +24,15 @@ SMALL, LARGE = 100, 1_000_000
 FACTOR = 4
 """The 99th percentile of adds may be so many times the idle one, beside `SLACK_S` for a machine that others use."""
 SLACK_S = 0.03
+IDLE_ADDS = 400
 
 
 @pytest.fixture
 def bookie(tmp_path: Path) -> Iterator[CollectedBookie]:
     metadata = MetadataProcess(tmp_path / "metadata")
     metadata.start()
-    with CollectedBookie(tmp_path / "b", metadata.uri()) as process:
+    # Nobody is killed here, so nothing waits for this time-out, and a busy machine may take its time.
+    with CollectedBookie(tmp_path / "b", metadata.uri(), {"zkTimeout": "10000"}) as process:
         yield process
     metadata.stop()
 
@@ -72,14 +74,16 @@ class Adds(threading.Thread):
 
 
 def p99(seconds: list[float]) -> float:
-    assert len(seconds) > 100
+    assert len(seconds) >= 20
+    if len(seconds) <= 100:  # on a machine that has other things to do
+        return max(seconds)
     return statistics.quantiles(seconds, n=100)[98]
 
 
 def idle_p99(bookie: CollectedBookie) -> float:
     adds = Adds(bookie.port)
     adds.start()
-    time.sleep(2)
+    until_true(lambda: len(adds.seconds) >= IDLE_ADDS or not adds.is_alive(), PATIENCE_S)
     return p99(adds.end())
 
 
