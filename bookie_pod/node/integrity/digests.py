@@ -5,11 +5,12 @@ Invariants
 - A service that does not answer is left alone for `PAUSE_S`: entries are then checked without their digests, and the
   scrubber does not stand still.
 
-Threads: one at a time, whichever; `SharedDigestTypes` sees to that.
+Threads: any; they ask one after another.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -38,8 +39,13 @@ class MetadataDigestTypes:
         self._clock = clock
         self._known: OrderedDict[int, DigestType | None] = OrderedDict()
         self._silent_until = 0.0
+        self._lock = threading.Lock()
 
     def digest_type(self, ledger_id: int) -> DigestType | None:
+        with self._lock:
+            return self._known_or_asked(ledger_id)
+
+    def _known_or_asked(self, ledger_id: int) -> DigestType | None:
         known = self._known
         if ledger_id in known:
             known.move_to_end(ledger_id)

@@ -15,7 +15,7 @@ from bookie_pod.storage.integrity.entry_check import EntryCheck
 from bookie_pod.storage.integrity.index_check import IndexCheck
 from bookie_pod.storage.integrity.log_check import LogCheck
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
-from bookie_pod.storage.integrity.read_check import ReadCheck, SharedDigestTypes
+from bookie_pod.storage.integrity.read_check import ReadCheck
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_pod.storage.integrity.scrub_part import NoScrubMetrics, ScrubMetrics, ScrubPart
 from bookie_pod.storage.integrity.scrub_state import ScrubPhase
@@ -39,7 +39,7 @@ class LedgerScrub(ScrubPart):
     ) -> None:
         super().__init__(files, folder, pace, metrics or NoScrubMetrics(), now_ms)
         self._storage = storage
-        self._digests = SharedDigestTypes(digests)
+        self._digests = digests
         self._sound: set[int] = set()
         """Logs that this pass, in this process, saw whole."""
         storage.refuse(self.register.locations)

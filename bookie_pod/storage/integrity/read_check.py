@@ -40,18 +40,6 @@ MAX_KNOWN: Final = 65_536
 _CRC32C_FIELD: Final = Struct(">I").pack
 _CRC32C_END: Final = ENTRY_HEADER_SIZE + 4
 _CHECKED: Final = (DigestType.CRC32, DigestType.CRC32C)
-_ASKING: Final = threading.Lock()
-
-
-class SharedDigestTypes:
-    """`DigestTypes` that the scrubber and the readers of every directory ask: one at a time, whoever it is."""
-
-    def __init__(self, digests: DigestTypes) -> None:
-        self._digests = digests
-
-    def digest_type(self, ledger_id: int) -> DigestType | None:
-        with _ASKING:
-            return self._digests.digest_type(ledger_id)
 
 
 class ReadCheck:

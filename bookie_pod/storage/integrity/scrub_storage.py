@@ -24,7 +24,8 @@ class DigestTypes(Protocol):
     """The digest type that a ledger's metadata names."""
 
     def digest_type(self, ledger_id: int) -> DigestType | None:
-        """None: unknown, or nobody could tell now. May wait for the metadata service; never raises."""
+        """None: unknown, or nobody could tell now. May wait for the metadata service; never raises, but for
+        `ScrubStopped`. Any thread."""
         ...
 
 

@@ -12,7 +12,7 @@ from bookie_pod.storage.index.location_rows import KEY as ROW_KEY
 from bookie_pod.storage.index.location_rows import VALUE
 from bookie_pod.storage.integrity import read_check, scrub
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
-from bookie_pod.storage.integrity.read_check import ReadCheck, SharedDigestTypes
+from bookie_pod.storage.integrity.read_check import ReadCheck
 from bookie_pod.storage.integrity.scrub import Scrubber
 from bookie_pod.storage.integrity.scrub_part import ScrubPart
 from bookie_protocol.digest import DigestType
@@ -121,7 +121,7 @@ class CountedDigests:
 
 def make(digests: CountedDigests) -> tuple[ReadCheck, list[Damage]]:
     found: list[Damage] = []
-    return ReadCheck(SharedDigestTypes(digests), found.append, clock=lambda: 0.0), found
+    return ReadCheck(digests, found.append, clock=lambda: 0.0), found
 
 
 def flipped(entry: bytes) -> bytes:
@@ -169,7 +169,7 @@ def test_reads_go_on_without_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_ledger_that_nobody_knows_is_served_and_asked_about_now_and_then() -> None:
     digests = CountedDigests(None)
     now = [0.0]
-    check = ReadCheck(SharedDigestTypes(digests), lambda damage: pytest.fail(str(damage)), clock=lambda: now[0])
+    check = ReadCheck(digests, lambda damage: pytest.fail(str(damage)), clock=lambda: now[0])
     for _ in range(3):
         assert check.problem(1, 3, 2, flipped(signed(3, 2))) is None
     assert digests.asked == [3]
