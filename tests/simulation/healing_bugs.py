@@ -11,23 +11,26 @@ from typing import Any
 
 import pytest
 
-from bookie_client.replication import check, exchange
+from bookie_client.replication import check, exchange, replicator, targets
 from bookie_client.replication.copying import FragmentCopy
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.report import ReplicaVerdict
-from bookie_pod.autorecovery.decommission import drain, survey
+from bookie_pod.autorecovery.decommission import drain, recover, store, survey, undo
 from bookie_pod.autorecovery.decommission.ledger_drain import LedgerDrain
 from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker import judgement, ledger_repair
-from bookie_protocol.errors import BookieUnavailable, MetadataExists, PodkeeperError
+from bookie_protocol.errors import BookieUnavailable, MetadataExists, MetadataNotFound, PodkeeperError
 from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
 from bookie_protocol.metadata_service.tree.under_replication.marks import Marks
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.simulation.healing_focus import (
+    decommissions_are_undone,
     healers_die_while_they_fill,
+    lost_bookies_are_recovered,
     many_drains,
     one_loss_after_another,
+    racks_are_minded,
     silent_bookies,
     writers_leave_holes,
 )
@@ -209,6 +212,49 @@ def _fill_whom_the_mark_does_not_name(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ledger_repair.LedgerRepair, "__init__", init)
 
 
+def _take_over_without_fencing_the_cookie(patch: pytest.MonkeyPatch) -> None:
+    """Who was about to delete it still can."""
+
+    async def is_there(cookies: Any, bookie_id: str, proven: int | None) -> bool:
+        try:
+            await cookies.read(bookie_id)
+        except MetadataNotFound:
+            return False
+        return True
+
+    patch.setattr(store, "fence_cookie", is_there)
+    patch.setattr(undo, "fence_cookie", is_there)
+
+
+def _recover_all_but_the_last_ledger(patch: pytest.MonkeyPatch) -> None:
+    original = recover.Recover._restore_all
+
+    async def restore(self: Any, ledger_ids: list[int]) -> None:
+        await original(self, ledger_ids[:-1])
+
+    patch.setattr(recover.Recover, "_restore_all", restore)
+
+
+def _remove_marks_of_placement_without_a_move(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: Any, report: Any, note: Any) -> bool:
+        return False
+
+    patch.setattr(ledger_repair.LedgerRepair, "_mend", nothing)
+
+
+def _move_copies_that_stand_well(patch: pytest.MonkeyPatch) -> None:
+    """Of a ledger that is marked for its placement a copy is moved in every segment."""
+    original = targets.choose_mending
+
+    async def choose(client: Any, leaving: Any, fragment: Fragment, bad: Any, excluded: Any) -> Any:
+        chosen = await original(client, leaving, fragment, bad, excluded)
+        if chosen.chosen or bad:
+            return chosen
+        return await targets.choose_targets(client, leaving, fragment, {0: fragment.ensemble[0]}, excluded)
+
+    patch.setattr(replicator, "choose_mending", choose)
+
+
 DATA = ("H1", "H2")
 
 HEALING_BUGS = (
@@ -245,4 +291,22 @@ HEALING_BUGS = (
     HealingBug(
         "close open ledgers without finding their end", _close_where_they_seem_to_end, ("S14", "S3", "S16"), 100
     ),
+    HealingBug(
+        "take a decommission over without fencing the cookie",
+        _take_over_without_fencing_the_cookie,
+        ("H8",),
+        100,
+        decommissions_are_undone,
+    ),
+    HealingBug(
+        "recover all but the last ledger", _recover_all_but_the_last_ledger, ("H9",), 20, lost_bookies_are_recovered
+    ),
+    HealingBug(
+        "remove marks of placement without a move",
+        _remove_marks_of_placement_without_a_move,
+        ("L",),
+        20,
+        racks_are_minded,
+    ),
+    HealingBug("move copies that stand well", _move_copies_that_stand_well, ("H5",), 60, racks_are_minded),
 )

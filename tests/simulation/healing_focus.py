@@ -8,6 +8,8 @@ from typing import Any
 from tests.support.simulation.healing.plan import HealingPlan
 from tests.support.simulation.scenario import FaultPlan, Scenario
 
+COMMANDS = ("undo", "restore")
+
 
 def _plan(scenario: Scenario, **changes: Any) -> HealingPlan:
     assert scenario.healing is not None
@@ -30,13 +32,17 @@ def one_loss_after_another(scenario: Scenario) -> Scenario:
     metadata = replace(scenario.metadata, session_timeout=0.4)
     healing = _config(
         scenario,
+        repair_placement=False,
+        auditor_placement_check_interval_s=0,
         lost_bookie_recovery_delay_s=0,
         rate_by_bytes=1000,
         yields_to_clients=False,
         entry_batch_size=1,
         auditor_verification_percentage=100,
     )
-    return replace(scenario, faults=scenario.faults + faults, metadata=metadata, healing=healing)
+    healing = replace(healing, racks=None)
+    others = tuple(fault for fault in scenario.faults if fault.kind not in COMMANDS)
+    return replace(scenario, faults=others + faults, metadata=metadata, healing=healing)
 
 
 def silent_bookies(scenario: Scenario) -> Scenario:
@@ -76,3 +82,36 @@ def healers_die_while_they_fill(scenario: Scenario) -> Scenario:
         rate_by_bytes=-1,
     )
     return replace(scenario, faults=(*losses, *kills), healing=healing)
+
+
+def decommissions_are_undone(scenario: Scenario) -> Scenario:
+    """Drains, each undone at its end, while somebody else has taken it over or the coordinator hears nothing for a
+    while."""
+    faults = []
+    for number in range(1, 4):
+        delay = 0.001 * number
+        faults.append(FaultPlan("second drainer", None, "removing", number, delay))
+        faults.append(FaultPlan("undo", None, "removing", number, 4 * delay))
+        faults.append(FaultPlan("undo", None, "proving", 2 * number, delay))
+    return replace(many_drains(scenario), faults=tuple(faults))
+
+
+def lost_bookies_are_recovered(scenario: Scenario) -> Scenario:
+    """Nobody waits for auto-recovery: its delay is long, and somebody recovers each bookie that is lost."""
+    times = tuple(FaultPlan("lost disk", scenario.horizon * (0.3 + n / 8), "", 0, 0.01) for n in range(4))
+    commands = tuple(FaultPlan("restore", None, "lost", 1 + n, 0.1 + n) for n in range(4))
+    healing = replace(_config(scenario, lost_bookie_recovery_delay_s=30), drains=())
+    return replace(scenario, faults=(*times, *commands), healing=healing)
+
+
+def racks_are_minded(scenario: Scenario) -> Scenario:
+    """Writers know nothing of racks, and what they make of it is mended."""
+    config = replace(_plan(scenario).config, repair_placement=True, auditor_placement_check_interval_s=2)
+    ledgers = tuple(replace(plan, start=0.1) for plan in scenario.ledgers)
+    return replace(
+        scenario,
+        quorums=(3, 2, 2),
+        bookies=6,
+        ledgers=ledgers,
+        healing=replace(_plan(scenario), racks=3, config=config),
+    )

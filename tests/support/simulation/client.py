@@ -8,6 +8,7 @@ from random import Random
 
 from bookie_client.client import Client
 from bookie_client.options import ClientOptions
+from bookie_client.placement.options import PlacementOptions
 from bookie_protocol.errors import MetadataError
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.simulation.bookie import ROOT
@@ -33,6 +34,8 @@ class VirtualClient:
         self.host = host
         self.is_dead = False
         self.on_kill: list[Callable[[], None]] = []
+        self.placement: PlacementOptions | None = None
+        """None: the client's default. Counts from `start` on."""
         self._network = network
         self._metadata = metadata
         self._options = options
@@ -62,7 +65,11 @@ class VirtualClient:
             except MetadataError:
                 await asyncio.sleep(0.1)
         self._client = Client(
-            self._service, self._options, connector=self._network.connector(self.host), random=self._random
+            self._service,
+            self._options,
+            placement=self.placement,
+            connector=self._network.connector(self.host),
+            random=self._random,
         )
         await self._client.start()
 

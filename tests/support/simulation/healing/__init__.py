@@ -1,5 +1,6 @@
-"""Healing in the simulated cluster: auditors, replication workers and decommissions, on hosts of their own.
+"""Healing in the simulated cluster: auditors, replication workers and operators' commands, on hosts of their own.
 
-`plan` (what is drawn), `healer` and `drainer` (the real code on virtual hosts), `collector` (bookies drop what is
-surplus), `copies` (who holds what), `judge` (what must hold), `faults` (what happens), `world` (all of it together).
+`plan` (what is drawn), `healer`, `drainer` and `commands` (the real code on virtual hosts), `collector` (bookies drop
+what is surplus), `racks` (where bookies stand), `copies` (who holds what), `decommissions` (how far they are), `judge`
+(what must hold), `faults` (what happens), `world` (all of it together).
 """

@@ -59,31 +59,57 @@ def draw_healing(seed: int) -> Scenario:
     client = replace(plain._client(random), add_quorum_timeout=None)
     ledgers = tuple(_ledger(random, horizon) for _ in range(random.choice((1, 2, 3, 4))))
     drains = tuple(random.random() * horizon for _ in range(random.choice((0, 0, 1, 1, 2))))
-    return Scenario(
+    return _with_commands(
         seed,
-        quorums,
-        quorums[0] + random.choice((0, 1, 2, 3)),
-        horizon,
-        ledgers,
-        _faults(random, sorted(set(allowed)), horizon),
-        plain._network(random),
-        plain._metadata(random),
-        plain._disk(random),
-        client,
-        HealingPlan(
-            healers=random.choice((1, 2, 2, 3)),
-            drains=drains,
-            collect_every=random.choice((None, 1.0, 3.0)),
-            config=_config(random),
-            drain=DrainOptions(
-                ledgers_at_once=random.choice((1, 4)),
-                open_grace=random.choice((0.0, 1.0, 3.0)),
-                recover_open=random.random() < 0.7,
-                retry_interval=random.choice((0.3, 1.0)),
-                settle=2.0,
+        Scenario(
+            seed,
+            quorums,
+            quorums[0] + random.choice((0, 1, 2, 3)),
+            horizon,
+            ledgers,
+            _faults(random, sorted(set(allowed)), horizon),
+            plain._network(random),
+            plain._metadata(random),
+            plain._disk(random),
+            client,
+            HealingPlan(
+                healers=random.choice((1, 2, 2, 3)),
+                drains=drains,
+                collect_every=random.choice((None, 1.0, 3.0)),
+                config=_config(random),
+                drain=DrainOptions(
+                    ledgers_at_once=random.choice((1, 4)),
+                    open_grace=random.choice((0.0, 1.0, 3.0)),
+                    recover_open=random.random() < 0.7,
+                    retry_interval=random.choice((0.3, 1.0)),
+                    settle=2.0,
+                ),
             ),
         ),
     )
+
+
+def _with_commands(seed: int, scenario: Scenario) -> Scenario:
+    """Operators undo decommissions and recover bookies that are lost; bookies stand in racks."""
+    random = Random(f"commands {seed}")
+    faults: list[plain.FaultPlan] = []
+    if random.random() < 0.3:
+        faults += [_command("undo", random, ("draining", "proving", "removing")) for _ in range(random.choice((1, 3)))]
+    if random.random() < 0.3:
+        faults += [_command("restore", random, ("lost",)) for _ in range(random.choice((1, 2)))]
+    plan = scenario.healing
+    assert plan is not None
+    if random.random() < 0.2:
+        config = replace(
+            plan.config, repair_placement=True, auditor_placement_check_interval_s=random.choice((2, 5, 10))
+        )
+        plan = replace(plan, racks=random.choice((3, 4)), config=config)
+    return replace(scenario, faults=scenario.faults + tuple(faults), healing=plan)
+
+
+def _command(kind: str, random: Random, moments: tuple[str, ...]) -> plain.FaultPlan:
+    number = 1 + int(random.expovariate(1.0))
+    return plain.FaultPlan(kind, None, random.choice(moments), number, plain._between(random, 0.0001, 3.0))
 
 
 def _ledger(random: Random, horizon: float) -> LedgerPlan:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tests.support.simulation.bookie import VirtualBookie
 from tests.support.simulation.faults import Faults
 from tests.support.simulation.healing import copies
+from tests.support.simulation.healing.drainer import Drainer
 from tests.support.simulation.session import HOST
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class HealingFaults(Faults):
             "freeze healer": self._freeze_healer,
             "kill drainer": self._kill_drainer,
             "second drainer": self._second_drainer,
+            "undo": self._undo,
+            "restore": self._restore,
             "disable": self._disable,
             "audit": self._audit,
         }
@@ -58,6 +61,7 @@ class HealingFaults(Faults):
 
     def _lost(self, bookie: VirtualBookie) -> None:
         self._healing.judge.lost_at[bookie.bookie_id] = self._world.loop.time()
+        self.event("lost", bookie.host)
 
     def _lose(self, host: str) -> None:
         """A bookie dies for good; another one comes in its place."""
@@ -119,6 +123,7 @@ class HealingFaults(Faults):
         if healer is not None and healer.task is not None:
             self._world.trace(healer.name, "is stopped")
             healer.task.cancel()
+            healer.task.add_done_callback(lambda done: healer.host.kill())  # its process ends, and so does its session
             self._world.loop.call_later(self._random.expovariate(1.0), self._unless_mended, self._healing.add_healer)
 
     def _freeze_healer(self, host: str) -> None:
@@ -145,7 +150,24 @@ class HealingFaults(Faults):
         if drainers:
             self._healing.resume_drain(self._random.choice(drainers))
 
+    def _undo(self, host: str) -> None:
+        """Somebody wants a bookie back; whoever undoes it may die, and it is undone again."""
+        drainers = [drainer for drainer in self._clients("drainer") if isinstance(drainer, Drainer)]
+        going = [drainer for drainer in drainers if not drainer.bookie.is_retired]
+        if not going:
+            return
+        here = [drainer for drainer in going if drainer.host.host == host]
+        undoer = self._healing.undo_drain(self._random.choice(here or going))
+        if self._random.random() < 0.2:
+            self._world.loop.call_later(self._random.expovariate(5.0), undoer.host.kill)
+
     # --- operators ------------------------------------------------------------------------------------------
+
+    def _restore(self, host: str) -> None:
+        """Somebody recovers a bookie that is gone for good, and does not wait for auto-recovery."""
+        lost = [bookie for bookie in self._world.bookies if bookie.disk.lost]
+        if lost:
+            self._healing.restore(self._random.choice([bookie for bookie in lost if bookie.host == host] or lost))
 
     def _disable(self, host: str) -> None:
         self._world.trace("FAULTS", "auto-recovery is disabled")

@@ -6,9 +6,11 @@
 | H2 copies | an exchange never leaves an entry with fewer copies than it had |
 | H3 marks | a mark goes only when whoever it names, and whose filling was begun, is repaired |
 | H4 locks | copies are exchanged only under the ledger's lock, and nobody holds another's |
-| H5 needless | a copy that is there, on a bookie that is registered, is not replaced |
+| H5 needless | a copy that is there, on a bookie that is registered, is replaced only if the placement asks for it |
 | H6 cookies | the cookie of a bookie that something names is not deleted |
 | H7 open | the last segment of an open ledger is its writer's |
+| H8 undo | a cookie goes only while its decommission says so, and stays where that was undone |
+| H9 recover | a closed ledger that is said to be restored does not name the lost bookie |
 | L healing | everything is restored once the cluster is whole, nothing is marked or locked then |
 """
 
@@ -23,10 +25,11 @@ from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.under_replication import formats, names
 from tests.support.simulation import checks
 from tests.support.simulation.healing.copies import Part, lacks_what_it_had, parts, quorums_of, striped
+from tests.support.simulation.healing.decommissions import Decommissions
 from tests.support.simulation.history import History, LedgerHistory
 from tests.support.simulation.nodes import NodeRecord
 
-HEALERS = ("healer", "drainer")
+HEALERS = ("healer", "drainer", "restorer")
 KNOWN_SECONDS = 1.5
 """That a bookie is registered nowhere is believed for so long at most."""
 
@@ -57,6 +60,11 @@ class HealingJudge:
         self._gone_at: dict[str, float] = {}
         self.had_bad_reads: dict[str, None] = {}
         self.on_cookie_deleted: Callable[[str], None] = lambda bookie_id: None
+        self.obeys: Callable[[LedgerMetadata, Part], bool] = lambda metadata, part: True
+        """Whether a segment obeys the placement policy."""
+        self.decommissions = Decommissions(root)
+        self._to_be_moved: dict[int, None] = {}
+        """Ledgers that were marked for their placement."""
         self._expired: dict[tuple[int, str], None] = {}
         self._copied_at: dict[tuple[int, str], float] = {}
 
@@ -70,13 +78,19 @@ class HealingJudge:
             self.history.on_event("lock", host)
         elif ledger_id is not None and path.startswith(f"{self._under}/{names.LEDGERS}/"):
             self.marks[ledger_id] = self._clock()
+            if not formats.decode_mark(ledger_id, data, path).replicas:
+                self._to_be_moved[ledger_id] = None
+                self.history.count("marked for its placement")
             self.history.count("marked")
             self.history.on_event("mark", host)
         elif self._is_registration(path):
             self._registrations.setdefault(name, {})[path] = self.registered_since(name) or self._clock()
+        elif (phase := self.decommissions.written(path, data)) is not None:
+            self.history.on_event(phase.value, host)
 
     def deleted(self, host: str, path: str, record: NodeRecord) -> None:
         name = path.rpartition("/")[2]
+        self.decommissions.deleted(path)
         ledger_id = names.lock_ledger_id(name)
         if ledger_id is not None and path.startswith(f"{self._under}/{names.LOCKS}/"):
             lock = self.locks.pop(ledger_id)
@@ -151,6 +165,9 @@ class HealingJudge:
         for ledger in self.history.ledgers.values():
             if bookie_id in ledger.metadata.all_bookies():
                 self._violated("H6 cookies", ledger.ledger_id, f"{host} deleted the cookie of {bookie_id}, named in it")
+        why_not = self.decommissions.forbids_removal(bookie_id) if host.startswith("drainer") else ""
+        if why_not:
+            self._violated("H8 undo", None, f"{host} deleted the cookie of {bookie_id}: {why_not}")
         self.on_cookie_deleted(bookie_id)
 
     # --- ledgers --------------------------------------------------------------------------------------------
@@ -219,8 +236,16 @@ class HealingJudge:
                 self.history.violated(
                     "H1 data first", ledger, f"{host} put {came} in the place of {left}, and it lacks {lacking}"
                 )
-            if host.startswith("healer"):
+            if host.startswith("healer") and not self._moves_it(ledger, was, now):
                 self._needed(ledger, host, left, entries)
+
+    def _moves_it(self, ledger: LedgerHistory, was: Part, now: Part) -> bool:
+        """Whether the exchange makes the segment obey the placement policy, as its mark demands."""
+        if ledger.ledger_id not in self._to_be_moved:
+            return False
+        moves = not self.obeys(ledger.metadata, was) and self.obeys(ledger.metadata, now)
+        self.history.count("moved", int(moves))
+        return moves
 
     def _needed(self, ledger: LedgerHistory, host: str, left: str, entries: list[int]) -> None:
         lock = self.locks.get(ledger.ledger_id)

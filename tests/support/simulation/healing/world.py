@@ -12,14 +12,17 @@ from bookie_protocol.errors import MetadataError, MetadataExists, MetadataNotFou
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.simulation.actors import Actor
 from tests.support.simulation.bookie import ROOT, VirtualBookie
+from tests.support.simulation.client import VirtualClient
 from tests.support.simulation.clock import VirtualLoop, waiting_tasks
 from tests.support.simulation.healing import copies
 from tests.support.simulation.healing.collector import Collector
+from tests.support.simulation.healing.commands import Command, Restorer, Undoer
 from tests.support.simulation.healing.drainer import Drainer
 from tests.support.simulation.healing.faults import HealingFaults
 from tests.support.simulation.healing.healer import Healer
-from tests.support.simulation.healing.judge import HealingJudge
+from tests.support.simulation.healing.judge import HEALERS, HealingJudge
 from tests.support.simulation.healing.plan import HealingPlan
+from tests.support.simulation.healing.racks import Racks
 from tests.support.simulation.scenario import Scenario
 from tests.support.simulation.trace import Trace
 from tests.support.simulation.world import World
@@ -39,8 +42,12 @@ class HealingWorld(World):
         self.plan: HealingPlan = scenario.healing
         self.is_closing = False
         self._requests: dict[asyncio.Task[None], None] = {}
+        self._wanted_back: dict[str, None] = {}
+        """Bookies whose decommission somebody undoes: it is not begun again."""
+        self.racks = Racks(self.plan.racks)
         super().__init__(scenario, loop, trace)
         self.judge.history = self.history
+        self.judge.obeys = self.racks.obeyed
         self.judge.on_cookie_deleted = self._decommissioned
         self.metadata.on_write = self._written
         self.metadata.on_delete = self.judge.deleted
@@ -67,6 +74,11 @@ class HealingWorld(World):
             collector.is_over = lambda: self.is_closing
         return bookie
 
+    def add_client(self, name: str) -> VirtualClient:
+        client = super().add_client(name)
+        client.placement = self.racks.placement(knows_them=name.startswith(HEALERS))
+        return client
+
     def begin_empty(self, bookie: VirtualBookie) -> None:
         """An emptied bookie starts, as after its cookie was deleted by hand."""
         self.trace(bookie.host, "comes back empty")
@@ -87,8 +99,21 @@ class HealingWorld(World):
     def resume_drain(self, before: Actor) -> None:
         """The same command again, from somewhere else."""
         assert isinstance(before, Drainer)
-        if not before.bookie.is_retired:
+        if not before.bookie.is_retired and before.bookie.bookie_id not in self._wanted_back:
             self._drain(before.bookie)
+
+    def undo_drain(self, drainer: Actor) -> Undoer:
+        """Somebody wants the bookie back."""
+        assert isinstance(drainer, Command)
+        self._wanted_back[drainer.bookie.bookie_id] = None
+        undoer = Undoer(self, self._name("undoer"), self.scenario.ledgers[0], self._random(), drainer.bookie)
+        self._add(undoer)
+        return undoer
+
+    def restore(self, bookie: VirtualBookie) -> None:
+        """Recover a bookie that is lost for good."""
+        name = self._name("restorer")
+        self._add(Restorer(self, name, self.scenario.ledgers[0], self._random(), bookie, self.plan.drain))
 
     def _drain(self, bookie: VirtualBookie) -> None:
         name = self._name("drainer")
@@ -139,15 +164,24 @@ class HealingWorld(World):
 
     def _make_whole(self) -> None:
         """So many bookies that every copy finds a place, and somebody who heals."""
-        sound = sum(bookie.is_running and not bookie.held_read_only for bookie in self.bookies)
+        sound = len(self._sound())
         draining = {actor.bookie.bookie_id: actor for actor in self.actors if isinstance(actor, Drainer)}
         for _ in range(self.scenario.quorums[0] + SPARES + len(draining) - sound):
+            self.add_bookie().start()
+        while not self.racks.suffice(self._sound(), self.scenario.quorums[0]):
             self.add_bookie().start()
         if all(healer.host.is_dead or healer.finished for healer in self.actors if isinstance(healer, Healer)):
             self.add_healer()
         for drainer in draining.values():
             if not drainer.bookie.is_retired and drainer.host.is_dead:
                 self.resume_drain(drainer)
+        undoers = {actor.bookie.bookie_id: actor for actor in self.actors if isinstance(actor, Undoer)}
+        for undoer in undoers.values():
+            if undoer.host.is_dead:
+                self.undo_drain(undoer)
+
+    def _sound(self) -> list[VirtualBookie]:
+        return [bookie for bookie in self.bookies if bookie.is_running and not bookie.held_read_only]
 
     async def _healed(self) -> bool:
         deadline = self.loop.time() + HEALED_SECONDS
@@ -166,9 +200,11 @@ class HealingWorld(World):
     def _left(self) -> list[str]:
         left = [f"marked: {ledger_id}" for ledger_id in self.judge.marks]
         left += [f"locked: {ledger_id} by {lock.host}" for ledger_id, lock in self.judge.locks.items()]
-        left += [f"draining: {one.bookie.host}" for one in self.actors if isinstance(one, Drainer) and not one.finished]
+        left += [
+            f"{one.name}: {one.bookie.host}" for one in self.actors if isinstance(one, Command) and not one.finished
+        ]
         left += [f"down: {one.host}" for one in self.bookies if self._is_away(one)]
-        return left or copies.missing(self.history)
+        return left or copies.missing(self.history) or self.racks.disobeyed(self.history)
 
     def _is_away(self, bookie: VirtualBookie) -> bool:
         here = bookie.is_running and self.judge.registered_since(bookie.bookie_id) is not None
@@ -191,11 +227,18 @@ class HealingWorld(World):
         for bookie in self.bookies:
             if bookie.is_retired:
                 self._named_by_none(bookie)
+            elif bookie.bookie_id in self._wanted_back:
+                self._came_back(bookie)
 
     def _named_by_none(self, bookie: VirtualBookie) -> None:
         for ledger in self.history.ledgers.values():
             if bookie.bookie_id in ledger.metadata.all_bookies():
                 self.history.violated("H6 cookies", ledger, f"{bookie.bookie_id} was decommissioned, and is named")
+
+    def _came_back(self, bookie: VirtualBookie) -> None:
+        record = self.judge.decommissions.records.get(bookie.bookie_id)
+        if record is not None or (bookie.is_running and bookie.held_read_only):
+            self.history.violated("H8 undo", None, f"{bookie.bookie_id} is not what it was before: {record}")
 
     async def _check_replicas(self) -> None:
         """Each replica is read, to the last entry."""
