@@ -1,7 +1,8 @@
 """Auto-recovery: a Deployment of auditors and replication workers, apart from the bookies.
 
 Invariants
-- It reads the same file as the bookies, and is rolled after them: the planner applies it last.
+- It reads the same file as the bookies, and is rolled after them: the planner applies it last. Where their newest
+  template waits (`planner.holding`) it keeps theirs: their image may not know the keys of the newest file.
 - Two of its pods avoid the same node where they can; the loss of one node stops no repair.
 
 Threads: pure functions, any thread.
@@ -13,10 +14,12 @@ from typing import Any, Final
 
 from bookie_operator.builders import commands, naming
 from bookie_operator.builders.common import common_pod_spec, environment, labels, manifest, selector
-from bookie_operator.builders.container import container, http_port, http_probe, shared_extras, volumes
+from bookie_operator.builders.container import CONFIG, container, http_port, http_probe, shared_extras, volumes
 from bookie_operator.builders.context import BuildContext
-from bookie_operator.builders.hashing import Manifest
+from bookie_operator.builders.hashing import Manifest, stamped
+from bookie_operator.builders.inputs import autorecovery_inputs
 from bookie_operator.builders.service_account import account_name
+from bookie_operator.crds import names
 from bookie_operator.crds.pod_spec import LivenessProbe, Probe
 from bookie_operator.world.model import ClusterView
 
@@ -39,7 +42,32 @@ def autorecovery(cluster: ClusterView, context: BuildContext, config_name: str) 
         },
     }
     name = naming.autorecovery(cluster.name)
-    return manifest(cluster, "apps/v1", "Deployment", name, naming.AUTORECOVERY, {"spec": content})
+    annotations = {names.TEMPLATE_INPUTS: autorecovery_inputs(cluster)}
+    return manifest(
+        cluster, "apps/v1", "Deployment", name, naming.AUTORECOVERY, {"spec": content}, annotations=annotations
+    )
+
+
+def as_bookies_are(newest: Manifest, live: Manifest | None, config_name: str) -> Manifest:
+    """While the newest template of the bookies waits: the template that it has, unless people asked for another one,
+    which gets the newest with the file that the bookies have. `config_name`: of that file; empty: it is not known."""
+    template = newest["spec"]["template"]
+    if live is not None and _asked_for(live) == _asked_for(newest):
+        metadata = {"labels": live["spec"]["template"]["metadata"]["labels"]}
+        template = {"metadata": metadata, "spec": live["spec"]["template"]["spec"]}
+    elif config_name:
+        made = [
+            {**each, "configMap": {"name": config_name}} if each["name"] == CONFIG else each
+            for each in template["spec"]["volumes"]
+        ]
+        template = {**template, "spec": {**template["spec"], "volumes": made}}
+    return stamped({**newest, "spec": {**newest["spec"], "template": template}})
+
+
+def _asked_for(deployment: Manifest) -> str:
+    """Inputs of its template; empty: nobody wrote them down."""
+    annotations = deployment["metadata"].get("annotations") or {}
+    return str(annotations.get(names.TEMPLATE_INPUTS, "")).partition("/")[0]
 
 
 def _pod_spec(cluster: ClusterView, context: BuildContext, config_name: str) -> dict[str, Any]:

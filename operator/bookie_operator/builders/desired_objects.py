@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bookie_operator.builders.hashing import Manifest, key_of, object_hash, stamped
+from bookie_operator.crds import names
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet, Evictions
 
 
@@ -84,6 +85,11 @@ class DesiredObjects:
             spec["volumeClaimTemplates"] = live["spec"]["volumeClaimTemplates"]
         return stamped({**manifest, "spec": spec})
 
+    @property
+    def _autorecovery_inputs(self) -> str:
+        made = self.autorecovery
+        return str(made["metadata"]["annotations"][names.TEMPLATE_INPUTS]) if made is not None else ""
+
     def desired(self) -> Desired:
         """Names and hashes, for the planner."""
         budget = self.budgets[max(self.budgets)] if self.budgets else None
@@ -107,6 +113,7 @@ class DesiredObjects:
             budget_hashes={allowed: object_hash(manifest) for allowed, manifest in self.budgets.items()},
             autorecovery=key_of(self.autorecovery) if self.autorecovery is not None else "",
             autorecovery_hash=object_hash(self.autorecovery) if self.autorecovery is not None else "",
+            autorecovery_inputs=self._autorecovery_inputs,
             monitoring={key_of(manifest): object_hash(manifest) for manifest in self.monitoring},
             dynamic_config=self.dynamic_config,
             settings=self.settings,

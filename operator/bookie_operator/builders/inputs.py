@@ -2,7 +2,7 @@
 
 A StatefulSet bears the annotation `podkeeper.dev/template-inputs`: the hash of its template, a slash, and the hash of
 the inputs that it was made for. Where only the template differs later, another release of the operator makes it so,
-and nobody asked for a restart: see `planner.holding`.
+and nobody asked for a restart: see `planner.holding`. The Deployment of auto-recovery bears the inputs alone.
 
 Invariants
 - A part of `spec` counts unless `_APART` names it: a new one counts by itself. What counts without need restarts
@@ -44,6 +44,10 @@ _APART: Final[dict[str, Any]] = {
 """What no template of bookies depends on."""
 
 
+_NOT_IN_ITS_TEMPLATE: Final = {"enabled", "replicas", "lost_bookie_recovery_delay_seconds"}
+"""Of `spec.autorecovery`."""
+
+
 def inputs_hash(cluster: ClusterView) -> str:
     """Of `spec` and of the annotation that asks for a restart."""
     config = {key: text for key, text in static_part(cluster.spec.config).items() if key not in RESERVED}
@@ -54,6 +58,13 @@ def inputs_hash(cluster: ClusterView) -> str:
             "restart": cluster.annotations.get(names.RESTART, ""),
         }
     )
+
+
+def autorecovery_inputs(cluster: ClusterView) -> str:
+    """As `inputs_hash`, of auto-recovery: of its template, a slash, and the number of its pods."""
+    spec = cluster.spec.autorecovery
+    own = spec.model_dump(mode="json", by_alias=True, exclude=_NOT_IN_ITS_TEMPLATE, exclude_defaults=True)
+    return f"{content_hash({'bookies': inputs_hash(cluster), 'autorecovery': own})}/{spec.replicas}"
 
 
 def record(template_hash: str, inputs: str) -> str:

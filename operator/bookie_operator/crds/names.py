@@ -29,7 +29,8 @@ JOB: Final = f"{GROUP}/job"
 TEMPLATE_HASH: Final = f"{GROUP}/template-hash"
 """Annotation of pods: which template they were made of."""
 TEMPLATE_INPUTS: Final = f"{GROUP}/template-inputs"
-"""Annotation of StatefulSets: which template they got for what people asked for; see `builders.inputs`."""
+"""Annotation of StatefulSets and of the Deployment: what people asked for when they got their template; see
+`builders.inputs`."""
 OBJECT_HASH: Final = f"{GROUP}/object-hash"
 """Annotation of every object that is applied: which content it was given."""
 

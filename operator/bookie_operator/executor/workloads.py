@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.api.errors import TooManyRequests
-from bookie_operator.api.kinds import CLAIM, CLUSTER, POD, STATEFUL_SET, KubernetesObject, resource_of_kind
+from bookie_operator.api.kinds import CLAIM, CLUSTER, DEPLOYMENT, POD, STATEFUL_SET, KubernetesObject, resource_of_kind
+from bookie_operator.builders import naming
+from bookie_operator.builders.autorecovery import as_bookies_are
 from bookie_operator.builders.inputs import record
 from bookie_operator.crds import names
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
@@ -30,7 +32,18 @@ _NEVER_DELETED: Final = frozenset({CLAIM.kind, POD.kind, CLUSTER.kind})
 
 async def apply_objects(execution: Execution, action: ApplyObjects) -> None:
     for key in action.keys:
-        await execution.kubernetes.apply(manifest_of(execution, key))
+        manifest = manifest_of(execution, key)
+        if key == execution.desired.autorecovery and execution.desired.held:
+            manifest = await _as_bookies_are(execution, manifest)
+        await execution.kubernetes.apply(manifest)
+
+
+async def _as_bookies_are(execution: Execution, newest: KubernetesObject) -> KubernetesObject:
+    live = await execution.kubernetes.find(DEPLOYMENT, execution.namespace, newest["metadata"]["name"])
+    files = naming.config(execution.cluster.name, "")
+    held = [one for one in execution.world.stateful_sets if one.name in execution.desired.held]
+    file = min((name for one in held for name in one.config_maps if name.startswith(files)), default="")
+    return as_bookies_are(newest, live, file)
 
 
 def manifest_of(execution: Execution, key: str) -> KubernetesObject:

@@ -150,6 +150,7 @@ async def observe(
         bookies=bookie_facts,
         tasks=others.task_views(read.tasks, cluster.name),
         spec_errors=spec_errors,
+        autorecovery_inputs=_annotation(autorecovery, names.TEMPLATE_INPUTS) if autorecovery is not None else "",
         autorecovery_ready=ready,
         autorecovery_replicas=wanted,
         autorecovery_pods=sum(workloads.component_of(pod) == pods_facts.AUTORECOVERY for pod in read.pods),

@@ -55,6 +55,9 @@ class Desired:
     autorecovery: str = ""
     """`Deployment/name`; empty: there is none."""
     autorecovery_hash: str = ""
+    """After `holding.hold` that of the Deployment that there is, if it has to wait."""
+    autorecovery_inputs: str = ""
+    """Of what people asked for, as far as it depends on it; see `holding`."""
     monitoring: Mapping[str, str] = field(default_factory=dict)
     """As `support`; applied last."""
     dynamic_config: Mapping[str, str] = field(default_factory=dict)

@@ -4,6 +4,10 @@ An upgrade of the operator restarts no bookie. So a StatefulSet keeps the templa
 with that one, while the inputs are those that it got the template for. The newest template comes with the next change
 of an input, with a task that restarts all bookies, and with a StatefulSet that is made anew because it vanished.
 
+Auto-recovery waits with them: the newest configuration may have keys that the image of the bookies refuses. When people
+ask for something else meanwhile, such as more of its pods, its Deployment is applied as the bookies are: see
+`builders.autorecovery.as_bookies_are`.
+
 StatefulSets that an earlier release made have no record of their inputs. They are taken over as they are where that
 release had seen this generation of `spec` and found every bookie up to date; else what differs may be what people asked
 for, and counts.
@@ -40,7 +44,18 @@ def hold(world: World, desired: Desired) -> Desired:
     if not held:
         return desired
     sets = tuple(replace(one, template_hash=held.get(one.name, one.template_hash)) for one in desired.stateful_sets)
-    return replace(desired, stateful_sets=sets, held=desired.held | held.keys())
+    held_desired = replace(desired, stateful_sets=sets, held=desired.held | held.keys())
+    if not _autorecovery_waits(world, desired):
+        return held_desired
+    return replace(held_desired, autorecovery_hash=world.object_hashes[desired.autorecovery])
+
+
+def _autorecovery_waits(world: World, desired: Desired) -> bool:
+    if not world.object_hashes.get(desired.autorecovery):
+        return False
+    if world.autorecovery_inputs:
+        return world.autorecovery_inputs == desired.autorecovery_inputs
+    return world.cluster.status.observed_generation == world.cluster.generation
 
 
 def begin(world: World, desired: Desired) -> Act | None:

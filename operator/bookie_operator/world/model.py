@@ -241,6 +241,8 @@ class World:
     config_changes: tuple[str, ...] = ()
     """Keys of the bookies' configuration file that `spec` gives another value than a StatefulSet's template has; empty
     also where nobody looked, which is while an operation runs."""
+    autorecovery_inputs: str = ""
+    """What people had asked for when its Deployment was applied last; empty: nobody wrote it down."""
     autorecovery_ready: int = 0
     autorecovery_replicas: int = 0
     autorecovery_pods: int = 0

@@ -39,6 +39,7 @@ def _apply(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ApplyObjec
             sim.job_ends_at = sim.now + 3
         if key == desired.autorecovery:
             sim.autorecovery_since = sim.autorecovery_since or sim.now
+            sim.autorecovery_inputs = desired.autorecovery_inputs
 
 
 def _delete_object(sim: Simulation, desired: Desired, plan: d.Plan, action: a.DeleteObject) -> None:

@@ -58,6 +58,7 @@ class Simulation:
     job_ends_at: float | None = None
     cleanup_ends_at: float | None = None
     autorecovery_since: float | None = None
+    autorecovery_inputs: str = ""
     kept_instance_id: str = ""
     kept_replicas: int = 0
     accidents: list[str] = field(default_factory=list)

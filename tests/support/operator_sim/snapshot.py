@@ -46,6 +46,7 @@ def world_of(sim: Simulation, desired: Desired, needs: Needs) -> World:
         safety={one: keeper.safety(one) for one in needs.safety},
         tasks=tuple(one for one in sim.tasks if one.phase in ("", "Running")),
         spec_errors=sim.spec_errors,
+        autorecovery_inputs=sim.autorecovery_inputs,
         autorecovery_ready=sim.spec.autorecovery.replicas if sim.autorecovery_up else 0,
         autorecovery_replicas=sim.spec.autorecovery.replicas if sim.autorecovery_since is not None else 0,
         autorecovery_pods=sim.spec.autorecovery.replicas if sim.autorecovery_since is not None else 0,

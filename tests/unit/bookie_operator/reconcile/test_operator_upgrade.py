@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bookie_operator.api.kinds import CONFIG_MAP, EVENT, POD, STATEFUL_SET
+from bookie_operator.api.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, STATEFUL_SET
 from bookie_operator.builders import config
 from bookie_operator.crds import names
 from bookie_operator.observe.workloads import config_maps
@@ -89,6 +89,84 @@ async def test_another_configuration_of_the_release_waits_too_and_nobody_compare
         fake.ask("again", "Restart")
         await fake.until(lambda: fake.store.find(CONFIG_MAP, NAMESPACE, has) is None)
         assert not set(uids(fake).values()) & set(before.values())
+
+
+def autorecovery(fake: FakeCluster) -> dict[str, Any]:
+    return fake.store.get(DEPLOYMENT, NAMESPACE, "demo-autorecovery")
+
+
+def config_of(obj: dict[str, Any]) -> str:
+    (found,) = [name for name in config_maps(obj["spec"]["template"]["spec"]) if name.startswith("demo-config-")]
+    return found
+
+
+def newer_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the configuration has a key that the bookies' image may not know."""
+    of_this_release = config.default_keys
+    monkeypatch.setattr(config, "default_keys", lambda of: {**of_this_release(of), "journalMaxSizeMB": "512"})
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["this release", "one that records nothing"])
+async def test_auto_recovery_waits_with_the_bookies(monkeypatch: pytest.MonkeyPatch, recorded: bool) -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        before = autorecovery(fake)["spec"]
+        if not recorded:
+            forget = {"metadata": {"annotations": {names.TEMPLATE_INPUTS: None}}}
+            fake.store.patch(DEPLOYMENT, NAMESPACE, "demo-autorecovery", forget)
+        upgrade(fake)
+        newer_keys(monkeypatch)
+        await passes(fake)
+        assert autorecovery(fake)["spec"] == before
+        assert (fake.condition("Ready"), fake.reason("Upgrading")) == ("True", "NewerTemplateWaits")
+        written = len(fake.server.writes())
+        await passes(fake, 10)
+        assert len(fake.server.writes()) == written
+
+        fake.apply(replicas=4, version="0.1.1")
+        await fake.settle()
+        assert config_of(autorecovery(fake)) == config_of(stateful_set(fake)) != config_of({"spec": before})
+
+
+@pytest.mark.parametrize(
+    ("change", "template_stays"), [({"replicas": 3}, True), ({"maxConcurrentLedgers": 4}, False)], ids=["pods", "load"]
+)
+async def test_what_people_change_of_auto_recovery_comes_with_the_configuration_of_the_bookies(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, int], template_stays: bool
+) -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        before = autorecovery(fake)["spec"]
+        upgrade(fake)
+        newer_keys(monkeypatch)
+        await passes(fake, 5)
+        fake.apply(replicas=4, autorecovery=change)
+        await fake.settle()
+        after = autorecovery(fake)["spec"]
+        assert after != before
+        assert (after["template"] == before["template"]) is template_stays
+        assert config_of(autorecovery(fake)) == config_of(stateful_set(fake)) == config_of({"spec": before})
+        written = len(fake.server.writes())
+        await passes(fake, 10)
+        assert len(fake.server.writes()) == written
+
+
+async def test_auto_recovery_that_is_gone_is_made_again_with_the_configuration_of_the_bookies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        upgrade(fake)
+        newer_keys(monkeypatch)
+        await passes(fake, 5)
+        fake.store.delete(DEPLOYMENT, NAMESPACE, "demo-autorecovery")
+        await fake.until(lambda: fake.store.find(DEPLOYMENT, NAMESPACE, "demo-autorecovery") is not None)
+        await fake.settle()
+        assert config_of(autorecovery(fake)) == config_of(stateful_set(fake))
+        assert fake.reason("Upgrading") == "NewerTemplateWaits"
 
 
 async def test_a_task_brings_the_newer_template() -> None:
