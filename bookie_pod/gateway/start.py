@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bookie_pod.config.model import BookieConfig
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 
 async def start_gateway(
-    config: BookieConfig, metadata: MetadataService, registry: Registry, connector: Connector
+    config: BookieConfig, metadata: MetadataService, registry: Registry, connector: Callable[[], Connector]
 ) -> Sequence[Gateway]:
-    """The started gateway, or nothing if the configuration asks for none."""
+    """The started gateway, or nothing if the configuration asks for none. `connector` is called once the client is
+    loaded."""
     if not config.gateway.enabled:
         return ()
     await asyncio.to_thread(importlib.import_module, "bookie_pod.gateway.gateway")
     from bookie_pod.gateway.gateway import Gateway
 
-    gateway = Gateway(config, metadata, registry, connector)
+    gateway = Gateway(config, metadata, registry, connector())
     await gateway.start()
     return (gateway,)

@@ -166,7 +166,7 @@ class Bookie:
         self.status.running = True
         self._start_administration()
         self.status.enter("serving")
-        self._services.start_grpc(self._metadata, self._connector())
+        self._services.start_grpc(self._metadata, self._connector)
         self._services.start_auto_recovery(self._metadata, self.bookie_id)
         self._tasks.run(collect_cycles())
         self._tasks.run(give_back_memory(lambda: [journal.last_mark() for journal in self._journals], trimmer()))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
-from bookie_client.connection.network import Connector
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.gateway.start import start_gateway
 from bookie_pod.metrics.registry import Registry
@@ -26,6 +25,7 @@ from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
 
 if TYPE_CHECKING:
+    from bookie_client.connection.network import Connector
     from bookie_pod.gateway.gateway import Gateway
 
 
@@ -54,8 +54,8 @@ class SideServices:
         self._undo.push_async_callback(_stop_started, starting)
         return starting
 
-    def start_grpc(self, metadata: MetadataService, connector: Connector) -> None:
-        """Health, and the gateway, which reaches bookies by `connector`."""
+    def start_grpc(self, metadata: MetadataService, connector: Callable[[], Connector]) -> None:
+        """Health, and the gateway, which reaches bookies by `connector`; that is called when there is one."""
 
         async def gateway() -> Sequence[Gateway]:
             return await start_gateway(self._config, metadata, self._registry, connector)

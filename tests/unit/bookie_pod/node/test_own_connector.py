@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import pytest
 
@@ -65,3 +67,8 @@ async def test_it_is_refused_as_over_the_port_once_the_bookie_stops(bookies, ope
 async def test_tls_goes_over_the_port():
     config = dataclasses.replace(BookieConfig(), tls=TlsConfig(provider_factory_class="TLSContextFactory"))
     assert own_connector(config, None, lambda: None) is tcp_connector
+
+
+def test_a_bookie_without_a_gateway_starts_without_the_client() -> None:
+    code = "import sys, bookie_pod.node.bookie, bookie_pod.gateway.start; sys.exit('bookie_client' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
