@@ -182,6 +182,7 @@ class Coordinator:
         else:
             if presence is Presence.WRITABLE and not held.record.read_only_by_us:
                 await held.advance(Quiescing())
+            await held.note(held.record.progress)  # who was away for long may have been undone: then it stays writable
             await self._make_read_only(held, vigil, presence)
         vigil.reset()
         presence = await vigil.check()

@@ -138,3 +138,18 @@ async def test_who_was_about_to_delete_the_cookie_cannot_once_another_took_over(
             await first
     assert rig.registered[GOING] is W
     assert (await rig.service.cookies.read(GOING)).value == cookie
+
+
+async def test_a_coordinator_that_was_away_while_it_was_undone_leaves_the_bookie_writable(rig: Rig) -> None:
+    class Away(DecommissionStore):
+        async def begin(self, request: DecommissionRequest) -> HeldRecord:
+            held = await super().begin(request)
+            assert (await undo(rig.service, rig, GOING)).writable
+            return held
+
+    coordinator, _ = rig.coordinator()
+    coordinator._store = Away(rig.service)
+    async with asyncio.timeout(20):
+        with pytest.raises(TakenOver):
+            await coordinator.run(DecommissionRequest(GOING, "first"))
+    assert rig.registered[GOING] is W
