@@ -28,7 +28,8 @@ BOOKIE_RPC: Final = "bookie-rpc"
 READ_ONLY_NODE: Final = "readonly"
 
 _WRITTEN_BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9:_.\-]+")
-_READ_BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9:;<=>?@\[\\\]^_.\-]+")
+READABLE_BOOKIE_ID: Final = r"[A-Za-z0-9:;<=>?@\[\\\]^_.\-]+"
+_READ_BOOKIE_ID: Final = re.compile(READABLE_BOOKIE_ID)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bookie_client import Client
 from tests.support.http_answers import Document, HttpAnswer, ask
+from tests.support.ledgers_of_bookie import some_ledgers
 from tests.support.live_bookie import live_bookie
 
 PATIENCE_S = 20.0
@@ -76,7 +76,8 @@ def requests(draw: st.DrawFn, document: Document, of: tuple[str, str, dict[str, 
         query.append((query[0][0], draw(WILD)))
     body = None
     if "requestBody" in operation:
-        body = draw(body_of(document.content, operation["requestBody"]["content"]["application/json"]["schema"]))
+        (content,) = operation["requestBody"]["content"].values()
+        body = draw(body_of(document.content, content["schema"]))
     elif not draw(st.integers(0, 5)):
         body = draw(st.binary(max_size=60))
     headers = {"Content-Type": draw(CONTENT_TYPES)} if body is not None and draw(st.booleans()) else {}
@@ -176,10 +177,3 @@ def against(schema: dict[str, Any]) -> list[str]:
 async def still_sane(port: int) -> HttpAnswer:
     await ask(port, "/api/v1/bookie/state/readonly", "PUT", '{"readOnly": false}')
     return await ask(port, "/api/v1/bookie/sanity")
-
-
-async def some_ledgers(bookie: Any) -> None:
-    async with Client(bookie._metadata) as client:
-        for _ in range(5):
-            async with client.create(ensemble=1, write_quorum=1, ack_quorum=1) as ledger:
-                await ledger.append_many([b"payload \xff"] * 20)

@@ -119,12 +119,17 @@ def _operation(resource: Resource, operation: Operation, document: dict[str, Any
     for parameter in operation.parameters:
         yield _parameter(parameter)
     if "requestBody" in described:
-        yield f"- body: {_type(described['requestBody']['content']['application/json']['schema'])}"
+        yield f"- body: {_body(described['requestBody'])}"
     for answer in operation.answers:
         kind = answer.type is None
         shown = "text" if kind else _type(_schema_of(described, answer.status))
         yield f"- answers {answer.status}: {shown}. {answer.about}"
     yield ""
+
+
+def _body(described: dict[str, Any]) -> str:
+    (content,) = described["content"].values()
+    return _type(content["schema"]) + ("" if described["required"] else ", or none")
 
 
 def _schema_of(described: dict[str, Any], status: int) -> Schema:

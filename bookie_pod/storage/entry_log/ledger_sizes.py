@@ -4,7 +4,8 @@ A log may hold a million ledgers; a dict of them would take a hundred times its 
 
 Invariants
 - Ledger ids are ascending and unique, so a look-up is a binary search.
-- `LedgerSizesBuilder` holds at most `CHUNK` ledgers as Python objects.
+- `LedgerSizesBuilder` holds at most `CHUNK` ledgers as Python objects, and of a ledger that it meets again and again
+  not many pairs: they are merged as they come.
 
 Immutable once built; any thread.
 """
@@ -18,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 CHUNK: Final = 32_768
+LOOSE_SHARE: Final = 4
+"""Pairs that are not merged yet are merged when they are a quarter of the merged ones, and `LOOSE_SHARE` chunks."""
 
 Array = npt.NDArray[np.int64]
 
@@ -75,6 +78,8 @@ class LedgerSizesBuilder:
     def __init__(self) -> None:
         self._chunk: dict[int, int] = {}
         self._packed: list[LedgerSizes] = []
+        self._loose = 0
+        """Pairs behind the first of `_packed`."""
 
     def add(self, ledger_id: int, nbytes: int) -> None:
         """Count `nbytes` more of this ledger."""
@@ -105,3 +110,13 @@ class LedgerSizesBuilder:
                 )
             )
             self._chunk = {}
+            self._loose += count
+            if self._loose >= max(LOOSE_SHARE * CHUNK, len(self._packed[0]) // LOOSE_SHARE):
+                self._merge()
+
+    def _merge(self) -> None:
+        packed, self._packed, self._loose = self._packed, [], 0
+        ids = np.concatenate([part._ids for part in packed])
+        sizes = np.concatenate([part._sizes for part in packed])
+        del packed
+        self._packed.append(LedgerSizes(ids, sizes))

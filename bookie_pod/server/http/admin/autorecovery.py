@@ -15,7 +15,7 @@ from bookie_pod.server.http.admin.autorecovery_port import (
 from bookie_pod.server.http.api.call import Call
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, JsonMembers, Reply, Text
-from bookie_pod.server.http.api.schema import called
+from bookie_pod.server.http.api.schema import called, limited
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
 from bookie_protocol.errors import BadRequest, Refused
 
@@ -100,6 +100,8 @@ async def _set_delay(context: Context, call: Call) -> Reply:
     seconds = call.members().get("delay_seconds")
     if seconds is None:
         return Text("Request body not contains lostBookieRecoveryDelay.", 404)
+    if isinstance(seconds, float) and seconds.is_integer():
+        seconds = int(seconds)  # JSON knows no difference between 5 and 5.0
     if isinstance(seconds, bool) or not isinstance(seconds, int) or not 0 <= seconds <= _DELAY_MAX:
         raise BadRequest(f"delay_seconds must be a whole number of seconds between 0 and {_DELAY_MAX}")
     await context.admin.auto_recovery.set_delay(seconds)
@@ -136,7 +138,7 @@ async def _here(context: Context, call: Call) -> Reply:
 class DelayBody:
     """The delay to set; it counts at once, also for who is absent already."""
 
-    delay_seconds: int = field(metadata=called("delay_seconds"))
+    delay_seconds: int = field(metadata={**called("delay_seconds"), **limited(minimum=0, maximum=_DELAY_MAX)})
     """Seconds. The present value, or 0, asks for an audit now."""
 
 
@@ -144,7 +146,7 @@ class DelayBody:
 class ChecksBody:
     """Checks to run now, whatever their intervals."""
 
-    checks: list[CheckName]
+    checks: list[CheckName] = field(metadata=limited(minItems=1, items={"enum": list(FORCIBLE)}))
     """One or more of `ledgers`, `placement`, `replicas`."""
 
 

@@ -7,11 +7,20 @@ from typing import Final
 from bookie_pod.server.http.api.replies import Text
 from bookie_pod.server.http.api.table import LONG_MAX, Kind, Parameter
 from bookie_protocol.errors import BadRequest
-from bookie_protocol.metadata_service.service_info import is_readable_bookie_id
+from bookie_protocol.metadata_service.service_info import READABLE_BOOKIE_ID, is_readable_bookie_id
 
-BOOKIE: Final = Parameter("bookie_id", Kind.TEXT, "The bookie.", missing=Text("No bookie_id is given.", 400))
+BOOKIE: Final = Parameter(
+    "bookie_id",
+    Kind.TEXT,
+    "The bookie.",
+    pattern=f"^{READABLE_BOOKIE_ID}$",
+    missing=Text("No bookie_id is given.", 400),
+)
 LOSSES: Final = Parameter(
-    "accept_loss", Kind.TEXT, "Ids of ledgers, with commas, whose data is given up: that they name it does not count."
+    "accept_loss",
+    Kind.TEXT,
+    "Ids of ledgers, with commas, whose data is given up: that they name it does not count.",
+    pattern="^([0-9]{1,18}(,[0-9]{1,18})*)?$",
 )
 
 

@@ -23,6 +23,7 @@ from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.replies import Json, Reply, Text
 from bookie_pod.server.http.api.table import Answer, Group, Kind, Operation, Parameter, Resource
 from bookie_protocol.errors import BadRequest
+from bookie_protocol.metadata_service.service_info import READABLE_BOOKIE_ID
 
 _AUTORECOVERY: Final = "/api/v1/autorecovery"
 _LISTING_S: Final = 600.0
@@ -230,7 +231,13 @@ RESOURCES: Final = (
                 _safety,
                 (Answer("The report.", type=Safety),),
                 parameters=(
-                    Parameter("bookies", Kind.TEXT, "Ids, with commas.", missing=Text("No bookies are given.", 400)),
+                    Parameter(
+                        "bookies",
+                        Kind.TEXT,
+                        "Ids, with commas.",
+                        pattern=f"^{READABLE_BOOKIE_ID}(,{READABLE_BOOKIE_ID})*$",
+                        missing=Text("No bookies are given.", 400),
+                    ),
                 ),
                 timeout_s=_LISTING_S,
             ),

@@ -173,7 +173,7 @@ RESOURCES: Final = (
         Group.ADMIN,
         (
             Operation("GET", "Whether a forced pass goes on", _force_state, (Answer("State.", type=ForceState),)),
-            Operation("PUT", "Collect garbage now", _force, (_DONE,), body=ForceBody),
+            Operation("PUT", "Collect garbage now", _force, (_DONE,), body=ForceBody, body_required=False),
         ),
         Text("Not allowed method. Should be PUT to trigger GC, Or GET to get Force GC state.", 405),
         own=False,

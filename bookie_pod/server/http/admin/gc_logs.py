@@ -192,6 +192,7 @@ _ENTRY_LOG: Final = Parameter(
     "entryLog",
     Kind.TEXT,
     "Name or id of an entry log: `1f.log`, `0x1f`, `1f`, or 31 in decimal.",
+    pattern=r"^(0x)?[0-9a-fA-F]{1,16}(\.log)?$",
     missing=Text("entryLog is missing: name an entry log, such as entryLog=1f.log", 400),
 )
 

@@ -181,6 +181,7 @@ RESOURCES: Final = (
                     Answer("The engine has no databases.", 409),
                 ),
                 body=RebuildBody,
+                body_required=False,
             ),
             Operation(
                 "DELETE",

@@ -56,7 +56,9 @@ def _operation(resource: Resource, operation: Operation, schemas: Schemas, guard
         "responses": _responses(resource, operation, schemas, guarded),
     }
     if operation.body is not None:
-        described["requestBody"] = {"content": {JSON_TYPE: {"schema": schemas.of(operation.body)}}}
+        kind = TEXT_TYPE if operation.body is str else JSON_TYPE
+        content = {kind: {"schema": schemas.of(operation.body)}}
+        described["requestBody"] = {"content": content, "required": operation.body_required}
     if guarded:
         described["security"] = [{"token": []}]
     return described
@@ -73,6 +75,8 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         schema |= {"minimum": parameter.at_least, "maximum": LONG_MAX, "format": "int64"}
     if parameter.choices:
         schema["enum"] = list(parameter.choices)
+    if parameter.pattern:
+        schema["pattern"] = parameter.pattern
     if parameter.default is not None:
         schema["default"] = parameter.default
     return {

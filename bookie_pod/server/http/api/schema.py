@@ -1,7 +1,7 @@
 """JSON schemas from dataclasses, and the same dataclasses as JSON values: an answer cannot drift from its schema.
 
 A field `last_major_ms` is called `lastMajorMs` in JSON, unless it says otherwise (`field(metadata=called("..."))`).
-Its docstring is the description.
+Its docstring is the description. `field(metadata=limited(minimum=0))` adds keywords of JSON Schema.
 
 Pure; any thread.
 """
@@ -19,6 +19,7 @@ from bookie_pod.config.document import field_texts
 
 Schema = dict[str, Any]
 _JSON_NAME: Final = "json"
+_LIMITS: Final = "limits"
 _PLAIN: Final[dict[Any, Schema]] = {
     bool: {"type": "boolean"},
     int: {"type": "integer"},
@@ -31,6 +32,11 @@ _PLAIN: Final[dict[Any, Schema]] = {
 def called(name: str) -> Mapping[str, str]:
     """Metadata of a dataclass field whose JSON name does not follow from its own."""
     return {_JSON_NAME: name}
+
+
+def limited(**keywords: Any) -> Mapping[str, Any]:
+    """Metadata of a dataclass field that takes less than its type does: keywords of JSON Schema."""
+    return {_LIMITS: keywords}
 
 
 def json_name(field: dataclasses.Field[Any]) -> str:
@@ -84,7 +90,8 @@ class Schemas:
             self.components[name] = {}  # a type that holds itself finds this
             hints, texts = typing.get_type_hints(kind), field_texts(kind)
             for field in dataclasses.fields(kind):
-                properties[json_name(field)] = self.of(hints[field.name]) | {"description": texts[field.name]}
+                schema = self.of(hints[field.name]) | field.metadata.get(_LIMITS, {})
+                properties[json_name(field)] = schema | {"description": texts[field.name]}
             self.components[name] = {
                 "type": "object",
                 "description": inspect.getdoc(kind) or name,

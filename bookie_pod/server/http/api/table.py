@@ -60,6 +60,8 @@ class Parameter:
     default: Any = None
     at_least: int = 0
     choices: tuple[str, ...] = ()
+    pattern: str = ""
+    """What the handler takes, as a regular expression; empty: anything."""
     missing: Text | None = None
     """The answer when it is not given; None: it need not be."""
 
@@ -100,7 +102,8 @@ class Operation:
     answers: tuple[Answer, ...]
     parameters: tuple[Parameter, ...] = ()
     body: Any = None
-    """The dataclass or mapping that a JSON body is; None: no body is looked at."""
+    """The dataclass or mapping that a JSON body is, or `str`: a text; None: no body is looked at."""
+    body_required: bool = True
     timeout_s: float = TIMEOUT_S
 
     def read(self, query: Mapping[str, str]) -> dict[str, Any] | Text:

@@ -3,10 +3,12 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.storage.entry_log import format as fmt
+from bookie_pod.storage.entry_log import ledger_sizes
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.ledgers_map import read_ledgers_map
 from tests.support.memory_files import MemoryFiles
@@ -36,6 +38,19 @@ def test_a_million_ledgers_take_16_megabytes() -> None:
     assert len(sizes) == 1_000_000
     assert sizes[999_999] == 1_000_000
     assert sizes.nbytes == 16_000_000
+
+
+def test_ledgers_that_come_again_and_again_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a log of many flushes: what waits to be added up does not grow with the entries."""
+    monkeypatch.setattr(ledger_sizes, "CHUNK", 64)
+    builder = LedgerSizesBuilder()
+    most = 0
+    for _ in range(20):
+        for ledger_id in range(1000):
+            builder.add(ledger_id, ledger_id + 1)
+            most = max(most, sum(map(len, builder._packed)))
+    assert most <= 1000 * 5 // 4 + 5 * 64
+    assert builder.build() == {ledger_id: 20 * (ledger_id + 1) for ledger_id in range(1000)}
 
 
 @given(st.dictionaries(_IDS, st.integers(20, 2**14), min_size=1, max_size=50))
