@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.support.gc_crash_rig import ENGINES, KINDS, World, operations
+from tests.support.gc_crash_rig import ENGINES, ENGINES_AND_KINDS, KINDS, World, operations
 from tests.support.gc_crash_workload import WORKLOAD, Pass
 
 
@@ -28,9 +28,8 @@ def test_the_workload_compacts_and_the_model_agrees(engine: str, plain: bool) ->
     node.storage.close()
 
 
-@pytest.mark.parametrize("plain", KINDS)
 @pytest.mark.parametrize("strict_names", [False, True], ids=["ordered names", "strict names"])
-@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize(("engine", "plain"), ENGINES_AND_KINDS)
 def test_death_at_every_operation_loses_nothing_and_resurrects_nothing(
     engine: str, strict_names: bool, plain: bool
 ) -> None:

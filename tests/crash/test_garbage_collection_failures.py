@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from bookie_protocol.errors import StorageFailed, StorageFault
-from tests.support.gc_crash_rig import ENGINES, KINDS, World, operations
+from tests.support.gc_crash_rig import ENGINES, ENGINES_AND_KINDS, World, operations
 from tests.support.gc_crash_workload import WORKLOAD, Put
 from tests.support.gc_rig import MAJOR
 from tests.support.memory_faults import MUTATING
@@ -16,8 +16,7 @@ from tests.support.memtable_engine import MemTableBookie
 from tests.support.storage_engine import MemoryBookie
 
 
-@pytest.mark.parametrize("plain", KINDS)
-@pytest.mark.parametrize("engine", list(ENGINES))
+@pytest.mark.parametrize(("engine", "plain"), ENGINES_AND_KINDS)
 def test_any_single_failure_is_survived_and_made_good_by_the_next_pass(engine: str, plain: bool) -> None:
     make = ENGINES[engine]
     seen = 0

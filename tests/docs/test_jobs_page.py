@@ -66,6 +66,7 @@ def test_commands_that_are_only_shown_have_arguments_that_there_are():
     [n for n, block in enumerate(BLOCKS) if block.language in ("python", "console")],
     ids=lambda n: f"line {BLOCKS[n].line}",
 )
+@pytest.mark.slow
 @pytest.mark.timeout(_SECONDS + 60)
 async def test_example(number, cluster, namespace):
     await check_example(PAGE, number, {}, cluster.uri, namespace, _SECONDS)

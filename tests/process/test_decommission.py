@@ -43,7 +43,9 @@ PASSWORD = b"x"
 # A drain begins with a fourth of the `--rate` that it is given, and these here end before it is faster.
 
 
-@pytest.fixture(params=["embedded", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+@pytest.fixture(
+    params=[pytest.param("embedded", marks=pytest.mark.slow), pytest.param("zookeeper", marks=pytest.mark.zookeeper)]
+)
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StandaloneCluster]:
     uri = None
     if request.param == "zookeeper":

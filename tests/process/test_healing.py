@@ -98,7 +98,7 @@ async def test_a_bookie_is_killed_for_good_under_load(cluster: ServeCluster, cli
     assert await client.metadata_service.auditor_election.current_auditor() is None
 
 
-@pytest.mark.parametrize("way", ["kill", "hang"])
+@pytest.mark.parametrize("way", ["kill", pytest.param("hang", marks=pytest.mark.slow)])
 async def test_a_worker_ends_in_the_middle(cluster: ServeCluster, client: Client, tmp_path: Path, way: str) -> None:
     await asyncio.to_thread(cluster.add, 4)
     ids = await write_ledgers(client, 24, (3, 3, 2), entries=200)

@@ -142,7 +142,14 @@ CHECKING = {"dataIntegrityChecking": "true", "dataIntegrityStampMissingCookies":
 UNKNOWN = V2Code.EUNKNOWNLEDGERSTATE
 
 
-@pytest.mark.parametrize("lost", [["ledgers", "journal"], ["ledgers"], ["journal"]])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        ["ledgers", "journal"],
+        pytest.param(["ledgers"], marks=pytest.mark.slow),
+        pytest.param(["journal"], marks=pytest.mark.slow),
+    ],
+)
 def test_a_bookie_that_lost_its_disks_fetches_what_it_held(cluster: ServeCluster, lost: list[str]) -> None:
     closed = write(cluster.uri)
     with BlockingClient(cluster.uri) as client:

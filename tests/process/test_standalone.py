@@ -86,6 +86,7 @@ def names(ready):
     return [each["bookie_id"] for each in ready["bookies"]]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)  # three clusters of four bookies, one after the other
 def test_a_cluster_starts_again_without_a_bookie_that_was_decommissioned(tmp_path):
     data = tmp_path / "data"

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.simulation.runner import run_seed
 
 SEEDS = range(40)
@@ -24,12 +26,13 @@ _DIGESTS = "\n".join(
 def digests(hash_seed: str) -> list[str]:
     environment = os.environ | {"PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
-        [sys.executable, "-c", _DIGESTS], env=environment, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", _DIGESTS], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 
+@pytest.mark.timeout(660)
 def test_a_run_is_the_same_in_every_process():
     one, other = digests("1"), digests("2")
     seeds = [*SEEDS, *(f"healing {seed}" for seed in HEALING_SEEDS)]

@@ -244,6 +244,18 @@ ENGINES: dict[str, Callable[[bool], MemoryBookie | MemTableBookie]] = {
     "interleaved": _memtable("interleaved"),
 }
 KINDS: Final = [pytest.param(False, id="transactional"), pytest.param(True, id="plain")]
+"""Of compaction."""
+ENGINES_AND_KINDS: Final = [
+    pytest.param(
+        engine,
+        plain,
+        id=f"{engine}-{'plain' if plain else 'transactional'}",
+        marks=[pytest.mark.slow] if plain and engine != "db" else [],
+    )
+    for engine in ENGINES
+    for plain in (False, True)
+]
+"""For tests of a minute: of the engines of a memory table plain compaction is for the long ring."""
 
 
 def operations(make: Callable[[bool], MemoryBookie | MemTableBookie], plain: bool) -> int:
