@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 Object = dict[str, Any]
 
 
+def copied(value: Any) -> Any:
+    """A JSON value of its own. `copy.deepcopy` does the same in four times the time, most of which such tests take."""
+    if isinstance(value, dict):
+        return {key: copied(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [copied(each) for each in value]
+    return value
+
+
 def merge_patch(live: Any, patch: Any) -> Any:
     """RFC 7396."""
     if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
+        return copied(patch)
     merged = dict(live) if isinstance(live, dict) else {}
     for key, value in patch.items():
         if value is None:
@@ -24,7 +32,7 @@ def merge_patch(live: Any, patch: Any) -> Any:
 def applied(live: Object, before: Object, now: Object) -> Object:
     """Server-side apply of `now` by a manager that applied `before`: what it no longer names goes, unless it never did.
     Lists are one value each, as for the kinds here whose lists have one writer."""
-    result = copy.deepcopy(live)
+    result = copied(live)
     _drop(result, before, now)
     return _laid_over(result, now)
 
@@ -39,9 +47,9 @@ def _drop(live: Object, before: Object, now: Object) -> None:
 
 def _laid_over(live: Any, now: Any) -> Any:
     if not isinstance(now, dict) or not isinstance(live, dict):
-        return copy.deepcopy(now)
+        return copied(now)
     for key, value in now.items():
-        live[key] = _laid_over(live[key], value) if key in live else copy.deepcopy(value)
+        live[key] = _laid_over(live[key], value) if key in live else copied(value)
     return live
 
 

@@ -4,14 +4,13 @@ generations, finalizers, owners, preconditions; and everybody is told what chang
 from __future__ import annotations
 
 import asyncio
-import copy
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from bookie_operator.api.kinds import ALL, POD_EVENT, VOLUME_ATTRIBUTES_CLASS, Resource
-from tests.support.fake_kubernetes.objects import Object, applied, field_of, matches, merge_patch, selected_by
+from tests.support.fake_kubernetes.objects import Object, applied, copied, field_of, matches, merge_patch, selected_by
 
 RESOURCES = {(each.api_version, each.plural): each for each in (*ALL, POD_EVENT, VOLUME_ATTRIBUTES_CLASS)}
 _KEPT_CHANGES = 2000
@@ -83,7 +82,7 @@ class Store:
         name = body["metadata"]["name"]
         if (namespace, name) in self.kind(resource):
             raise Refused(409, "AlreadyExists", f'{resource.plural} "{name}" already exists')
-        obj = copy.deepcopy(body)
+        obj = copied(body)
         if resource.namespaced:
             obj["metadata"]["namespace"] = namespace
         obj["metadata"] |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": self.time(), "generation": 1}
@@ -101,12 +100,12 @@ class Store:
                 "Conflict",
                 f"{name}: the object has been modified; please apply your changes to the latest version",
             )
-        new = copy.deepcopy(live)
+        new = copied(live)
         if subresource == "status":
-            new["status"] = copy.deepcopy(body.get("status") or {})
+            new["status"] = copied(body.get("status") or {})
         else:
-            new = copy.deepcopy(body)
-            new["metadata"] = {**copy.deepcopy(body["metadata"]), **_fixed(live)}
+            new = copied(body)
+            new["metadata"] = {**copied(body["metadata"]), **_fixed(live)}
             if "status" in live:
                 new["status"] = live["status"]
         return self._updated(resource, namespace, live, new)
@@ -127,7 +126,7 @@ class Store:
             if subresource or (body.get("metadata") or {}).get("resourceVersion"):
                 raise Refused(404, "NotFound", f'{resource.plural} "{name}" not found')
             created = self.create(resource, namespace, body)
-            self._managers[created["metadata"]["uid"], manager, ""] = copy.deepcopy(body)
+            self._managers[created["metadata"]["uid"], manager, ""] = copied(body)
             return created
         expected = body["metadata"].get("resourceVersion")
         if expected and expected != live["metadata"]["resourceVersion"]:
@@ -137,7 +136,7 @@ class Store:
         new = applied(live, self._managers.get(key, {}), plain)
         new["metadata"] |= _fixed(live)
         stored = self._updated(resource, namespace, live, new)
-        self._managers[key] = copy.deepcopy(plain)
+        self._managers[key] = copied(plain)
         return stored
 
     def delete(
@@ -152,7 +151,7 @@ class Store:
             )
         if live["metadata"].get("finalizers"):
             if "deletionTimestamp" not in live["metadata"]:
-                marked = copy.deepcopy(live)
+                marked = copied(live)
                 marked["metadata"]["deletionTimestamp"] = self.time()
                 return self._stored(resource, namespace, marked, "MODIFIED")
             return live
@@ -181,7 +180,7 @@ class Store:
     def _gone(self, resource: Resource, namespace: str, obj: Object, propagation: str) -> Object:
         del self.kind(resource)[namespace if resource.namespaced else "", obj["metadata"]["name"]]
         self.version = next(self._versions)
-        last = copy.deepcopy(obj)
+        last = copied(obj)
         last["metadata"]["resourceVersion"] = str(self.version)
         self._tell(Change(self.version, "DELETED", resource, last))
         self._collect(namespace, obj["metadata"]["uid"], orphan=propagation == "Orphan")

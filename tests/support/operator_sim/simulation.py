@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec, DecommissionMode
 from bookie_operator.crds.cluster_status import BookieClusterStatus, LedgersStatus
 from bookie_operator.crds.task_spec import TaskType
@@ -65,6 +66,8 @@ class Simulation:
     passes: list[Pass] = field(default_factory=list)
     forgiven: bool = False
     """Disks were destroyed from outside: ledgers without a copy are nobody's fault."""
+    _desired: tuple[BookieClusterSpec, tuple[str, ...], Desired] | None = None
+    """What was wanted last, with all that it follows from."""
 
     def __post_init__(self) -> None:
         self._share_time()
@@ -141,7 +144,10 @@ class Simulation:
         )
 
     def desired(self) -> Desired:
-        return desired_of(self.view(), self.release)
+        of = (self.status.instance_id, self.annotations.get(names.RESTART, ""), self.release)
+        if self._desired is None or self._desired[0] is not self.spec or self._desired[1] != of:
+            self._desired = (self.spec, of, desired_of(self.view(), self.release))
+        return self._desired[2]
 
     def world(self, wanted: Needs | None = None) -> World:
         return world_of(self, self.desired(), wanted or Needs())
