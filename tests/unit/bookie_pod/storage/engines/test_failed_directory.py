@@ -57,7 +57,7 @@ def test_a_disk_that_fails_during_a_read_is_not_asked_again_and_is_the_answer(mo
         storage.fail_directory(0, FAILURE)
         raise StorageFault("input/output error")
 
-    monkeypatch.setattr(storage.directories[0].logs, "read", fails)
+    monkeypatch.setattr(storage.directories[0].logs, "read_checked", fails)
     for _ in range(2):
         with pytest.raises(StorageFault, match="/ledgers1 is gone"):
             storage.read(3, 0)
