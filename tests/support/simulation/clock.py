@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 import re
 from asyncio import base_events, events
 from collections.abc import Callable
@@ -44,6 +45,17 @@ class _NoSelector:
         return []
 
 
+class _CountedTask(asyncio.Task[Any]):
+    """asyncio keeps tasks in sets, and cancels them in the order of these: it must not hang on where they lie."""
+
+    def __init__(self, *arguments: Any, number: int, **options: Any) -> None:
+        self._number = number
+        super().__init__(*arguments, **options)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class VirtualLoop(base_events.BaseEventLoop):
     """`describe` is called for the message of a `Deadlock` or `Livelock`."""
 
@@ -57,6 +69,10 @@ class VirtualLoop(base_events.BaseEventLoop):
         self.unhandled: list[str] = []
         """What call-backs and forgotten tasks raised."""
         self.set_exception_handler(_remember)
+        numbers = itertools.count()
+        self.set_task_factory(
+            lambda loop, work, **options: _CountedTask(work, loop=loop, number=next(numbers), **options)
+        )
 
     def time(self) -> float:
         return self._now
