@@ -26,6 +26,7 @@ from bookie_pod.storage.gc.compactor import Compactor, PlainCompactor, Transacti
 from bookie_pod.storage.gc.index_compaction import IndexCompaction
 from bookie_pod.storage.gc.inspection import Inspection
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
+from bookie_pod.storage.gc.live_entries import Pay
 from bookie_pod.storage.gc.log_usage import LogUsage, LogUsages
 from bookie_pod.storage.gc.metadata import GcMetadata
 from bookie_pod.storage.gc.metrics import GcMetrics, GcStage, NoGcMetrics
@@ -95,12 +96,7 @@ class GarbageCollector:
             quarantined=self._memory.quarantined,
             max_bytes=options.usage_memory_bytes,
         )
-        kind = TransactionalCompactor if options.transactional else PlainCompactor
-        compactor: Compactor = kind(storage, rate.pay, options.max_outstanding, self._breathe)
-        self._reclaimer = SpaceReclaimer(
-            storage, self._usages, self._deleted, compactor, self._metrics, self._check_stopped
-        )
-        self._reclaimer.phase = WAITING
+        self._reclaimer = self._make_reclaimer(rate.pay)
         self._index_compaction = IndexCompaction(
             storage,
             self._metrics,
@@ -109,8 +105,28 @@ class GarbageCollector:
             now_ms,
             random or Random(),
         )
-        self._collection_pass = CollectionPass(
+        self._collection_pass = self._make_pass(state_file)
+        self._inspection = Inspection(
             storage,
+            self._usages,
+            self.schedule,
+            self._memory.times,
+            lambda: self._reclaimer.excluded(),
+            lambda: self._ledgers.doubt,
+        )
+
+    def _make_reclaimer(self, pay: Pay) -> SpaceReclaimer:
+        kind = TransactionalCompactor if self.options.transactional else PlainCompactor
+        compactor: Compactor = kind(self._storage, pay, self.options.max_outstanding, self._breathe)
+        reclaimer = SpaceReclaimer(
+            self._storage, self._usages, self._deleted, compactor, self._metrics, self._check_stopped
+        )
+        reclaimer.phase = WAITING
+        return reclaimer
+
+    def _make_pass(self, state_file: GcStateFile) -> CollectionPass:
+        return CollectionPass(
+            self._storage,
             self._ledgers,
             self._deleted,
             self._usages,
@@ -121,16 +137,8 @@ class GarbageCollector:
             state_file,
             self._metrics,
             lambda: self.options,
-            now_ms,
+            self._now_ms,
             self._check_stopped,
-        )
-        self._inspection = Inspection(
-            storage,
-            self._usages,
-            self.schedule,
-            self._memory.times,
-            lambda: self._reclaimer.excluded(),
-            lambda: self._ledgers.doubt,
         )
 
     @property
