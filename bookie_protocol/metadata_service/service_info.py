@@ -26,6 +26,7 @@ from bookie_protocol.ledger_metadata.protobuf_text import checked_string
 
 BOOKIE_RPC: Final = "bookie-rpc"
 READ_ONLY_NODE: Final = "readonly"
+_UNSPECIFIED: Final = ("", "0.0.0.0", "::")
 
 _WRITTEN_BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9:_.\-]+")
 READABLE_BOOKIE_ID: Final = r"[A-Za-z0-9:;<=>?@\[\\\]^_.\-]+"
@@ -61,6 +62,18 @@ class BookieServiceInfo:
     def endpoint(self, protocol: str) -> Endpoint | None:
         """The first endpoint of this protocol."""
         return next((endpoint for endpoint in self.endpoints if endpoint.protocol == protocol), None)
+
+    def admin_url(self, *, tls: bool = False) -> str | None:
+        """Where it serves its admin API, without a path; None: nowhere. `tls`: by HTTPS, also if it does not say so, as
+        Apache's bookies do not."""
+        endpoint = next((each for each in self.endpoints if each.protocol in ("http", "https")), None)
+        if endpoint is None:
+            return None
+        encrypted = tls or endpoint.protocol == "https" or "tls" in endpoint.extensions
+        host, bookie = endpoint.host, self.bookie_address()
+        if host in _UNSPECIFIED and bookie is not None:
+            host = bookie[0]
+        return f"{'https' if encrypted else 'http'}://{f'[{host}]' if ':' in host else host}:{endpoint.port}"
 
 
 def is_valid_bookie_id(bookie_id: str) -> bool:

@@ -25,8 +25,6 @@ ADMIN_S: Final = 20.0
 ANNOUNCED_S: Final = 30.0
 """Seconds within which a change of mode must show in the metadata service."""
 _LOOK_S: Final = 0.2
-_HTTP: Final = "http"
-_UNSPECIFIED: Final = ("", "0.0.0.0", "::")
 
 
 class Presence(Enum):
@@ -138,18 +136,13 @@ class HttpBookieAdmin:
             raise BookieUnavailable(
                 f"bookie {bookie_id} is not registered, so its admin API cannot be found"
             ) from error
-        endpoint = info.endpoint(_HTTP)
-        if endpoint is None:
+        url = info.admin_url(tls=self._tls is not None)
+        if url is None:
             raise BookieUnavailable(
                 f"bookie {bookie_id} publishes no HTTP endpoint: set httpServerEnabled=true there, or make it read-only"
                 " by other means and repeat"
             )
-        address = info.bookie_address()
-        host = endpoint.host
-        if host in _UNSPECIFIED and address is not None:
-            host = address[0]
-        scheme = "https" if self._tls is not None else "http"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{endpoint.port}"
+        return url
 
     async def set_read_only(self, bookie_id: str, read_only: bool) -> None:
         url = f"{await self.url_of(bookie_id)}/api/v1/bookie/state/readonly"

@@ -19,7 +19,6 @@ from urllib.parse import urlencode
 from urllib.request import Request, urlopen
 
 from bookie_protocol.errors import MetadataError
-from pyspark_bookie.common.admin_api import admin_url
 from pyspark_bookie.common.secrets import read_secret
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ async def admin_urls(client: Client) -> dict[str, str | None]:
     urls: dict[str, str | None] = {}
     for bookie in sorted(await client.bookies.writable() | await client.bookies.read_only()):
         try:
-            urls[bookie] = admin_url(await client.bookies.info(bookie))
+            urls[bookie] = (await client.bookies.info(bookie)).admin_url()
         except MetadataError:
             urls[bookie] = None
     return urls

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import aiohttp
 
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
-from pyspark_bookie.common.admin_api import admin_url
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.tables.ledgers import Row
@@ -48,7 +47,7 @@ async def _address(client: Client, bookie: str, options: SourceOptions) -> str:
         about = await client.metadata_service.bookies.service_info(bookie)
     except (MetadataNotFound, MetadataDamaged) as error:
         raise LookupError(str(error)) from None
-    url = admin_url(about, tls=options.admin_tls)
+    url = about.admin_url(tls=options.admin_tls)
     if url is None:
         raise LookupError("it has no HTTP server (httpServerEnabled=true)")
     return url
