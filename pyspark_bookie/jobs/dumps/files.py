@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
-from pyspark_bookie.jobs.archive.checksum import Counts
-from pyspark_bookie.jobs.archive.files import Files
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.model import Counts
 from pyspark_bookie.jobs.dumps.format import DumpHeader, read_header, read_payloads, write_dump
 
 if TYPE_CHECKING:

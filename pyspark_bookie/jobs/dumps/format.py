@@ -24,8 +24,9 @@ from typing import Any, Final, Protocol
 import google_crc32c
 
 from bookie_protocol.errors import EntryDamaged
-from pyspark_bookie.jobs.archive.checksum import Counter, Counts
-from pyspark_bookie.jobs.archive.manifest import LedgerShape
+from pyspark_bookie.archive.checksum import Counter
+from pyspark_bookie.archive.manifest import LedgerShape
+from pyspark_bookie.archive.model import Counts
 
 _MAGIC: Final = b"PKLEDGER"
 _VERSION: Final = 1

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_bookie.jobs.archive.files import Files, absolute_uri
+from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.jobs.dumps.files import SUFFIXES, Dumps
 from pyspark_bookie.jobs.export.tasks import ExportBundle, ExportFate, ExportOutcome, export_bundle
 from pyspark_bookie.jobs.framework.arguments import argument

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from bookie_protocol.errors import EntryDamaged
-from pyspark_bookie.jobs.archive.files import Files
+from pyspark_bookie.archive.files import Files
 from pyspark_bookie.jobs.dumps.files import Dumps
 from pyspark_bookie.jobs.dumps.format import DumpHeader
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment, TaskError, task_error

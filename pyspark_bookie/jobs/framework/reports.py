@@ -1,7 +1,5 @@
 """Findings as Parquet files: `<report URI>/run=<start>/part-00000.parquet`, so that one URI serves all runs of a job
 and whoever reads it sees them as a partitioned table.
-
-File systems are those of pyarrow: `file:///...`, plain paths, `s3://...`, `hdfs://...`, `gs://...`.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pyspark_bookie.jobs.framework.arguments import UsageError
+from pyspark_bookie.common.filesystems import file_system
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,20 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 
-def file_system(argument: str, uri: str) -> tuple[pafs.FileSystem, str]:
-    """The file system and the path in it. `argument` is named in the `UsageError` of a URI that cannot be used."""
-    import pyarrow as pa
-    import pyarrow.fs as pafs
-
-    try:
-        found, path = pafs.FileSystem.from_uri(uri) if "://" in uri else (pafs.LocalFileSystem(), _absolute(uri))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, ValueError) as error:
-        raise UsageError(f"{argument} {uri}: {' '.join(str(error).split())}") from error
-    return found, path.rstrip("/") or "/"
-
-
 def write_report(findings: DataFrame | pa.Table, uri: str, started: datetime) -> str:
-    """Write them; returns the folder. Raises `UsageError`, `OSError`."""
+    """Write them; returns the folder. Raises `PodkeeperSparkError` (OPTION), `OSError`."""
     import pyarrow as pa
 
     found, path = file_system("--report", uri)
@@ -75,9 +61,3 @@ def _write_parts(rows: RDD[Row], schema: str, folder_uri: str) -> None:
         yield table.num_rows
 
     rows.mapPartitionsWithIndex(write).collect()
-
-
-def _absolute(path: str) -> str:
-    from os.path import abspath
-
-    return abspath(path)

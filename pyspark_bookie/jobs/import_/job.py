@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.common.ledger_ids import LedgerIds
-from pyspark_bookie.jobs.archive.files import Files, absolute_uri
 from pyspark_bookie.jobs.dumps.files import Dumps
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, argument
 from pyspark_bookie.jobs.framework.context import JobContext

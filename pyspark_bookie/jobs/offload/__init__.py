@@ -1,6 +1,5 @@
 """`offload`: closed ledgers to Parquet, and out of the bookies when the files have proved good.
 
-record.py     pure: states of a ledger on its way, and the record's bytes
 store.py      records in the metadata service, by compare-and-set
 machine.py    what is done between two states
 deletion.py   what may leave the bookies, and when

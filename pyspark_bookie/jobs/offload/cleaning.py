@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark_bookie.jobs.archive.files import Files, Listed
-from pyspark_bookie.jobs.archive.layout import (
+from pyspark_bookie.archive.files import Files, Listed
+from pyspark_bookie.archive.layout import (
     DATA,
     TEMPORARY,
     data_file,
@@ -24,8 +24,8 @@ from pyspark_bookie.jobs.archive.layout import (
     parse_data_file,
     temporary_folder,
 )
-from pyspark_bookie.jobs.archive.reading import read_manifest
-from pyspark_bookie.jobs.offload.record import Abandoned
+from pyspark_bookie.archive.reading import read_manifest
+from pyspark_bookie.archive.record import Abandoned
 
 
 def remove_attempt(files: Files, ledger_id: int, attempt: Abandoned) -> None:

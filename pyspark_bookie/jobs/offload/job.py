@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark_bookie.jobs.archive.files import Files, absolute_uri
-from pyspark_bookie.jobs.archive.layout import PARTITIONS
+from pyspark_bookie.archive.files import Files, absolute_uri
+from pyspark_bookie.archive.layout import PARTITIONS
+from pyspark_bookie.archive.record import OffloadRecord
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, SIZE, argument
 from pyspark_bookie.jobs.framework.bundles import bundles
 from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
@@ -24,7 +25,6 @@ from pyspark_bookie.jobs.offload.cleaning import find_orphans, remove_orphans
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
 from pyspark_bookie.jobs.offload.machine import Fate, OffloadSettings
 from pyspark_bookie.jobs.offload.planning import OffloadPlan, due, plan_offload
-from pyspark_bookie.jobs.offload.record import OffloadRecord
 from pyspark_bookie.jobs.offload.store import OffloadStore
 from pyspark_bookie.jobs.offload.streams import cut, oldest
 from pyspark_bookie.jobs.offload.tasks import (

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bookie_protocol.metadata_service.versioned import Versioned
+from pyspark_bookie.archive.record import KIND, OffloadRecord
 from pyspark_bookie.jobs.framework.records import JobRecords
 from pyspark_bookie.jobs.framework.records import TakenOver as TakenOver
-from pyspark_bookie.jobs.offload.record import KIND, OffloadRecord
 
 if TYPE_CHECKING:
     from bookie_client.blocking import BlockingClient

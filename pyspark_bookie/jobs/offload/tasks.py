@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pyspark_bookie.jobs.archive.files import Files
+from pyspark_bookie.archive.files import Files
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment, TaskError, task_error
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
 from pyspark_bookie.jobs.offload.machine import Fate, Offloader, OffloadSettings

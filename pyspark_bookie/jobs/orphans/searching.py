@@ -139,7 +139,7 @@ def _units(context: JobContext[OrphansArguments]) -> Iterator[Unit]:
 
 
 def _offload_files(context: JobContext[OrphansArguments], before: float) -> Iterator[Orphan]:
-    from pyspark_bookie.jobs.archive.files import Files
+    from pyspark_bookie.archive.files import Files
     from pyspark_bookie.jobs.offload.cleaning import find_orphans, remove_orphans
     from pyspark_bookie.jobs.offload.store import OffloadStore
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bookie_protocol.errors import MetadataDamaged
+from pyspark_bookie.archive.files import Files, absolute_uri
+from pyspark_bookie.archive.manifest import Manifest
+from pyspark_bookie.archive.reading import archived_ledgers, read_manifest
 from pyspark_bookie.common.ledger_ids import LedgerIds
-from pyspark_bookie.jobs.archive.files import Files, absolute_uri
-from pyspark_bookie.jobs.archive.manifest import Manifest
-from pyspark_bookie.jobs.archive.reading import archived_ledgers, read_manifest
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, argument
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.findings import readable

@@ -30,8 +30,9 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.versioned import Versioned
+from pyspark_bookie.archive.checksum import Counter
+from pyspark_bookie.archive.model import Counts
 from pyspark_bookie.common.secrets import read_secret
-from pyspark_bookie.jobs.archive.checksum import Counter, Counts
 from pyspark_bookie.jobs.framework.records import JobRecords
 from pyspark_bookie.jobs.transfer.record import KIND, TRANSFER_KEY, TransferRecord, TransferState, record_key
 from pyspark_bookie.jobs.transfer.sources import LedgerAtSource, OpenSource

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Final
 
 from bookie_protocol.errors import MetadataDamaged
-from pyspark_bookie.jobs.archive.checksum import Counts
+from pyspark_bookie.archive.model import Counts
 
 KIND: Final = "transfer"
 """The kind of the records."""

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from bookie_protocol.errors import LedgerNotClosed, NoSuchLedger
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.manifest import LedgerShape
+from pyspark_bookie.archive.model import Counts
+from pyspark_bookie.archive.reading import read_manifest, read_payloads
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.throttle import Throttle
-from pyspark_bookie.jobs.archive.checksum import Counts
-from pyspark_bookie.jobs.archive.files import Files
-from pyspark_bookie.jobs.archive.manifest import LedgerShape
-from pyspark_bookie.jobs.archive.reading import read_manifest, read_payloads
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow
 
 if TYPE_CHECKING:

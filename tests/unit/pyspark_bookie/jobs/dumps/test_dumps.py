@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
-from pyspark_bookie.jobs.archive.files import Files
-from pyspark_bookie.jobs.archive.manifest import LedgerShape
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.manifest import LedgerShape
 from pyspark_bookie.jobs.dumps.files import SUFFIXES, Dumps
 from pyspark_bookie.jobs.dumps.format import DumpHeader, read_header, read_payloads, write_dump
 

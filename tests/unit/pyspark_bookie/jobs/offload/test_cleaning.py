@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from pyspark_bookie.jobs.archive.files import Files
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.record import OffloadState
 from pyspark_bookie.jobs.offload.cleaning import find_orphans, remove_orphans
-from pyspark_bookie.jobs.offload.record import OffloadState
 from pyspark_bookie.jobs.offload.store import OffloadStore
 from tests.support.ledger_shelf import LedgerShelf
 from tests.support.offload_rig import check_complete, folder_of, offloader, stop_after

@@ -8,8 +8,8 @@ import pytest
 
 from bookie_protocol.errors import EntryDamaged, Unauthorized
 from bookie_protocol.ledger_metadata.model import LedgerState
+from pyspark_bookie.archive.record import OffloadState
 from pyspark_bookie.jobs.offload.machine import Fate
-from pyspark_bookie.jobs.offload.record import OffloadState
 from pyspark_bookie.jobs.offload.store import OffloadStore, TakenOver
 from tests.support.killing import Killed, KillSwitch
 from tests.support.ledger_shelf import LedgerShelf
@@ -31,7 +31,7 @@ def test_a_ledger_is_archived_and_then_left_alone(shelf: LedgerShelf, target: st
 
 
 def test_a_long_ledger_gets_several_files(shelf: LedgerShelf, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_bookie.jobs.archive.writing.ROW_GROUP_ENTRIES", 2)
+    monkeypatch.setattr("pyspark_bookie.archive.writing.ROW_GROUP_ENTRIES", 2)
     payloads = [bytes([n]) * 100 for n in range(11)]
     shelf.put(7, payloads)
     _, record = offloader(shelf, target, max_file_bytes=400, partition="none").offload(7)

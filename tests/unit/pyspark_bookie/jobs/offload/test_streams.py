@@ -6,8 +6,8 @@ import pytest
 
 from bookie_client.streams import Manifest, PublishedLedger, StreamPosition, Streams, StreamSettings
 from bookie_protocol.errors import NoSuchLedger
+from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.throttle import Throttle
-from pyspark_bookie.jobs.archive.files import Files
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
 from pyspark_bookie.jobs.offload.streams import behind, cut, oldest
 from tests.support.ledger_shelf import LedgerShelf

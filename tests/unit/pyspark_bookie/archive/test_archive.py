@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from bookie_client.reading.entry import LedgerEntry
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import EntryDamaged, MetadataDamaged
+from pyspark_bookie.archive.checksum import Counter
+from pyspark_bookie.archive.files import Files, absolute_uri
+from pyspark_bookie.archive.layout import data_file, data_folder, parse_data_file, parse_manifest_file
+from pyspark_bookie.archive.manifest import LedgerShape, Manifest
+from pyspark_bookie.archive.reading import archived_ledgers, count_files, read_manifest, read_payloads
+from pyspark_bookie.archive.writing import write_ledger
+from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.throttle import Throttle
-from pyspark_bookie.jobs.archive.checksum import Counter
-from pyspark_bookie.jobs.archive.files import Files, absolute_uri
-from pyspark_bookie.jobs.archive.layout import data_file, data_folder, parse_data_file, parse_manifest_file
-from pyspark_bookie.jobs.archive.manifest import LedgerShape, Manifest
-from pyspark_bookie.jobs.archive.reading import archived_ledgers, count_files, read_manifest, read_payloads
-from pyspark_bookie.jobs.archive.writing import write_ledger
-from pyspark_bookie.jobs.framework.arguments import UsageError
 
 UUID = "0123456789abcdef" * 2
 SHAPE = LedgerShape(3, 2, 2, DigestType.CRC32C, None, {"application": b"\0\xff"})
@@ -107,7 +107,7 @@ def test_names() -> None:
 def test_uris() -> None:
     assert absolute_uri("/a/b/") == "file:///a/b"
     assert absolute_uri("s3://bucket/x/") == "s3://bucket/x"
-    with pytest.raises(UsageError, match="--target nosuch://x"):
+    with pytest.raises(PodkeeperSparkError, match="--target nosuch://x"):
         Files("nosuch://x", "--target")
 
 

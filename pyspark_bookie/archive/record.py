@@ -25,8 +25,7 @@ from typing import Any, Final
 
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from pyspark_bookie.jobs.archive.checksum import Counts
-from pyspark_bookie.jobs.archive.manifest import ArchivedFile
+from pyspark_bookie.archive.model import ArchivedFile, Counts
 
 KIND: Final = "offload"
 """The kind of the records."""

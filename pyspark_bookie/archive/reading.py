@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from bookie_protocol.errors import EntryDamaged, MetadataDamaged
+from pyspark_bookie.archive.checksum import Counter
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.layout import MANIFESTS, manifest_file, parse_manifest_file
+from pyspark_bookie.archive.manifest import Manifest
+from pyspark_bookie.archive.model import ArchivedFile, Counts
 from pyspark_bookie.common.throttle import Throttle
-from pyspark_bookie.jobs.archive.checksum import Counter, Counts
-from pyspark_bookie.jobs.archive.files import Files
-from pyspark_bookie.jobs.archive.layout import MANIFESTS, manifest_file, parse_manifest_file
-from pyspark_bookie.jobs.archive.manifest import ArchivedFile, Manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.reading.entry import LedgerEntry
+from pyspark_bookie.archive.checksum import Counter
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.layout import data_file
+from pyspark_bookie.archive.model import ArchivedFile, Counts
 from pyspark_bookie.common.throttle import Throttle
-from pyspark_bookie.jobs.archive.checksum import Counter, Counts
-from pyspark_bookie.jobs.archive.files import Files
-from pyspark_bookie.jobs.archive.layout import data_file
-from pyspark_bookie.jobs.archive.manifest import ArchivedFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,27 +27,10 @@ from typing import Any, Final
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from pyspark_bookie.jobs.archive.checksum import Counts
+from pyspark_bookie.archive.model import ArchivedFile, Counts
 
 _FORMAT: Final = "podkeeper-archive"
 _VERSION: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ArchivedFile:
-    """`path` is relative to the archive; entries `first_entry` to `first_entry` + `entries` - 1."""
-
-    path: str
-    nbytes: int
-    first_entry: int
-    entries: int
-
-    def as_json(self) -> dict[str, Any]:
-        return {"path": self.path, "bytes": self.nbytes, "first_entry": self.first_entry, "entries": self.entries}
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> ArchivedFile:
-        return cls(str(row["path"]), int(row["bytes"]), int(row["first_entry"]), int(row["entries"]))
 
 
 @dataclass(frozen=True, slots=True)

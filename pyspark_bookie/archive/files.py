@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pyspark_bookie.jobs.framework.reports import file_system
+from pyspark_bookie.common.filesystems import file_system
 
 if TYPE_CHECKING:
     import pyarrow.fs as pafs
@@ -32,7 +32,7 @@ class Listed:
 
 
 class Files:
-    """`argument` is named where the URI cannot be used (`UsageError`)."""
+    """`argument` is named where the URI cannot be used (`PodkeeperSparkError`)."""
 
     def __init__(self, uri: str, argument: str) -> None:
         self.system, self._root = file_system(argument, uri)

@@ -9,40 +9,17 @@ One thread uses a `Counted`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
 
 from bookie_protocol.errors import EntryDamaged
+from pyspark_bookie.archive.model import Counts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _LENGTH: Final = ">u4"
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Of entries 0 to `entries` - 1."""
-
-    entries: int
-    nbytes: int
-    payload_crc: int
-    lengths_crc: int
-
-    def as_json(self) -> dict[str, int]:
-        return {
-            "entries": self.entries,
-            "bytes": self.nbytes,
-            "payload_crc32c": self.payload_crc,
-            "lengths_crc32c": self.lengths_crc,
-        }
-
-    @classmethod
-    def from_json(cls, row: dict[str, Any]) -> Counts:
-        """Raises `KeyError`, `ValueError`, `TypeError` for what is none."""
-        return cls(int(row["entries"]), int(row["bytes"]), int(row["payload_crc32c"]), int(row["lengths_crc32c"]))
 
 
 class Counter:
