@@ -115,9 +115,16 @@ def http_port(cluster: ClusterView) -> dict[str, Any]:
 def shared_extras(cluster: ClusterView) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Volumes and mounts of `spec.pod` that other pods than the bookies can have too, such as a Secret with the login
     to the metadata service."""
-    found = [volume for volume in cluster.spec.pod.extra_volumes if volume.keys() <= _SHARED_KINDS]
+    return shareable(cluster.spec.pod.extra_volumes, cluster.spec.pod.extra_volume_mounts)
+
+
+def shareable(
+    volumes: Sequence[Mapping[str, Any]], mounts: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Those that several pods may have at the same time, and where they are mounted."""
+    found = [dict(volume) for volume in volumes if volume.keys() <= _SHARED_KINDS]
     known = {volume.get("name") for volume in found}
-    return found, [mount for mount in cluster.spec.pod.extra_volume_mounts if mount.get("name") in known]
+    return found, [dict(mount) for mount in mounts if mount.get("name") in known]
 
 
 def http_probe(path: str, times: Probe, port: str = HTTP) -> dict[str, Any]:

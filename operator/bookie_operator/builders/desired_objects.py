@@ -109,6 +109,7 @@ class DesiredObjects:
             ),
             support={key_of(manifest): object_hash(manifest) for manifest in self.support},
             metadata_job=key_of(self.metadata_job),
+            metadata_job_hash=object_hash(self.metadata_job),
             budget=key_of(budget) if budget is not None else "",
             budget_hashes={allowed: object_hash(manifest) for allowed, manifest in self.budgets.items()},
             autorecovery=key_of(self.autorecovery) if self.autorecovery is not None else "",

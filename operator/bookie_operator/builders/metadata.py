@@ -2,6 +2,9 @@
 
 Invariants
 - The Job that makes a cluster changes nothing where there is one: it may run again at any time.
+- Where bookies have a template, the Job that removes the metadata has its image and configuration: these fit each
+  other, and are there. The newest ones may neither fit (`planner.holding`) nor be there: while a cluster is deleted
+  nothing is applied.
 - The embedded service has one replica and one volume: for development only.
 
 Threads: pure functions, any thread.
@@ -23,9 +26,18 @@ from bookie_operator.builders.common import (
     temporary_mount,
     temporary_volume,
 )
-from bookie_operator.builders.container import HTTP, NAME, container, http_probe, image, shared_extras, volumes
+from bookie_operator.builders.container import (
+    HTTP,
+    NAME,
+    container,
+    http_probe,
+    image,
+    shareable,
+    shared_extras,
+    volumes,
+)
 from bookie_operator.builders.context import BuildContext
-from bookie_operator.builders.hashing import Manifest
+from bookie_operator.builders.hashing import Manifest, stamped
 from bookie_operator.builders.service_account import account_name
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import MetadataServiceKind
@@ -37,6 +49,8 @@ _PORT: Final = "metadata"
 _STARTUP: Final = Probe(period_seconds=2, failure_threshold=150)
 _ATTEMPTS: Final = 20
 """Of a Job, ten seconds to six minutes apart: for more than an hour without a metadata service."""
+_OF_THE_IMAGE: Final = ("image", "imagePullPolicy", "env", "envFrom")
+"""Of a container: what is run, and what it is configured by beside its files."""
 
 
 def embedded_service(cluster: ClusterView, context: BuildContext) -> list[Manifest]:
@@ -128,3 +142,16 @@ def _job(
         "template": {"metadata": {"labels": labels(cluster, component)}, "spec": pod},
     }
     return manifest(cluster, "batch/v1", "Job", name, component, {"spec": spec})
+
+
+def as_bookies_are(job: Manifest, bookies: Mapping[str, Any]) -> Manifest:
+    """The Job with image, configuration and all that this refers to as pods of bookies have them; `bookies`: the spec
+    of such pods."""
+    (own,) = job["spec"]["template"]["spec"]["containers"]
+    bookie = next(each for each in bookies["containers"] if each["name"] == NAME)
+    shared, mounts = shareable(bookies["volumes"], bookie["volumeMounts"])
+    made = {**own, **{key: bookie[key] for key in _OF_THE_IMAGE if key in bookie}, "volumeMounts": mounts}
+    pod = {**job["spec"]["template"]["spec"], "containers": [made], "volumes": shared}
+    if secrets := bookies.get("imagePullSecrets"):
+        pod["imagePullSecrets"] = secrets
+    return stamped({**job, "spec": {**job["spec"], "template": {**job["spec"]["template"], "spec": pod}}})

@@ -8,9 +8,17 @@ from __future__ import annotations
 from typing import Final
 
 from bookie_operator.api.errors import TooManyRequests
-from bookie_operator.api.kinds import CLAIM, CLUSTER, DEPLOYMENT, POD, STATEFUL_SET, KubernetesObject, resource_of_kind
-from bookie_operator.builders import naming
-from bookie_operator.builders.autorecovery import as_bookies_are
+from bookie_operator.api.kinds import (
+    CLAIM,
+    CLUSTER,
+    CONFIG_MAP,
+    DEPLOYMENT,
+    POD,
+    STATEFUL_SET,
+    KubernetesObject,
+    resource_of_kind,
+)
+from bookie_operator.builders import autorecovery, metadata, naming
 from bookie_operator.builders.inputs import record
 from bookie_operator.crds import names
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
@@ -43,7 +51,7 @@ async def _as_bookies_are(execution: Execution, newest: KubernetesObject) -> Kub
     files = naming.config(execution.cluster.name, "")
     held = [one for one in execution.world.stateful_sets if one.name in execution.desired.held]
     file = min((name for one in held for name in one.config_maps if name.startswith(files)), default="")
-    return as_bookies_are(newest, live, file)
+    return autorecovery.as_bookies_are(newest, live, file)
 
 
 def manifest_of(execution: Execution, key: str) -> KubernetesObject:
@@ -113,4 +121,13 @@ async def delete_pod(execution: Execution, action: DeletePod) -> None:
 
 
 async def destroy_metadata(execution: Execution, action: DestroyMetadata) -> None:
-    await execution.kubernetes.apply(execution.objects.destroy_job)
+    job = execution.objects.destroy_job
+    for one in execution.world.stateful_sets:
+        live = await execution.kubernetes.find(STATEFUL_SET, execution.namespace, one.name)
+        if live is not None:
+            await execution.kubernetes.apply(metadata.as_bookies_are(job, live["spec"]["template"]["spec"]))
+            return
+    for manifest in execution.objects.support:
+        if manifest["kind"] == CONFIG_MAP.kind:
+            await execution.kubernetes.apply(manifest)
+    await execution.kubernetes.apply(job)

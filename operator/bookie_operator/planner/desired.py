@@ -48,6 +48,7 @@ class Desired:
     but for the budget and the auto-recovery."""
     metadata_job: str
     """`Job/name` of what initialises the metadata."""
+    metadata_job_hash: str
     budget: str
     """`PodDisruptionBudget/name`; empty: there is none."""
     budget_hashes: Mapping[Evictions, str] = field(default_factory=dict)

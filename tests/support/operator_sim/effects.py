@@ -27,7 +27,7 @@ def carry_out(sim: Simulation, desired: Desired, plan: d.Plan, action: a.Action)
 
 
 def _apply(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ApplyObjects) -> None:
-    hashes = {**desired.support, **desired.monitoring, desired.metadata_job: "job"}
+    hashes = {**desired.support, **desired.monitoring, desired.metadata_job: desired.metadata_job_hash}
     if desired.budget:
         hashes[desired.budget] = desired.budget_hashes[plan.evictions]
     if desired.autorecovery:
@@ -48,6 +48,8 @@ def _delete_object(sim: Simulation, desired: Desired, plan: d.Plan, action: a.De
     del sim.kubernetes.objects[action.key]
     if action.key.startswith("Deployment/"):
         sim.autorecovery_since = None
+    if action.key == desired.metadata_job:
+        sim.job_ends_at = None
     if action.key.startswith("ConfigMap/"):
         name = action.key.partition("/")[2]
         if any(name in pod.config_maps for pod in sim.kubernetes.pods.values()):

@@ -83,6 +83,7 @@ def desired_of(cluster: ClusterView, release: str = "") -> Desired:
         stateful_sets=sets,
         support=support,
         metadata_job=f"Job/{NAME}-metadata-init",
+        metadata_job_hash=digest("metadata-init", template),
         budget=f"PodDisruptionBudget/{NAME}-bookie" if of.disruption.enabled else "",
         budget_hashes={one: f"budget-{one.zone}-{one.count}" for one in _evictions(of)},
         autorecovery=f"Deployment/{NAME}-autorecovery" if enabled else "",

@@ -52,6 +52,8 @@ def metadata(world: World, desired: Desired) -> Decision | None:
         return None
     if world.metadata_job == "":
         return Act(ApplyObjects((desired.metadata_job,)), "the cluster is not in the metadata service yet")
+    if (outdated := _outdated_job(world, desired)) is not None:
+        return outdated
     if world.metadata_job == "Failed":
         return _failed_job(world, desired)
     problem = f": {world.metadata_job_message}" if world.metadata_job_message else ""
@@ -59,6 +61,17 @@ def metadata(world: World, desired: Desired) -> Decision | None:
         "Creating",
         f"waits for {desired.metadata_job} to make the cluster in the metadata service{problem}",
         seconds=2.0,
+    )
+
+
+def _outdated_job(world: World, desired: Desired) -> Act | None:
+    """One that did not make the cluster yet, of an earlier `spec`: no Job takes another image or configuration."""
+    uid, made_of = world.object_uids.get(desired.metadata_job), world.object_hashes.get(desired.metadata_job)
+    if uid is None or not made_of or made_of == desired.metadata_job_hash:
+        return None
+    return Act(
+        DeleteObject(desired.metadata_job, uid),
+        f"{desired.metadata_job} has not made the cluster, and spec asks for another one by now: it is made anew",
     )
 
 

@@ -16,7 +16,7 @@ from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_c
 from tests.support.fake_kubernetes.faults import Fault
 
 DESIRED = Desired(
-    (), {"Secret/demo-admin-token": "h"}, "Job/demo-metadata-init", "", autorecovery="Deployment/demo-autorecovery"
+    (), {"Secret/demo-admin-token": "h"}, "Job/demo-metadata-init", "", "", autorecovery="Deployment/demo-autorecovery"
 )
 
 

@@ -33,7 +33,7 @@ SPEC = BookieClusterSpec.model_validate(
     }
 )
 DESIRED = Desired(
-    (DesiredStatefulSet("d-bookie", "", 4, "h2", {}),), {}, "", "", bookie_id_suffix=".d-bookie.n.svc:3181"
+    (DesiredStatefulSet("d-bookie", "", 4, "h2", {}),), {}, "", "", "", bookie_id_suffix=".d-bookie.n.svc:3181"
 )
 
 

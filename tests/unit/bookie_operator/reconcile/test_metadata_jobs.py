@@ -1,0 +1,103 @@
+"""The Jobs that make and remove a cluster's metadata, while image and configuration change, in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, JOB, STATEFUL_SET
+from bookie_operator.builders import config
+from bookie_operator.crds import names
+from bookie_operator.observe.workloads import config_maps
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+
+INIT, DESTROY = "demo-metadata-init", "demo-metadata-destroy"
+STORAGE = {"journal": {"size": "10Gi"}, "ledger": {"size": "100Gi"}, "retention": {"whenDeleted": "Delete"}}
+LOGIN = {"extraVolumes": [{"name": "login", "secret": {"secretName": "old"}}, {"name": "own", "ephemeral": {}}]}
+
+
+def fits(pod_spec: dict[str, Any]) -> tuple[str, list[str]]:
+    """Image and ConfigMaps."""
+    return pod_spec["containers"][0]["image"], sorted(config_maps(pod_spec))
+
+
+def pod_of(fake: FakeCluster, job: str) -> dict[str, Any]:
+    return dict(fake.store.get(JOB, NAMESPACE, job)["spec"]["template"]["spec"])
+
+
+async def destroying(fake: FakeCluster) -> dict[str, Any]:
+    """The cluster is deleted with its data; the pod of the Job that removes the metadata."""
+    fake.controllers.no_pods.add(DESTROY)
+    fake.annotate(names.CONFIRM_DELETE, NAME)
+    fake.store.delete(CLUSTER, NAMESPACE, NAME)
+    await fake.until(lambda: fake.store.find(JOB, NAMESPACE, DESTROY) is not None)
+    found = pod_of(fake, DESTROY)
+    missing = [name for name in config_maps(found) if fake.store.find(CONFIG_MAP, NAMESPACE, name) is None]
+    assert missing == [], "its pod would never begin"
+    return found
+
+
+def newer_release(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operator whose configuration has a key that the bookies' image may not know."""
+    known = config.default_keys
+    monkeypatch.setattr(config, "default_keys", lambda of: {**known(of), "journalMaxSizeMB": "512"})
+
+
+def newer_spec(fake: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody changes it and deletes the cluster at once."""
+    pod = {"extraVolumes": [{"name": "login", "secret": {"secretName": "new"}}]}
+    fake.apply(version="0.1.1", config={"journalMaxSizeMB": "512"}, storage=STORAGE, pod=pod)
+
+
+@pytest.mark.parametrize("change", [newer_release, newer_spec])
+async def test_metadata_are_removed_with_the_image_and_the_configuration_of_the_bookies(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[FakeCluster, pytest.MonkeyPatch], None]
+) -> None:
+    async with fake_cluster() as fake:
+        mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("login", "own")]
+        fake.apply(storage=STORAGE, pod={**LOGIN, "extraVolumeMounts": mounts})
+        await fake.settle()
+        bookies = fake.store.get(STATEFUL_SET, NAMESPACE, "demo-bookie")["spec"]["template"]["spec"]
+        change(fake, monkeypatch)
+        job = await destroying(fake)
+        assert fits(job) == fits(bookies)
+        assert {each["name"]: each for each in job["volumes"]}["login"]["secret"]["secretName"] == "old"
+        mounted = {each["name"] for each in job["containers"][0]["volumeMounts"]}
+        assert (
+            mounted
+            == {each["name"] for each in job["volumes"]}
+            == {each["name"] for each in bookies["volumes"]} - {"own"}
+        )
+        assert job["containers"][0]["args"][:2] == ["cluster", "nuke"]
+        assert not {"ports", "lifecycle", "livenessProbe"} & job["containers"][0].keys()
+
+
+async def test_metadata_are_removed_by_what_spec_says_where_no_bookies_have_a_template(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with fake_cluster() as fake:
+        fake.apply(storage=STORAGE)
+        await fake.settle()
+        newer_spec(fake, monkeypatch)
+        fake.store.delete(STATEFUL_SET, NAMESPACE, "demo-bookie")
+        image, _ = fits(await destroying(fake))
+        assert image == "podkeeper:0.1.1"
+
+
+async def test_a_mended_spec_is_taken_at_once_where_the_metadata_cannot_be_made() -> None:
+    async with fake_cluster() as fake:
+        fake.controllers.no_pods.add(INIT)
+        fake.apply(image="nowhere/podkeeper:typo")
+        await fake.until(lambda: fake.store.find(JOB, NAMESPACE, INIT) is not None)
+        began, uid = fake.time, fake.store.get(JOB, NAMESPACE, INIT)["metadata"]["uid"]
+        for _ in range(5):
+            await fake.one_pass()
+        assert fake.store.get(JOB, NAMESPACE, INIT)["metadata"]["uid"] == uid
+        fake.controllers.no_pods.clear()
+        fake.apply(image="somewhere/podkeeper:0.1.0")
+        await fake.settle()
+        assert fake.condition("Ready") == "True"
+        assert pod_of(fake, INIT)["containers"][0]["image"] == "somewhere/podkeeper:0.1.0"
+        assert fake.time - began < 300.0
