@@ -34,6 +34,7 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
+from pyspark_bookie.source.decoding import UndecodableEntry, decompressed
 from pyspark_bookie.source.pulsar.fields import Fields
 
 _BROKER_METADATA: Final = b"\x0e\x02"
@@ -57,10 +58,6 @@ class Message(NamedTuple):
     batch_index: int | None
 
 
-class UndecodableEntry(ValueError):
-    """The entry is none of Pulsar's, or of a kind that cannot be decoded here; the text says which."""
-
-
 def messages(entry: bytes) -> list[Message]:
     """The messages of an entry; none for a marker. Raises `UndecodableEntry`."""
     try:
@@ -78,7 +75,7 @@ def messages(entry: bytes) -> list[Message]:
         return [_message(metadata, plain, metadata.integer(3), None, _OF_MESSAGE)]
     except UndecodableEntry:
         raise
-    except (ValueError, struct.error, zlib.error, OSError) as error:
+    except (ValueError, struct.error, zlib.error) as error:
         raise UndecodableEntry(f"it is no entry of a Pulsar topic: {error}") from None
 
 
@@ -126,17 +123,12 @@ def _decompressed(payload: bytes, compression: int, size: int) -> bytes:
         raise ValueError(f"an uncompressed size of {size} bytes")
     if compression == _ZLIB:
         plain = zlib.decompressobj().decompress(payload, size + 1)
-    elif compression in _CODECS:
-        import pyarrow as pa
-
-        if not size:
-            return b""
-        plain = bytes(pa.Codec(_CODECS[compression]).decompress(payload, decompressed_size=size, asbytes=True))
-    else:
+        if len(plain) != size:
+            raise ValueError(f"{len(plain)} uncompressed bytes instead of {size}")
+        return plain
+    if compression not in _CODECS:
         raise UndecodableEntry(f"compression {compression} is not known")
-    if len(plain) != size:
-        raise ValueError(f"{len(plain)} uncompressed bytes instead of {size}")
-    return plain
+    return decompressed(_CODECS[compression], payload, size) if size else b""
 
 
 def _batch(plain: bytes, metadata: Fields) -> Iterator[Message]:

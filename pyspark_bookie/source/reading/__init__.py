@@ -66,9 +66,10 @@ def _batches(
     chunks: Iterator[Chunk], options: SourceOptions, schema: pa.Schema, limit: int
 ) -> Iterator[pa.RecordBatch]:
     if options.decode is Decode.PULSAR:
-        from pyspark_bookie.source.pulsar.arrow import message_batches
+        from pyspark_bookie.source.pulsar.decoder import PulsarDecoder
+        from pyspark_bookie.source.reading.decoded import decoded_batches
 
-        return message_batches(chunks, schema, limit, strict=options.fail_on_data_loss)
+        return decoded_batches(chunks, PulsarDecoder(), schema, limit, strict=options.fail_on_data_loss)
     from pyspark_bookie.source.reading.arrow import batches
 
     return batches(chunks, schema, limit)

@@ -12,7 +12,8 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataUnavailable, NoSuchStream
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.source import selection
-from pyspark_bookie.source.pulsar.arrow import message_batches
+from pyspark_bookie.source.pulsar.decoder import PulsarDecoder
+from pyspark_bookie.source.reading.decoded import decoded_batches
 from pyspark_bookie.source.schema import arrow_schema, full_schema
 from tests.support.pulsar_entries import batch, entry
 from tests.support.pulsar_metadata import ledger_info, message
@@ -106,7 +107,7 @@ async def test_a_topic_of_pulsar_is_decoded(client, three):
     wanted = options(managedLedger=TOPIC, decode="pulsar")
     found = await looked(client, wanted)
     made = await chunks(client, found.ranges, wanted)
-    (decoded,) = message_batches(made, arrow_schema(full_schema(wanted)), 10_000, strict=True)
+    (decoded,) = decoded_batches(made, PulsarDecoder(), arrow_schema(full_schema(wanted)), 10_000, strict=True)
     assert [(row["key"], row["value"], row["batch_index"]) for row in decoded.to_pylist()] == [
         ("k", b"single", None),
         (None, b"one", 0),

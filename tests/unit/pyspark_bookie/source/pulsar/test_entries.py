@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_bookie.source.pulsar.arrow import topic_of
-from pyspark_bookie.source.pulsar.entries import Message, UndecodableEntry, messages
+from pyspark_bookie.source.decoding import UndecodableEntry
+from pyspark_bookie.source.pulsar.decoder import topic_of
+from pyspark_bookie.source.pulsar.entries import Message, messages
 from tests.support.pulsar_entries import COMPRESSIONS, batch, entry, properties
 from tests.support.pulsar_metadata import message
 
@@ -56,6 +57,11 @@ def test_what_is_no_message_is_left_out():
         (entry(b"x", (8, 2), (9, 5)), "it is no entry of a Pulsar topic"),
         (entry(batch([b"one"]), (11, 2)), "it is no entry of a Pulsar topic"),
         (entry(b"x", (8, 3), (9, 2**40)), "an uncompressed size of"),
+        *[
+            (entry(b"value" * 9, (9, size), compression=name), "it is no entry of a Pulsar topic")
+            for name in ("lz4", "zlib", "zstd", "snappy")
+            for size in (44, 46)
+        ],
     ],
 )
 def test_what_cannot_be_decoded_says_why(made, told):

@@ -10,9 +10,10 @@ from bookie_client.reading.entry import LedgerEntry
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.options import SourceOptions
-from pyspark_bookie.source.pulsar.arrow import message_batches
+from pyspark_bookie.source.pulsar.decoder import PulsarDecoder
 from pyspark_bookie.source.reading.arrow import batches
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
+from pyspark_bookie.source.reading.decoded import decoded_batches
 from pyspark_bookie.source.schema import arrow_schema, full_schema
 from tests.support.pulsar_entries import batch, entry
 from tests.unit.pyspark_bookie.source.test_planning import ledger
@@ -93,7 +94,7 @@ def pulsar_chunk():
 
 def test_messages_are_rows():
     wanted = schema(decode="pulsar", failOnDataLoss="false")
-    made = list(message_batches([pulsar_chunk()], wanted, 10, strict=False))
+    made = list(decoded_batches([pulsar_chunk()], PulsarDecoder(), wanted, 10, strict=False))
     assert all(each.schema == wanted for each in made)
     rows = [found for each in made for found in each.to_pylist()]
     assert [(each["entry_id"], each["batch_index"], each["value"]) for each in rows] == [
@@ -111,4 +112,4 @@ def test_what_is_no_message_ends_a_strict_read():
     with pytest.raises(
         PodkeeperSparkError, match=r"\[BOOKIE_DECODE\] entry 2 of ledger 1: .*; read it with decode=raw"
     ):
-        list(message_batches([pulsar_chunk()], schema(decode="pulsar"), 10, strict=True))
+        list(decoded_batches([pulsar_chunk()], PulsarDecoder(), schema(decode="pulsar"), 10, strict=True))
