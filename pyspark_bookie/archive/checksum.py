@@ -23,10 +23,10 @@ _LENGTH: Final = ">u4"
 
 
 class Counter:
-    """Counts entries in order."""
+    """Counts entries in order, from `first` on."""
 
-    def __init__(self) -> None:
-        self._entries = 0
+    def __init__(self, first: int = 0) -> None:
+        self._entries = first
         self._nbytes = 0
         self._payload_crc = 0
         self._lengths_crc = 0

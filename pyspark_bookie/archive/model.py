@@ -1,4 +1,4 @@
-"""What is known of the files of an archived ledger.
+"""What is known of an archived ledger and its files.
 
 Pure; any thread.
 """
@@ -48,3 +48,15 @@ class ArchivedFile:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> ArchivedFile:
         return cls(str(row["path"]), int(row["bytes"]), int(row["first_entry"]), int(row["entries"]))
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedLedger:
+    """Where all entries of a ledger are, in the archive `target`, a URI. `created_ms`: of the ledger, since 1970."""
+
+    ledger_id: int
+    target: str
+    uuid: str
+    files: tuple[ArchivedFile, ...]
+    counts: Counts
+    created_ms: int | None = None

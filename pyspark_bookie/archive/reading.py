@@ -81,7 +81,7 @@ def _batches(
                     throttle.take(batch.nbytes)
                     counter.add_arrow(counter.entries, batch.column("entry_id"), batch.column("value"))
                     yield batch
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowInvalid, OSError, KeyError) as error:  # no such column: its metadata are damaged
             if isinstance(error, FileNotFoundError):
                 raise
             raise EntryDamaged(f"{part.path} of ledger {ledger_id} cannot be read: {error}") from error

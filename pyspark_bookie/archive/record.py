@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from pyspark_bookie.archive.model import ArchivedFile, Counts
+from pyspark_bookie.archive.model import ArchivedFile, ArchivedLedger, Counts
 
 KIND: Final = "offload"
 """The kind of the records."""
@@ -95,6 +95,13 @@ class OffloadRecord:
     def attempt(self) -> Abandoned:
         """What is left of this attempt when it is given up."""
         return Abandoned(self.target, self.uuid, self.folder)
+
+    @property
+    def archived(self) -> ArchivedLedger | None:
+        """What readers find in the archive; None: not yet."""
+        if not self.state.is_archived or self.counts is None:
+            return None
+        return ArchivedLedger(self.ledger_id, self.target, self.uuid, self.files, self.counts, self.ledger.created_ms)
 
     # --- transitions ------------------------------------------------------------------------------------------
 

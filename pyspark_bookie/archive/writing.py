@@ -1,5 +1,5 @@
-"""Entries in, Parquet files out: columns `ledger_id`, `entry_id`, `length` and `value`, sorted by the first two, zstd,
-with checksums of pages.
+"""Entries in, Parquet files out: columns `ledger_id`, `entry_id`, `length`, `value` and `lac`, sorted by the first two,
+zstd, with checksums of pages.
 
 Memory: one row group, `ROW_GROUP_BYTES` of payload or one entry, and what Parquet makes of it.
 
@@ -34,11 +34,18 @@ class Written:
 
 
 def schema() -> pa.Schema:
-    """Of all files. `length`: bytes of `value`."""
+    """Of all files. `length`: bytes of `value`; `lac`: the last add confirmed that the entry carried. Files of older
+    versions do not have it."""
     import pyarrow as pa
 
     return pa.schema(
-        [("ledger_id", pa.int64()), ("entry_id", pa.int64()), ("length", pa.int32()), ("value", pa.binary())]
+        [
+            ("ledger_id", pa.int64()),
+            ("entry_id", pa.int64()),
+            ("length", pa.int32()),
+            ("value", pa.binary()),
+            ("lac", pa.int64()),
+        ]
     )
 
 
@@ -57,7 +64,7 @@ def write_ledger(
     try:
         for batch in batches:
             throttle.take(sum(len(entry.payload) for entry in batch))
-            writer.add([entry.payload for entry in batch])
+            writer.add([entry.payload for entry in batch], [entry.lac for entry in batch])
     except BaseException:
         writer.abandon()
         raise
@@ -73,6 +80,7 @@ class _Writer:
         self._max_file_bytes = max_file_bytes
         self._counter = Counter()
         self._waiting: list[bytes] = []
+        self._waiting_lacs: list[int] = []
         self._waiting_bytes = 0
         self._next_entry = 0
         self._done: list[ArchivedFile] = []
@@ -80,10 +88,11 @@ class _Writer:
         self._open_bytes = 0
         self._open_first = 0
 
-    def add(self, payloads: list[bytes]) -> None:
+    def add(self, payloads: list[bytes], lacs: list[int]) -> None:
         self._counter.add(payloads)
-        for payload in payloads:
+        for payload, lac in zip(payloads, lacs, strict=True):
             self._waiting.append(payload)
+            self._waiting_lacs.append(lac)
             self._waiting_bytes += len(payload)
             if self._waiting_bytes >= ROW_GROUP_BYTES or len(self._waiting) >= ROW_GROUP_ENTRIES:
                 self._write_group()
@@ -113,11 +122,12 @@ class _Writer:
             pa.array(range(self._next_entry, self._next_entry + count), pa.int64()),
             pa.array([len(payload) for payload in self._waiting], pa.int32()),
             values,
+            pa.array(self._waiting_lacs, pa.int64()),
         ]
         self._open.write_table(pa.Table.from_arrays(columns, schema=schema()), row_group_size=count)
         self._next_entry += count
         self._open_bytes += self._waiting_bytes
-        self._waiting, self._waiting_bytes = [], 0
+        self._waiting, self._waiting_lacs, self._waiting_bytes = [], [], 0
         if self._open_bytes >= self._max_file_bytes:
             self._close_file()
 
@@ -130,6 +140,7 @@ class _Writer:
             filesystem=self._files.system,
             compression="zstd",
             use_dictionary=["ledger_id"],
+            column_encoding={"lac": "DELTA_BINARY_PACKED"},
             write_statistics=["ledger_id", "entry_id"],
             write_page_checksum=True,
             sorting_columns=[pq.SortingColumn(0), pq.SortingColumn(1)],

@@ -1,0 +1,181 @@
+"""Entries of an archived ledger from one to another, and what is told of files that are not as they were written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bookie_client.reading.entry import LedgerEntry
+from pyspark_bookie.archive import parts
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.model import ArchivedLedger
+from pyspark_bookie.archive.parts import ArchiveDamaged, ArchivedFileMissing, ArchiveUnavailable, read_entries
+from pyspark_bookie.archive.writing import write_ledger
+from pyspark_bookie.common.throttle import Throttle
+
+PAYLOADS = [os.urandom(7 * number) for number in range(30)]
+GROUP, LEDGER = 4, 7
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(f"file://{tmp_path}", "--target")
+
+
+@pytest.fixture
+def ledger(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArchivedLedger:
+    """Of several files with several row groups."""
+    monkeypatch.setattr("pyspark_bookie.archive.writing.ROW_GROUP_ENTRIES", GROUP)
+    entries = [LedgerEntry(LEDGER, number, 0, payload, number - 1) for number, payload in enumerate(PAYLOADS)]
+    written = write_ledger(files, "data", LEDGER, "0" * 32, [entries], 700, Throttle(None))
+    assert len(written.files) > 2
+    placed = tuple(replace(file, path=f"data/{file.path}") for file in written.files)
+    return ArchivedLedger(LEDGER, f"file://{tmp_path}", "0" * 32, placed, written.counts)
+
+
+def rows(files: Files, ledger: ArchivedLedger, first: int, last: int) -> list[tuple[int, bytes, int]]:
+    return list(flat(read_entries(files, ledger, first, last)))
+
+
+def flat(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, bytes, int]]:
+    for batch in batches:
+        yield from ((row["entry_id"], row["value"], row["lac"]) for row in batch.to_pylist())
+
+
+def expected(first: int, last: int) -> list[tuple[int, bytes, int]]:
+    return [(number, PAYLOADS[number], number - 1) for number in range(first, last + 1)]
+
+
+def test_every_range_is_itself(files: Files, ledger: ArchivedLedger) -> None:
+    for first in range(len(PAYLOADS)):
+        for last in range(first, len(PAYLOADS)):
+            assert rows(files, ledger, first, last) == expected(first, last)
+
+
+def test_only_the_row_groups_that_are_wanted_are_read(
+    files: Files, ledger: ArchivedLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    one = pq.ParquetFile.read_row_group
+
+    def watched(self: pq.ParquetFile, group: int, **more: object) -> pa.Table:
+        read.append(group)
+        return one(self, group, **more)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", watched)
+    assert rows(files, ledger, GROUP, 2 * GROUP - 1) == expected(GROUP, 2 * GROUP - 1)
+    assert len(read) == 1
+
+
+def damage(ledger: ArchivedLedger, entry: int) -> str:
+    """One bit of the payloads of an entry's row group; returns the file."""
+    [file] = [each for each in ledger.files if each.first_entry <= entry < each.first_entry + each.entries]
+    path = Path(ledger.target.removeprefix("file://")) / file.path
+    group = (entry - file.first_entry) // GROUP
+    values = pq.read_metadata(path).row_group(group).column(3)
+    data = bytearray(path.read_bytes())
+    data[values.data_page_offset + values.total_compressed_size // 2] ^= 1
+    path.write_bytes(data)
+    return str(path)
+
+
+def test_a_flipped_bit_is_told_with_ledger_and_file_and_spoils_its_row_group_only(
+    files: Files, ledger: ArchivedLedger
+) -> None:
+    path = damage(ledger, 6)
+    assert rows(files, ledger, 0, 3) == expected(0, 3)
+    with pytest.raises(ArchiveDamaged, match=f"{path} of ledger 7 is damaged") as caught:
+        rows(files, ledger, 0, 29)
+    assert caught.value.last == 7
+    assert rows(files, ledger, 8, 29) == expected(8, 29)
+
+
+def test_a_ledger_that_is_read_whole_must_have_its_checksum(files: Files, ledger: ArchivedLedger) -> None:
+    other = replace(ledger, counts=replace(ledger.counts, payload_crc=ledger.counts.payload_crc ^ 1))
+    assert rows(files, other, 1, 29) == expected(1, 29)
+    found = read_entries(files, other, 0, 29)
+    with pytest.raises(ArchiveDamaged, match=r"the files of ledger 7 .* are not what was written"):
+        list(found)
+
+
+def test_other_sizes_and_other_contents_are_damage(files: Files, ledger: ArchivedLedger) -> None:
+    first, second, *others = ledger.files
+    longer = replace(ledger, files=(replace(first, nbytes=first.nbytes + 1), second, *others))
+    with pytest.raises(ArchiveDamaged, match=f"{first.path} of ledger 7 has {first.nbytes} bytes"):
+        rows(files, longer, 0, 29)
+    fewer = replace(ledger, files=(first, second))
+    end = second.first_entry + second.entries
+    assert rows(files, fewer, 0, end - 1) == expected(0, end - 1)
+    with pytest.raises(ArchiveDamaged, match=r"of ledger 7 in .* end before entry 29"):
+        rows(files, fewer, 0, 29)
+    with pytest.raises(ArchiveDamaged, match="holds entries of other ledgers"):
+        rows(files, replace(ledger, ledger_id=8), 0, 29)
+    moved = replace(second, first_entry=second.first_entry + 1, entries=second.entries - 1)
+    with pytest.raises(ArchiveDamaged, match=f"{second.path} of ledger 7"):
+        rows(files, replace(ledger, files=(first, moved, *others)), 0, 29)
+
+
+def test_a_file_that_is_not_there(files: Files, ledger: ArchivedLedger) -> None:
+    files.delete(ledger.files[1].path)
+    assert rows(files, ledger, 0, 3) == expected(0, 3)
+    with pytest.raises(ArchivedFileMissing, match=rf"{ledger.files[1].path} of ledger 7 is not there on "):
+        rows(files, ledger, 0, 29)
+
+
+class Away:
+    """Tells what it has and hands nothing out."""
+
+    type_name = "s3"
+
+    def __init__(self, system: pa.fs.FileSystem) -> None:
+        self._system = system
+
+    def get_file_info(self, path: str) -> pa.fs.FileInfo:
+        return self._system.get_file_info(path)
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        raise OSError("When reading: AWS Error NETWORK_CONNECTION")
+
+
+def test_a_store_that_does_not_answer_is_no_damage(
+    files: Files, ledger: ArchivedLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = files.system
+    files.system = Away(there)
+    monkeypatch.setattr(parts._Part, "_open", lambda self: files.system.open_input_stream(self._what))
+    with pytest.raises(ArchiveUnavailable, match=r"ledger 7 cannot be reached from .*NETWORK_CONNECTION"):
+        rows(files, ledger, 0, 3)
+    files.system = there
+    monkeypatch.setattr(Files, "size", lambda self, path: Away(there).open_input_stream(path))
+    with pytest.raises(ArchiveUnavailable, match=r"ledger 7 cannot be reached from .*NETWORK_CONNECTION"):
+        rows(files, ledger, 0, 3)
+
+
+def test_what_fails_once_is_read_again(files: Files, ledger: ArchivedLedger, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, failures = pq.ParquetFile.read_row_group, [OSError("connection reset")]
+
+    def unsteady(self: pq.ParquetFile, group: int, **more: object) -> pa.Table:
+        if failures:
+            raise failures.pop()
+        return one(self, group, **more)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", unsteady)
+    assert rows(files, ledger, 0, 29) == expected(0, 29)
+
+
+def test_files_of_older_versions_do_not_tell_the_last_add_confirmed(files: Files, ledger: ArchivedLedger) -> None:
+    placed = []
+    for file in ledger.files:
+        table = pq.read_table(files.path(file.path)).drop_columns(["lac"])
+        pq.write_table(table, files.path(file.path), write_page_checksum=True, row_group_size=GROUP)
+        placed.append(replace(file, nbytes=files.size(file.path) or 0))
+    older = replace(ledger, files=tuple(placed))
+    found = list(read_entries(files, older, 2, 29))
+    assert [value for batch in found for value in batch.column("value").to_pylist()] == PAYLOADS[2:]
+    assert all("lac" not in batch.schema.names for batch in found)
