@@ -24,6 +24,7 @@ from pyspark.sql.datasource import InputPartition
 
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata, LedgerState
+from pyspark_bookie.archive.model import ArchivedLedger
 from pyspark_bookie.common.throttle import share
 
 RANGE_COST: Final = 64 * 1024
@@ -51,6 +52,8 @@ class LedgerSnapshot:
     length: int
     digest_type: DigestType
     stream: str | None = None
+    archive: ArchivedLedger | None = None
+    """Where it is read from instead of bookies, which it is gone from."""
 
     @property
     def entries(self) -> int:
@@ -61,8 +64,10 @@ class LedgerSnapshot:
         """Payload bytes of an entry, about."""
         return self.length // self.entries if self.entries else 0
 
-    def fragment_of(self, entry_id: int) -> int:
-        """The first entry of the fragment with this entry."""
+    def fragment_of(self, entry_id: int) -> int | None:
+        """The first entry of the fragment with this entry; None: bookies do not have it."""
+        if self.archive is not None:
+            return None
         starts = [first for first, _ in self.ensembles]
         return starts[bisect_right(starts, max(entry_id, 0)) - 1]
 
@@ -78,6 +83,26 @@ class LedgerSnapshot:
             last_entry_id=self.last_entry_id if self.is_closed else -1,
             length=self.length if self.is_closed else 0,
         )
+
+
+def without_bookies(
+    ledger_id: int, digest_type: DigestType, stream: str | None, archive: ArchivedLedger | None = None
+) -> LedgerSnapshot:
+    """A ledger that has no bookies any more: what the archive has of it, or nothing."""
+    return LedgerSnapshot(
+        ledger_id=ledger_id,
+        version=0,
+        ensemble_size=0,
+        write_quorum_size=0,
+        ack_quorum_size=0,
+        ensembles=((0, ()),),
+        is_closed=True,
+        last_entry_id=archive.counts.entries - 1 if archive is not None else -1,
+        length=archive.counts.nbytes if archive is not None else 0,
+        digest_type=digest_type,
+        stream=stream,
+        archive=archive,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +159,10 @@ class ReadPartition(InputPartition):
 
     @property
     def bookie(self) -> str:
-        """The bookie that its first read goes to, if nothing speaks against it."""
+        """The bookie, or the archive, that its first read goes to, if nothing speaks against it."""
         first = self.ranges[0]
+        if first.ledger.archive is not None:
+            return first.ledger.archive.target
         return first.ledger.metadata().bookies_for(first.first)[0]
 
 
