@@ -42,10 +42,12 @@ class Locality(Enum):
 
 
 class Decode(Enum):
-    """RAW: entries as they are. PULSAR: the messages in the entries of a Pulsar topic."""
+    """RAW: entries as they are. PULSAR: the messages in the entries of a Pulsar topic. DLOG: the log records in the
+    entries of a DistributedLog log."""
 
     RAW = "raw"
     PULSAR = "pulsar"
+    DLOG = "dlog"
 
 
 class Table(Enum):

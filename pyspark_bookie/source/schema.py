@@ -57,6 +57,20 @@ _PULSAR: Final[Mapping[str, DataType]] = {
     "entry_id": LongType(),
     "batch_index": IntegerType(),
 }
+_DLOG: Final[Mapping[str, DataType]] = {
+    "transaction_id": LongType(),
+    "value": BinaryType(),
+    "stream": StringType(),
+    "ledger_id": LongType(),
+    "entry_id": LongType(),
+    "slot_id": IntegerType(),
+    "position": LongType(),
+}
+_OF_DECODER: Final[Mapping[Decode, Mapping[str, DataType]]] = {
+    Decode.RAW: _RAW,
+    Decode.PULSAR: _PULSAR,
+    Decode.DLOG: _DLOG,
+}
 METADATA_TYPE: Final = StructType(
     [
         StructField("bookie", StringType()),
@@ -106,7 +120,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _columns(options: SourceOptions) -> dict[str, DataType]:
-    columns = dict(_PULSAR if options.decode is Decode.PULSAR else _RAW)
+    columns = dict(_OF_DECODER[options.decode])
     if options.has_metadata_column:
         columns[METADATA_COLUMN] = METADATA_TYPE
     if options.has_corrupt_column:

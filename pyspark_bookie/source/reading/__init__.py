@@ -15,7 +15,7 @@ The thread of a task; the client has its own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark_bookie.common.garbage import fewer_collections, freeze_imports
 from pyspark_bookie.common.memory import keep_freed_memory
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark_bookie.source.options import SourceOptions
     from pyspark_bookie.source.planning import LostLedger, ReadPartition
     from pyspark_bookie.source.reading.chunk import Chunk
+    from pyspark_bookie.source.reading.decoded import Decoder
 
 BATCHES_PER_SECOND: Final = 32
 """Of a task whose rate is limited. Bookies are asked for more whenever a batch is full, so small batches keep the
@@ -65,14 +66,23 @@ def read_chunks(partition: ReadPartition, options: SourceOptions) -> Iterator[Ch
 def _batches(
     chunks: Iterator[Chunk], options: SourceOptions, schema: pa.Schema, limit: int
 ) -> Iterator[pa.RecordBatch]:
-    if options.decode is Decode.PULSAR:
-        from pyspark_bookie.source.pulsar.decoder import PulsarDecoder
+    if options.decode is not Decode.RAW:
         from pyspark_bookie.source.reading.decoded import decoded_batches
 
-        return decoded_batches(chunks, PulsarDecoder(), schema, limit, strict=options.fail_on_data_loss)
+        return decoded_batches(chunks, _decoder(options.decode), schema, limit, strict=options.fail_on_data_loss)
     from pyspark_bookie.source.reading.arrow import batches
 
     return batches(chunks, schema, limit)
+
+
+def _decoder(decode: Decode) -> Decoder[Any]:
+    if decode is Decode.DLOG:
+        from pyspark_bookie.source.dlog.decoder import DlogDecoder
+
+        return DlogDecoder()
+    from pyspark_bookie.source.pulsar.decoder import PulsarDecoder
+
+    return PulsarDecoder()
 
 
 def _lost_chunk(lost: LostLedger, options: SourceOptions) -> Chunk:

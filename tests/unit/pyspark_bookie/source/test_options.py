@@ -82,6 +82,7 @@ def test_the_password_may_be_in_the_environment(tmp_path, monkeypatch):
         ({"scope": "all", "table": "ledger"}, "must be one of ledgers, fragments"),
         ({"stream": "x", "table": "ledgers"}, "table=ledgers and stream exclude each other"),
         ({"scope": "all", "decode": "pulsar", "readMode": "replica"}, "decode=pulsar needs readMode=quorum"),
+        ({"scope": "all", "decode": "dlog", "readMode": "bookie:b"}, "decode=dlog needs readMode=quorum"),
         ({"scope": "all", "digestType": "md5"}, "unknown digest type"),
     ],
 )

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from bookie_client.reading.entry import LedgerEntry
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
+from pyspark_bookie.source.dlog.decoder import DlogDecoder
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.pulsar.decoder import PulsarDecoder
 from pyspark_bookie.source.reading.arrow import batches
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
 from pyspark_bookie.source.reading.decoded import decoded_batches
 from pyspark_bookie.source.schema import arrow_schema, full_schema
+from tests.support import dlog_entries
 from tests.support.pulsar_entries import batch, entry
 from tests.unit.pyspark_bookie.source.test_planning import ledger
 
@@ -113,3 +115,40 @@ def test_what_is_no_message_ends_a_strict_read():
         PodkeeperSparkError, match=r"\[BOOKIE_DECODE\] entry 2 of ledger 1: .*; read it with decode=raw"
     ):
         list(decoded_batches([pulsar_chunk()], PulsarDecoder(), schema(decode="pulsar"), 10, strict=True))
+
+
+def dlog_chunk():
+    payloads = [
+        dlog_entries.entry(dlog_entries.record(10, b"one", 1), dlog_entries.record_set(11, [b"two", b""], 2)),
+        dlog_entries.entry(dlog_entries.control(11, 3)),
+        b"no record",
+        b"",
+    ]
+    entries = [LedgerEntry(1, number, 0, payload) for number, payload in enumerate(payloads)]
+    return Chunk(ledger(1, 4, starts=(0, 2)), entries, [RowOrigin("b", 1, 5)] * 4, [None, None, None, "lost"])
+
+
+def test_log_records_are_rows():
+    wanted = schema(decode="dlog", failOnDataLoss="false", includeMetadata="true")
+    made = list(decoded_batches([dlog_chunk()], DlogDecoder(), wanted, 10, strict=False))
+    assert all(each.schema == wanted for each in made)
+    rows = [found for each in made for found in each.to_pylist()]
+    columns = ["transaction_id", "value", "stream", "ledger_id", "entry_id", "slot_id", "position"]
+    assert [tuple(each[name] for name in columns) for each in rows] == [
+        (10, b"one", None, 1, 0, 0, 1),
+        (11, b"two", None, 1, 0, 1, 2),
+        (11, b"", None, 1, 0, 2, 3),
+        (None, b"no record", None, 1, 2, None, None),
+        (None, None, None, 1, 3, None, None),
+    ]
+    assert [each["_metadata"]["fragment"] for each in rows] == [0, 0, 0, 2, 2]
+    assert {each["_metadata"]["bookie"] for each in rows} == {"b"}
+    told = "[BOOKIE_DECODE] entry 2 of ledger 1: it is no entry of a DistributedLog log: its envelope has version 110"
+    assert [each["_corrupt"] for each in rows] == [None, None, None, told, "lost"]
+
+
+def test_what_is_no_log_record_ends_a_strict_read():
+    with pytest.raises(
+        PodkeeperSparkError, match=r"\[BOOKIE_DECODE\] entry 2 of ledger 1: .*; read it with decode=raw"
+    ):
+        list(decoded_batches([dlog_chunk()], DlogDecoder(), schema(decode="dlog"), 10, strict=True))

@@ -1,0 +1,1 @@
+"""The log records in the entries of a DistributedLog log (`decode=dlog`)."""
