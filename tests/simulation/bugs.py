@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from bookie_client.connection.connection import BookieConnection
+from bookie_client.connection.lateness import Lateness
 from bookie_client.connection.operations import BookieOperations
+from bookie_client.connection.request import BookieRequest
 from bookie_client.reading import lac_vote
 from bookie_client.reading.lac_vote import LacVote
 from bookie_client.recovery import entry_vote, forward_read
@@ -69,6 +71,13 @@ def _answers_come_again(scenario: Scenario) -> Scenario:
     ledgers = tuple(replace(plan, entries=60, pause=scenario.horizon / 80) for plan in scenario.ledgers)
     again = tuple(FaultPlan("repeated answers", None, "put", 1 + 5 * number, 0.0) for number in range(20))
     return replace(scenario, ledgers=ledgers, faults=scenario.faults + again)
+
+
+def _bookies_lose_their_power(scenario: Scenario) -> Scenario:
+    """Whoever waits for their answers waits in vain; nothing else tells that they are gone."""
+    ledgers = tuple(replace(plan, readers=2, tailers=0, recoverers=0) for plan in scenario.ledgers)
+    faults = tuple(FaultPlan("power", None, "put", 1 + 4 * number, 0.001) for number in range(6))
+    return replace(scenario, ledgers=ledgers, faults=faults)
 
 
 def _acknowledge_one_early(patch: pytest.MonkeyPatch) -> None:
@@ -215,6 +224,25 @@ def _count_answers_that_come_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AddState, "acknowledged", acknowledged)
 
 
+def _acknowledge_what_is_given_up_early(patch: pytest.MonkeyPatch) -> None:
+    original = BookieConnection._give_up
+
+    def give_up(self: BookieConnection, request: BookieRequest) -> None:
+        if isinstance(request, PendingAdd) and self._lateness is not None and request.deadline > self._ticker.now:
+            request.acknowledged(self.bookie_id)
+        else:
+            original(self, request)
+
+    patch.setattr(BookieConnection, "_give_up", give_up)
+
+
+def _adaptive_time_outs_never_come(patch: pytest.MonkeyPatch) -> None:
+    def shift(self: Lateness, *measured: object) -> int:
+        return self._ticker.now
+
+    patch.setattr(Lateness, "_shift", shift)
+
+
 BUGS = (
     Bug("acknowledge at Qa - 1", _acknowledge_one_early, ("S5", "S3", "S4"), 20),
     Bug("skip the fence", _skip_the_fence, ("S14", "S3", "S5"), 20),
@@ -253,5 +281,18 @@ BUGS = (
         first=30,
     ),
     Bug("count answers that come again", _count_answers_that_come_again, ("S5", "S4", "S3"), 20, _answers_come_again),
+    Bug(
+        "acknowledge what an adaptive time-out gives up early",
+        _acknowledge_what_is_given_up_early,
+        ("S5", "S4", "S3"),
+        100,
+    ),
+    Bug(
+        "adaptive time-outs that never come",
+        _adaptive_time_outs_never_come,
+        ("L",),
+        100,
+        _bookies_lose_their_power,
+    ),
     Bug("do not store again what recovery finds", _do_not_store_again, ("S4", "S5", "S6"), 100),
 )

@@ -7,7 +7,7 @@ runs with a little of everything do not.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from bookie_client.options import ClientOptions
@@ -156,6 +156,8 @@ class Scenario:
         )
         client = self.client
         time_outs = f"{client.add_timeout:g}/{client.read_timeout:g} s"
+        if client.adaptive_timeouts:
+            time_outs += f" adapting in {client.min_adaptive_timeout:g} to {client.max_adaptive_timeout:g} s"
         return (
             f"seed {self.seed}: E/Qw/Qa {'/'.join(map(str, self.quorums))}, {self.bookies} bookies, "
             f"ledgers: {ledgers}; v{client.protocol_version}, time-outs {time_outs}, "
@@ -184,7 +186,7 @@ def draw(seed: int) -> Scenario:
         _network(random),
         _metadata(random),
         _disk(random),
-        client,
+        with_adaptive_timeouts(seed, client),
     )
 
 
@@ -285,4 +287,17 @@ def _client(random: Random) -> ClientOptions:
         degraded_retry_interval=0.3,
         add_quorum_timeout=random.choice((None, None, None, 3.0)),
         explicit_lac_interval=random.choice((None, 0.1)) if version == 3 else None,
+    )
+
+
+def with_adaptive_timeouts(seed: int, client: ClientOptions) -> ClientOptions:
+    """In some runs. Drawn apart, so that nothing else of a scenario depends on it."""
+    random = Random(f"adaptive {seed}")
+    if random.random() < 0.7:
+        return client
+    return replace(
+        client,
+        adaptive_timeouts=True,
+        min_adaptive_timeout=random.choice((0.02, 0.1, 0.4)),
+        max_adaptive_timeout=random.choice((0.5, 1.0, 3.0)),
     )

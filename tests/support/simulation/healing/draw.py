@@ -56,7 +56,7 @@ def draw_healing(seed: int) -> Scenario:
     horizon = plain._between(random, 6.0, 20.0)
     allowed = [kind for kind in WEIGHTS if random.random() < 0.35]
     allowed += [random.choice(LOSSES)]
-    client = replace(plain._client(random), add_quorum_timeout=None)
+    client = plain.with_adaptive_timeouts(seed, replace(plain._client(random), add_quorum_timeout=None))
     ledgers = tuple(_ledger(random, horizon) for _ in range(random.choice((1, 2, 3, 4))))
     drains = tuple(random.random() * horizon for _ in range(random.choice((0, 0, 1, 1, 2))))
     return _with_commands(
