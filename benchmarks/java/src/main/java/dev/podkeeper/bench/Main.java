@@ -41,11 +41,13 @@ public final class Main {
         configuration.setUseV2WireProtocol(options.protocol.equals("v2"));
         configuration.setBatchReadEnabled(true);
         configuration.setThrottleValue(0);
+        configuration.setRecoveryReadBatchSize(options.recoveryReadBatch);
         Meter meter = new Meter(options);
         try (BookKeeper client = new BookKeeper(configuration)) {
             switch (options.command.get(0)) {
                 case "add" -> new AddLoad(options, client, meter).run();
                 case "tail" -> new TailLoad(options, client, meter).run();
+                case "recover" -> new RecoverLoad(options, client, meter).run();
                 default -> new ReadLoad(options, client, meter).run();
             }
         }

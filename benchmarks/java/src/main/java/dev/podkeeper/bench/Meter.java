@@ -23,6 +23,7 @@ final class Meter {
     private final LongAdder errors = new LongAdder();
     private volatile boolean measuring;
     private volatile String firstError;
+    private final Map<String, Object> notes = new LinkedHashMap<>();
 
     private long startNanos;
     private double startClientCpu;
@@ -54,6 +55,11 @@ final class Meter {
         if (firstError == null) {
             firstError = what;
         }
+    }
+
+    /** One more figure of the result. */
+    void note(String name, double value) {
+        notes.put(name, value);
     }
 
     boolean hasFailed() {
@@ -94,6 +100,7 @@ final class Meter {
 
     /** What was measured, by name; only after {@link #end}. */
     Map<String, Object> result() {
+        result.putAll(notes);
         result.put("errors", errors.sum());
         result.put("first_error", firstError);
         return result;

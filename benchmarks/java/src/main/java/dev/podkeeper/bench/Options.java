@@ -10,7 +10,7 @@ import org.apache.bookkeeper.client.BookKeeper.DigestType;
 /** The command line of the driver. Sizes are bytes, times are seconds, rates are entries per second. */
 final class Options {
 
-    @Parameter(description = "add | read | tail")
+    @Parameter(description = "add | read | tail | recover")
     List<String> command = new ArrayList<>();
 
     @Parameter(names = "--metadata", required = true, description = "metadata service URI, zk+hierarchical://host:port/ledgers")
@@ -50,8 +50,15 @@ final class Options {
     long entries;
 
     @Parameter(names = "--ledger-file", description = "add: write ledger ids and last entries there and keep the ledgers;"
-            + " read: read what it names")
+            + " read, recover: do so with what it names")
     String ledgerFile;
+
+    @Parameter(names = "--warmup-ledgers", validateValueWith = Positive.class,
+            description = "recover: so many of the ledgers first, before it is measured")
+    int warmupLedgers = 1;
+
+    @Parameter(names = "--recovery-read-batch", validateValueWith = Positive.class, description = "recoveryReadBatchSize")
+    int recoveryReadBatch = 1;
 
     @Parameter(names = "--read-kind", description = "single: one asyncRead per entry; batch: asyncBatchRead of --batch entries"
             + " (v2), asyncRead of a range of --batch entries (v3, where the client has no batch read)")
@@ -77,8 +84,8 @@ final class Options {
     boolean help;
 
     void check() {
-        if (command.size() != 1 || !List.of("add", "read", "tail").contains(command.get(0))) {
-            throw new ParameterException("give one command: add, read or tail");
+        if (command.size() != 1 || !List.of("add", "read", "tail", "recover").contains(command.get(0))) {
+            throw new ParameterException("give one command: add, read, tail or recover");
         }
         oneOf("--protocol", protocol, "v2", "v3");
         oneOf("--read-kind", readKind, "single", "batch");
@@ -86,8 +93,8 @@ final class Options {
         if (command.get(0).equals("tail") && rate == 0) {
             throw new ParameterException("tail needs --rate: latency of a full window says nothing about tailing");
         }
-        if (command.get(0).equals("read") && ledgerFile == null) {
-            throw new ParameterException("read needs --ledger-file, as written by add --ledger-file");
+        if (List.of("read", "recover").contains(command.get(0)) && ledgerFile == null) {
+            throw new ParameterException(command.get(0) + " needs --ledger-file, as written by add --ledger-file");
         }
     }
 
