@@ -115,6 +115,11 @@ CREATED = (
         _spec(tls={"enabled": True, "secretName": "a", "issuerRef": {"name": "b"}}),
         "give either secretName or issuerRef, not both",
     ),
+    Case(
+        "admin-tls-both",
+        _spec(tls={"adminApi": {"secretName": "a", "issuerRef": {"name": "b"}}}),
+        "the admin API has one certificate: give secretName or issuerRef, or neither, and the operator makes one",
+    ),
     Case("interval", _spec(monitoring={"podMonitor": {"interval": "often"}}), "a whole number and ms, s, m or h"),
     Case("number-as-value", _spec(config={"gcWaitTime": 1000}), ".spec.config.gcWaitTime: expected string"),
     Case("task-bookies", _spec(type="Replace"), "name the bookies by their pods", kind="BookieTask"),

@@ -26,7 +26,7 @@ from bookie_operator.builders.service_account import service_account
 from bookie_operator.builders.services import client_service, headless_service
 from bookie_operator.builders.settings import dynamic_config, settings_map
 from bookie_operator.builders.statefulset import bookie_sets
-from bookie_operator.builders.tls import certificate
+from bookie_operator.builders.tls import certificates, issued_secrets
 from bookie_operator.world.model import ClusterView
 
 
@@ -43,7 +43,7 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         headless_service(cluster),
         client_service(cluster),
         *network_policies(cluster, context),
-        certificate(cluster, context),
+        *certificates(cluster, context),
         *embedded_service(cluster, context),
     )
     suffix = naming.bookie_id_suffix(cluster.name, cluster.namespace)
@@ -60,6 +60,7 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         config_hash=config_name.rpartition("-")[2],
         bookie_ids={pod: f"{pod}{suffix}" for pod in _pods(cluster, sets)},
         bookie_id_suffix=suffix,
+        issued=issued_secrets(cluster),
         missing=tuple(_missing(cluster, context)),
     )
 
@@ -68,6 +69,8 @@ def _missing(cluster: ClusterView, context: BuildContext) -> Iterator[str]:
     spec = cluster.spec
     if spec.tls.enabled and spec.tls.issuer_ref is not None and not context.has_cert_manager:
         yield "spec.tls.issuerRef: there is no cert-manager here; install it, or give spec.tls.secretName"
+    if spec.tls.admin_api.enabled and spec.tls.admin_api.issuer_ref is not None and not context.has_cert_manager:
+        yield "spec.tls.adminApi.issuerRef: there is no cert-manager here; install it, or leave this out"
     if spec.monitoring.pod_monitor.enabled and not context.has_pod_monitors:
         yield "spec.monitoring.podMonitor: there is no Prometheus operator here; install it, or disable this"
     if spec.monitoring.prometheus_rule.enabled and not context.has_prometheus_rules:

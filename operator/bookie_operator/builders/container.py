@@ -103,8 +103,11 @@ def tls_secret(cluster: ClusterView) -> str:
 
 
 def admin_tls_secret(cluster: ClusterView) -> str:
-    """The user's Secret, or the one that the operator makes."""
-    return cluster.spec.tls.admin_api.secret_name or naming.admin_certificate(cluster.name)
+    """The user's Secret, the one that cert-manager fills, or the one that the operator makes: each has its own name, so
+    that pods of an earlier `spec` go on with theirs."""
+    wanted = cluster.spec.tls.admin_api
+    made = naming.admin_certificate if wanted.issuer_ref is None else naming.admin_issued
+    return wanted.secret_name or made(cluster.name)
 
 
 def http_port(cluster: ClusterView) -> dict[str, Any]:

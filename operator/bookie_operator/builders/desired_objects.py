@@ -60,6 +60,8 @@ class DesiredObjects:
     config_hash: str
     bookie_ids: Mapping[str, str]
     bookie_id_suffix: str
+    issued: tuple[str, ...] = ()
+    """Names of Secrets that pods mount and cert-manager fills."""
     missing: tuple[str, ...] = ()
     """What `spec` asks for and this Kubernetes does not know, each with its remedy."""
 
@@ -120,5 +122,6 @@ class DesiredObjects:
             settings=self.settings,
             bookie_ids=self.bookie_ids,
             bookie_id_suffix=self.bookie_id_suffix,
+            issued=self.issued,
             missing=self.missing,
         )

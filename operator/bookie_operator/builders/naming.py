@@ -73,6 +73,11 @@ def admin_certificate(cluster: str) -> str:
     return f"{cluster}-admin-tls"
 
 
+def admin_issued(cluster: str) -> str:
+    """Certificate of cert-manager for the pods' admin API, and the Secret that it fills."""
+    return f"{cluster}-admin-issued"
+
+
 def admin_authority(cluster: str) -> str:
     """Secret with the authority that signs it: the operator's alone."""
     return f"{cluster}-admin-ca"

@@ -1,32 +1,57 @@
-"""The certificate that cert-manager makes, where `spec.tls` names an issuer.
+"""The certificates that cert-manager makes, where `spec.tls` names issuers: of bookies, and of their admin API.
 
 Threads: pure functions, any thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
 from bookie_operator.builders import naming
 from bookie_operator.builders.common import manifest
-from bookie_operator.builders.container import tls_secret
+from bookie_operator.builders.container import admin_tls_secret, tls_secret
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.hashing import Manifest
 from bookie_operator.world.model import ClusterView
 
 
-def certificate(cluster: ClusterView, context: BuildContext) -> Manifest | None:
-    """None: the user brings one, or this Kubernetes has no cert-manager."""
+@dataclass(frozen=True)
+class _Issued:
+    secret: str
+    issuer: Mapping[str, Any]
+    usages: tuple[str, ...]
+
+
+def _issued(cluster: ClusterView) -> Iterator[_Issued]:
     tls = cluster.spec.tls
-    if not tls.enabled or tls.issuer_ref is None or not context.has_cert_manager:
-        return None
-    name = naming.certificate(cluster.name)
+    if tls.enabled and tls.issuer_ref is not None:
+        # Bookies are clients of each other.
+        yield _Issued(tls_secret(cluster), tls.issuer_ref, ("server auth", "client auth"))
+    if tls.admin_api.enabled and tls.admin_api.issuer_ref is not None:
+        yield _Issued(admin_tls_secret(cluster), tls.admin_api.issuer_ref, ("server auth",))
+
+
+def issued_secrets(cluster: ClusterView) -> tuple[str, ...]:
+    """Names of the Secrets that pods mount and cert-manager is to fill."""
+    return tuple(each.secret for each in _issued(cluster))
+
+
+def certificates(cluster: ClusterView, context: BuildContext) -> list[Manifest]:
+    """One for each of `issued_secrets`, with its name; empty also where this Kubernetes has no cert-manager."""
+    return [_certificate(cluster, each) for each in _issued(cluster)] if context.has_cert_manager else []
+
+
+def _certificate(cluster: ClusterView, of: _Issued) -> Manifest:
     spec = {
-        "secretName": tls_secret(cluster),
-        "issuerRef": dict(tls.issuer_ref),
+        "secretName": of.secret,
+        "issuerRef": dict(of.issuer),
         "dnsNames": dns_names(cluster),
-        "usages": ["server auth", "client auth"],  # bookies are clients of each other
+        "usages": list(of.usages),
         "privateKey": {"algorithm": "ECDSA", "size": 256, "encoding": "PKCS8", "rotationPolicy": "Always"},
     }
-    return manifest(cluster, "cert-manager.io/v1", "Certificate", name, naming.BOOKIE, {"spec": spec})
+    return manifest(cluster, "cert-manager.io/v1", "Certificate", of.secret, naming.BOOKIE, {"spec": spec})
 
 
 def dns_names(cluster: ClusterView) -> list[str]:

@@ -222,6 +222,8 @@ class AdminTls(Model):
     """A Secret with `tls.crt`, `tls.key` and `ca.crt`, whose certificate names `*.CLUSTER-bookie.NAMESPACE.svc` and
     `CLUSTER-bookie.NAMESPACE.svc`. By default the operator makes an authority and a certificate for each cluster, and
     renews it."""
+    issuer_ref: Freeform | None = None
+    """An issuer of cert-manager that makes it instead: `{name, kind, group}`. It must tell its authority (`ca.crt`)."""
 
 
 class Tls(Model):

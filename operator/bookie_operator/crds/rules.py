@@ -237,6 +237,11 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
         "TLS needs a certificate: give either secretName or issuerRef, not both",
     ),
     Rule(
+        "spec.tls.adminApi",
+        "!self.enabled || !(has(self.issuerRef) && has(self.secretName))",
+        "the admin API has one certificate: give secretName or issuerRef, or neither, and the operator makes one",
+    ),
+    Rule(
         "spec.monitoring.podMonitor",
         f"self.interval.matches('{INTERVAL_PATTERN}')",
         "must be a whole number and ms, s, m or h: for example 30s",

@@ -156,8 +156,15 @@ def _security(spec: BookieClusterSpec) -> Iterator[str]:
     tls = spec.tls
     if tls.enabled and (tls.secret_name is None) == (tls.issuer_ref is None):
         yield "spec.tls: needs a certificate: give either secretName or issuerRef, not both"
-    if tls.issuer_ref is not None and not isinstance(tls.issuer_ref.get("name"), str):
-        yield "spec.tls.issuerRef: has no name; give the issuer as {name, kind, group}"
+    admin = tls.admin_api
+    if admin.enabled and admin.secret_name is not None and admin.issuer_ref is not None:
+        yield (
+            "spec.tls.adminApi: the admin API has one certificate: give secretName or issuerRef, or neither, and the "
+            "operator makes one"
+        )
+    for path, issuer in (("spec.tls", tls.issuer_ref), ("spec.tls.adminApi", admin.issuer_ref)):
+        if issuer is not None and not isinstance(issuer.get("name"), str):
+            yield f"{path}.issuerRef: has no name; give the issuer as {{name, kind, group}}"
     if not _INTERVAL.fullmatch(spec.monitoring.pod_monitor.interval):
         yield "spec.monitoring.podMonitor.interval: must be a whole number and ms, s, m or h, as 30s"
 

@@ -190,6 +190,7 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
         return await _allowed(kubernetes.list(resource)) if sources.nodes else None
 
     secrets = [key.partition("/")[2] for key in desired.support if key.startswith(f"{SECRET.kind}/")]
+    secrets += desired.issued
     workload, around, listed, named = await asyncio.gather(
         asyncio.gather(
             full(STATEFUL_SET, managed),

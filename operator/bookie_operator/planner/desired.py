@@ -72,6 +72,9 @@ class Desired:
     bookie_id_suffix: str = ""
     held: frozenset[str] = frozenset()
     """Names of StatefulSets whose newest template waits; see `holding`."""
+    issued: tuple[str, ...] = ()
+    """Names of Secrets that pods mount and cert-manager fills, each by a Certificate of the same name in `support`,
+    unless this Kubernetes has no cert-manager."""
     missing: tuple[str, ...] = ()
     """What `spec` asks for and this Kubernetes does not know, each with its remedy: everything else goes on without."""
 

@@ -47,6 +47,7 @@ Rule = Callable[[World, Desired], Decision | None]
 FIRST: Final[tuple[Rule, ...]] = (
     adopt.begin,
     support.begin,
+    support.certificates,
     create.metadata,
     create.stateful_sets,
     lambda world, _: replicas.begin(world),

@@ -1,4 +1,5 @@
-"""The certificate of a cluster's admin API: the operator's, made and renewed here, or the user's, which is judged.
+"""The certificate of a cluster's admin API: the operator's, made and renewed here, or one of the user's or of
+cert-manager, which is judged.
 
     CLUSTER-admin-ca     tls.crt, tls.key            the authority: nobody mounts it
     CLUSTER-admin-tls    tls.crt, tls.key, ca.crt    what pods mount, and read again when it changes
@@ -24,6 +25,7 @@ from bookie_operator.api.kinds import SECRET, KubernetesObject
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.builders import naming
 from bookie_operator.builders.common import manifest
+from bookie_operator.builders.container import admin_tls_secret
 from bookie_operator.builders.hashing import content_hash
 from bookie_operator.builders.secrets import secret_data, secret_texts
 from bookie_operator.builders.tls import dns_names
@@ -56,9 +58,10 @@ class AdminCertificates:
         wanted = cluster.spec.tls.admin_api
         if not wanted.enabled or cluster.deleting:
             return ()
-        if wanted.secret_name is not None:
-            fault = await self._fault(kubernetes, cluster, wanted.secret_name, now)
-            return (f"{_AT}.secretName: {fault}",) if fault else ()
+        if wanted.secret_name is not None or wanted.issuer_ref is not None:
+            by = "secretName" if wanted.secret_name is not None else "issuerRef"
+            fault = await self._fault(kubernetes, cluster, now)
+            return (f"{_AT}.{by}: {fault}",) if fault else ()
         if cluster.paused:
             return ()
         name = naming.admin_certificate(cluster.name)
@@ -74,14 +77,19 @@ class AdminCertificates:
             return (f"{_AT}: no certificate can be made: {exc}; give secretName, or set enabled to false",)
         return ()
 
-    async def _fault(self, kubernetes: Kubernetes, cluster: ClusterView, name: str, now: float) -> str:
-        """Of the user's Secret, with the remedy; empty: it is good."""
+    async def _fault(self, kubernetes: Kubernetes, cluster: ClusterView, now: float) -> str:
+        """Of the Secret of the user or of cert-manager, with the remedy; empty: it is good, or cert-manager is to make
+        it, for which the planner waits."""
+        name, users = admin_tls_secret(cluster), cluster.spec.tls.admin_api.secret_name is not None
         texts = secret_texts(await kubernetes.find(SECRET, cluster.namespace, name))
         if texts is None:
-            return f"there is no Secret {name}; make it, with {', '.join(_PART)}"
+            return f"there is no Secret {name}; make it, with {', '.join(_PART)}" if users else ""
         lacking = [key for key in _PART if not texts.get(key)]
         if lacking:
-            return f"Secret {name} has no {', '.join(lacking)}; add what is missing"
+            remedy = (
+                "add what is missing" if users else "name an issuer that tells its authority, such as one of kind CA"
+            )
+            return f"Secret {name} has no {', '.join(lacking)}; {remedy}"
         host = naming.admin_server_name(cluster.name, cluster.namespace)
         content = content_hash([host, *(texts[key] for key in _PART)], length=64)
         until, fault = self._judged.get(content, (0.0, ""))

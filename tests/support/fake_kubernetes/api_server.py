@@ -73,7 +73,7 @@ class ApiServer:
 
     def _answer(self, request: web.Request, body: bytes) -> Object:
         if request.path in ("/apis", "/api", "/version"):
-            return _discovery(request.path)
+            return _discovery(request.path, self.unknown)
         found = _PATH.fullmatch(request.path)
         if found is None:
             return _resources(request.path, self.unknown)
@@ -216,12 +216,13 @@ def _refusal(status: int, reason: str, message: str, headers: dict[str, str]) ->
     return web.json_response(body, status=status, headers=headers)
 
 
-def _discovery(path: str) -> Object:
+def _discovery(path: str, unknown: Collection[str]) -> Object:
     if path == "/version":
         return {"major": "1", "minor": "33", "gitVersion": "v1.33.0"}
     if path == "/api":
         return {"kind": "APIVersions", "versions": ["v1"]}
-    versions = sorted({version for version, _ in RESOURCES if "/" in version} | {"apiextensions.k8s.io/v1"})
+    known = {version for version, plural in RESOURCES if "/" in version and plural not in unknown}
+    versions = sorted(known | {"apiextensions.k8s.io/v1"})
     groups = [
         {
             "name": each.partition("/")[0],

@@ -2,6 +2,7 @@
 
 Invariants
 - What is applied has the content whose hash it bears: an object is never applied twice without a change.
+- Nothing that would start pods begins before the certificates that they mount are there.
 - Auto-recovery begins when clients can write, so that it does not copy while bookies come up for the first time.
 
 Threads: pure functions, any thread.
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bookie_operator.planner.actions import ApplyObjects
-from bookie_operator.planner.decision import Act
+from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import World
 
@@ -20,6 +21,18 @@ from bookie_operator.world.model import World
 def begin(world: World, desired: Desired) -> Act | None:
     """Services, accounts, configuration, policies, certificates, the identity: also while an operation runs."""
     return _apply(world, desired.support, "what bookies need is not as desired")
+
+
+def certificates(world: World, desired: Desired) -> Wait | None:
+    """The first that cert-manager has not made yet."""
+    name = next((each for each in desired.issued if f"Secret/{each}" not in world.object_uids), None)
+    if name is None:
+        return None
+    if f"Certificate/{name}" not in desired.support:
+        why = f"there is no cert-manager here that could make Secret {name}: install it, or change spec.tls"
+        return Wait("CertificatePending", why, seconds=30.0, stalled=True)
+    why = f"waits for cert-manager to make Secret {name}: `kubectl describe certificate {name}` tells why it does not"
+    return Wait("CertificatePending", why, seconds=5.0)
 
 
 def autorecovery(world: World, desired: Desired) -> Act | None:

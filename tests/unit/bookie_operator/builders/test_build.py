@@ -226,6 +226,12 @@ def test_what_this_kubernetes_lacks_is_told_with_its_remedy() -> None:
     assert built("bare").desired().missing == ()
 
 
+def test_no_cert_manager_for_the_admin_api_is_told_too() -> None:
+    asked = cluster({**MINIMAL, "tls": {"adminApi": {"issuerRef": {"name": "ca"}}}})
+    (line,) = build(asked, BuildContext()).desired().missing
+    assert line == "spec.tls.adminApi.issuerRef: there is no cert-manager here; install it, or leave this out"
+
+
 def test_the_identity_is_written_when_the_cluster_has_one() -> None:
     before = build(cluster(instance_id=""), BuildContext())
     assert "Secret/demo-identity" not in before.desired().support

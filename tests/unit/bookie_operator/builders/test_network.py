@@ -123,6 +123,22 @@ def test_the_certificate_names_every_bookie() -> None:
     assert secrets == [certificate["secretName"]]
 
 
+def test_an_issuer_makes_the_certificate_of_the_admin_api() -> None:
+    issuer = {"name": "ca", "kind": "ClusterIssuer"}
+    asked = {"tls": {"adminApi": {"issuerRef": issuer}}, "monitoring": {"podMonitor": {"enabled": True}}}
+    objects = build(cluster({**MINIMAL, **asked}), FULL)
+    (made,) = [each["spec"] for key, each in objects.objects.items() if key.startswith("Certificate/")]
+    assert (made["secretName"], made["issuerRef"]) == ("demo-admin-issued", issuer)
+    assert {"*.demo-bookie.storage.svc", "demo-bookie.storage.svc"} <= set(made["dnsNames"])
+    assert objects.desired().issued == ("demo-admin-issued",)
+    pods = [objects.sets[0].manifest, objects.objects["Deployment/demo-autorecovery"], objects.metadata_job]
+    for each in pods:
+        volumes = {volume["name"]: volume for volume in each["spec"]["template"]["spec"]["volumes"]}
+        assert volumes["podkeeper-admin-tls"]["secret"]["secretName"] == "demo-admin-issued"
+    (monitor,) = objects.monitoring
+    assert "demo-admin-issued" in str(monitor["spec"]["podMetricsEndpoints"])
+
+
 def test_a_certificate_of_the_user_is_used_as_it_is() -> None:
     objects = build(cluster({**MINIMAL, "tls": {"enabled": True, "secretName": "mine"}}), FULL)
     assert [key for key in objects.objects if key.startswith("Certificate/")] == []

@@ -74,6 +74,11 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"tls": {"enabled": True}}, "spec.tls: needs a certificate: give either secretName or issuerRef"),
     ({"tls": {"enabled": True, "secretName": "a", "issuerRef": {"name": "b"}}}, "spec.tls: needs a certificate"),
     ({"tls": {"enabled": True, "issuerRef": {"kind": "Issuer"}}}, "spec.tls.issuerRef: has no name"),
+    ({"tls": {"adminApi": {"issuerRef": {"kind": "Issuer"}}}}, "spec.tls.adminApi.issuerRef: has no name"),
+    (
+        {"tls": {"adminApi": {"secretName": "a", "issuerRef": {"name": "b"}}}},
+        "spec.tls.adminApi: the admin API has one certificate: give secretName or issuerRef, or neither, and the",
+    ),
     ({"monitoring": {"podMonitor": {"interval": "often"}}}, "spec.monitoring.podMonitor.interval: must be a whole"),
     ({"config": {"gcWaitTimes": "1"}}, "spec.config.gcWaitTimes: there is no such key; did you mean gcWaitTime?"),
     ({"config": {"zzzz": "1"}}, "spec.config.zzzz: there is no such key; docs/configuration.md lists"),

@@ -25,7 +25,7 @@ DAY_S = 86_400.0
 NO_STATUS = BookieClusterStatus()
 HOST = "demo-bookie.storage.svc"
 POD = f"demo-bookie-0.{HOST}"
-SERVED, AUTHORITY = "demo-admin-tls", "demo-admin-ca"
+SERVED, AUTHORITY, ISSUED = "demo-admin-tls", "demo-admin-ca", "demo-admin-issued"
 
 
 class Kept:
@@ -159,6 +159,22 @@ async def test_a_secret_of_the_user_is_judged(kept: Kept) -> None:
     assert "ca.crt has not the authority that signed it" in await told()
     kept.put({"ca.crt": "no certificate"})
     assert "ca.crt has not the authority that signed it" in await told()
+
+
+async def test_one_of_cert_manager_is_judged_once_it_is_there(kept: Kept) -> None:
+    issuer = {"name": "ca"}
+    assert await kept.keep(issuerRef=issuer) == (), "the planner waits for it"
+    assert kept.store.list(SECRET, "storage") == [], "the operator makes none beside it"
+    authority = make_authority("ours", 30)
+    good = make_certificate(authority, "x", [HOST, f"*.{HOST}"], 30)
+    texts = {"tls.crt": good.certificate, "tls.key": good.key}
+    kept.store.create(SECRET, "storage", {"metadata": {"name": ISSUED}, "data": secret_data(texts)})
+    (error,) = await kept.keep(issuerRef=issuer)
+    assert error.startswith(
+        f"spec.tls.adminApi.issuerRef: Secret {ISSUED} has no ca.crt; name an issuer that tells its"
+    )
+    kept.store.patch(SECRET, "storage", ISSUED, {"data": secret_data({"ca.crt": authority.certificate})})
+    assert await kept.keep(issuerRef=issuer) == ()
 
 
 def test_one_that_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

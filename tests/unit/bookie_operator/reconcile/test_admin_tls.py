@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bookie_operator.api.kinds import CLUSTER, POD, SECRET, STATEFUL_SET
+from bookie_operator.api.kinds import CERTIFICATE, CLUSTER, POD, SECRET, STATEFUL_SET
 from bookie_operator.builders.inputs import inputs_hash, record
 from bookie_operator.builders.secrets import secret_data
 from bookie_operator.crds import names
@@ -112,6 +112,43 @@ async def test_a_secret_of_the_user_that_is_not_there_stops_the_change_and_is_to
         await fake.settle()
         assert secrets(fake) == secrets(fake, "autorecovery") == {"mine"}
         assert fake.condition("SpecValid") == "True"
+
+
+async def test_a_change_to_an_issuer_waits_for_its_certificate() -> None:
+    """No bookie is stopped for a certificate that cert-manager has not made, or cannot make."""
+    issued = f"{NAME}-admin-issued"
+    async with fake_cluster() as fake:
+        fake.apply(replicas=4)
+        await fake.settle()
+        before = fake.uids()
+        fake.apply(replicas=4, tls={"adminApi": {"issuerRef": {"name": "ca"}}})
+        for _ in range(10):
+            await fake.one_pass()
+        assert fake.uids() == before
+        assert (fake.reason("Ready"), fake.condition("Stalled")) == ("CertificatePending", "False")
+        assert f"kubectl describe certificate {issued}" in fake.message("Ready")
+        made = fake.store.get(CERTIFICATE, NAMESPACE, issued)["spec"]
+        assert (made["secretName"], made["issuerRef"]) == (issued, {"name": "ca"})
+
+        put(fake, issued, own_certificate())
+        await fake.settle()
+        assert secrets(fake) == secrets(fake, "autorecovery") == {issued}
+        assert fake.condition("Ready") == "True"
+
+        fake.apply(replicas=4, tls=ON | {"adminApi": {"issuerRef": None}})
+        await fake.settle()
+        assert secrets(fake) == {f"{NAME}-admin-tls"}
+        assert fake.store.find(CERTIFICATE, NAMESPACE, issued) is None
+
+
+async def test_an_issuer_without_cert_manager_is_told() -> None:
+    async with fake_cluster() as fake:
+        fake.server.unknown.add("certificates")
+        fake.apply(replicas=3, tls={"adminApi": {"issuerRef": {"name": "ca"}}})
+        await fake.until(lambda: fake.reason("Stalled") == "CertificatePending")
+        assert "there is no cert-manager here that could make Secret" in fake.message("Stalled")
+        assert "spec.tls.adminApi.issuerRef: there is no cert-manager here; install it" in fake.message("SpecValid")
+        assert fake.pods() == []
 
 
 async def test_a_new_certificate_restarts_nobody() -> None:
