@@ -54,7 +54,9 @@ class ArchiveUnavailable(CouldNotTell):
 
 
 def read_entries(files: Files, ledger: ArchivedLedger, first: int, last: int) -> Iterator[pa.RecordBatch]:
-    """Entries `first` to `last`, both included: `entry_id`, `value` and, but for files of older versions, `lac`. Raises `ArchiveDamaged`, `ArchivedFileMissing`, `ArchiveUnavailable`."""
+    """Entries `first` to `last`, both included: `entry_id`, `value` and, but for files of older versions, `lac`.
+
+    Raises `ArchiveDamaged`, `ArchivedFileMissing`, `ArchiveUnavailable`."""
     counter: Counter | None = None
     for file in ledger.files:
         if file.first_entry + file.entries <= first or file.first_entry > last:
@@ -68,7 +70,8 @@ def read_entries(files: Files, ledger: ArchivedLedger, first: int, last: int) ->
                 at = counter.entries
                 part.check(batch, counter, start + count - 1)
                 begin, end = max(first - at, 0), min(last + 1 - at, len(batch))
-                yield batch.slice(begin, end - begin)
+                if begin < end:
+                    yield batch.slice(begin, end - begin)
     what = f"the files of ledger {ledger.ledger_id} in {ledger.target}"
     if counter is None or counter.entries <= last:
         raise ArchiveDamaged(f"{what} end before entry {last}", last)

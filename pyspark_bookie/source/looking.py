@@ -20,8 +20,9 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, spark_error
 from pyspark_bookie.common.together import bounded
+from pyspark_bookie.source.archived import archived
 from pyspark_bookie.source.options import OpenLedgers, SourceOptions
-from pyspark_bookie.source.planning import LedgerSnapshot, LostLedger, Range
+from pyspark_bookie.source.planning import LedgerSnapshot, LostLedger, Range, without_bookies
 from pyspark_bookie.source.positions import EARLIEST, LATEST
 from pyspark_bookie.source.selection import Chosen
 
@@ -73,6 +74,15 @@ async def snapshot_of(
     return _snapshot(stored, options, stream, stored.value.last_entry_id, stored.value.length)
 
 
+async def moved_snapshot(
+    client: Client, ledger_id: int, options: SourceOptions, stream: str | None = None
+) -> LedgerSnapshot | None:
+    """A ledger that is gone from the cluster, as it can be read from the archive; None: it is not there either, or not
+    to be looked for. Raises `MetadataUnavailable`, `MetadataDamaged`."""
+    found = await archived(client, ledger_id) if options.reads_archive else None
+    return None if found is None else without_bookies(ledger_id, options.digest_type, stream, found)
+
+
 # --- inside -----------------------------------------------------------------------------------------------------
 
 
@@ -80,6 +90,8 @@ async def _look_at(
     client: Client, chosen: Chosen, options: SourceOptions, password: bytes | None
 ) -> LedgerSnapshot | LostLedger | None:
     what = f"ledger {chosen.ledger_id}"
+    if chosen.archive is not None:
+        return without_bookies(chosen.ledger_id, options.digest_type, chosen.stream, chosen.archive)
     if chosen.stored is None:
         where = f", which {chosen.stream} lists," if chosen.stream is not None else ""
         fate = "was offloaded by Pulsar and deleted from the bookies" if chosen.is_offloaded else "does not exist"
@@ -87,6 +99,9 @@ async def _look_at(
     try:
         return await snapshot_of(client, chosen.stored, options, chosen.stream)
     except NoSuchLedger as error:  # deleted since it was listed
+        moved = await moved_snapshot(client, chosen.ledger_id, options, chosen.stream)
+        if moved is not None:
+            return moved
         told_as = spark_error(error, what)
         return LostLedger(chosen.ledger_id, chosen.stream, told_as.code, told_as.message)
     except PodkeeperError as error:

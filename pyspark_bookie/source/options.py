@@ -41,6 +41,14 @@ class Locality(Enum):
     NONE = "none"
 
 
+class Tiers(Enum):
+    """Where ledgers are looked for. ALL: in bookies, and what is gone from there in the archives that `offload` has
+    written. BOOKIES: in bookies alone."""
+
+    ALL = "all"
+    BOOKIES = "bookies"
+
+
 class Decode(Enum):
     """RAW: entries as they are. PULSAR: the messages in the entries of a Pulsar topic. DLOG: the log records in the
     entries of a DistributedLog log."""
@@ -141,6 +149,7 @@ class SourceOptions(AccessOptions):
 
     # --- how they are read ------------------------------------------------------------------------------------
     read_mode: ReadMode = option(ReadMode(QUORUM), read=read_mode)
+    tiers: Tiers = option(Tiers.ALL)
     locality: Locality = option(Locality.PREFERRED)
     batch_read: bool = option(True)
     batch_max_bytes: int = option(MIB, read=size)
@@ -207,6 +216,11 @@ class SourceOptions(AccessOptions):
             "scope": self.scope,
         }
         return [name for name, value in chosen.items() if value is not None]
+
+    @property
+    def reads_archive(self) -> bool:
+        """Whether ledgers that are gone from the bookies are looked for in archives, which have no replicas."""
+        return self.tiers is Tiers.ALL and self.read_mode.is_quorum
 
     @property
     def has_metadata_column(self) -> bool:

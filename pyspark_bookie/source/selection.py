@@ -3,6 +3,7 @@
 Invariants
 - The ledgers of a stream or topic come in its order, all others ascending by id.
 - What the metadata service could not tell raises; a ledger is left out only on its word.
+- A ledger that does not exist and is in the archive is selected as if it existed (`tiers=all`).
 
 Event loop of the client only.
 """
@@ -10,16 +11,18 @@ Event loop of the client only.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.errors import MetadataNotFound, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
+from pyspark_bookie.archive.model import ArchivedLedger
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.common.together import bounded
+from pyspark_bookie.source.archived import all_archived, custom_metadata, recorded
 from pyspark_bookie.source.options import CustomMetadataPattern, SourceOptions
 from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions
 
@@ -30,13 +33,14 @@ if TYPE_CHECKING:
 
 PROBED_IDS: Final = 2_000
 """Ids that are asked for one by one; a wider selection goes through the list of all ledgers."""
-_LISTED_AT_A_TIME: Final = 1_000
+_READ_AT_A_TIME: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """Entries `first` up to, not including, `end` of a ledger; `end` None: as far as it goes. `stored`: its metadata,
-    None if the ledger does not exist. `stream` is what it was selected by."""
+    None if the ledger does not exist; `archive` is what the archive has of it then. `stream` is what it was selected
+    by."""
 
     ledger_id: int
     stored: Versioned[LedgerMetadata] | None
@@ -45,20 +49,20 @@ class Chosen:
     end: int | None = None
     is_offloaded: bool = False
     """Pulsar moved it to tiered storage and deleted it here."""
+    archive: ArchivedLedger | None = None
 
 
-Matches = Callable[[LedgerMetadata], bool]
+Matches = Callable[[Mapping[str, bytes]], bool]
+"""Whether a ledger with this custom metadata is meant."""
 
 
 async def choose(client: Client, options: SourceOptions) -> list[Chosen]:
     """Everything that the options select. Ledgers named by their id, or listed by a stream, are there even if they do
     not exist. Raises `PodkeeperError`, `PodkeeperSparkError`."""
     if options.ledgers is not None:
-        return await _by_ids(client, options.ledgers)
-    if options.ledger_pattern is not None:
-        return [chosen async for chosen in _existing(client, matching(options.ledger_pattern))]
-    if options.scope is not None:
-        return [chosen async for chosen in _existing(client, lambda _: True)]
+        return await _by_ids(client, options.ledgers, options)
+    if options.ledger_pattern is not None or options.scope is not None:
+        return await _by_what_they_say(client, options)
     return await _by_streams(client, options)
 
 
@@ -76,10 +80,9 @@ async def stored_metadata(client: Client, ledger_id: int) -> Versioned[LedgerMet
 
 
 def matching(wanted: CustomMetadataPattern) -> Matches:
-    """Whether a ledger's custom metadata has every key, with a value that matches as a whole."""
+    """Whether custom metadata have every key, with a value that matches as a whole."""
 
-    def matches(metadata: LedgerMetadata) -> bool:
-        custom = metadata.custom_metadata
+    def matches(custom: Mapping[str, bytes]) -> bool:
         return all(
             key in custom and pattern.fullmatch(custom[key].decode("utf-8", "replace")) is not None
             for key, pattern in wanted.conditions
@@ -88,36 +91,57 @@ def matching(wanted: CustomMetadataPattern) -> Matches:
     return matches
 
 
+async def of_archived(ledgers: Collection[ArchivedLedger], matches: Matches | None) -> list[ArchivedLedger]:
+    """Those that said of themselves what matches, by the archive's manifests; None: all. Raises as
+    `archived.custom_metadata`."""
+    if matches is None:
+        return list(ledgers)
+    said = await custom_metadata(ledgers)
+    return [each for each in ledgers if matches(said[each.ledger_id])]
+
+
 # --- by ids, by what ledgers say of themselves ----------------------------------------------------------------
 
 
-async def _by_ids(client: Client, ids: LedgerIds) -> list[Chosen]:
+async def _by_ids(client: Client, ids: LedgerIds, options: SourceOptions) -> list[Chosen]:
     named = set(ids.singles())
-    if sum(last - first + 1 for first, last in ids.spans) <= PROBED_IDS:
-        wanted = [ledger_id for first, last in ids.spans for ledger_id in range(first, last + 1)]
+    is_probed = sum(last - first + 1 for first, last in ids.spans) <= PROBED_IDS
+    if is_probed:
+        wanted = {ledger_id for first, last in ids.spans for ledger_id in range(first, last + 1)}
     else:
-        wanted = sorted(named.union(await ids_of(client, ids)))
-    found = await bounded(wanted, lambda ledger_id: stored_metadata(client, ledger_id))
-    pairs = zip(wanted, found, strict=True)
-    return [Chosen(ledger_id, stored) for ledger_id, stored in pairs if stored is not None or ledger_id in named]
+        wanted = named.union(await ids_of(client, ids))
+    found = {each.value.ledger_id: each for each in await _stored(client, wanted)}
+    gone: dict[int, ArchivedLedger] = {}
+    if options.reads_archive and not (is_probed and len(found) == len(wanted)):
+        gone = await all_archived(client, await recorded(client, ids) - found.keys())
+    return [
+        Chosen(ledger_id, found.get(ledger_id), archive=gone.get(ledger_id))
+        for ledger_id in sorted(named.union(found, gone))
+    ]
 
 
-async def _existing(client: Client, matches: Matches) -> AsyncIterator[Chosen]:
-    """All ledgers whose metadata match; those deleted meanwhile are none."""
-    waiting: list[int] = []
-    async for ledger_id in client.list():
-        waiting.append(ledger_id)
-        if len(waiting) == _LISTED_AT_A_TIME:
-            for chosen in await _read(client, waiting, matches):
-                yield chosen
-            waiting = []
-    for chosen in await _read(client, waiting, matches):
-        yield chosen
+async def _by_what_they_say(client: Client, options: SourceOptions) -> list[Chosen]:
+    """All ledgers that match; those deleted meanwhile are none, unless the archive has them."""
+    pattern = options.ledger_pattern
+    matches = None if pattern is None else matching(pattern)
+    chosen: list[Chosen] = []
+    existing: set[int] = set()
+    ids = [each async for each in client.list()]
+    for start in range(0, len(ids), _READ_AT_A_TIME):
+        for stored in await _stored(client, ids[start : start + _READ_AT_A_TIME]):
+            existing.add(stored.value.ledger_id)
+            if matches is None or matches(stored.value.custom_metadata):
+                chosen.append(Chosen(stored.value.ledger_id, stored))
+    if options.reads_archive:
+        gone = await all_archived(client, await recorded(client) - existing)
+        chosen += [Chosen(each.ledger_id, None, archive=each) for each in await of_archived(gone.values(), matches)]
+    return sorted(chosen, key=lambda each: each.ledger_id)
 
 
-async def _read(client: Client, ledger_ids: Sequence[int], matches: Matches) -> list[Chosen]:
+async def _stored(client: Client, ledger_ids: Iterable[int]) -> list[Versioned[LedgerMetadata]]:
+    """The metadata of those that exist."""
     found = await bounded(ledger_ids, lambda ledger_id: stored_metadata(client, ledger_id))
-    return [Chosen(stored.value.ledger_id, stored) for stored in found if stored is not None and matches(stored.value)]
+    return [each for each in found if each is not None]
 
 
 # --- by streams -------------------------------------------------------------------------------------------------
@@ -135,8 +159,12 @@ async def _by_streams(client: Client, options: SourceOptions) -> list[Chosen]:
         wanted = await manifests(client, options)
     parts = [part for manifest in wanted for part in _parts(manifest, options)]
     found = await bounded(parts, lambda part: stored_metadata(client, part.ledger_id))
+    gone: dict[int, ArchivedLedger] = {}
+    if options.reads_archive:
+        missing = [part.ledger_id for part, stored in zip(parts, found, strict=True) if stored is None]
+        gone = await all_archived(client, missing)
     return [
-        replace(part, stored=stored, is_offloaded=part.ledger_id in offloaded)
+        replace(part, stored=stored, is_offloaded=part.ledger_id in offloaded, archive=gone.get(part.ledger_id))
         for part, stored in zip(parts, found, strict=True)
     ]
 

@@ -88,21 +88,9 @@ def _decoder(decode: Decode) -> Decoder[Any]:
 def _lost_chunk(lost: LostLedger, options: SourceOptions) -> Chunk:
     """One row for a ledger that is not there."""
     from bookie_client.reading.entry import LedgerEntry
-    from pyspark_bookie.source.planning import LedgerSnapshot
+    from pyspark_bookie.source.planning import without_bookies
     from pyspark_bookie.source.reading.chunk import Chunk
 
-    nothing = LedgerSnapshot(
-        ledger_id=lost.ledger_id,
-        version=0,
-        ensemble_size=0,
-        write_quorum_size=0,
-        ack_quorum_size=0,
-        ensembles=((0, ()),),
-        is_closed=True,
-        last_entry_id=-1,
-        length=0,
-        digest_type=options.digest_type,
-        stream=lost.stream,
-    )
+    nothing = without_bookies(lost.ledger_id, options.digest_type, lost.stream)
     text = f"[BOOKIE_{lost.code}] {lost.text}"
     return Chunk(nothing, [LedgerEntry(lost.ledger_id, -1, 0, b"")], corrupt=[text])

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pyspark_bookie.source.reading.archived_entries import UNKNOWN_LAC
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
 from pyspark_bookie.source.reading.columns import columns_of
 from pyspark_bookie.source.schema import CORRUPT_COLUMN, METADATA_COLUMN
@@ -68,7 +69,8 @@ class _Entries:
         count = len(self._sizes)
         if name == "lac":
             lacs = np.concatenate([each.lacs() for each in self._columns])
-            return pa.array(lacs, mask=None if self._mask is None else ~np.array(self._mask))
+            unknown = lacs == UNKNOWN_LAC
+            return pa.array(lacs, mask=unknown if self._mask is None else unknown | ~np.array(self._mask))
         valid = None if self._mask is None else pa.array(self._mask).buffers()[1]
         if name == "length":
             return pa.Array.from_buffers(pa.int32(), count, [valid, pa.py_buffer(self._sizes)])
@@ -138,11 +140,16 @@ def _metadata(chunks: Sequence[Chunk], kind: pa.StructType) -> pa.Array:
         "bookie": [origin.bookie for origin in origins],
         "fragment": [chunk.ledger.fragment_of(entry.entry_id) for chunk in chunks for entry in chunk.entries],
         "replica_index": [origin.replica_index for origin in origins],
-        "digest_type": [chunk.ledger.digest_type.name for chunk in chunks for _ in chunk.entries],
+        "digest_type": [_digest_type(chunk) for chunk in chunks for _ in chunk.entries],
         "read_latency_us": [origin.latency_us for origin in origins],
     }
     arrays = [pa.array(columns[field.name], field.type) for field in kind]
     return pa.StructArray.from_arrays(arrays, fields=list(kind))
+
+
+def _digest_type(chunk: Chunk) -> str | None:
+    """What has verified the entries; of archived ones it was not the ledger's digest."""
+    return chunk.ledger.digest_type.name if chunk.ledger.archive is None else None
 
 
 _COLUMNS: Final[dict[str, Callable[[Sequence[Chunk], pa.DataType], pa.Array]]] = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bookie_client.reading.entry_batch import payload_bytes, payloads_of
 from pyspark_bookie.source.planning import LedgerSnapshot
+from pyspark_bookie.source.reading.archived_entries import ArchivedEntries
 
 if TYPE_CHECKING:
     from bookie_client.reading.entry import LedgerEntry
@@ -37,7 +38,8 @@ class Chunk:
     @property
     def nbytes(self) -> int:
         """Of all payloads."""
-        return payload_bytes(self.entries)
+        entries = self.entries
+        return entries.nbytes if isinstance(entries, ArchivedEntries) else payload_bytes(entries)
 
     def slices(self, limit: int) -> Iterator[Chunk]:
         """Pieces of about `limit` bytes of payload; an entry stays whole."""

@@ -10,7 +10,7 @@ Pure; any thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ LARGE: Final = 4096
 """Bytes of an average payload from which a view of each costs less than gathering all by their offsets."""
 
 
+@runtime_checkable
 class EntryColumns(Protocol):
     """Of some entries, in their order."""
 
@@ -37,8 +38,10 @@ class EntryColumns(Protocol):
 
 
 def columns_of(entries: Sequence[LedgerEntry]) -> EntryColumns:
-    """The columns of a batch in its answer, or of any entries."""
-    return _Packed(entries) if isinstance(entries, EntryBatch) else _Listed(entries)
+    """The columns of a batch in its answer, of entries that have them, or of any entries."""
+    if isinstance(entries, EntryBatch):
+        return _Packed(entries)
+    return entries if isinstance(entries, EntryColumns) else _Listed(entries)
 
 
 class _Listed:

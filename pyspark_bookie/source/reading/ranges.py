@@ -6,6 +6,8 @@ Invariants
   wait for a thousand round trips.
 - An entry is lost only if every bookie that should have it says that it has none, or has it damaged. Everything else
   (nobody answers) is an error whatever `failOnDataLoss` says: unreachable is not missing.
+- A ledger that was deleted since it was planned is read on from the archive, if that has it, behind the last entry that
+  bookies gave (`tiers=all`).
 
 Event loop of the client only.
 """
@@ -23,6 +25,7 @@ from bookie_client.reading.maintenance import Origins, origins_of
 from bookie_protocol.errors import DigestMismatch, NoSuchLedger, NotThere, PodkeeperError, StorageFault
 from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, spark_error
+from pyspark_bookie.source.looking import moved_snapshot
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.planning import Range
 from pyspark_bookie.source.reading.chunk import Chunk, RowOrigin
@@ -73,7 +76,7 @@ def _groups(ranges: Sequence[Range]) -> Iterator[list[Range]]:
     """Runs of tiny ranges; each other one alone."""
     group: list[Range] = []
     for each in ranges:
-        if each.nbytes <= TINY_BYTES:
+        if _is_tiny(each):
             group.append(each)
             continue
         if group:
@@ -82,6 +85,11 @@ def _groups(ranges: Sequence[Range]) -> Iterator[list[Range]]:
         yield [each]
     if group:
         yield group
+
+
+def _is_tiny(wanted: Range) -> bool:
+    """Of an archived ledger whole row groups are read, however little is wanted."""
+    return (wanted.nbytes if wanted.ledger.archive is None else wanted.ledger.length) <= TINY_BYTES
 
 
 async def _ahead(
@@ -122,26 +130,92 @@ async def _named(
 ) -> AsyncGenerator[Chunk, None]:
     """Errors name the ledger."""
     try:
-        if options.password.recorded:
-            try:
-                password = (await client.stored_metadata(wanted.ledger_id)).value.password or b""
-            except NoSuchLedger as error:
-                yield _lost(wanted, wanted.first, error, options)
-                return
-        async with open_range(client, wanted, password) as reader:
-            read = _quorum_chunks(client, reader, wanted, options)
-            chunks = read if options.read_mode.is_quorum else replica_chunks(reader, wanted, options)
-            async with aclosing(chunks):
-                async for chunk in chunks:
-                    yield chunk
+        async with aclosing(_of_either_tier(client, wanted, options, password)) as chunks:
+            async for chunk in chunks:
+                yield chunk
     except PodkeeperError as error:
         raise spark_error(error, f"ledger {wanted.ledger_id}") from None
+
+
+async def _of_either_tier(
+    client: Client, wanted: Range, options: SourceOptions, password: bytes | None
+) -> AsyncGenerator[Chunk, None]:
+    if wanted.ledger.archive is not None:
+        async with aclosing(_archived_chunks(wanted, options)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+        return
+    try:
+        async with aclosing(_bookies_chunks(client, wanted, options, password)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+        return
+    except _Moved as moved:
+        left = moved.left
+    async with aclosing(_archived_chunks(left, options)) as chunks:
+        async for chunk in chunks:
+            yield chunk
+
+
+# --- from the archive -------------------------------------------------------------------------------------------
+
+
+class _Moved(Exception):
+    """The ledger was deleted, and the archive has it: what is to be read there."""
+
+    def __init__(self, left: Range) -> None:
+        super().__init__()
+        self.left = left
+
+
+async def _archived_chunks(wanted: Range, options: SourceOptions) -> AsyncGenerator[Chunk, None]:
+    """As `archive_chunks`; what is damaged is told in a row, or ends the read."""
+    from pyspark_bookie.source.reading.archive import archive_chunks
+
+    first = wanted.first
+    async with aclosing(archive_chunks(wanted, options)) as found:
+        async for each in found:
+            if isinstance(each, Chunk):
+                first = each.entries[-1].entry_id + 1
+                yield each
+            else:
+                yield _lost(wanted, min(first, each.last), each, options, each.last)
+                first = each.last + 1
+
+
+async def _moved(client: Client, wanted: Range, first: int, options: SourceOptions) -> Range | None:
+    """What is left of a deleted ledger, in the archive; None: that does not have it. Raises `PodkeeperError`."""
+    ledger = await moved_snapshot(client, wanted.ledger_id, options, wanted.ledger.stream)
+    return None if ledger is None else Range(ledger, first, wanted.last)
+
+
+# --- from bookies -----------------------------------------------------------------------------------------------
+
+
+async def _bookies_chunks(
+    client: Client, wanted: Range, options: SourceOptions, password: bytes | None
+) -> AsyncGenerator[Chunk, None]:
+    """Raises `_Moved`, `PodkeeperError`."""
+    if options.password.recorded:
+        try:
+            password = (await client.stored_metadata(wanted.ledger_id)).value.password or b""
+        except NoSuchLedger as error:
+            if left := await _moved(client, wanted, wanted.first, options):
+                raise _Moved(left) from None
+            yield _lost(wanted, wanted.first, error, options, wanted.last)
+            return
+    async with open_range(client, wanted, password) as reader:
+        read = _quorum_chunks(client, reader, wanted, options)
+        chunks = read if options.read_mode.is_quorum else replica_chunks(reader, wanted, options)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                yield chunk
 
 
 async def _quorum_chunks(
     client: Client, reader: LedgerReader, wanted: Range, options: SourceOptions
 ) -> AsyncGenerator[Chunk, None]:
-    """Each entry once. What is lost is told in a row, or ends the read."""
+    """Each entry once. What is lost is told in a row, or ends the read. Raises `_Moved`."""
     origins = origins_of(reader) if options.has_metadata_column else None
     first = wanted.first
     while first <= wanted.last:
@@ -151,10 +225,15 @@ async def _quorum_chunks(
                     first = entries[-1].entry_id + 1
                     yield Chunk(wanted.ledger, entries, _origins(reader, origins, entries))
             return
-        except LOST as error:
+        except PodkeeperError as error:
             why = await _why(client, wanted, error)
-            yield _lost(wanted, first, why, options)
-            if isinstance(why, NoSuchLedger):
+            is_gone = isinstance(why, NoSuchLedger)
+            if is_gone and (left := await _moved(client, wanted, first, options)):
+                raise _Moved(left) from None
+            if not isinstance(error, LOST):
+                raise
+            yield _lost(wanted, first, why, options, wanted.last if is_gone else first)
+            if is_gone:
                 return
             first += 1
 
@@ -170,12 +249,12 @@ async def _why(client: Client, wanted: Range, error: PodkeeperError) -> Podkeepe
     return error
 
 
-def _lost(wanted: Range, first: int, error: PodkeeperError, options: SourceOptions) -> Chunk:
-    """A row for the lost entry; one for all that are left, if the whole ledger is gone."""
-    ledger_id = wanted.ledger_id
-    what = f"entry {first} of ledger {ledger_id}"
-    if isinstance(error, NoSuchLedger) and first < wanted.last:
-        what = f"entries {first} to {wanted.last} of ledger {ledger_id}"
+def _lost(wanted: Range, first: int, error: PodkeeperError, options: SourceOptions, last: int) -> Chunk:
+    """One row for the lost entries `first` to `last`."""
+    ledger_id, last = wanted.ledger_id, min(last, wanted.last)
+    what = (
+        f"entries {first} to {last} of ledger {ledger_id}" if first < last else f"entry {first} of ledger {ledger_id}"
+    )
     told = spark_error(error)
     text = f"{what}: lost: {told.message}"
     if options.fail_on_data_loss:

@@ -6,6 +6,7 @@ The end of a closed ledger never changes, so each is looked at once. New ledgers
 Invariants
 - Nobody is fenced.
 - What is kept of a ledger is a few numbers; handles are kept of open ledgers alone.
+- A ledger that leaves the cluster for the archive stays what it was: closed, with as many entries.
 
 The methods that end in `_now` run on the client's event loop; the others are for the one thread of the reader.
 """
@@ -14,18 +15,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.access import access_to
 from bookie_protocol.errors import NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from pyspark_bookie.archive.model import ArchivedLedger
 from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, spark_error, told
 from pyspark_bookie.common.together import bounded
-from pyspark_bookie.source.looking import snapshot_of
+from pyspark_bookie.source.archived import all_archived, archived, recorded
+from pyspark_bookie.source.looking import moved_snapshot, snapshot_of
 from pyspark_bookie.source.options import OpenLedgers
 from pyspark_bookie.source.planning import LedgerSnapshot
-from pyspark_bookie.source.selection import ids_of, matching, stored_metadata
+from pyspark_bookie.source.selection import ids_of, matching, of_archived, stored_metadata
 from pyspark_bookie.source.streaming.ledger_view import Extent, LedgersView
 from pyspark_bookie.source.streaming.open_tails import OpenTails
 from pyspark_bookie.source.streaming.options import StreamingOptions
@@ -48,10 +52,13 @@ class SelectedLedgers:
         self._options = options
         self._clock = clock
         self._wall_clock = wall_clock
-        self._matches = (lambda _: True) if options.ledger_pattern is None else matching(options.ledger_pattern)
+        self._matches = None if options.ledger_pattern is None else matching(options.ledger_pattern)
         self._closed: dict[int, Extent] = {}
         self._open: dict[int, LedgerMetadata] = {}
         self._others: set[int] = set()
+        """Ledgers that are not selected."""
+        self._moved: set[int] = set()
+        """Closed ledgers that are in the archive alone."""
         self._young: dict[int, float] = {}
         """When closed ledgers that are not settled yet will be, in seconds since 1970."""
         self._tails = OpenTails(options)
@@ -85,7 +92,7 @@ class SelectedLedgers:
 
     async def _discover_now(self, client: Client) -> None:
         ids = await ids_of(client, self._options.ledgers)
-        existing = set(ids)
+        existing = {*ids, *await self._moved_now(client, frozenset(ids))}
         named = self._options.ledgers.singles() if self._options.ledgers is not None else ()
         for ledger_id in named:
             if ledger_id not in existing and ledger_id not in self._closed and ledger_id not in self._open:
@@ -98,8 +105,39 @@ class SelectedLedgers:
             if stored is not None:
                 self._take(stored.value)
 
+    async def _moved_now(self, client: Client, ids: frozenset[int]) -> frozenset[int]:
+        """What is known of ledgers that do not exist is brought up to date; returns those that the archive has."""
+        if not self._options.reads_archive:
+            return frozenset()
+        gone = await recorded(client, self._options.ledgers) - ids
+        self._moved &= gone
+        left = gone & self._others
+        begun = (gone & (self._closed.keys() | self._open.keys())) - self._moved
+        new = gone - self._moved - left - begun
+        found = await all_archived(client, begun | new)
+        chosen = await of_archived([each for each in found.values() if each.ledger_id in new], self._matches)
+        for each in [*chosen, *(each for each in found.values() if each.ledger_id in begun)]:
+            self._move(each)
+        others = found.keys() - self._moved
+        self._others |= others
+        return frozenset(self._moved | left | others)
+
+    async def _move_now(self, client: Client, ledger_id: int) -> None:
+        """An open ledger is gone: it was closed meanwhile if the archive has it."""
+        found = await archived(client, ledger_id) if self._options.reads_archive else None
+        if found is None:
+            del self._open[ledger_id]
+        else:
+            self._move(found)
+
+    def _move(self, ledger: ArchivedLedger) -> None:
+        self._open.pop(ledger.ledger_id, None)
+        self._moved.add(ledger.ledger_id)
+        entries, nbytes = ledger.counts.entries, ledger.counts.nbytes
+        self._close(ledger.ledger_id, ledger.created_ms, entries, nbytes)
+
     def _take(self, metadata: LedgerMetadata) -> None:
-        if not self._matches(metadata):
+        if self._matches is not None and not self._matches(metadata.custom_metadata):
             self._others.add(metadata.ledger_id)
             return
         try:
@@ -107,41 +145,45 @@ class SelectedLedgers:
         except PodkeeperError as error:
             raise spark_error(error, f"ledger {metadata.ledger_id}") from None
         if metadata.is_closed:
-            self._close(self._extent(metadata, metadata.last_entry_id + 1, metadata.length, is_closed=True), metadata)
+            self._close(metadata.ledger_id, metadata.ctime, metadata.last_entry_id + 1, metadata.length)
         else:
             self._open[metadata.ledger_id] = metadata
 
     async def _extent_now(self, client: Client, ledger_id: int) -> Extent | None:
-        """None: it was deleted meanwhile."""
+        """None: it was deleted meanwhile, or is among the closed ones now."""
         if self._options.open_ledgers is OpenLedgers.SKIP:
             return await self._skipped_now(client, ledger_id)
         try:
             tail = await self._tails.tail(client, ledger_id)
         except NoSuchLedger:
-            del self._open[ledger_id]
+            await self._move_now(client, ledger_id)
             return None
         except PodkeeperError as error:
             raise spark_error(error, f"ledger {ledger_id}") from None
-        extent = self._extent(self._open[ledger_id], tail.entries, tail.nbytes, is_closed=tail.is_closed)
+        ctime = self._open[ledger_id].ctime
         if tail.is_closed:
-            self._close(extent, self._open.pop(ledger_id))
-            return None  # it is among the closed ones now
-        return extent
+            del self._open[ledger_id]
+            self._close(ledger_id, ctime, tail.entries, tail.nbytes)
+            return None
+        return Extent(ledger_id, tail.entries, tail.nbytes, False, self._is_settled(ctime))
 
     async def _skipped_now(self, client: Client, ledger_id: int) -> Extent | None:
         """An open ledger that is left out until it is closed counts as one without entries."""
         stored = await stored_metadata(client, ledger_id)
-        if stored is None or stored.value.is_closed:
-            del self._open[ledger_id]
-            if stored is not None:
-                self._take(stored.value)
+        if stored is None:
+            await self._move_now(client, ledger_id)
             return None
-        return self._extent(stored.value, 0, 0, is_closed=False)
+        if stored.value.is_closed:
+            del self._open[ledger_id]
+            self._take(stored.value)
+            return None
+        return Extent(ledger_id, 0, 0, False, self._is_settled(stored.value.ctime))
 
-    def _close(self, extent: Extent, metadata: LedgerMetadata) -> None:
-        self._closed[extent.ledger_id] = extent
-        if not extent.is_settled:
-            self._young[extent.ledger_id] = self._settles_at(metadata)
+    def _close(self, ledger_id: int, ctime: int | None, entries: int, nbytes: int) -> None:
+        is_settled = self._is_settled(ctime)
+        self._closed[ledger_id] = Extent(ledger_id, entries, nbytes, True, is_settled)
+        if not is_settled:
+            self._young[ledger_id] = self._settles_at(ctime)
 
     def _settle(self) -> None:
         now = self._wall_clock()
@@ -150,29 +192,28 @@ class SelectedLedgers:
             if ledger_id in self._closed:
                 self._closed[ledger_id] = replace(self._closed[ledger_id], is_settled=True)
 
-    def _extent(self, metadata: LedgerMetadata, entries: int, nbytes: int, *, is_closed: bool) -> Extent:
-        is_settled = self._settles_at(metadata) <= self._wall_clock()
-        return Extent(metadata.ledger_id, entries, nbytes, is_closed, is_settled)
+    def _is_settled(self, ctime: int | None) -> bool:
+        return self._settles_at(ctime) <= self._wall_clock()
 
-    def _settles_at(self, metadata: LedgerMetadata) -> float:
-        return 0.0 if metadata.ctime is None else metadata.ctime / 1000 + self._options.settling_time
+    def _settles_at(self, ctime: int | None) -> float:
+        """Seconds since 1970; `ctime` in ms."""
+        return 0.0 if ctime is None else ctime / 1000 + self._options.settling_time
 
 
 def snapshots(options: StreamingOptions, streams: Mapping[int, str | None]) -> Mapping[int, LedgerSnapshot]:
-    """What reading ledgers takes, by id; those that do not exist are left out. `streams`: the ids, with the names of
-    their streams. Raises `PodkeeperSparkError`."""
+    """What reading ledgers takes, by id; those that exist neither in the cluster nor in an archive are left out.
+    `streams`: the ids, with the names of their streams. Raises `PodkeeperSparkError`."""
     options = replace(
         options, open_ledgers=OpenLedgers.LAC
     )  # a batch that was planned once is read, whatever is said now
 
     async def one(client: Client, ledger_id: int) -> LedgerSnapshot | None:
-        stored = await stored_metadata(client, ledger_id)
-        if stored is None:
-            return None
         try:
-            return await snapshot_of(client, stored, options, streams[ledger_id])
-        except NoSuchLedger:
-            return None
+            stored = await stored_metadata(client, ledger_id)
+            if stored is not None:
+                with suppress(NoSuchLedger):
+                    return await snapshot_of(client, stored, options, streams[ledger_id])
+            return await moved_snapshot(client, ledger_id, options, streams[ledger_id])
         except PodkeeperError as error:
             raise spark_error(error, f"ledger {ledger_id}") from None
 

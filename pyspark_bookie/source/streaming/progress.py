@@ -62,12 +62,13 @@ def pass_over(options: StreamingOptions, error: PodkeeperSparkError) -> None:
 def ranges_of(
     wanted: Iterable[tuple[int, int, int]], snapshots: Mapping[int, LedgerSnapshot], options: StreamingOptions
 ) -> list[Range]:
-    """Ledger ids with first and last entry, as ranges. A ledger without a snapshot is gone: see `pass_over`. An open
-    ledger was confirmed up to what an offset says, even if bookies tell less now."""
+    """Ledger ids with first and last entry, as ranges. A ledger without a snapshot is gone, and so is one of which the
+    archive has less than there was: see `pass_over`. An open ledger was confirmed up to what an offset says, even if
+    bookies tell less now."""
     found = []
     for ledger_id, first, last in wanted:
         snapshot = snapshots.get(ledger_id)
-        if snapshot is None:
+        if snapshot is None or (snapshot.archive is not None and snapshot.last_entry_id < last):
             text = f"ledger {ledger_id} was deleted before its entries {first} to {last} were read"
             error = PodkeeperSparkError(DATA_LOSS, f"{text}; failOnDataLoss=false goes on with what is left")
             pass_over(options, error)

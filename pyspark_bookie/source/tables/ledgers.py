@@ -39,7 +39,8 @@ async def ledger_rows(
     for start in range(0, len(ledger_ids), READ_AT_A_TIME):
         some = ledger_ids[start : start + READ_AT_A_TIME]
         found = await bounded(some, lambda ledger_id: stored_metadata(client, ledger_id))
-        yield [row for stored in found if stored is not None and wanted(stored.value) for row in rows_of(stored.value)]
+        chosen = [each.value for each in found if each is not None and wanted(each.value.custom_metadata)]
+        yield [row for metadata in chosen for row in rows_of(metadata)]
 
 
 async def underreplicated_rows(client: Client, options: SourceOptions) -> AsyncIterator[list[Row]]:

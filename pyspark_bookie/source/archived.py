@@ -1,0 +1,83 @@
+"""What the archive has of ledgers that are gone from the cluster, by the records that `offload` keeps in the metadata
+service, and of what ledgers said of themselves by the archive's manifests.
+
+Invariants
+- A ledger is in the archive on the record's word alone; without one, on the metadata service's word, it is not. What
+  cannot be told raises, and is never "not there".
+
+Event loop of the client only; files are read by threads beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from bookie_protocol.errors import CouldNotTell, MetadataDamaged, MetadataNotFound
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.model import ArchivedLedger
+from pyspark_bookie.archive.parts import ArchivedFileMissing, ArchiveUnavailable
+from pyspark_bookie.archive.reading import read_manifest
+from pyspark_bookie.archive.record import KIND, OffloadRecord
+from pyspark_bookie.common.ledger_ids import LedgerIds
+from pyspark_bookie.common.together import bounded
+
+if TYPE_CHECKING:
+    from bookie_client.client import Client
+
+_MANIFESTS_AT_A_TIME: Final = 16
+
+
+async def archived(client: Client, ledger_id: int) -> ArchivedLedger | None:
+    """What the archive has of a ledger; None: nothing that is complete. Raises `MetadataUnavailable`,
+    `MetadataDamaged`."""
+    try:
+        stored = await client.metadata_service.records(KIND).read(str(ledger_id))
+    except MetadataNotFound:
+        return None
+    record = OffloadRecord.decode(stored.value)
+    if record.ledger_id != ledger_id:
+        raise MetadataDamaged(f"the record of kind {KIND} of ledger {ledger_id} is that of ledger {record.ledger_id}")
+    return record.archived
+
+
+async def all_archived(client: Client, ledger_ids: Iterable[int]) -> dict[int, ArchivedLedger]:
+    """Of these ledgers those that are in the archive. Raises as `archived`."""
+    found = await bounded(list(ledger_ids), lambda ledger_id: archived(client, ledger_id))
+    return {each.ledger_id: each for each in found if each is not None}
+
+
+async def recorded(client: Client, ids: LedgerIds | None = None) -> frozenset[int]:
+    """The ledgers that `offload` has a record of; of these, if given. Raises `MetadataUnavailable`."""
+    names = await client.metadata_service.records(KIND).names()
+    found = (int(name) for name in names if name.isascii() and name.isdigit())
+    return frozenset(each for each in found if ids is None or each in ids)
+
+
+async def custom_metadata(ledgers: Iterable[ArchivedLedger]) -> dict[int, Mapping[str, bytes]]:
+    """What ledgers said of themselves, by id. Raises `ArchivedFileMissing`, `ArchiveUnavailable`, `MetadataDamaged`."""
+    opened: dict[str, Files] = {}
+
+    async def one(ledger: ArchivedLedger) -> tuple[int, Mapping[str, bytes]]:
+        return ledger.ledger_id, await asyncio.to_thread(_custom_metadata, ledger, opened)
+
+    return dict(await bounded(list(ledgers), one, _MANIFESTS_AT_A_TIME))
+
+
+def _custom_metadata(ledger: ArchivedLedger, opened: dict[str, Files]) -> Mapping[str, bytes]:
+    what = f"the manifest of ledger {ledger.ledger_id} in {ledger.target}"
+    remedy = "tiers=bookies leaves the archive out"
+    try:
+        files = opened.get(ledger.target)
+        if files is None:
+            files = opened[ledger.target] = Files(ledger.target, "the archive")
+        manifest = read_manifest(files, ledger.ledger_id)
+    except CouldNotTell as error:
+        raise MetadataDamaged(f"{what}: {error}; {remedy}") from None
+    except OSError as error:
+        text = " ".join(str(error).split())
+        raise ArchiveUnavailable(f"{what} cannot be reached: {text}; {remedy}") from None
+    if manifest is None:
+        raise ArchivedFileMissing(f"{what} is not there; {remedy}")
+    return manifest.shape.custom_metadata

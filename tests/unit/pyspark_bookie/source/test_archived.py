@@ -1,0 +1,260 @@
+"""Both tiers as one: ledgers that are gone from the cluster are read from their archive."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from bookie_client.streams import StreamPosition, Streams
+from bookie_protocol.errors import MetadataUnavailable
+from pyspark_bookie.archive.record import KIND, OffloadState
+from pyspark_bookie.common.errors import PodkeeperSparkError
+from pyspark_bookie.common.options import parse
+from pyspark_bookie.source import selection
+from pyspark_bookie.source.planning import PlanLimits, plan
+from pyspark_bookie.source.reading.arrow import batches
+from pyspark_bookie.source.schema import arrow_schema, full_schema
+from pyspark_bookie.source.streaming import ledger_tails
+from pyspark_bookie.source.streaming.options import StreamingOptions
+from tests.support.archiving import archive, move
+from tests.unit.pyspark_bookie.source.reads import chunks, looked, options, rows, rows_of, write
+from tests.unit.pyspark_bookie.source.test_selection import stream
+
+
+@pytest.fixture
+def target(tmp_path):
+    return f"file://{tmp_path}/archive"
+
+
+def payloads(ledger, count=10):
+    return [b"%d/%d" % (ledger, number) for number in range(count)]
+
+
+def of(ledger_id, expected):
+    return [(ledger_id, number, payload, None) for number, payload in enumerate(expected)]
+
+
+async def table(client, **raw):
+    """As Spark gets it."""
+    wanted = options(**raw)
+    made = await chunks(client, (await looked(client, wanted)).ranges, wanted)
+    return pa.Table.from_batches(batches(made, arrow_schema(full_schema(wanted)), 1 << 20))
+
+
+async def test_the_rows_are_the_same_as_before(client, target):
+    ledger_id = await write(client, [b"", b"x" * 1000, *payloads(1)])
+    before = (await table(client, ledgers=ledger_id)).to_pylist()
+    assert {row["lac"] for row in before} != {None}
+    await move(client, ledger_id, target)
+    assert (await table(client, ledgers=ledger_id)).to_pylist() == before
+    (told,) = {
+        tuple(row["_metadata"].values())
+        for row in (await table(client, ledgers=ledger_id, includeMetadata="true")).to_pylist()
+    }
+    assert told == (f"archive:{target}", None, None, None, None)
+
+
+@pytest.mark.parametrize("probed", [0, 1000])
+async def test_selections_of_ledgers_find_what_is_gone(client, target, monkeypatch, probed):
+    monkeypatch.setattr(selection, "PROBED_IDS", probed)
+    ids = [await write(client, payloads(n), metadata={"owner": b"us" if n % 2 else b"them"}) for n in range(6)]
+    for place in (1, 2, 3):
+        await move(client, ids[place], target)
+    await client.delete(ids[4])
+    there = [of(ids[n], payloads(n)) for n in (0, 1, 2, 3, 5)]
+    assert await rows(client, ledgers=f"{ids[0]}-{ids[5]}") == [row for each in there for row in each]
+    assert await rows(client, ledgers=f"{ids[1]},{ids[5]}") == there[1] + there[4]
+    assert await rows(client, ledgerPattern="owner=us") == there[1] + there[3] + there[4]
+    assert await rows(client, scope="all") == [row for each in there for row in each]
+    assert await rows(client, ledgers=f"{ids[0]}-{ids[5]}", tiers="bookies") == there[0] + there[4]
+    assert await rows(client, scope="all", tiers="bookies") == there[0] + there[4]
+    assert await rows(client, ledgerPattern="owner=us", tiers="bookies") == there[4]
+    with pytest.raises(PodkeeperSparkError, match=f"ledger {ids[4]} does not exist"):
+        await rows(client, ledgers=f"{ids[1]},{ids[4]}")
+    with pytest.raises(PodkeeperSparkError, match=f"ledger {ids[1]} does not exist"):
+        await rows(client, ledgers=ids[1], tiers="bookies")
+    with pytest.raises(PodkeeperSparkError, match=f"ledger {ids[1]} does not exist"):
+        await rows(client, ledgers=ids[1], readMode="replica")
+    with pytest.raises(PodkeeperSparkError, match="tiers=both: must be one of all, bookies"):
+        options(ledgers=ids[1], tiers="both")
+
+
+async def test_a_stream_is_read_in_its_order_from_position_to_position(client, target):
+    ids = await stream(client, "orders", payloads(0), payloads(1), payloads(2))
+    await move(client, ids[0], target)
+    await move(client, ids[2], target)
+    everything = of(ids[0], payloads(0)) + of(ids[1], payloads(1)) + of(ids[2], payloads(2))
+    assert await rows(client, stream="orders") == everything
+    first, last = f'{{"{ids[0]}": 7}}', f'{{"{ids[2]}": 2}}'
+    assert await rows(client, stream="orders", startingPosition=first, endingPosition=last) == everything[7:22]
+    assert {row["stream"] for row in (await table(client, stream="orders")).to_pylist()} == {"orders"}
+    await Streams(client).truncate("orders", StreamPosition(ids[1], 0))
+    assert await rows(client, streamPattern="ord.*") == everything[10:]
+    with pytest.raises(PodkeeperSparkError, match=f"ledger {ids[2]}, which orders lists, does not exist"):
+        await rows(client, stream="orders", tiers="bookies")
+
+
+@pytest.mark.parametrize("state", [OffloadState.PREPARED, OffloadState.UPLOADED, OffloadState.VERIFIED])
+async def test_what_is_not_complete_is_not_in_the_archive(client, target, state):
+    ledger_id = await write(client, payloads(1))
+    await archive(client, ledger_id, target, state)
+    await client.delete(ledger_id)
+    with pytest.raises(PodkeeperSparkError, match=f"ledger {ledger_id} does not exist"):
+        await rows(client, ledgers=ledger_id)
+    assert await rows(client, ledgers=f"{ledger_id}-{ledger_id + 1}") == []
+
+
+async def test_a_metadata_service_that_is_away_is_neither_loss_nor_archive(client, target, monkeypatch):
+    ledger_id = await write(client, payloads(1))
+    await move(client, ledger_id, target)
+
+    async def away(*_, **__):
+        raise MetadataUnavailable("it is away")
+
+    records = client.metadata_service.records(KIND)
+    monkeypatch.setattr(type(records), "read", away)
+    for more in ({}, {"failOnDataLoss": "false"}):
+        with pytest.raises(MetadataUnavailable):
+            await rows(client, ledgers=ledger_id, **more)
+        with pytest.raises(MetadataUnavailable):
+            await rows(client, scope="all", **more)
+
+
+async def test_long_ledgers_are_split_and_every_entry_is_read_once(client, target):
+    ledger_id = await write(client, payloads(1, 500))
+    await move(client, ledger_id, target)
+    wanted = options(ledgers=ledger_id, arrowBatchBytes=100)
+    parts = plan((await looked(client, wanted)).ranges, PlanLimits(max_bytes=1 << 20, min_partitions=7))
+    assert len(parts) >= 7
+    found = [row for part in parts for row in rows_of(await chunks(client, part.ranges, wanted))]
+    assert found == of(ledger_id, payloads(1, 500))
+
+
+@pytest.mark.parametrize("recorded", ["false", "true"])
+async def test_a_ledger_that_is_deleted_between_planning_and_reading(client, three, target, recorded):
+    ids = [await write(client, payloads(n, 40)) for n in range(3)]
+    wanted = options(ledgers=",".join(map(str, ids)), recordedPasswords=recorded)
+    ranges = (await looked(client, wanted)).ranges
+    for each in ids[:2]:
+        await move(client, each, target)
+        for bookie in ("b1", "b2", "b3"):
+            del three.bookie(bookie).ledgers[each]
+    expected = [row for n, each in enumerate(ids) for row in of(each, payloads(n, 40))]
+    assert rows_of(await chunks(client, ranges, wanted)) == expected
+    only = options(ledgers=",".join(map(str, ids)), tiers="bookies", recordedPasswords=recorded)
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_DATA_LOSS\] entries 0 to 39 of ledger {ids[0]}: lost"):
+        await chunks(client, ranges, only)
+
+
+async def test_a_ledger_that_is_deleted_while_it_is_read_is_read_on(client, three, target):
+    """What bookies gave is not given again."""
+    ledger_id = await write(client, payloads(1, 400))
+    wanted = options(ledgers=ledger_id)
+    ranges = (await looked(client, wanted)).ranges
+    await move(client, ledger_id, target)
+    for bookie in ("b1", "b2", "b3"):
+        for entry in range(123, 400):
+            del three.bookie(bookie).ledgers[ledger_id].entries[entry]
+    made = await chunks(client, ranges, wanted)
+    assert rows_of(made) == of(ledger_id, payloads(1, 400))
+    assert sum(len(each.entries) for each in made if each.ledger.archive is not None) == 277
+
+
+async def test_an_entry_that_bookies_have_lost_is_lost_though_the_archive_has_it(client, three, target):
+    """The ledger is not gone: that its copies are is to be known."""
+    ledger_id = await write(client, payloads(1))
+    await archive(client, ledger_id, target)
+    for bookie in ("b1", "b2", "b3"):
+        del three.bookie(bookie).ledgers[ledger_id].entries[5]
+    with pytest.raises(PodkeeperSparkError, match=f"entry 5 of ledger {ledger_id}: lost"):
+        await rows(client, ledgers=ledger_id)
+
+
+async def test_damage_is_told_with_ledger_and_file(client, target):
+    ledger_id = await write(client, payloads(1))
+    record = await move(client, ledger_id, target)
+    path = Path(target.removeprefix("file://")) / record.files[0].path
+    data = bytearray(path.read_bytes())
+    values = pq.read_metadata(path).row_group(0).column(3)
+    data[values.data_page_offset + values.total_compressed_size // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(
+        PodkeeperSparkError, match=rf"\[BOOKIE_DATA_LOSS\] entries 0 to 9 of ledger {ledger_id}: lost: {path}"
+    ):
+        await rows(client, ledgers=ledger_id)
+    ((_, entry, _, text),) = await rows(client, ledgers=ledger_id, failOnDataLoss="false")
+    assert (entry, text.partition(":")[0]) == (0, f"[BOOKIE_ARCHIVE_DAMAGED] entries 0 to 9 of ledger {ledger_id}")
+
+
+async def test_an_archive_that_is_not_there_is_an_error_whatever_is_said_of_losses(client, target):
+    ledger_id = await write(client, payloads(1), metadata={"owner": b"us"})
+    record = await move(client, ledger_id, target)
+    folder = target.removeprefix("file://")
+    os.rename(folder, f"{folder}-elsewhere")
+    missing = (
+        rf"\[BOOKIE_ARCHIVED_FILE_MISSING\] {folder}/{record.files[0].path} of ledger {ledger_id} is not there on "
+    )
+    for more in ({}, {"failOnDataLoss": "false"}):
+        with pytest.raises(PodkeeperSparkError, match=missing):
+            await rows(client, ledgers=ledger_id, **more)
+    with pytest.raises(Exception, match=f"the manifest of ledger {ledger_id} in {target} is not there") as caught:
+        await rows(client, ledgerPattern="owner=us")
+    assert "tiers=bookies" in str(caught.value)
+
+
+# --- streaming ------------------------------------------------------------------------------------------------------
+
+
+def following(**raw):
+    wanted = parse({"metadataServiceUri": "memory://", **raw}, StreamingOptions)
+    return ledger_tails.SelectedLedgers(wanted)
+
+
+async def view(tails, client, discover=True):
+    found = await tails._view_now(client, discover)
+    return {each.ledger_id: (each.entries, each.is_closed) for each in found.extents}
+
+
+async def test_a_query_over_ledgers_finds_archived_ones_and_keeps_what_leaves(client, target):
+    ids = [await write(client, payloads(n, 5 + n), metadata={"owner": b"us" if n < 4 else b"them"}) for n in range(6)]
+    await move(client, ids[0], target)
+    await move(client, ids[5], target)
+    every, ours, bookies = (
+        following(scope="all"),
+        following(ledgerPattern="owner=us"),
+        following(scope="all", tiers="bookies"),
+    )
+    extents = {ids[n]: (5 + n, True) for n in range(6)}
+    assert await view(every, client) == extents
+    assert await view(ours, client) == {ids[n]: (5 + n, True) for n in range(4)}
+    await move(client, ids[1], target)
+    await client.delete(ids[2])
+    del extents[ids[2]]
+    assert await view(every, client) == extents
+    assert await view(every, client) == extents
+    assert await view(ours, client) == {ids[n]: (5 + n, True) for n in (0, 1, 3)}
+    assert await view(bookies, client) == {ids[3]: (8, True), ids[4]: (9, True)}
+
+
+@pytest.mark.parametrize("open_ledgers", ["lac", "skip"])
+async def test_a_query_that_follows_an_open_ledger_goes_on_when_it_is_closed_archived_and_deleted(
+    client, three, target, open_ledgers
+):
+    async with client.create(ensemble=3, write_quorum=3, ack_quorum=3) as ledger:
+        for each in payloads(1):
+            await ledger.append(each)
+        tails = following(ledgers=str(ledger.ledger_id), openLedgers=open_ledgers)
+        ((entries, is_closed),) = (await view(tails, client)).values()
+        assert (entries > 0, is_closed) == (open_ledgers == "lac", False)
+        await ledger.append_many(payloads(1))
+    await move(client, ledger.ledger_id, target)
+    for bookie in ("b1", "b2", "b3"):
+        del three.bookie(bookie).ledgers[ledger.ledger_id]
+    assert await view(tails, client, discover=False) == {ledger.ledger_id: (20, True)}
+    assert await view(tails, client) == {ledger.ledger_id: (20, True)}
+    with pytest.raises(PodkeeperSparkError, match=f"ledger {ledger.ledger_id} does not exist"):
+        await view(following(ledgers=str(ledger.ledger_id), tiers="bookies"), client)
