@@ -149,6 +149,26 @@ async def test_a_bookie_restarted_before_the_force_ends_the_handle_because_it_fo
         assert three.stored(0).last_entry_id == 0
 
 
+async def test_a_bookie_restarted_before_an_entry_was_acknowledged_ends_the_handle_too(three):
+    """Its acknowledgement counts towards the ack quorum, and it may have forgotten the entry."""
+    async with three.client(add_timeout=60) as client:
+        ledger = await client.create(write_quorum=3, ack_quorum=3, deferred_sync=True)
+        await ledger.append(b"kept")
+        await ledger.force()
+        three.servers["b3"].hold = True
+        lost = await ledger.submit(b"lost")
+        await until(lambda: all(1 in three.held_at(bookie, ledger.ledger_id) for bookie in ("b1", "b2")))
+        await until(lambda: three.servers["b3"].held == 1)
+        for bookie in ("b1", "b2"):
+            await until(lambda bookie=bookie: not client.context.health.outstanding(bookie))
+        restart(three, "b2")
+        with pytest.raises(QuorumLost, match="connection to bookie b2 lost: entries above 0 were not forced"):
+            await lost
+        three.servers["b3"].release()
+        await ledger.close()
+        assert three.stored(0).last_entry_id == 0
+
+
 async def test_a_bookie_restarted_when_everything_is_forced_does_no_harm(three):
     async with three.client() as client, client.create(write_quorum=3, ack_quorum=3, deferred_sync=True) as ledger:
         await ledger.append(b"kept")

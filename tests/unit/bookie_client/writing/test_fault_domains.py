@@ -66,10 +66,26 @@ def test_an_ensemble_change_counts_anew():
 
 def test_a_change_that_takes_the_other_rack_away_takes_its_acknowledgement_back():
     machine = state()
+    first, second = machine.begin(1), machine.begin(1)
+    machine.refused(first, "C", BookieUnavailable("down"))
+    for bookie in "ABC":
+        machine.acknowledged(second, bookie)  # while the change runs: complete, thanks to the other rack
+    for bookie in "AB":
+        machine.acknowledged(first, bookie)
+    machine.ensemble_changed(("A", "B", "D"))
+    assert not machine.deliver()
+    assert machine.acknowledged(first, "D")
+    assert machine.deliver() == [first]
+    assert machine.acknowledged(second, "D")
+    assert machine.deliver() == [second]
+
+
+def test_a_change_that_leaves_both_racks_leaves_an_add_complete():
+    machine = state()
     add = machine.begin(1)
     machine.acknowledged(add, "C")
     machine.refused(add, "A", BookieUnavailable("down"))
-    machine.acknowledged(add, "B")  # while the change runs: complete
+    machine.acknowledged(add, "B")
     machine.ensemble_changed(("D", "B", "C"))
     assert machine.deliver() == [add]
     other = machine.begin(1)

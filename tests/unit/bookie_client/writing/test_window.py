@@ -41,6 +41,17 @@ async def test_room_is_given_in_order_and_nobody_overtakes():
     assert window.nbytes == 95
 
 
+async def test_an_add_that_would_fit_waits_behind_one_that_does_not():
+    window = Window(10, 100, 1000)
+    window.try_acquire(60)
+    large, small = await waiting(window, 90, 5)
+    assert not window.try_acquire(5)
+    assert not small.done()
+    window.release(1, 60)
+    await asyncio.gather(large, small)
+    assert window.try_acquire(5)
+
+
 async def test_adds_without_all_answers_have_a_limit_of_their_own():
     window = Window(10, 100, 150)
     for _ in range(2):
