@@ -4,6 +4,10 @@ A ledger goes when its record has been COMPLETE for the lag, it still is the led
 counts on it, and its files were read once more, whole, and are what was written. The metadata is deleted by its
 version: a change in between, such as a re-replication, is a reason to look again and not a race.
 
+What a stream lists is counted on by its readers, so it stays, unless the settings say that they read archives
+(`keep_listed`). Then it goes and stays listed; a cursor that has not passed it keeps it even so, because whose it is
+cannot be told.
+
 Invariants
 - Nothing is deleted of which the archive was not proved good in this very call.
 - A crash between the deletion and the record's last state is repaired by the next run: the ledger is gone then.
@@ -42,6 +46,7 @@ class DeletionFate(Enum):
     DELETED = "deleted"
     NOT_DUE = "not due yet"
     IN_STREAM = "a stream lists it"
+    UNREAD = "a cursor of its stream has not passed it"
     OWNED = "it belongs to a Pulsar topic"
     ANOTHER_LEDGER = "there is another ledger of this id now"
     ALREADY = "already deleted"
@@ -50,10 +55,12 @@ class DeletionFate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeletionSettings:
-    """`lag`: seconds since COMPLETE. `target`: records of other archives are left alone."""
+    """`lag`: seconds since COMPLETE. `target`: records of other archives are left alone. `keep_listed`: what streams
+    list goes, too, and stays in them, for readers that look into archives."""
 
     target: str
     lag: float
+    keep_listed: bool = False
 
 
 class Deleter:
@@ -130,18 +137,24 @@ class Deleter:
         if _is_pulsars(metadata):
             return DeletionFate.OWNED
         stream = text_of(metadata.custom_metadata.get(STREAM_KEY))
-        if stream is not None and self._listed(stream, record.ledger_id):
-            return DeletionFate.IN_STREAM
-        return None
+        return None if stream is None else self._streams_obstacle(stream, record)
 
-    def _listed(self, stream: str, ledger_id: int) -> bool:
+    def _streams_obstacle(self, stream: str, record: OffloadRecord) -> DeletionFate | None:
         from bookie_client.streams import Streams
 
         try:
             manifest = self._client.run(lambda client: Streams(client).manifest(stream))
+            cursors = self._client.run(lambda client: Streams(client).cursors(stream))
         except NotThere:
-            return False
-        return any(ledger.ledger_id == ledger_id for ledger in manifest.ledgers)
+            return None
+        listed = next((ledger for ledger in manifest.ledgers if ledger.ledger_id == record.ledger_id), None)
+        if listed is None:
+            return None
+        # Of a ledger that is listed as open nobody has told the stream yet how long it became.
+        if not self._settings.keep_listed or listed.entries != record.ledger.last_entry_id + 1:
+            return DeletionFate.IN_STREAM
+        end = listed.first_ordinal + listed.entries
+        return DeletionFate.UNREAD if any(each.ordinal < end for each in cursors.values()) else None
 
     def _prove(self, record: OffloadRecord) -> None:
         manifest = read_manifest(self._files, record.ledger_id)

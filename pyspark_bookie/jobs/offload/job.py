@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.archive.layout import PARTITIONS
 from pyspark_bookie.archive.record import OffloadRecord
-from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, SIZE, argument
+from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, SIZE, UsageError, argument
 from pyspark_bookie.jobs.framework.bundles import bundles
 from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND
 from pyspark_bookie.jobs.framework.context import JobContext
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from bookie_client.streams import Manifest
 
 _DELETED_AT_ONCE: Final = 20
+_KEPT: Final = (DeletionFate.IN_STREAM, DeletionFate.UNREAD, DeletionFate.OWNED, DeletionFate.ANOTHER_LEDGER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,11 @@ class OffloadArguments(SelectionArguments):
     max_file_bytes: int = argument(1 << 30, help="A ledger with more payload gets several files.", kind=SIZE)
     delete_after: float | None = argument(
         None, help="Delete ledgers from the cluster so long after they were archived. Default: never.", kind=DURATION
+    )
+    keep_listed: bool = argument(
+        False,
+        help="Delete what streams list, too, and leave it in them: the Spark source reads it from the archive, other"
+        " readers of a stream do not. A cursor that has not passed a ledger keeps it.",
     )
     orphans_older_than: float = argument(
         3 * DAY_S, help="Remove files of dead attempts that are at least so old.", kind=DURATION
@@ -79,6 +85,8 @@ class _Run:
         self._context = context
         self._args = context.args
         check_selection(self._args)
+        if self._args.keep_listed and self._args.delete_after is None:
+            raise UsageError("--keep-listed is about ledgers that are deleted: give --delete-after, too")
         self._target = absolute_uri(self._args.target)
         self._files = Files(self._target, "--target")
         self._store = OffloadStore(context.client())
@@ -158,12 +166,12 @@ class _Run:
         """Returns how many archived ledgers wait for their lag."""
         if self._args.delete_after is None:
             return 0
-        settings = DeletionSettings(self._target, self._args.delete_after)
+        settings = DeletionSettings(self._target, self._args.delete_after, self._args.keep_listed)
         records = self._records(selected)
         going, waiting = due(records, settings, time.time())
         if self._context.dry_run:
             deleter = Deleter(self._context.client(), self._files, settings, self._context.throttle())
-            cut_off = {each for name in self._args.stream for each in oldest(self._manifest_of(name), going)}
+            cut_off = {each for name in self._cut_streams for each in oldest(self._manifest_of(name), going)}
             for ledger_id in going:
                 obstacle = deleter.obstacle(records[ledger_id])
                 if obstacle is DeletionFate.IN_STREAM and ledger_id in cut_off:
@@ -171,13 +179,18 @@ class _Run:
                 what = WOULD + "DELETE" if obstacle is None else "KEPT"
                 self._found.append(LedgerFinding(ledger_id, what, obstacle.value if obstacle else ""))
             return waiting
-        for name in self._args.stream:
+        for name in self._cut_streams:
             self._cut_stream(name, going, settings)
         items = _deletion_bundles(going, settings)
         for outcome in self._context.run_tasks(delete_bundle, items) if items else ():
             self._take(outcome)
             self._context.progress(self._fates[DeletionFate.DELETED], len(going), "ledgers", "deleted")
         return waiting
+
+    @property
+    def _cut_streams(self) -> Sequence[str]:
+        """The streams that lose their oldest ledgers."""
+        return () if self._args.keep_listed else self._args.stream
 
     def _cut_stream(self, name: str, going: Collection[int], settings: DeletionSettings) -> None:
         """Take the oldest ledgers of a stream out of it, as far as they may go."""
@@ -230,7 +243,7 @@ class _Run:
             self._totals["bytes"] += outcome.nbytes
             self._totals["files"] += outcome.files
             self._totals["file_bytes"] += outcome.file_bytes
-            if outcome.fate in (DeletionFate.IN_STREAM, DeletionFate.OWNED, DeletionFate.ANOTHER_LEDGER):
+            if outcome.fate in _KEPT:
                 self._found.append(LedgerFinding(outcome.ledger_id, "KEPT", str(outcome.fate.value)))
 
 

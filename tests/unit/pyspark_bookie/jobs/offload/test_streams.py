@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bookie_client.streams import Manifest, PublishedLedger, StreamPosition, Streams, StreamSettings
@@ -72,3 +74,38 @@ def test_what_a_stream_lists_is_proven_and_not_deleted_by_itself(
     assert not deleter.prove(1)
     assert cut(shelf, manifest, {3}) is None
     assert deleter.delete(3) is DeletionFate.DELETED
+
+
+def test_what_is_kept_in_a_stream_goes_when_every_cursor_has_passed_it(
+    shelf: LedgerShelf, manifest: Manifest, target: str
+) -> None:
+    """From the middle of it, too; the list stays, and so does what its order and its ends are."""
+    shelf.run(lambda client: Streams(client).move_cursor("orders", "reader", StreamPosition(1, 1)))
+    settings = DeletionSettings(target, 0.0, keep_listed=True)
+    deleter = Deleter(shelf, Files(target, "--target"), settings, Throttle(None))
+    for each in (3, 1, 2):
+        offloader(shelf, target).offload(each)
+    assert [deleter.delete(each) for each in (3, 1, 2)] == [
+        DeletionFate.DELETED,
+        DeletionFate.UNREAD,
+        DeletionFate.UNREAD,
+    ]
+    shelf.run(lambda client: Streams(client).move_cursor("orders", "reader", StreamPosition(2, 0)))
+    assert deleter.delete(1) is DeletionFate.DELETED
+    assert shelf.metadata(2).is_closed
+    assert read(shelf).ledgers == manifest.ledgers
+    shelf.run(lambda client: Streams(client).truncate("orders", StreamPosition(2, 0)))
+    assert listed(shelf) == [2], "ledgers that are gone already are truncated like others"
+
+
+def test_a_ledger_of_which_the_stream_knows_another_end_stays(shelf: LedgerShelf, target: str) -> None:
+    shelf.run(lambda client: Streams(client).create("orders", StreamSettings()))
+    shelf.put(3, PAYLOADS, custom={"podkeeper/stream": b"orders"})
+    shelf.run(lambda client: Streams(client).publish("orders", [PublishedLedger(3, 2, 9)]))
+    _, record = offloader(shelf, target).offload(3)
+    assert record is not None
+    settings = DeletionSettings(target, 0.0, keep_listed=True)
+    deleter = Deleter(shelf, Files(target, "--target"), settings, Throttle(None))
+    other = replace(record, ledger=replace(record.ledger, last_entry_id=2))
+    assert deleter._streams_obstacle("orders", other) is DeletionFate.IN_STREAM
+    assert deleter._streams_obstacle("orders", record) is None
