@@ -20,7 +20,8 @@ from pyspark.sql.types import StructType
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.sink.coalescing import coalesced
-from pyspark_bookie.sink.commit import clean_up, ensure_stream, publish, write_ids
+from pyspark_bookie.sink.commit import clean_up, ensure_stream, publish
+from pyspark_bookie.sink.ids_file import IdsFile
 from pyspark_bookie.sink.messages import batch_of, collected
 from pyspark_bookie.sink.options import SinkMode, SinkOptions
 from pyspark_bookie.sink.rows import check_input
@@ -55,9 +56,8 @@ class BatchWriter(DataSourceArrowWriter):
         if options.write_mode is SinkMode.STREAM:
             publish(options, batch, options.txn_app_id, options.txn_version, replace=self._overwrite)
         else:
+            IdsFile.prepared(options.ids_file, batch).settle(is_published=True)
             _log.warning("wrote ledgers %s", [ledger.ledger_id for ledger in batch.ledgers])
-        if options.ids_file is not None:
-            write_ids(options.ids_file, batch)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when a task or the commit failed; other tasks may still be writing."""

@@ -5,9 +5,11 @@ Invariants
   changes nothing; another batch of the same number, or an older one, is an error, because returning would lose its
   rows.
 - Nothing is deleted that the stream lists, nor on the word of a manifest that was read before.
-- `abort` deletes only ledgers that tasks have reported, and only when the stream, read again, does not list them: Spark
-  also calls it after a commit whose answer was lost. Other tasks may still be writing then; what they leave behind is
-  for the job `orphans`. The copies that the driver made of them go the same way when the stream refuses a batch.
+- `abort` deletes only ledgers that tasks have reported, and only when the stream does not list them and never will.
+  Spark also calls it after a commit whose answer was lost, and that commit may still be under way. So the stream is
+  changed before its list counts: a compare-and-set that began earlier fails from then on. Other tasks may still be
+  writing then; what they leave behind is for the job `orphans`. The copies that the driver made of them go the same way
+  when the stream refuses a batch.
 
 No Spark in here. Any process.
 
@@ -16,16 +18,16 @@ Source: reference Spark notes, sections 2b and 4.2.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import PublishedLedger, Txn
 from bookie_client.streams.publishing import PublishResult
+from bookie_client.streams.store import ManifestStore
 from bookie_client.streams.streams import Streams
 from bookie_protocol.errors import (
     MetadataError,
@@ -35,14 +37,16 @@ from bookie_protocol.errors import (
     Refused,
     StreamTransactionConflict,
 )
-from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError, told
+from pyspark_bookie.common.errors import PodkeeperSparkError, told
 from pyspark_bookie.common.options import MIB
+from pyspark_bookie.sink.ids_file import IdsFile
 from pyspark_bookie.sink.ledgers import settings_of
 from pyspark_bookie.sink.messages import Batch
 from pyspark_bookie.sink.options import ReplayCheck, SinkOptions
 
 if TYPE_CHECKING:
     from bookie_client.blocking import BlockingClient
+    from bookie_client.client import Client
 
 _log = logging.getLogger(__name__)
 WARNING_SECONDS: Final = 600.0
@@ -71,7 +75,7 @@ def ensure_stream(options: SinkOptions) -> None:
 
 
 def publish(options: SinkOptions, batch: Batch, app_id: str | None, version: int | None, *, replace: bool) -> None:
-    """Make a batch part of its stream. Raises `PodkeeperSparkError`."""
+    """Make a batch part of its stream, and tell `idsFile` its ledgers. Raises `PodkeeperSparkError`."""
     name = options.stream
     assert name is not None
     checksum = batch.checksum if options.replay_check is ReplayCheck.CONTENT else None
@@ -79,10 +83,11 @@ def publish(options: SinkOptions, batch: Batch, app_id: str | None, version: int
     client = options.client()
     with told(f"stream {name}"):
         try:
+            ids = IdsFile.prepared(options.ids_file, batch)
             result: PublishResult = client.run(
                 lambda each: Streams(each).publish(name, batch.ledgers, txn, replace=replace)
             )
-        except (NotThere, Refused) as error:  # an answer: nothing is under way that may still publish them
+        except (NotThere, Refused, PodkeeperSparkError) as error:  # answers: nothing is under way that may publish them
             if batch.copied:  # of the tasks' own ledgers Spark tells `abort`
                 clean_up(options, batch.ledgers)
             if isinstance(error, StreamTransactionConflict):
@@ -90,6 +95,7 @@ def publish(options: SinkOptions, batch: Batch, app_id: str | None, version: int
             raise
     spare = (ledger.ledger_id for ledger in batch.copied if ledger.ledger_id not in result.manifest)
     delete_ledgers(client, (*result.unlisted, *spare))
+    ids.settle(is_published=not result.unlisted)
     if result.is_new:
         warn_of_tiny_ledgers(options, batch)
 
@@ -104,9 +110,8 @@ def clean_up(options: SinkOptions, ledgers: Iterable[PublishedLedger]) -> None:
         client = options.client()
         if options.stream is not None:
             name = options.stream
-            manifest = client.run(lambda each: Streams(each).manifest(name))
-            retired = {ledger_id for group in manifest.retired for ledger_id in group.ledger_ids}
-            ids = [ledger_id for ledger_id in ids if ledger_id not in manifest and ledger_id not in retired]
+            manifest = client.run(lambda each: _changed(each, name))
+            ids = [each for each in ids if each not in manifest and each not in manifest.retired_ids]
     except NoSuchStream:
         pass  # which lists nothing
     except (PodkeeperError, PodkeeperSparkError) as error:
@@ -141,30 +146,11 @@ def warn_of_tiny_ledgers(options: SinkOptions, batch: Batch) -> None:
         )
 
 
-def write_ids(path: str, batch: Batch) -> None:
-    """Tell which ledgers were written, as one JSON document that is there wholly or not at all. Raises
-    `PodkeeperSparkError` (OPTION)."""
-    document = {
-        "rows": batch.rows,
-        "ledgers": [
-            {
-                "ledger_id": ledger.ledger_id,
-                "entries": ledger.entries,
-                "bytes": ledger.nbytes,
-                "crc32c": ledger.crc,
-            }
-            for ledger in batch.ledgers
-        ],
-    }
-    try:
-        with open(f"{path}.tmp", "w") as file:
-            json.dump(document, file)
-        os.replace(f"{path}.tmp", path)
-    except OSError as error:
-        raise PodkeeperSparkError(
-            OPTION,
-            f"option idsFile={path}: {error.strerror}; the ledgers are {[each.ledger_id for each in batch.ledgers]}",
-        ) from None
+async def _changed(client: Client, name: str) -> Manifest:
+    """The stream after a change of nothing but its epoch."""
+    store = ManifestStore(client.metadata_service)
+    manifest, _ = await store.update(name, lambda each: replace(each, epoch=each.epoch + 1))
+    return manifest
 
 
 def _set_back(name: str, txn: Txn | None, error: StreamTransactionConflict) -> PodkeeperSparkError:

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.sink.coalescing import coalesced
-from pyspark_bookie.sink.commit import clean_up, ensure_stream, publish, write_ids
+from pyspark_bookie.sink.commit import clean_up, ensure_stream, publish
 from pyspark_bookie.sink.messages import batch_of, collected
 from pyspark_bookie.sink.options import SinkMode, SinkOptions
 from pyspark_bookie.sink.rows import check_input
@@ -67,8 +67,6 @@ class StreamingWriter(DataSourceStreamArrowWriter):
             return
         batch = coalesced(options, batch, batchId)
         publish(options, batch, batch.query_id, batchId, replace=self._overwrite)
-        if options.ids_file is not None:
-            write_ids(options.ids_file, batch)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
         """On the driver, when a task or the commit failed, also after a commit whose answer was lost; other tasks may

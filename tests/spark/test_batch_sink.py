@@ -102,11 +102,13 @@ def test_overwrite_is_a_new_generation(spark, uri, client):
     assert manifest(client, "replaced-later").settings.deletion_lag_seconds == 3600
 
 
-def test_a_batch_with_a_number_counts_once(spark, uri, client):
-    numbered_batch = {"stream": "etl", "txnAppId": "nightly", "txnVersion": 7}
+def test_a_batch_with_a_number_counts_once(spark, uri, client, tmp_path):
+    numbered_batch = {"stream": "etl", "txnAppId": "nightly", "txnVersion": 7, "idsFile": tmp_path / "ids.json"}
     save(rows(spark, 10), uri, **numbered_batch)
     save(rows(spark, 10), uri, **numbered_batch)
     assert payloads(client, "etl") == texts((0, 10))
+    told = [each["ledger_id"] for each in json.loads((tmp_path / "ids.json").read_text())["ledgers"]]
+    assert told == [ledger.ledger_id for ledger in manifest(client, "etl").ledgers], "not those of the repetition"
     ledgers = set(client.list())
     with pytest.raises(Exception, match=r"BOOKIE_STREAM_TRANSACTION_CONFLICT\].*has 11 rows, and had 10"):
         save(rows(spark, 11), uri, **numbered_batch)

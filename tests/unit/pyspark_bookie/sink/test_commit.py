@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,7 @@ from bookie_protocol.errors import BadRequest, MetadataUnavailable, NoSuchStream
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.sink import coalescing, commit, streaming
-from pyspark_bookie.sink.commit import clean_up, publish, warn_of_tiny_ledgers, write_ids
+from pyspark_bookie.sink.commit import clean_up, publish, warn_of_tiny_ledgers
 from pyspark_bookie.sink.messages import Batch, Written
 from pyspark_bookie.sink.options import SinkOptions
 from pyspark_bookie.sink.streaming import StreamingWriter
@@ -130,18 +129,3 @@ def test_only_small_batches_of_tiny_ledgers_become_one(monkeypatch, tiny, sizes,
     found = coalescing.coalesced(options, given, 3)
     assert (found.ledgers, found.copied) == ((copy.ledgers, given.ledgers) if is_one else (given.ledgers, ()))
     assert coalescing.coalesced(replace(options, coalesce_partitions=False), given, 3) is given
-
-
-def test_ids_are_there_wholly_or_not_at_all(tmp_path):
-    path = tmp_path / "ids.json"
-    write_ids(str(path), batch(10, 20))
-    assert json.loads(path.read_text()) == {
-        "rows": 6,
-        "ledgers": [
-            {"ledger_id": 7, "entries": 3, "bytes": 10, "crc32c": 99},
-            {"ledger_id": 8, "entries": 3, "bytes": 20, "crc32c": 99},
-        ],
-    }
-    assert [each.name for each in tmp_path.iterdir()] == ["ids.json"]
-    with pytest.raises(PodkeeperSparkError, match=r"idsFile=.*No such file or directory; the ledgers are \[7\]"):
-        write_ids(str(tmp_path / "nowhere" / "ids.json"), batch(10))
