@@ -109,8 +109,8 @@ def _heading(cluster: KubernetesObject, status: BookieClusterStatus) -> Table:
 def _operation(status: BookieClusterStatus, now: datetime) -> RenderableType:
     operation = status.operation
     if operation is None:
-        stalled = condition(status, "Stalled")
-        return Text(f"none; {stalled.message}" if stalled.status == "True" else "none")
+        ready = condition(status, "Ready")
+        return Text(f"none; {ready.message}" if ready.status != "True" and ready.message else "none")
     facts = facts_table()
     about = f" of {operation.bookie}" if operation.bookie else ""
     facts.add_row("What", f"{operation.type.value}{about} ({operation.id}), begun {age(operation.started_at, now)} ago")

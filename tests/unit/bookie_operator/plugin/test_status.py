@@ -103,6 +103,18 @@ async def test_watch_shows_each_change_once(
     assert len(capsys.readouterr().out.splitlines()) == 1, "nothing changed"
 
 
+def test_what_is_waited_for_where_no_operation_runs() -> None:
+    def operation(status: str, reason: str, message: str) -> str:
+        ready = {"type": "Ready", "status": status, "reason": reason, "message": message}
+        lines = _shown(_cluster({"conditions": [ready]})).splitlines()
+        return lines[lines.index("Operation") + 1].strip()
+
+    why = "waits for Job/demo-metadata-init to make the cluster in the metadata service: no such image"
+    assert operation("False", "Creating", why) == f"none; {why}"
+    assert operation("True", "AllBookiesReady", "3 bookies serve") == "none"
+    assert _shown(_cluster({})).splitlines().count("none; the operator has not looked yet") == 1
+
+
 def test_what_the_operator_waits_for_and_why() -> None:
     status = {
         "operation": {
