@@ -20,7 +20,7 @@ from bookie_pod.cli.cluster.commands import cluster
 from bookie_pod.cli.config import config
 from bookie_pod.cli.disk.commands import disk
 from bookie_pod.cli.drain_clients import drain_clients
-from bookie_pod.cli.exit_codes import CommandExit, exit_code_of
+from bookie_pod.cli.exit_codes import CommandExit, Terminated, exit_code_of
 from bookie_pod.cli.gc import gc
 from bookie_pod.cli.index import index
 from bookie_pod.cli.job import job
@@ -38,6 +38,7 @@ from bookie_protocol.errors import ExitCode, PodkeeperError
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="Documentation of every key: docs/configuration.md, or `bookie config docs`.",
 )
+@click.version_option(package_name="podkeeper", message="podkeeper %(version)s")
 def cli() -> None:
     """Podkeeper: Apache BookKeeper for Kubernetes.
 
@@ -91,6 +92,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.INVALID_CONFIGURATION
     except click.Abort:
         return CommandExit.INTERRUPTED
+    except Terminated:
+        return CommandExit.TERMINATED
     except SystemExit:
         # click's answer to output that nobody reads any more; no command here ends the process itself.
         return CommandExit.BROKEN_PIPE

@@ -60,6 +60,9 @@ def test_lines_of_a_file_come_back(bookie, tmp_path):
     assert bookie("ledger", "read", ledger, "--first", 10, "--last", 11)[1] == b"line 10\nline 11\n"
     assert bookie("ledger", "read", ledger, "-o", tmp_path / "copy")[1] == b""
     assert (tmp_path / "copy").read_bytes() == file.read_bytes()
+    assert bookie("ledger", "read", ledger, "--first", 5000) == (0, b"", "")
+    code, _, err = bookie("ledger", "read", ledger, "--first", 5001)
+    assert (code, err) == (10, f"bookie: ledger {ledger}: entry 5001 is above the last add confirmed, 4999\n")
     (first, *_) = bookie("ledger", "read", ledger, "--format", "json")[1].splitlines()
     assert json.loads(first)["payload_base64"] == "bGluZSAw"
 
@@ -154,7 +157,8 @@ def test_tail_prints_entries_as_they_are_written_and_ends_with_the_ledger(cluste
     assert (tmp_path / "out").read_bytes() == b"line 0\nline 1\nline 2\n"
 
 
-def test_a_writer_that_is_interrupted_closes_its_ledger_and_names_it(bookie):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_writer_that_is_stopped_closes_its_ledger_and_names_it(bookie, number, code):
     process = subprocess.Popen(
         [BOOKIE, "ledger", "write"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -164,10 +168,11 @@ def test_a_writer_that_is_interrupted_closes_its_ledger_and_names_it(bookie):
     until_true(lambda: set(bookie("ledger", "list")[1].split()) - ledgers, 20)
     (ledger,) = set(bookie("ledger", "list")[1].split()) - ledgers
     until_true(lambda: process.poll() is None)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=30)
-    assert (process.returncode, out) == (130, b"")
-    assert f"bookie: stopped: ledger {ledger.decode()} holds the first ".encode() in err
+    assert (process.returncode, out) == (code, b"")
+    (line,) = err.decode().splitlines()
+    assert line.startswith(f"bookie: stopped: ledger {ledger.decode()} holds the first ")
     assert json.loads(bookie("ledger", "info", ledger.decode(), "--json")[1])["state"] == "CLOSED"
 
 

@@ -8,7 +8,9 @@ import click
 
 from bookie_pod.cli.cluster.decommission import AT_ONCE, RATE
 from bookie_pod.cli.cluster.group import cluster
+from bookie_pod.cli.confirm import confirmed
 from bookie_pod.cli.connection import Connection, connects
+from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.options import AS_JSON
 
 
@@ -51,12 +53,9 @@ def recover(
         return connection.run(
             lambda found: work.show_ledgers(found, ids, ledger_id, skip_open=skip_open, as_json=as_json)
         )
-    if not force:
-        click.confirm(
-            f"Replace {', '.join(sorted(ids))} in all ledgers, and fence their writers? (--force asks nothing)",
-            abort=True,
-            err=True,
-        )
+    question = f"Replace {', '.join(sorted(ids))} in all ledgers, and fence their writers? (--force asks nothing)"
+    if not force and not confirmed("recover", "replaces bookies", question, unless="--force"):
+        return CommandExit.USAGE
     wanted = work.Wanted(
         bookies=ids,
         ledger_id=ledger_id,

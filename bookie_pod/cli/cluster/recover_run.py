@@ -13,6 +13,7 @@ from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
 from bookie_pod.autorecovery.decommission.recover import Recover, RecoverOptions, find_ledgers
 from bookie_pod.cli.cluster.drain_view import while_restoring
+from bookie_pod.cli.cluster.strangers import warn_of_strangers
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.tables import print_table
@@ -49,6 +50,7 @@ async def show_ledgers(
     cluster: Cluster, bookies: frozenset[str], ledger_id: int | None, *, skip_open: bool, as_json: bool
 ) -> int:
     """Print the ledgers that name the bookies, as JSON one object a line."""
+    await warn_of_strangers(cluster, bookies)
     found = await find_ledgers(cluster.service, bookies, ledger_id)
     kept = [ledger for ledger in found if not (skip_open and ledger.state is LedgerState.OPEN)]
     if as_json:
@@ -67,6 +69,7 @@ async def show_ledgers(
 
 async def restore(cluster: Cluster, wanted: Wanted, *, as_json: bool) -> int:
     """Restore them with progress; returns the exit code."""
+    await warn_of_strangers(cluster, wanted.bookies)
     mover = ClientMover(cluster.client, replication_options(wanted.copying))
     options = RecoverOptions(
         ledger_id=wanted.ledger_id,

@@ -11,19 +11,18 @@ from rich.table import Table
 
 from bookie_client.replication.replica_listing import EntryRuns, LedgerReplicas, replicas_of
 from bookie_client.replication.safety import SafetyReport, safety_check
+from bookie_pod.cli.cluster.strangers import warn_of_strangers
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.exit_codes import CommandExit
 from bookie_pod.cli.progress import Bar
 from bookie_pod.cli.tables import print_table
-from bookie_protocol.metadata_service.interface import BookieGroup
 
 _RUNS: Final = 4
 
 
 async def show_safety(cluster: Cluster, going: frozenset[str], *, as_json: bool) -> int:
     """Print the report; returns the exit code."""
-    for bookie in sorted(await _strangers(cluster, going)):
-        click.echo(f"warning: bookie {bookie} has no cookie and is not registered: is the name right?", err=True)
+    await warn_of_strangers(cluster, going)
     with Bar("ledgers") as bar:
         seen = 0
 
@@ -38,14 +37,6 @@ async def show_safety(cluster: Cluster, going: frozenset[str], *, as_json: bool)
     else:
         _print_safety(report)
     return CommandExit.OK if report.is_safe else CommandExit.REFUSED
-
-
-async def _strangers(cluster: Cluster, bookies: frozenset[str]) -> frozenset[str]:
-    """Without this a name that is mistyped would be safe, and that would be all."""
-    unknown = bookies
-    for group in BookieGroup:
-        unknown -= (await cluster.service.bookies.list(group)).bookies
-    return unknown
 
 
 def safety_members(report: SafetyReport) -> dict[str, Any]:

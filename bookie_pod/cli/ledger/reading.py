@@ -12,6 +12,7 @@ from bookie_pod.cli.entry_formats import encoder
 from bookie_pod.cli.entry_streams import Output
 from bookie_pod.cli.progress import Bar
 from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,10 @@ async def read_ledger(cluster: Cluster, reading: Reading, first: int, last: int 
         reading.ledger_id, password=reading.password, digest=DigestType[reading.digest], recover=recover
     )
     async with opening as ledger:
-        end = ledger.last_add_confirmed if last is None else last
+        confirmed = ledger.last_add_confirmed
+        if last is None and first > confirmed + 1:
+            raise BadRequest(f"ledger {reading.ledger_id}: entry {first} is above the last add confirmed, {confirmed}")
+        end = confirmed if last is None else last
         with Output(reading.output) as output, Bar("reading", max(0, end - first + 1)) as bar:
             await put_out(ledger.entries(first, end), reading.format, output, bar)
 

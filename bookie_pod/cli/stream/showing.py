@@ -118,7 +118,13 @@ async def show_cursors(
     if move is not None:
         cursor_id, text = move
         at = position(await streams.manifest(name), text, await streams.end(name))
-        await streams.move_cursor(name, cursor_id, at)
+        stored = await streams.move_cursor(name, cursor_id, at)
+        if stored.position != at:
+            click.echo(
+                f"warning: cursor {cursor_id} stays at {stored.position}, which is not before {at}: cursors only go"
+                " forwards; delete it first to set it back",
+                err=True,
+            )
     if delete_it is not None:
         await streams.delete_cursor(name, delete_it)
     manifest, cursors = await streams.manifest(name), await streams.cursors(name)

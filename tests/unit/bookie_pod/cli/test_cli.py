@@ -43,8 +43,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["version"]) == 0
-    assert capsys.readouterr().out == f"podkeeper {version('podkeeper')}\n"
+    for words in (["version"], ["--version"]):
+        assert run(words) == 0
+        assert capsys.readouterr().out == f"podkeeper {version('podkeeper')}\n"
 
 
 @pytest.mark.parametrize(

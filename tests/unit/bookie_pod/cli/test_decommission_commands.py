@@ -30,6 +30,7 @@ NOWHERE = ("--metadata", "file:///does/not/exist")
         (("decommission", "b:1", "--accept-loss", "/does/not/exist"), "--accept-loss /does/not/exist: No such file"),
         (("recover", "b:1,,c:1", "-f"), "'' is no bookie id"),
         (("recover", "a/b", "-q"), "'a/b' is no bookie id"),
+        (("recover", "b:1"), "recover asks before it replaces bookies, and there is no terminal: give --force"),
         (("safety-check", "a b"), "'a b' is no bookie id"),
         (("cookie", "generate", "a/b", "-j", "/j", "-l", "/l", "-o", "/tmp/x"), "'a/b' is no bookie id"),
         (("cookie", "generate", "b:1", "-j", "/j,,", "-l", "/l", "-o", "/tmp/x"), "no list of directories"),
@@ -69,6 +70,15 @@ def test_copies_are_made_as_the_configuration_says(
     steady = options("replicationYieldsToClients=false\nrecoveryBatchReadEnabled=false\n", "--rate", "8000")
     assert (steady.throttle.bytes_per_second, steady.batch_reads) == (8000, False)
     assert options("", "--rate", "0").throttle.bytes_per_second is None
+
+
+@pytest.mark.parametrize("how", ["-q", "-f"])
+def test_a_lost_bookie_that_nobody_knows_is_told(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = str(tmp_path / "metadata")
+    assert run(["cluster", "init", uri]) == 0
+    assert run(["cluster", "recover", "mistyped:3181", how, "--metadata", uri]) == 0
+    told = "warning: bookie mistyped:3181 has no cookie and is not registered: is the name right?"
+    assert capsys.readouterr().err.splitlines()[0] == told
 
 
 def test_ids_in_a_file(tmp_path: Path) -> None:
