@@ -1,0 +1,60 @@
+"""Every page: its links lead somewhere, and the commands that it names exist with the options that it gives them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.support.chart_files import ROOT
+from tests.support.command_lines import resolve
+from tests.support.markdown_links import broken_links
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/README.md"))]
+_INLINE = re.compile(r"`(bookie [a-z-][^`\n]*)`")
+_BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_LINE = re.compile(r"^ *(?:\$ )?(?:[^│\n]*\| )?(bookie [a-z].*)$", re.MULTILINE)
+_REST = re.compile(r"\s#|\s?[|&>]|;(?:\s|$)|\s2>|\s?\.\.\.|\$\(|'\)")
+"""What comes behind a command in a line of a shell, or stands for what is left out."""
+
+_NO_COMMANDS = {"bookie client", "bookie disk rebuild-"}
+"""The name of a thread, and the beginning of some commands' names."""
+
+
+def commands(page: Path) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    shell = [block for language, block in _BLOCK.findall(text) if language in ("", "sh", "bash", "console")]
+    found = [*_INLINE.findall(_BLOCK.sub("", text)), *(line for block in shell for line in _LINE.findall(block))]
+    return [line for line in (_REST.split(each)[0] for each in found) if "|" not in line and line not in _NO_COMMANDS]
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken_links(page) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_exist(page: Path) -> None:
+    for line in commands(page):
+        try:
+            command, words = resolve(line)
+        except IndexError:
+            continue  # a group
+        if command.name != "job":  # whose own options a test of jobs knows
+            options = {option for each in command.params for option in [*each.opts, *each.secondary_opts]} | {"--help"}
+            assert {word.partition("=")[0] for word in words if word.startswith("--")} <= options, line
+
+
+def test_commands_are_found() -> None:
+    assert sum(len(commands(page)) for page in PAGES) > 120
+
+
+def test_a_command_that_is_not_there_is_noticed() -> None:
+    with pytest.raises(click.UsageError):
+        resolve("bookie ledger no-such-command")
