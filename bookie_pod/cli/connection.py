@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
+from bookie_pod.cli.exit_codes import Terminated
 from bookie_pod.cli.options import config_option
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 from bookie_protocol.quiet import quiet_grpc, quiet_kazoo
+from bookie_protocol.traffic_class import TrafficClass
 
 if TYPE_CHECKING:
     from bookie_client.client import Client
@@ -74,7 +76,8 @@ class Connection:
     def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]], defaults: Mapping[str, object] | None = None) -> T:
         """Connect, do the work on an event loop of its own and disconnect.
 
-        `defaults` are client options that `--client` wins over. SIGTERM cancels the work.
+        `defaults` are client options that `--client` wins over. Ctrl-C and SIGTERM cancel the work; raises
+        `click.Abort` and `Terminated` then.
         """
         quiet_grpc()
         quiet_kazoo()
@@ -88,7 +91,12 @@ class Connection:
         uri, options = self.uri(), client_options(self._settings, {**self._tls(), **(defaults or {})})
         placement = self._placement()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(self._run(work, uri, options, placement))
+            try:
+                return runner.run(self._run(work, uri, options, placement))
+            except KeyboardInterrupt:
+                raise click.Abort from None  # of which click prints nothing
+            except asyncio.CancelledError:
+                raise Terminated from None
 
     async def _run(
         self,
@@ -108,7 +116,7 @@ class Connection:
         try:
             service = await open_metadata(metadata, uri)
         except MetadataUnavailable as error:
-            raise MetadataUnavailable(f"the metadata service {uri} does not answer: {error}; does it run?") from error
+            raise MetadataUnavailable(f"the metadata service {uri} does not answer: {error}") from error
         try:
             async with Client(service, options, placement=placement) as client:
                 return await work(Cluster(client, service))
@@ -195,6 +203,8 @@ def _value(setting: str, kind: str, text: str) -> object:
                 return float(text)
             case "str":
                 return text
+            case "TrafficClass":
+                return TrafficClass(text.lower())
     except (KeyError, ValueError):
         pass
     raise InvalidConfiguration(f"--client {setting}: {text!r} is no {kind}")

@@ -34,6 +34,12 @@ class CommandExit(IntEnum):
     INTERRUPTED = 130
     BROKEN_PIPE = 141
     """Whoever read the output went away, as `head` does."""
+    TERMINATED = 143
+    """SIGTERM, which is what Kubernetes and systemd stop a process with."""
+
+
+class Terminated(Exception):
+    """SIGTERM ended the command. What had to be said was said where it was stopped."""
 
 
 def exit_code_of(error: PodkeeperError) -> int:

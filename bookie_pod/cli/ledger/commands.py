@@ -32,7 +32,7 @@ def ledger() -> None:
     """Write, read and look after ledgers.
 
     Exit codes: 0 done, 1 wrong command line or configuration, 10 refused, 11 not there, 12 could not tell, 130
-    interrupted, 141 the reader of the output has gone.
+    interrupted, 141 the reader of the output has gone, 143 SIGTERM.
     """
 
 

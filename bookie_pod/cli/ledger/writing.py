@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import click
@@ -65,6 +66,8 @@ async def write_ledger(cluster: Cluster, new: NewLedger, source: Source) -> Writ
                 cause = ledger.failure or error
                 raise type(cause)(f"{cause} ({_what_is_left(ledger)})") from error
             except asyncio.CancelledError:
+                with suppress(PodkeeperError):  # it may have come while the ledger was being closed
+                    await ledger.close()
                 click.echo(f"bookie: stopped: {_what_is_left(ledger)}", err=True)
                 raise
             except OSError as error:

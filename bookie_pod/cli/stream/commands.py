@@ -24,7 +24,7 @@ def stream() -> None:
 
     A position in a stream is LEDGER:ENTRY, the entry that is read next, or `earliest` or `latest`. Exit codes: 0 done,
     1 wrong command line or configuration, 10 refused, 11 not there, 12 could not tell, 130 interrupted, 141 the reader
-    of the output has gone.
+    of the output has gone, 143 SIGTERM.
     """
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -81,6 +82,8 @@ async def append_stream(cluster: Cluster, appending: Appending) -> Appended:
                     raise  # nothing was appended
                 raise type(error)(f"{error} ({_what_is_there(appended)})") from error
             except asyncio.CancelledError:
+                with suppress(PodkeeperError):  # it may have come while the stream's ledger was being closed
+                    await writer.close()
                 _collect(under_way, appended)
                 click.echo(f"bookie: stopped: {_what_is_there(appended)}", err=True)
                 raise
