@@ -1,4 +1,4 @@
-"""Attempts of one task beside each other, as Spark's speculation makes them: only the one that is committed is seen.
+"""Attempts beside each other, of a task as Spark's speculation makes them, or of a batch: only one of them is seen.
 
 `local-cluster` begins no speculative attempts, because all its executors are on one host. So the sink is called here as
 Spark calls it: by writers of their own for tasks, commit and abort.
@@ -7,6 +7,7 @@ Spark calls it: by writers of their own for tasks, commit and abort.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -81,6 +82,26 @@ def test_of_two_attempts_that_both_end_well_one_is_seen(uri, tool, task):
     assert tagged(tool, "twice") == {winner.ledgers[0].ledger_id}
     streaming(uri, "twice").abort([winner], BATCH)
     assert payloads(tool, "twice") == numbered(20), "and what is listed stays, whoever aborts"
+
+
+def test_two_drivers_on_one_checkpoint_publish_a_batch_once(uri, tool, task):
+    """Somebody has started a query that runs already."""
+    start = threading.Barrier(2)
+
+    def drive(message, number):
+        writer = streaming(uri, "driven")
+        start.wait(60)
+        writer.commit([message], number)
+
+    for number in range(5):
+        task(0)
+        made = [streaming(uri, "driven").write(iter([column([b"%d" % number])])) for _ in range(2)]
+        with ThreadPoolExecutor(2) as pool:
+            for ended in [pool.submit(drive, message, number) for message in made]:
+                ended.result()
+    assert payloads(tool, "driven") == [b"0", b"1", b"2", b"3", b"4"]
+    listed = {each.ledger_id for each in manifest(tool, "driven").ledgers}
+    assert tagged(tool, "driven") == listed, "what lost is deleted"
 
 
 @pytest.mark.parametrize("kind", ["streaming", "batch"])
