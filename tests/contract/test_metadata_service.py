@@ -232,13 +232,15 @@ class TestLedgers:
         assert (await other.ledgers.write(closed, 0)).version == 1
         again = await service.ledgers.read(7)
         assert (again.value.state, again.value.last_entry_id, again.version) == (LedgerState.CLOSED, 41, 1)
-        with pytest.raises(MetadataVersionConflict):
+        with pytest.raises(MetadataVersionConflict, match="ledger 7 was changed"):
             await service.ledgers.delete(7, 0)
+        with pytest.raises(MetadataVersionConflict, match="ledger 7 was changed"):
+            await service.ledgers.write(closed, 0)
         await service.ledgers.delete(7)
         await service.ledgers.delete(7)
         with pytest.raises(MetadataNotFound, match="ledger 7"):
             await service.ledgers.read(7)
-        with pytest.raises(MetadataNotFound):
+        with pytest.raises(MetadataNotFound, match="ledger 7 does not exist"):
             await service.ledgers.write(closed, 1)
         assert await service.tree.exists(f"{driver.root}/00") is None  # empty directories go too
 

@@ -250,7 +250,7 @@ async def test_a_writer_whose_ledger_another_client_recovers_or_deletes(cluster,
 
     deleted = await written(client)
     await impatient.delete(deleted.ledger_id)
-    with pytest.raises(MetadataNotFound, match=f"L{deleted.ledger_id:04d} does not exist"):
+    with pytest.raises(MetadataNotFound, match=f"ledger {deleted.ledger_id} does not exist"):
         await deleted.close()
 
     for take_away, error in (

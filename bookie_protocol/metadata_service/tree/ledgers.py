@@ -23,6 +23,7 @@ from bookie_protocol.errors import (
     MetadataError,
     MetadataExists,
     MetadataNotFound,
+    MetadataVersionConflict,
 )
 from bookie_protocol.ledger_metadata.codec import decode_ledger_metadata, encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import CURRENT_FORMAT_VERSION, MAX_LEDGER_ID, LedgerMetadata
@@ -88,8 +89,14 @@ class TreeLedgers:
     ) -> Versioned[LedgerMetadata]:
         if version < 0:
             raise ValueError("ledger metadata is never replaced without naming the version it replaces")
-        path = await self._path(metadata.ledger_id, timeout)
-        written = await self._tree.set(path, encode_ledger_metadata(metadata), version, timeout=timeout)
+        ledger_id = metadata.ledger_id
+        path = await self._path(ledger_id, timeout)
+        try:
+            written = await self._tree.set(path, encode_ledger_metadata(metadata), version, timeout=timeout)
+        except MetadataNotFound:
+            raise await self._missing(ledger_id, timeout) from None
+        except MetadataVersionConflict as error:
+            raise _changed(ledger_id) from error
         return Versioned(metadata, written)
 
     async def delete(self, ledger_id: int, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
@@ -99,6 +106,8 @@ class TreeLedgers:
         except MetadataNotFound:
             await self._cluster.require(timeout=timeout)
             return
+        except MetadataVersionConflict as error:
+            raise _changed(ledger_id) from error
         if await self._cluster.settled_layout(timeout=timeout) in _PRUNED_LAYOUTS:
             with suppress(MetadataError):  # the ledger is gone, whatever becomes of its directories
                 await self._prune(parent_of(path), timeout)
@@ -125,8 +134,7 @@ class TreeLedgers:
         try:
             node = await self._tree.get(path, watch=watch, timeout=timeout)
         except MetadataNotFound:
-            await self._cluster.require(timeout=timeout)
-            raise MetadataNotFound(f"ledger {ledger_id} does not exist") from None
+            raise await self._missing(ledger_id, timeout) from None
         return _decode(ledger_id, node)
 
     async def _read_or_none(self, ledger_id: int, watch: Watch) -> Versioned[LedgerMetadata] | None:
@@ -134,6 +142,11 @@ class TreeLedgers:
             return await self._read(ledger_id, watch, None)
         except MetadataNotFound:
             return None
+
+    async def _missing(self, ledger_id: int, timeout: float | None) -> MetadataNotFound:
+        """The error for a ledger whose node is not there. Raises as `TreeCluster.require`."""
+        await self._cluster.require(timeout=timeout)
+        return MetadataNotFound(f"ledger {ledger_id} does not exist")
 
     async def _is_ours(self, path: str, metadata: LedgerMetadata, timeout: float | None) -> bool:
         if metadata.format_version < 3:
@@ -161,6 +174,10 @@ class TreeLedgers:
                 return
             await self._tree.delete(path, timeout=timeout)
             path = parent_of(path)
+
+
+def _changed(ledger_id: int) -> MetadataVersionConflict:
+    return MetadataVersionConflict(f"the metadata of ledger {ledger_id} was changed by somebody else")
 
 
 def _decode(ledger_id: int, node: Node) -> Versioned[LedgerMetadata]:
