@@ -86,8 +86,8 @@ class LedgerServiceServicer:
 
     def Create(self, request, context):
         """Create a ledger. The gateway that answers keeps its writer until Append or Close ends it, or until it was idle for
-        too long; only through this gateway the ledger can be written. To create and write in one call, which needs no such
-        care with load balancers, begin Append with `create`.
+        too long (gatewayIdleWriterSeconds, 300 s); only through this gateway the ledger can be written. To create and write
+        in one call, which needs no such care with load balancers, begin Append with `create`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -128,14 +128,16 @@ class LedgerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Close(self, request, context):
-        """Close a ledger whose writer this gateway keeps, after Create or an Append with `keep_open`.
+        """Close a ledger whose writer this gateway keeps, after Create or an Append with `keep_open`. One that is closed
+        already is fine. FAILED_PRECONDITION when it is open elsewhere: close it there, or Recover it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Delete a ledger. One that does not exist is fine.
+        """Delete a ledger, whatever its state. One that does not exist is fine, and no password is asked for. Bookies give the
+        space back when their garbage collection has run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -149,7 +151,8 @@ class LedgerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """What is known of one ledger, without asking its bookies. NOT_FOUND when there is none.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
