@@ -24,7 +24,7 @@ from bookie_operator.builders.monitoring import pod_monitor, prometheus_rule, un
 from bookie_operator.builders.network_policy import network_policies
 from bookie_operator.builders.service_account import service_account
 from bookie_operator.builders.services import client_service, headless_service
-from bookie_operator.builders.settings import dynamic_config, settings_map
+from bookie_operator.builders.settings import dynamic_config, given_config, settings_map
 from bookie_operator.builders.statefulset import bookie_sets
 from bookie_operator.builders.tls import certificates, issued_secrets
 from bookie_operator.world.model import ClusterView
@@ -56,6 +56,7 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         autorecovery=autorecovery(cluster, context, config_name),
         monitoring=_present(pod_monitor(cluster, context), prometheus_rule(cluster, context)),
         dynamic_config=dynamic_config(cluster),
+        given_config=frozenset(given_config(cluster)),
         settings=key_of(settings),
         config_hash=config_name.rpartition("-")[2],
         bookie_ids={pod: f"{pod}{suffix}" for pod in _pods(cluster, sets)},

@@ -55,6 +55,8 @@ class DesiredObjects:
     autorecovery: Manifest | None
     monitoring: tuple[Manifest, ...]
     dynamic_config: Mapping[str, str]
+    given_config: frozenset[str]
+    """Keys of `dynamic_config` that `spec.config` names."""
     settings: str
     """`ConfigMap/name` of what bookies take at their next start; `support` has it."""
     config_hash: str
@@ -119,6 +121,7 @@ class DesiredObjects:
             autorecovery_inputs=self._autorecovery_inputs,
             monitoring={key_of(manifest): object_hash(manifest) for manifest in self.monitoring},
             dynamic_config=self.dynamic_config,
+            given_config=self.given_config,
             settings=self.settings,
             bookie_ids=self.bookie_ids,
             bookie_id_suffix=self.bookie_id_suffix,

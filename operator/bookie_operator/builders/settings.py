@@ -2,10 +2,12 @@
 
 A ConfigMap of constant name, which containers take as environment variables `BK_<key>` when they start; they win over
 the file. Its content counts in no template hash. Three kinds of keys stand there:
-- those that a running bookie takes over its admin API too (`dynamic_config`). All of them, with their defaults where
-  `spec.config` says nothing: so a key that was taken out of `spec.config` is put back.
+- those of `spec.config` that a running bookie takes over its admin API too.
 - sizes of files that follow from the volumes, which may grow: no bookie is restarted for them.
 - the first value of `lostBookieRecoveryDelay`, which lives in the metadata service afterwards.
+
+Invariant: nothing that nobody asked for stands there unless bookies of every release know it. The map changes with the
+operator, pods of older images take it at their next start, and one that meets an unknown key refuses to start.
 
 Threads: pure functions, any thread.
 """
@@ -37,13 +39,18 @@ DYNAMIC_DEFAULTS: Final = {
     "minorCompactionThreshold": "0.2",
     "useTargetEntryLogSizeForGc": "false",
 }
-"""The bookie's own defaults. A key that older bookies do not know must not be added: they would refuse to start."""
+"""The bookie's own defaults."""
+
+
+def given_config(cluster: ClusterView) -> dict[str, str]:
+    """The keys of `spec.config` that a running bookie takes."""
+    return {key: text.strip() for key, text in dynamic_part(cluster.spec.config).items() if text.strip()}
 
 
 def dynamic_config(cluster: ClusterView) -> dict[str, str]:
-    """Every key that a running bookie takes, with its value."""
-    given = {key: text.strip() for key, text in dynamic_part(cluster.spec.config).items() if text.strip()}
-    return dict(sorted({**DYNAMIC_DEFAULTS, **given}.items()))
+    """Every key that a running bookie takes, with its value: so a key that was taken out of `spec.config` is put back
+    in bookies that have it."""
+    return dict(sorted({**DYNAMIC_DEFAULTS, **given_config(cluster)}.items()))
 
 
 def settings_map(cluster: ClusterView) -> Manifest:
@@ -52,5 +59,5 @@ def settings_map(cluster: ClusterView) -> Manifest:
     keys = {key: text for key, text in by_volume.items() if not spec.config.get(key, "").strip()}
     keys["lostBookieRecoveryDelay"] = str(spec.autorecovery.lost_bookie_recovery_delay_seconds)
     name = naming.settings(cluster.name)
-    content = dict(sorted({**dynamic_config(cluster), **keys}.items()))
+    content = dict(sorted({**given_config(cluster), **keys}.items()))
     return manifest(cluster, "v1", "ConfigMap", name, naming.BOOKIE, {"data": content})

@@ -64,8 +64,11 @@ class Desired:
     dynamic_config: Mapping[str, str] = field(default_factory=dict)
     """Keys that a running bookie takes without a restart; not counted in `template_hash`. Those that `spec.config`
     does not name have their defaults here, so that a key that was taken out is put back."""
+    given_config: frozenset[str] = frozenset()
+    """Keys of `dynamic_config` that `spec.config` names. A bookie that does not tell one of the others runs with its
+    own default, or is too old to know it."""
     settings: str = ""
-    """`ConfigMap/name` of what a bookie takes at its next start without being restarted for it, `dynamic_config` among
+    """`ConfigMap/name` of what a bookie takes at its next start without being restarted for it, `given_config` among
     it; also in `support`. While its hash differs there may be bookies that run with other values."""
     bookie_ids: Mapping[str, str] = field(default_factory=dict)
     """Bookie id by pod name, for every pod that there is or should be; for others see `bookie_id`."""

@@ -126,7 +126,11 @@ class Simulation:
             return
         for one in claims:
             one.data_id = served
-        pod.running, pod.ready_since, pod.config = True, self.now, dict(desired.dynamic_config)
+        pod.running, pod.ready_since, pod.config = (
+            True,
+            self.now,
+            {key: desired.dynamic_config[key] for key in desired.given_config},
+        )
 
     # --- what is seen -------------------------------------------------------------------------------------------------
 

@@ -90,6 +90,7 @@ def desired_of(cluster: ClusterView, release: str = "") -> Desired:
         autorecovery_hash=digest("autorecovery", template, of.autorecovery.replicas) if enabled else "",
         autorecovery_inputs=digest("autorecovery", inputs, of.autorecovery.replicas) if enabled else "",
         dynamic_config=dynamic,
+        given_config=frozenset(of.config) & frozenset(DYNAMIC),
         settings=settings,
         bookie_id_suffix=SUFFIX,
     )

@@ -4,6 +4,7 @@ Every other key of `spec.config` is part of the pods' template: a rollout brings
 
 Invariants
 - Only a bookie that told its configuration is changed, and only if it differs in meaning: `0.20` is `0.2`.
+- A key that nobody asked for is never given to a bookie that does not have it: it may be too old to know it.
 - The recovery delay is left alone while an operation runs: a rollout raises it and puts it back.
 
 Threads: pure functions, any thread.
@@ -40,7 +41,7 @@ def dynamic_config(world: World, desired: Desired) -> Act | None:
         facts = world.bookies.get(name)
         if facts is None or facts.config is None:
             continue
-        differing = different(facts.config, desired.dynamic_config)
+        differing = different(facts.config, desired.dynamic_config, desired.given_config)
         if differing:
             keys = ", ".join(sorted(differing))
             return Act(
@@ -51,9 +52,14 @@ def dynamic_config(world: World, desired: Desired) -> Act | None:
     return None
 
 
-def different(runs: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Keys whose value means something else, with the value that they should have."""
-    return {key: text for key, text in wanted.items() if key not in runs or _meaning(runs[key]) != _meaning(text)}
+def different(runs: Mapping[str, str], wanted: Mapping[str, str], given: frozenset[str]) -> dict[str, str]:
+    """Keys whose value means something else, with the value that they should have. `given`: those that have to be
+    there; of the others `runs` has its own defaults."""
+    return {
+        key: text
+        for key, text in wanted.items()
+        if (key in given if key not in runs else _meaning(runs[key]) != _meaning(text))
+    }
 
 
 def _meaning(text: str) -> object:

@@ -178,6 +178,14 @@ def test_dynamic_keys_and_their_defaults_are_the_bookies_own() -> None:
     assert [name for name in DYNAMIC_DEFAULTS if known[name][3].derived] == []
 
 
+def test_nobody_meets_a_key_unasked_that_older_bookies_do_not_know() -> None:
+    """They take the map at their next start, whatever release of the operator wrote it."""
+    small = {"journal": {"size": "1Gi"}, "ledger": {"size": "1Gi"}}
+    unasked = build(cluster({**MINIMAL, "storage": small}), BuildContext()).objects["ConfigMap/demo-bookie-settings"]
+    of_the_first_release = {"journalMaxBackups", "journalMaxSizeMB", "logSizeLimit", "lostBookieRecoveryDelay"}
+    assert set(unasked["data"]) == of_the_first_release
+
+
 def test_the_name_of_the_file_follows_its_content_alone() -> None:
     def name(spec: Spec) -> str:
         return str(config.config_map(cluster(spec))["metadata"]["name"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bookie_operator.api.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, STATEFUL_SET
-from bookie_operator.builders import config
+from bookie_operator.builders import config, settings
 from bookie_operator.crds import names
 from bookie_operator.observe.workloads import config_maps
 from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
@@ -167,6 +167,19 @@ async def test_auto_recovery_that_is_gone_is_made_again_with_the_configuration_o
         await fake.settle()
         assert config_of(autorecovery(fake)) == config_of(stateful_set(fake))
         assert fake.reason("Upgrading") == "NewerTemplateWaits"
+
+
+async def test_a_key_that_only_newer_bookies_know_reaches_no_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that they take while they run; a bookie that meets a key which it does not know refuses it, and to start."""
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3, config={"gcWaitTime": "1000"})
+        await fake.settle()
+        monkeypatch.setitem(settings.DYNAMIC_DEFAULTS, "keyOfTomorrow", "1")
+        await passes(fake)
+        fake.store.delete(POD, NAMESPACE, f"{SET}-1")
+        await fake.settle()
+        assert fake.store.get(CONFIG_MAP, NAMESPACE, "demo-bookie-settings")["data"]["gcWaitTime"] == "1000"
+        assert not [each for each in fake.bookkeeper.config.values() if "keyOfTomorrow" in each]
 
 
 async def test_a_task_brings_the_newer_template() -> None:

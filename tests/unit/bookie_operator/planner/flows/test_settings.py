@@ -56,6 +56,8 @@ def test_other_keys_take_a_rollout_and_the_old_configuration_stays_until_nobody_
         ({"a": "TRUE"}, {"a": "true"}, {}),
         ({"a": " 1 "}, {"a": "1"}, {}),
         ({}, {"a": "1"}, {"a": "1"}),
+        ({}, {"default": "1"}, {}),
+        ({"default": "2"}, {"default": "1"}, {"default": "1"}),
         ({"a": "2", "b": "x"}, {"a": "1", "b": "x"}, {"a": "1"}),
         ({"a": "1", "other": "7"}, {"a": "1"}, {}),
     ],
@@ -63,7 +65,7 @@ def test_other_keys_take_a_rollout_and_the_old_configuration_stays_until_nobody_
 def test_values_are_told_apart_by_what_they_mean(
     runs: dict[str, str], wanted: dict[str, str], different: dict[str, str]
 ) -> None:
-    assert settings.different(runs, wanted) == different
+    assert settings.different(runs, wanted, frozenset({"a", "b"})) == different
 
 
 def test_who_does_not_tell_his_configuration_is_left_alone() -> None:
