@@ -8,6 +8,7 @@ from typing import Final
 
 from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.options import MetadataServiceOptions
+from bookie_protocol.traffic_class import TrafficClass
 from bookie_protocol.wire.auth import ClientAuthProvider
 from bookie_protocol.wire.framing import DEFAULT_MAX_FRAME_SIZE
 
@@ -136,6 +137,11 @@ class ClientOptions:
     """How many more requests than the least busy replica the first one may have waiting before the least busy
     one is asked first; 0: never mind (`readReorderThresholdPendingRequests`)."""
 
+    traffic_class: TrafficClass = TrafficClass.ONLINE
+    """Of this client's reads of entries: `BATCH` for jobs, whose reads Podkeeper's bookies serve behind all others, so
+    that they hold up neither writers nor readers. Other bookies take no notice. Fencing, recovery, tailing's long polls
+    and the last add confirmed are never of the class `BATCH`."""
+
     long_poll_timeout: float = 5.0
     """Seconds for which a bookie is asked to wait for news of an open ledger that is tailed, protocol version 3
     only."""
@@ -175,6 +181,8 @@ class ClientOptions:
     def __post_init__(self) -> None:
         if self.protocol_version not in (2, 3):
             raise BadRequest(f"protocol_version {self.protocol_version} is not 2 or 3")
+        if self.traffic_class not in tuple(TrafficClass):
+            raise BadRequest(f"client option traffic_class must be online or batch, not {self.traffic_class}")
         if not 0.0 <= self.quarantine_ratio <= 1.0:
             raise BadRequest(f"client option quarantine_ratio must be from 0 to 1, not {self.quarantine_ratio}")
         for name in _POSITIVE:
@@ -210,6 +218,11 @@ class ClientOptions:
             )
         if self.explicit_lac_interval is not None and self.protocol_version != 3:
             raise BadRequest("client option explicit_lac_interval needs protocol_version=3")
+
+    @property
+    def reads_are_batch(self) -> bool:
+        """Whether reads of entries are marked for the traffic class `batch`."""
+        return self.traffic_class == TrafficClass.BATCH
 
 
 _POSITIVE_OR_NONE: Final = ("add_quorum_timeout", "explicit_lac_interval")

@@ -75,17 +75,27 @@ class Dialect(ABC):
         *,
         fence_key: bytes | None = None,
         recovery: bool = False,
+        batch_class: bool = False,
     ) -> KeyAndFrame:
-        """`fence_key`: the master key, to fence the ledger first; `recovery`: with high priority."""
+        """`fence_key`: the master key, to fence the ledger first; `recovery`: with high priority; `batch_class`: of the
+        traffic class `batch`, never together with these."""
 
     @abstractmethod
     def auth(self, txn_id: int, message: AuthMessage) -> KeyAndFrame:
         """One token of the authentication."""
 
     def batch_read(
-        self, txn_id: int, ledger_id: int, first_entry_id: int, max_count: int, max_bytes: int, *, recovery: bool
+        self,
+        txn_id: int,
+        ledger_id: int,
+        first_entry_id: int,
+        max_count: int,
+        max_bytes: int,
+        *,
+        recovery: bool,
+        batch_class: bool = False,
     ) -> KeyAndFrame:
-        """Consecutive entries from the first on. `max_bytes` counts the whole answer."""
+        """Consecutive entries from the first on. `max_bytes` counts the whole answer. The rest as in `read`."""
         raise self._cannot("BATCH_READ_ENTRY", 2)
 
     def long_poll(

@@ -31,6 +31,12 @@ def _word(opcode: OpCode, version: int = CURRENT_VERSION) -> bytes:
     return LENGTH.pack(header_word(version, opcode))
 
 
+def _read_flags(recovery: bool, batch_class: bool) -> Flag:
+    if recovery:
+        return Flag.HIGH_PRIORITY
+    return Flag.BATCH_CLASS if batch_class else Flag.NONE
+
+
 _ADDED: Final = _word(OpCode.ADDENTRY) + LENGTH.pack(0)
 _ADDED_START: Final = LENGTH.pack(len(_ADDED) + ENTRY_IDS.size) + _ADDED
 _ADDED_FRAME: Final = re.compile(re.escape(_ADDED_START) + b"(.{16})", re.DOTALL)
@@ -93,17 +99,26 @@ class V2Dialect(Dialect):
         *,
         fence_key: bytes | None = None,
         recovery: bool = False,
+        batch_class: bool = False,
     ) -> KeyAndFrame:
-        flags = Flag.HIGH_PRIORITY if recovery else Flag.NONE
+        flags = _read_flags(recovery, batch_class)
         if fence_key is not None:
             flags |= Flag.DO_FENCING
         frame = v2.encode_read_request(ledger_id, entry_id, flags, fence_key or b"")
         return _word(OpCode.READENTRY) + ENTRY_IDS.pack(ledger_id, entry_id), frame
 
     def batch_read(
-        self, txn_id: int, ledger_id: int, first_entry_id: int, max_count: int, max_bytes: int, *, recovery: bool
+        self,
+        txn_id: int,
+        ledger_id: int,
+        first_entry_id: int,
+        max_count: int,
+        max_bytes: int,
+        *,
+        recovery: bool,
+        batch_class: bool = False,
     ) -> KeyAndFrame:
-        flags = Flag.HIGH_PRIORITY if recovery else Flag.NONE
+        flags = _read_flags(recovery, batch_class)
         frame = v2.encode_batch_read_request(ledger_id, first_entry_id, txn_id, max_count, max_bytes, flags)
         return _word(OpCode.BATCH_READ_ENTRY) + _REQUEST_ID.pack(txn_id), frame
 

@@ -10,6 +10,8 @@ Invariants
 - A client of protocol version 2 fences, and asks for what only version 3 has and every version-2 client of the
   reference may ask for (space, lists of entries), over a second connection that speaks version 3. Fencing,
   because version 2 cannot tell the answer to a fencing read from that to a plain read of the same entry.
+- What reads entries for users is marked with the client's traffic class. Fencing reads, reads with high priority and
+  reads of the last entry, which ask for the last add confirmed, never are.
 - Batch reads, which only version 2 has, use a connection of their own in every client: a bookie that does not
   know them hangs up, and adds under way must not suffer from that.
 
@@ -28,6 +30,7 @@ from bookie_client.connection.dialect import KeyAndFrame
 from bookie_client.connection.one_shot import OneShot, detail_of, nothing
 from bookie_client.connection.pool import Channel, ChannelPool
 from bookie_client.connection.request import Answer
+from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import BadVersion, ConnectionLost, ProtocolViolation
 from bookie_protocol.wire.availability import Availability
 from bookie_protocol.wire.packed_entries import PackedEntries
@@ -63,8 +66,14 @@ class BookieOperations:
         """
         what = f"the read of entry {entry_id} of ledger {ledger_id}"
         channel = self._pool.channel(bookie, ledger_id, None if fence_key is None else 3)
+        is_plain = fence_key is None and not high_priority and entry_id != LAST_ENTRY
         request = channel.dialect.read(
-            next(self._transactions), ledger_id, entry_id, fence_key=fence_key, recovery=high_priority
+            next(self._transactions),
+            ledger_id,
+            entry_id,
+            fence_key=fence_key,
+            recovery=high_priority,
+            batch_class=is_plain and self._pool.options.reads_are_batch,
         )
         one_shot = OneShot(what if fence_key is None else f"the fencing read of {what[12:]}", _entry)
         key, frame = request
@@ -113,6 +122,7 @@ class BookieOperations:
             max_count,
             max_bytes if 0 < max_bytes < limit else limit,
             recovery=high_priority,
+            batch_class=self._pool.options.reads_are_batch and not high_priority,
         )
         one_shot = OneShot(f"the batch read from entry {first_entry_id} of ledger {ledger_id}", _entries)
         try:

@@ -32,7 +32,8 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 class EntryReader:
     """Reads entries of one ledger. `metadata` gives the segments as the handle knows them at that moment;
-    `on_lac` is told every last add confirmed that a bookie's answer carries."""
+    `on_lac` is told every last add confirmed that a bookie's answer carries. `recovering`: a recovery waits for what is
+    read, so it is of no traffic class but the ordinary one."""
 
     def __init__(
         self,
@@ -41,8 +42,9 @@ class EntryReader:
         digest: DigestManager,
         *,
         on_lac: Callable[[int], None] | None = None,
+        recovering: bool = False,
     ) -> None:
-        self._sources = EntrySources(context, metadata, digest, on_lac)
+        self._sources = EntrySources(context, metadata, digest, on_lac, recovering=recovering)
 
     @property
     def served_by(self) -> Counter[str]:

@@ -16,6 +16,7 @@ import asyncio
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from bookie_client.connection.channel import Channel
@@ -79,7 +80,7 @@ class Channels(dict[str, Channel]):
 
 class EntrySources:
     """Belongs to one handle. `metadata` gives the segments as the handle knows them at that moment; `on_lac` is
-    told what bookies say about the last add confirmed (v3 reads)."""
+    told what bookies say about the last add confirmed (v3 reads); `recovering`: reads that a recovery waits for."""
 
     def __init__(
         self,
@@ -87,6 +88,8 @@ class EntrySources:
         metadata: Callable[[], LedgerMetadata],
         digest: DigestManager,
         on_lac: Callable[[int], None] | None,
+        *,
+        recovering: bool = False,
     ) -> None:
         options, value = context.options, metadata()
         self.context = context
@@ -103,6 +106,7 @@ class EntrySources:
         self._batch_parts = BatchParts(context.operations, context.batch_support, digest, self, self.policy, fan_out)
         self._slowest_batch = LEAST_BATCH_SECONDS
         self._on_lac = on_lac
+        self._batch_class = options.reads_are_batch and not recovering
         self._sticky: int | None = None
         if options.sticky_reads and not self.is_striped:
             self._sticky = context.random.randrange(value.ensemble_size)
@@ -176,7 +180,8 @@ class EntrySources:
     def send(self, group: EntryGroup, entry_ids: Sequence[int], order: Sequence[str] | None = None) -> None:
         """Ask for entries of ascending ids one by one; `order` instead of that of each entry's write set."""
         context, metadata, ledger_id, view = self.context, self.metadata(), self.ledger_id, self._view()
-        read, transactions, size = context.pool.dialect.read, context.transactions, metadata.ensemble_size
+        transactions, size = context.transactions, metadata.ensemble_size
+        read = partial(context.pool.dialect.read, batch_class=True) if self._batch_class else context.pool.dialect.read
         chosen: dict[int, Sequence[str]] = {}
         firsts: set[str] = set()
         requests, end = [], -1

@@ -70,8 +70,9 @@ async def _length_at(parts: RecoveryParts, entry_id: int, fencing: Fencing) -> i
     length = fencing.exact_length(entry_id)
     if length is not None:
         return length
+    reader = EntryReader(parts.context, lambda: parts.metadata, parts.digest, recovering=True)
     try:
-        return (await EntryReader(parts.context, lambda: parts.metadata, parts.digest).read_entry(entry_id)).length
+        return (await reader.read_entry(entry_id)).length
     except PodkeeperError as error:
         # That entry is confirmed and needs no recovery: not being able to read it must not keep the ledger open.
         length = fencing.length_heard

@@ -161,9 +161,10 @@ class SourceReads:
         run = _SingleReads(self._loop, ids)
         channel = self._context.pool.channel(bookie, self._fragment.ledger_id)
         read, transactions, ledger_id = channel.dialect.read, self._context.transactions, self._fragment.ledger_id
+        batch_class = self._context.options.reads_are_batch
         try:
             for entry_id in ids:
-                key, frame = read(next(transactions), ledger_id, entry_id)
+                key, frame = read(next(transactions), ledger_id, entry_id, batch_class=batch_class)
                 channel.send_read(frame, key, _SingleRead(run, ledger_id, entry_id))
             await run.done
         finally:

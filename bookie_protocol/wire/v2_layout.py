@@ -46,6 +46,8 @@ class Flag(IntFlag):
     DO_FENCING = 0x0001
     RECOVERY_ADD = 0x0002
     HIGH_PRIORITY = 0x0004
+    BATCH_CLASS = 0x0008
+    """Podkeeper's own, of reads: the traffic class `batch` (see `traffic_class`)."""
 
 
 HEADER_WORD: Final = struct.Struct(">I")

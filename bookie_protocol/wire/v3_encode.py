@@ -15,6 +15,7 @@ from typing import Final
 from bookie_protocol.errors import V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE
+from bookie_protocol.wire.traffic_class import BATCH_CONTEXT
 from bookie_protocol.wire.v3 import encode_frame, status_code
 from bookie_protocol.wire.varint import encode_varint
 
@@ -24,6 +25,8 @@ RECOVERY_ADD: Final = 0x2
 """Flag bit of an add. The value is that of the binary protocol's flag."""
 HIGH_PRIORITY: Final = 0x4
 """Flag bit of an add or read. The value is that of the binary protocol's flag."""
+BATCH_CLASS: Final = 0x8
+"""Flag bit of a read: the traffic class `batch`. The value is that of the binary protocol's flag."""
 DEFERRED_SYNC: Final = 0x10000
 """Flag bit of an add: acknowledge before the sync. The binary protocol has no such flag."""
 
@@ -140,14 +143,15 @@ def add_request(
 
 
 def read_request(txn_id: int, ledger_id: int, entry_id: int, flags: int = 0, master_key: bytes = b"") -> bytes:
-    """The frame of a read. Flags: FENCE (with `master_key`), HIGH_PRIORITY. Long polls go through `v3`."""
+    """The frame of a read. Flags: FENCE (with `master_key`), HIGH_PRIORITY, BATCH_CLASS. Long polls go through `v3`."""
     inner = _request_ids(ledger_id, entry_id)
     if flags & FENCE:
         inner = b"".join((inner, b"\x1a", encode_varint(len(master_key)), master_key, _FENCE_FIELD))
     header = _request_header(b"\x08\x03\x10\x01\x18", txn_id, flags)
     inner_length = encode_varint(len(inner))
-    length = LENGTH.pack(len(header) + 2 + len(inner_length) + len(inner))
-    return b"".join((length, header, b"\xa2\x06", inner_length, inner))
+    context = BATCH_CONTEXT if flags & BATCH_CLASS else b""
+    length = LENGTH.pack(len(header) + 2 + len(inner_length) + len(inner) + len(context))
+    return b"".join((length, header, b"\xa2\x06", inner_length, inner, context))
 
 
 def _request_header(start: bytes, txn_id: int, flags: int) -> bytes:
