@@ -40,6 +40,9 @@ def _network(config: BookieConfig) -> Iterator[str]:
     low, high = network.write_buffer_low_water_mark_bytes, network.write_buffer_high_water_mark_bytes
     if low > high:
         yield f"serverWriteBufferLowWaterMark={low}: must not exceed serverWriteBufferHighWaterMark={high}"
+    rate = config.threads.batch_class_read_rate_bytes
+    if rate and not config.threads.batch_class_read_workers:
+        yield f"batchClassReadRateByBytes={rate}: needs numBatchClassReadWorkerThreads of at least 1"
     taken: dict[int, str] = {}
     ports = [("bookiePort", network.bookie_port)]
     if (listener := config.http.listener) is not None:

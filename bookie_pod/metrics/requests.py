@@ -8,6 +8,9 @@ Two names are exported and stay at zero, so that dashboards which ask for them f
 thread here (`WRITE_THREAD_QUEUED_LATENCY`), and an answer that was handed to its connection is not followed to the
 socket (`CHANNEL_WRITE`).
 
+Reads of the traffic class `batch` are told apart, in names of Podkeeper's own that begin with `BATCH_CLASS_`: they wait
+on purpose, and would spoil the latencies of all others.
+
 Source: reference bookie behaviour, section 11.2.
 """
 
@@ -26,6 +29,7 @@ _KINDS: Final = {
     "fence": ("READ_ENTRY_FENCE_REQUEST",),
     "long_poll": ("READ_ENTRY_LONG_POLL_REQUEST",),
     "batch": ("READ_ENTRY_REQUEST",),
+    "batch_class": ("BATCH_CLASS_READ_REQUEST",),
     "read_lac": ("READ_LAC_REQUEST", "READ_LAC"),
     "write_lac": ("WRITE_LAC_REQUEST", "WRITE_LAC"),
     "force": ("FORCE_LEDGER_REQUEST", "FORCE_LEDGER"),
@@ -65,6 +69,7 @@ class RequestMetrics:
             self._kinds["entry_list"] = (*self._kinds["entry_list"], bookie.get_list_of_entries)
         self._blocked_wait = scope.op_stats("ADD_ENTRY_BLOCKED_WAIT")
         self._scheduling_delay = scope.op_stats("READ_ENTRY_SCHEDULING_DELAY")
+        self._batch_scheduling_delay = scope.op_stats("BATCH_CLASS_READ_SCHEDULING_DELAY")
         self._phases = {phase: scope.op_stats(f"READ_ENTRY_{phase.upper()}") for phase in _PHASES}
         self._read_blocked_wait = scope.op_stats("READ_ENTRY_BLOCKED_WAIT")
         scope.op_stats("CHANNEL_WRITE")
@@ -117,6 +122,10 @@ class RequestMetrics:
         """A read that memory could not answer got its thread. Any thread."""
         self._scheduling_delay.observe_ms(seconds * 1000)
 
+    def batch_read_waited(self, seconds: float) -> None:
+        """A read of the traffic class `batch` got its thread, and gave way before. Any thread."""
+        self._batch_scheduling_delay.observe_ms(seconds * 1000)
+
     def read_done(self, kind: str, elapsed_ms: float, success: bool) -> None:
         """One request that is no add was answered; `kind` as the TCP server's protocol lists them."""
         for stats in self._kinds[kind]:
@@ -158,6 +167,21 @@ class RequestMetrics:
             self._scope.gauge(name, held)
             if most is not None:
                 self._scope.gauge(f"{name}_MAX", _constant(most))
+
+    def bind_batch_class(
+        self,
+        *,
+        entries: Callable[[], float],
+        nbytes: Callable[[], float],
+        yielded_s: Callable[[], float],
+        limited_s: Callable[[], float],
+    ) -> None:
+        """Export what reads of the traffic class `batch` read, how long their lanes rested while clients waited, and
+        how long they waited for `batchClassReadRateByBytes`. Podkeeper's own."""
+        self._scope.level_counter("BATCH_CLASS_READ_ENTRIES", entries)
+        self._scope.level_counter("BATCH_CLASS_READ_BYTES", nbytes)
+        self._scope.level_counter("BATCH_CLASS_YIELDED_SECONDS_TOTAL", yielded_s)
+        self._scope.level_counter("BATCH_CLASS_LIMITED_SECONDS_TOTAL", limited_s)
 
     def bind_connection_errors(self, errors: Callable[[], float]) -> None:
         """Export connections closed because of what the client sent since the start. Podkeeper's own."""

@@ -19,7 +19,9 @@ from bookie_pod.metrics.memtable_storage import MemTableStorageMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
 from bookie_pod.node import options
+from bookie_pod.node.pressure import under_pressure
 from bookie_pod.server.tcp.admission import WriteAdmission
+from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.handlers import RequestHandlers
 from bookie_pod.server.tcp.long_poll import WAITING_MAX, LongPolls
@@ -171,7 +173,9 @@ def make_server(
     high_priority = ReadLanes("read-high", max(1, threads.high_priority_workers), pending, loop, waited)
     if threads.long_poll_workers:
         long_poll = ReadLanes("long-poll", threads.long_poll_workers, pending, loop, waited)
-    reads = Reads(operations, lanes, high_priority, tcp_options.max_batch_read_bytes)
+    online = tuple({id(pool): pool for pool in (lanes, high_priority, long_poll)}.values())
+    batch = _batch_lanes(config, under_pressure(journals, online), loop, metrics.batch_read_waited)
+    reads = Reads(operations, lanes, high_priority, tcp_options.max_batch_read_bytes, batch)
     folders = options.current_folders(config.directories.ledger)
     polls = LongPolls(ledgers, reads, long_poll, loop)
     context.handlers = RequestHandlers(context, reads, polls, lanes, lambda: disk_space(files, folders))
@@ -189,15 +193,38 @@ def make_server(
             "ADD_ENTRY_BLOCKED_BYTES": (lambda: admission.parked_bytes, TOTAL_BYTES_MAX),
             "HIGH_PRIORITY_READS_BLOCKED": (lambda: high_priority.pending, None),
             "LONG_POLL_READS_BLOCKED": (lambda: long_poll.pending, None),
+            "BATCH_CLASS_READS_BLOCKED": (lambda: batch.pending if batch else 0, None),
         }
+    )
+    pace = reads.batch_pace
+    metrics.bind_batch_class(
+        entries=lambda: pace.entries,
+        nbytes=lambda: pace.nbytes,
+        yielded_s=lambda: pace.yielded_s,
+        limited_s=lambda: pace.limited_s,
     )
     metrics.bind_connection_errors(lambda: context.connection_errors)
     metrics.bind_pool("BookieReadThreadPool", max(1, threads.read_workers), pending)
     metrics.bind_pool("BookieWriteThreadPool", 1, tcp_options.pending_adds_max)
     metrics.bind_pool("BookieHighPriorityThread", max(1, threads.high_priority_workers), pending)
-    return ServerSide(
-        context, admission, tuple({id(pool): pool for pool in (lanes, high_priority, long_poll)}.values())
-    )
+    if batch:
+        metrics.bind_pool("BookieBatchClassReadThreadPool", threads.batch_class_read_workers, pending)
+    return ServerSide(context, admission, online, batch)
+
+
+def _batch_lanes(
+    config: BookieConfig,
+    pressure: Callable[[], bool],
+    loop: asyncio.AbstractEventLoop,
+    waited: Callable[[float], None],
+) -> ReadLanes | None:
+    """The lanes of the traffic class `batch`; None: it has none of its own."""
+    threads = config.threads
+    if not threads.batch_class_read_workers:
+        return None
+    pace = BatchPace(pressure, threads.batch_class_read_rate_bytes)
+    pending = threads.max_pending_reads_per_thread
+    return ReadLanes("read-batch", threads.batch_class_read_workers, pending, loop, waited, pace)
 
 
 @dataclass(slots=True)
@@ -207,11 +234,15 @@ class ServerSide:
     context: ServerContext
     admission: WriteAdmission
     lanes: tuple[ReadLanes, ...]
+    """Those whose reads nobody wants to wait for: upkeep gives way to them."""
+    batch_lanes: ReadLanes | None = None
+    """Those of the traffic class `batch`, which gives way itself."""
 
     def stop_lanes(self) -> None:
         """Blocks until the reads under way are done."""
-        for lanes in self.lanes:
-            lanes.stop()
+        for lanes in (*self.lanes, self.batch_lanes):
+            if lanes is not None:
+                lanes.stop()
 
 
 def _acknowledge(batches: Sequence[JournalBatch], error: BaseException | None) -> None:

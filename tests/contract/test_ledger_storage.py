@@ -121,6 +121,25 @@ def test_a_run_from_memory_has_no_gap_and_is_as_long_as_asked(engine: Engine) ->
     assert engine.storage.cached_run(7, 0, 10) == []
 
 
+def test_reading_apart_gives_the_same_entries_wherever_they_are(engine: Engine) -> None:
+    entries = [entry(7, number) for number in range(12)]
+    put(engine.storage, *entries[:6])
+    engine.storage.flush()
+    storage = engine.reopen()
+    put(storage, *entries[6:])
+    found: list[bytes] = []
+    while len(found) < 12:
+        run = storage.read_apart(7, len(found), 12 - len(found), 1 << 20)
+        assert run
+        found += run
+    assert found == entries
+    assert storage.read_apart(7, 4, 1, 0) == entries[4:5]
+    with pytest.raises(NoSuchEntry):
+        storage.read_apart(7, 12, 5, 1 << 20)
+    with pytest.raises(NoSuchLedger):
+        storage.read_apart(8, 0, 5, 1 << 20)
+
+
 def test_what_is_not_there_is_told_apart(engine: Engine) -> None:
     storage = engine.storage
     with pytest.raises(NoSuchLedger):

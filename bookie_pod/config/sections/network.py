@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bookie_pod.config.keys import INT_MAX, key
+from bookie_pod.config.keys import INT_MAX, LONG_MAX, key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +93,17 @@ class ThreadsConfig:
     high_priority_workers: int = key("numHighPriorityWorkerThreads", 8, at_least=0, at_most=4096)
     """Threads that read entries for recovery from disk, so that they do not queue behind other reads. 0: one. Adds of
     recovery and fencing need none."""
+    batch_class_read_workers: int = key("numBatchClassReadWorkerThreads", 1, at_least=0, at_most=4096, own=True)
+    """Threads that read entries for clients of the traffic class `batch`: Spark's source and jobs, and any client
+    whose option `traffic_class` says so. While other clients wait for the disks these threads go at a tenth of their
+    speed, but no read gives way for more than a second. 0: those of `numReadWorkerThreads`, without giving way."""
+    batch_class_read_rate_bytes: int = key("batchClassReadRateByBytes", 0, at_least=0, at_most=LONG_MAX, own=True)
+    """Bytes per second that clients of the traffic class `batch` read at most, all of them together. 0: no limit. Needs
+    `numBatchClassReadWorkerThreads` of at least 1."""
     max_pending_adds_per_thread: int = key("maxPendingAddRequestsPerThread", 10_000, at_least=0, at_most=INT_MAX)
     """Adds that may wait per add worker; beyond, the answer is TOO_MANY_REQUESTS. 0: no limit."""
     max_pending_reads_per_thread: int = key("maxPendingReadRequestsPerThread", 10_000, at_least=0, at_most=INT_MAX)
-    """Reads that may wait per read worker; beyond, the answer is TOO_MANY_REQUESTS. 0: no limit."""
+    """Reads that may wait per read worker, of each kind; beyond, the answer is TOO_MANY_REQUESTS. 0: no limit."""
     journal_callback_threads: int = key("numJournalCallbackThreads", 1, at_least=-1, at_most=4096, no_effect=True)
     """Has no effect, as in the reference implementation."""
     busy_wait: bool = key("enableBusyWait", False, no_effect=True)

@@ -8,7 +8,7 @@ Source: reference wire protocol, sections 3 and 5.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bookie_pod.server.tcp.replies import ReadBudget, code_of
 from bookie_pod.server.tcp.requests import AddRequest, BatchReadRequest, ReadRequest, Reply
@@ -19,6 +19,13 @@ from bookie_protocol.wire.v2_layout import ACCEPTED_VERSIONS, Flag, OpCode
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
+
+
+# Plain numbers: what is done with members of `IntFlag` costs several times as much.
+_DO_FENCING: Final = int(Flag.DO_FENCING)
+_HIGH_PRIORITY: Final = int(Flag.HIGH_PRIORITY)
+_BATCH_CLASS: Final = int(Flag.BATCH_CLASS)
+_SERVED_AS: Final = _BATCH_CLASS | _HIGH_PRIORITY | _DO_FENCING
 
 
 def cold_v2(conn: Connection, body: bytes) -> None:
@@ -46,14 +53,20 @@ def cold_v2(conn: Connection, body: bytes) -> None:
 def _dispatch(conn: Connection, request: v2.AddRequest | v2.ReadRequest | v2.BatchReadRequest) -> None:
     handlers = conn.context.handlers
     flags = request.flags
-    high_priority = bool(flags & Flag.HIGH_PRIORITY)
+    high_priority = bool(flags & _HIGH_PRIORITY)
     if isinstance(request, v2.AddRequest):
         _add(conn, request, high_priority)
         return
-    fence_key = (request.master_key or b"") if flags & Flag.DO_FENCING else None
+    fence_key = (request.master_key or b"") if flags & _DO_FENCING else None
     reply = _ReadReply(conn, request)
     if isinstance(request, v2.ReadRequest):
-        read = ReadRequest(request.ledger_id, request.entry_id, fence_key, high_priority)
+        read = ReadRequest(
+            request.ledger_id,
+            request.entry_id,
+            fence_key,
+            high_priority,
+            batch_class=bool(flags & _BATCH_CLASS),
+        )
         handlers.read(conn, read, reply)
     else:
         handlers.read_batch(
@@ -65,6 +78,7 @@ def _dispatch(conn: Connection, request: v2.AddRequest | v2.ReadRequest | v2.Bat
                 request.max_size,
                 fence_key,
                 high_priority,
+                bool(flags & _BATCH_CLASS),
             ),
             reply,
         )
@@ -135,6 +149,8 @@ class _ReadReply(Reply):
         self._conn = conn
         self._request = request
         kind = "batch" if isinstance(request, v2.BatchReadRequest) else "read"
+        if request.flags & _SERVED_AS == _BATCH_CLASS:
+            kind = "batch_class"
         self._budget = ReadBudget(conn, kind, last_entry=request.entry_id == LAST_ENTRY)
 
     @property

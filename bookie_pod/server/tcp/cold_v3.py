@@ -25,6 +25,7 @@ from bookie_pod.server.tcp.requests import AddRequest, ReadRequest, Reply
 from bookie_protocol.entry import read_lac_packet, read_prefix
 from bookie_protocol.errors import BadRequest, BadVersion, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
+from bookie_protocol.wire.traffic_class import is_batch
 from bookie_protocol.wire.v3 import DEFERRED_SYNC, encode_frame, header_copied, parse_request
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ def _read(conn: Connection, request: pb.Request, reply: Reply) -> None:
             timeout_ms=read.timeOut if read.HasField("timeOut") else None,
             piggyback=flag == pb.ReadRequest.ENTRY_PIGGYBACK,
             wants_lac=not fencing,
+            batch_class=bool(request.requestContext) and is_batch(request),
         ),
         reply,
     )

@@ -38,7 +38,8 @@ class ServerMetrics(Protocol):
         ...
 
     def read_done(self, kind: str, elapsed_ms: float, success: bool) -> None:
-        """`kind`: read, fence, long_poll, batch, read_lac, write_lac, force, bookie_info, entry_list."""
+        """`kind`: read, fence, long_poll, batch, batch_class (of the traffic class
+        `batch`), read_lac, write_lac, force, bookie_info, entry_list."""
         ...
 
     def read_phase(self, phase: str, elapsed_ms: float, success: bool) -> None:

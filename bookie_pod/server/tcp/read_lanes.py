@@ -5,6 +5,7 @@ Invariants
 - Each lane's queue is bounded by `pending_max`; beyond it `run` raises TooManyRequests and nothing is queued.
 - Results go back to the event loop in batches: one hop for everything that a lane finished within a short slice.
 - A lane never dies: whatever the work raises is a result.
+- Lanes with a `pace` begin a piece of work when it lets them; what is done meanwhile does not wait for that.
 - `waited_s` tells for how long the work has been under way that its lane has now: waiting for its turn, or for the
   disk. It is what upkeep gives way to, so it is cheap to ask and never exact.
 
@@ -22,6 +23,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_protocol.errors import TooManyRequests
 
 Work = Callable[[], Any]
@@ -44,8 +46,10 @@ class ReadLanes:
         pending_max: int,
         loop: asyncio.AbstractEventLoop,
         on_waited: Callable[[float], None] | None = None,
+        pace: BatchPace | None = None,
     ) -> None:
         """`on_waited` hears on the lane's thread how many seconds a piece of work has waited for it."""
+        self.pace = pace
         self._loop = loop
         self._on_waited = on_waited
         self._since: list[float | None] = [None] * threads
@@ -83,6 +87,8 @@ class ReadLanes:
 
     def stop(self) -> None:
         """Let each lane finish what it has and end. Blocks for as long as that takes."""
+        if self.pace is not None:
+            self.pace.stop()
         for lane in self._queues:
             lane.put(None)
         for thread in self._threads:
@@ -101,9 +107,14 @@ class ReadLanes:
                     break
                 given, work, done = item
                 self._since[index] = given
+                if self.pace is not None and self.pace.must_wait(given):
+                    if results:
+                        self._hand_over(index, results)
+                        results = []
+                    self.pace.wait(given)
                 if self._on_waited is not None:
                     self._on_waited(time.monotonic() - given)
-                results.append(_attempt(work, done))
+                results.append(_attempt(work, done) if self.pace is None else _paced(work, done, self.pace))
                 if time.monotonic() >= deadline:
                     break
                 try:
@@ -125,6 +136,13 @@ class ReadLanes:
         self._pending[index] -= len(results)
         for done, result, error in results:
             done(result, error)
+
+
+def _paced(work: Work, done: Done, pace: BatchPace) -> _Result:
+    began = time.monotonic()
+    result = _attempt(work, done)
+    pace.worked(time.monotonic() - began)
+    return result
 
 
 def _attempt(work: Work, done: Done) -> _Result:

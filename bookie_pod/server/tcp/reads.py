@@ -2,6 +2,7 @@
 
 Invariants
 - What a cache holds is answered at once on the event loop; everything else runs on a read lane.
+- Reads of the traffic class `batch` run on the lanes of that class, cached or not, and leave the caches as they are.
 - A fencing read is answered, with its entry or with the read's error, only after the fence is durable (the reference
   implementation answers a failed read without waiting; that is not copied).
 - No digest goes with the LAC of an answer, so that of an entry's header is told only if it can be right: a header that
@@ -21,6 +22,7 @@ from typing import Any, Final
 
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
+from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.requests import BatchReadRequest, ReadRequest, Reply
 from bookie_protocol.entry import LAST_ENTRY, carried_lac
@@ -31,6 +33,8 @@ BATCH_HEADER_BYTES: Final = 36
 _COUNT_UNLIMITED: Final = 2**31 - 1
 
 Answer = Callable[[Any, BaseException | None], None]
+ReadRun = Callable[[int, int, int, int], list[bytes]]
+"""Entries of a ledger from one on, at least that one: ledger, entry, most entries, about how many bytes at most."""
 
 
 class Reads:
@@ -42,13 +46,18 @@ class Reads:
         lanes: ReadLanes,
         high_priority_lanes: ReadLanes,
         max_batch_bytes: int,
+        batch_class_lanes: ReadLanes | None = None,
     ) -> None:
+        """Without `batch_class_lanes` reads of that class run on `lanes`."""
         self._operations = operations
         self._ledgers = operations.ledgers
         self._storage = operations.storage
         self._lanes = lanes
         self._high_priority_lanes = high_priority_lanes
+        self._batch_class_lanes = batch_class_lanes or lanes
         self._max_batch_bytes = max_batch_bytes
+        self.batch_pace = (batch_class_lanes and batch_class_lanes.pace) or BatchPace()
+        """What reads of that class count, wherever they run."""
 
     def read(self, request: ReadRequest, reply: Reply) -> None:
         """An ordinary or a fencing read."""
@@ -63,23 +72,30 @@ class Reads:
             return
         try:
             state = self._ledgers.for_read(request.ledger_id)
-            if request.entry_id >= 0 and (state.lac_known or not request.wants_lac):
+            apart = _is_apart(request)
+            if not apart and request.entry_id >= 0 and (state.lac_known or not request.wants_lac):
                 body = self._storage.cached(request.ledger_id, request.entry_id)
                 if body is not None:
                     reply.entry(body, max_lac=state.lac)
                     return
             answer = self._entry_answer(reply, state if request.wants_lac else None)
-            lanes = self._high_priority_lanes if request.high_priority else self._lanes
-            lanes.run(request.ledger_id, self._read_work(request, reply, state), answer)
+            work = self._read_work(request, reply, state, apart=apart)
+            self._lanes_for(request).run(request.ledger_id, work, answer)
         except PodkeeperError as error:
             reply.error(error)
 
     def read_batch(self, request: BatchReadRequest, reply: Reply) -> None:
         """Consecutive entries, as many as count and size allow, at least one if it exists."""
 
+        apart = _is_apart(request)
+
         def work() -> list[bytes]:
             _stop_if_gone(reply)
-            return self._on_lane_batch(request)
+            if not apart:
+                return self._on_lane_batch(request, self._on_lane_run)
+            entries = self._on_lane_batch(request, self._on_lane_apart)
+            self.batch_pace.has_read(len(entries), sum(map(len, entries)))
+            return entries
 
         def answer(entries: Any, error: BaseException | None) -> None:
             reply.error(error) if error is not None else reply.batch(entries)
@@ -89,13 +105,17 @@ class Reads:
             return
         try:
             self._ledgers.for_read(request.ledger_id)
-            lanes = self._high_priority_lanes if request.high_priority else self._lanes
-            lanes.run(request.ledger_id, work, answer)
+            self._lanes_for(request).run(request.ledger_id, work, answer)
         except PodkeeperError as error:
             reply.error(error)
 
+    def _lanes_for(self, request: ReadRequest | BatchReadRequest) -> ReadLanes:
+        if request.high_priority:
+            return self._high_priority_lanes
+        return self._batch_class_lanes if request.batch_class else self._lanes
+
     def _read_work(
-        self, request: ReadRequest, reply: Reply, state: LedgerState | None = None
+        self, request: ReadRequest, reply: Reply, state: LedgerState | None = None, *, apart: bool = False
     ) -> Callable[[], tuple[bytes, int | None]]:
         """What runs on the lane: the entry, and the LAC of the last one if it is asked for and not known yet."""
         ledger_id, entry_id = request.ledger_id, request.entry_id
@@ -103,14 +123,20 @@ class Reads:
 
         def work() -> tuple[bytes, int | None]:
             _stop_if_gone(reply)
-            body = self.on_lane_read(ledger_id, entry_id)
-            return body, self.on_lane_last_lac(ledger_id) if wants_lac else None
+            if apart:
+                body = self._on_lane_apart(ledger_id, entry_id, 1, 0)[0]
+                self.batch_pace.has_read(1, len(body))
+            else:
+                body = self.on_lane_read(ledger_id, entry_id)
+            return body, self.on_lane_last_lac(ledger_id, apart=apart) if wants_lac else None
 
         return work
 
-    def on_lane_last_lac(self, ledger_id: int) -> int | None:
+    def on_lane_last_lac(self, ledger_id: int, *, apart: bool = False) -> int | None:
         """The LAC that the last stored entry carries; None if that cannot be told now (damage, limbo)."""
         try:
+            if apart:
+                return carried_lac(self._on_lane_apart(ledger_id, LAST_ENTRY, 1, 0)[0])
             return carried_lac(self.on_lane_read(ledger_id, LAST_ENTRY))
         except NotThere:
             return LAC_NONE
@@ -159,35 +185,50 @@ class Reads:
             entry_id = self._storage.last_entry_id(ledger_id)
         return self._storage.read(ledger_id, entry_id)
 
-    def _on_lane_batch(self, request: BatchReadRequest) -> list[bytes]:
+    def _on_lane_run(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+        """At least the first of these entries, and those behind it that memory has."""
+        run = self._storage.cached_run(ledger_id, first, count) if first >= 0 else []
+        return run or [self.on_lane_read(ledger_id, first)]
+
+    def _on_lane_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+        """The same for the class `batch`: what comes from disk is not kept."""
+        if first == LAST_ENTRY:
+            first = self._storage.last_entry_id(ledger_id)
+        return self._storage.read_apart(ledger_id, first, count, max_bytes)
+
+    def _on_lane_batch(self, request: BatchReadRequest, read_run: ReadRun) -> list[bytes]:
         """The selection rule of the reference, so that batches have the same sizes."""
         ledger_id, first = request.ledger_id, request.first_entry_id
         limit = min(request.max_size, self._max_batch_bytes)
         count = request.max_count if request.max_count > 0 else _COUNT_UNLIMITED
-        entry = self.on_lane_read(ledger_id, first)
+        entry = read_run(ledger_id, first, 1, 0)[0]
         entries = [entry]
         frame = BATCH_HEADER_BYTES + len(entry) + 4
         count = min(count, 1 + max(0, limit - frame) // max(1, len(entry) + 4))
-        for entry in self._on_lane_following(ledger_id, first + 1, count - 1):
+        for entry in _following(read_run, ledger_id, first + 1, count - 1, limit - frame):
             frame += len(entry) + 4
             if frame > limit:
                 break
             entries.append(entry)
         return entries
 
-    def _on_lane_following(self, ledger_id: int, first: int, count: int) -> Iterator[bytes]:
-        """Entries `first`, `first + 1`, ... until one cannot be read: from memory in one go as far as it has them."""
-        done = 0
-        while done < count:
-            run = self._storage.cached_run(ledger_id, first + done, count - done)
-            yield from run
-            done += len(run)
-            if done < count:
-                try:
-                    yield self.on_lane_read(ledger_id, first + done)
-                except (NotThere, StorageFault):
-                    return
-                done += 1
+
+def _is_apart(request: ReadRequest | BatchReadRequest) -> bool:
+    """Whether the read is of the class `batch`; one that others wait for is not."""
+    return request.batch_class and request.fence_key is None and not request.high_priority
+
+
+def _following(read_run: ReadRun, ledger_id: int, first: int, count: int, max_bytes: int) -> Iterator[bytes]:
+    """Entries `first`, `first + 1`, ... until one cannot be read."""
+    done = 0
+    while done < count:
+        try:
+            run = read_run(ledger_id, first + done, count - done, max_bytes)
+        except (NotThere, StorageFault):
+            return
+        yield from run
+        done += len(run)
+        max_bytes -= sum(map(len, run))
 
 
 def _lac_at_least(entry: bytes) -> int:

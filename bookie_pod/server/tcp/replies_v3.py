@@ -17,6 +17,7 @@ from bookie_pod.server.tcp.requests import Reply
 from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
+from bookie_protocol.wire.traffic_class import is_batch
 from bookie_protocol.wire.v3 import encode_frame, new_response, status_code
 
 if TYPE_CHECKING:
@@ -80,9 +81,7 @@ class ReadReply(_Reply):
 
     def __init__(self, conn: Connection, request: pb.Request) -> None:
         super().__init__(conn, request)
-        self._budget = ReadBudget(
-            conn, _kind(request.readRequest), last_entry=request.readRequest.entryId == LAST_ENTRY
-        )
+        self._budget = ReadBudget(conn, _kind(request), last_entry=request.readRequest.entryId == LAST_ENTRY)
 
     def wait(self) -> None:
         self._budget.pause()
@@ -233,7 +232,10 @@ class EntryListReply(_TimedReply):
         self._send(response)
 
 
-def _kind(read: pb.ReadRequest) -> str:
+def _kind(request: pb.Request) -> str:
+    read = request.readRequest
     if read.HasField("flag") and read.flag == pb.ReadRequest.FENCE_LEDGER:
         return "fence"
-    return "long_poll" if read.HasField("previousLAC") else "read"
+    if read.HasField("previousLAC"):
+        return "long_poll"
+    return "batch_class" if request.requestContext and is_batch(request) and not request.header.priority else "read"

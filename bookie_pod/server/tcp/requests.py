@@ -106,6 +106,8 @@ class ReadRequest:
     """Answer a long poll with the entry after `previous_lac`."""
     wants_lac: bool = False
     """The answer carries the LAC known here (version 3)."""
+    batch_class: bool = False
+    """Of the traffic class `batch`. Counts for an ordinary read alone."""
 
 
 @dataclass(slots=True)
@@ -120,3 +122,5 @@ class BatchReadRequest:
     """Bytes of the answer's frame."""
     fence_key: bytes | None = None
     high_priority: bool = False
+    batch_class: bool = False
+    """As in `ReadRequest`."""

@@ -150,6 +150,9 @@ class DbLedgerStorage:
     def read(self, ledger_id: int, entry_id: int) -> bytes:
         return self.directory_of(ledger_id).read(ledger_id, entry_id)
 
+    def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+        return self.directory_of(ledger_id).read_apart(ledger_id, first, count, max_bytes)
+
     def last_entry_id(self, ledger_id: int) -> int:
         return self.directory_of(ledger_id).last_entry_id(ledger_id)
 

@@ -121,6 +121,15 @@ class LedgerStorage(Protocol):
         """
         ...
 
+    def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+        """Entry `first`, and of the following ones those that come with it at once: at most `count` entries in all,
+        and about `max_bytes`.
+
+        For reads that must not disturb others: what memory holds is used, and nothing that comes from disk is kept, nor
+        anything read ahead of what is asked for. Raises what `read` does for the first entry.
+        """
+        ...
+
     def last_entry_id(self, ledger_id: int) -> int:
         """The highest entry id held; raises as `read` does."""
         ...

@@ -4,7 +4,7 @@ Invariants
 - What is known to be damaged is never served, neither when it is asked for nor as read-ahead.
 - An entry that compaction moved between the look-up and the read is found at its new place; any other fault is told.
 - The index of a disk that failed is not read: the answer is that the disk failed, also where it did so during a read.
-- What was read goes to the read cache only if nothing was forgotten there since `generation` was taken.
+- What `read` read goes to the read cache only if nothing was forgotten there since `generation` was taken.
 
 Threads: any number of reader threads. `damaged` may be set, and the collection in it may change, at any time: a reader
 only asks whether it holds a location.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from typing import TypeVar
 
 from bookie_pod.storage.cache.read_ahead import ReadAheadWindows
 from bookie_pod.storage.cache.read_cache import ReadCache
@@ -24,6 +25,8 @@ from bookie_pod.storage.entry_log.format import SIZE_BYTES
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_protocol.errors import EntryDamaged, StorageFault
+
+Read = TypeVar("Read", bytes, list[bytes])
 
 
 class LogReads:
@@ -55,18 +58,29 @@ class LogReads:
 
         `generation`: that of the read cache before memory was looked at.
         """
+        return self._found(ledger_id, entry_id, lambda at: self._read_at(at, ledger_id, entry_id, generation))
+
+    def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+        """The entry, and of the `count - 1` behind it those that lie behind it in the log, about `max_bytes`; nothing
+        if the index does not know it. Leaves the cache alone. Raises as `read`."""
+        return (
+            self._found(ledger_id, first, lambda at: self._read_apart_at(at, ledger_id, first, count, max_bytes)) or []
+        )
+
+    def _found(self, ledger_id: int, entry_id: int, read_at: Callable[[int], Read]) -> Read | None:
+        """What `read_at` gives for the entry's location; None: the index does not know it."""
         location = self._locate(ledger_id, entry_id)
         if not location:
             return None
         self._metrics.read_from(ReadLevel.ENTRY_LOG)
         try:
-            return self._read_at(location, ledger_id, entry_id, generation)
+            return read_at(location)
         except StorageFault:
             # Compaction may have moved the entry and removed the log between the look-up and the read.
             moved = self._locate(ledger_id, entry_id)
             if moved in (0, location):
                 raise
-            return self._read_at(moved, ledger_id, entry_id, generation)
+            return read_at(moved)
 
     def _locate(self, ledger_id: int, entry_id: int) -> int:
         self._check_usable()
@@ -76,20 +90,38 @@ class LogReads:
         return location
 
     def _read_at(self, location: int, ledger_id: int, entry_id: int, generation: int) -> bytes:
+        entry = self._read_one(location, ledger_id, entry_id)
+        rows = [(entry_id, entry)]
+        window = self._windows.window(ledger_id, entry_id)
+        if window:
+            rows += self._read_behind(location, entry, ledger_id, entry_id, window, self._window_bytes)
+            self._windows.done(ledger_id, rows[-1][0] + 1, window)
+        self._cache.put(ledger_id, rows, generation)
+        return entry
+
+    def _read_apart_at(self, location: int, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+        entry = self._read_one(location, ledger_id, first)
+        run = [entry]
+        if count > 1 and len(entry) < max_bytes:
+            behind = self._read_behind(location, entry, ledger_id, first, count - 1, max_bytes - len(entry))
+            # A damaged entry leaves a gap: a run ends there.
+            run += [row for expected, (found, row) in enumerate(behind, first + 1) if found == expected]
+        return run
+
+    def _read_one(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         if location in self.damaged:
             raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
         begin = time.perf_counter()
         entry = self._logs.read_checked(location, ledger_id, entry_id)
-        end = time.perf_counter()
-        self._metrics.read_log(end - begin)
-        rows = [(entry_id, entry)]
-        window = self._windows.window(ledger_id, entry_id)
-        if window:
-            behind = location + len(entry) + SIZE_BYTES
-            ahead = self._logs.read_ahead(behind, ledger_id, entry_id + 1, window, self._window_bytes)
-            rows += [(row[0], row[1]) for row in ahead if row[2] not in self.damaged]
-            nbytes = sum(len(row[1]) for row in ahead)
-            self._metrics.read_ahead(time.perf_counter() - end, len(ahead), nbytes)
-            self._windows.done(ledger_id, rows[-1][0] + 1, window)
-        self._cache.put(ledger_id, rows, generation)
+        self._metrics.read_log(time.perf_counter() - begin)
         return entry
+
+    def _read_behind(
+        self, location: int, entry: bytes, ledger_id: int, entry_id: int, count: int, max_bytes: int
+    ) -> list[tuple[int, bytes]]:
+        """(entry id, entry) of what lies behind the entry at `location`, without what is damaged."""
+        begin = time.perf_counter()
+        behind = location + len(entry) + SIZE_BYTES
+        ahead = self._logs.read_ahead(behind, ledger_id, entry_id + 1, count, max_bytes)
+        self._metrics.read_ahead(time.perf_counter() - begin, len(ahead), sum(len(row[1]) for row in ahead))
+        return [(row[0], row[1]) for row in ahead if row[2] not in self.damaged]

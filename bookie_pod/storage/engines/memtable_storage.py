@@ -186,6 +186,10 @@ class MemTableStorage(ABC):
     def read(self, ledger_id: int, entry_id: int) -> bytes:
         return self._reads.read(ledger_id, entry_id)
 
+    def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+        # There is no read cache here, nor read-ahead.
+        return [self._reads.read(ledger_id, first)]
+
     def last_entry_id(self, ledger_id: int) -> int:
         return self._reads.last_entry_id(ledger_id)
 

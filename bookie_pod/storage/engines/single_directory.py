@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from heapq import merge
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from bookie_pod.storage.cache.read_cache import ReadCache
 from bookie_pod.storage.cache.write_cache import WriteCacheHalf
@@ -242,6 +242,23 @@ class SingleDirectoryStorage:
         if entry is None:
             raise self._absent(ledger_id, f"entry {entry_id}", doubt)
         return entry
+
+    def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+        """See `LedgerStorage.read_apart`."""
+        generation, doubt = self.read_cache.generation, self.doubt
+        run = self.cached_run(ledger_id, first, count)
+        if run:
+            return run
+        run = self._log_reads.read_apart(ledger_id, first, count, max_bytes)
+        if not run:
+            raise self._absent(ledger_id, f"entry {first}", doubt)
+        # What came along without a look-up is older than what memory holds; after a flush or a deletion nobody knows.
+        if generation != self.read_cache.generation:
+            return run[:1]
+        active, frozen = self._halves
+        newer = [half.view(ledger_id) for half in (active, frozen) if half is not None]
+        ahead = takewhile(lambda entry: not any(entry[0] in each for each in newer), enumerate(run[1:], first + 1))
+        return [run[0], *(entry for _, entry in ahead)]
 
     def _absent(self, ledger_id: int, what: str, doubt: str | None) -> Exception:
         """The answer when nothing was found and nothing failed. `doubt`: that before the search."""

@@ -136,6 +136,9 @@ class VirtualStorage:
             raise self._missing(ledger_id, f"entry {entry_id} of ledger {ledger_id}")
         return self.on_read(entry)
 
+    def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
+        return [self.read(ledger_id, first)]
+
     def last_entry_id(self, ledger_id: int) -> int:
         entries = self._require(ledger_id)
         if not entries:
