@@ -16,6 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.traffic_class import TrafficClass
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError, told
 from pyspark_bookie.common.options import option, seconds
 from pyspark_bookie.common.secrets import PasswordSource, read_secret
@@ -55,6 +56,8 @@ class AccessOptions:
     tls_check_hostname: bool = option(True, name="tls.checkHostname")
     tls: bool = option(False)
     """Encrypt connections to bookies; any of the other `tls` options turns it on, too."""
+    traffic_class: TrafficClass = option(TrafficClass.BATCH)
+    """Of what is read of entries: bookies serve `batch` behind writers and other readers."""
     client_settings: Mapping[str, str] = option(factory=dict, prefix="client.")
     """Fields of `ClientOptions`, such as `client.readTimeout`."""
 
@@ -72,7 +75,12 @@ class AccessOptions:
 
         try:
             settings = _client_settings(self.client_settings)
-            return ClientOptions(tls=self._tls(), metadata_service=self._metadata_service(), **settings)
+            return ClientOptions(
+                tls=self._tls(),
+                metadata_service=self._metadata_service(),
+                traffic_class=self.traffic_class,
+                **settings,
+            )
         except PodkeeperError as error:
             raise PodkeeperSparkError(OPTION, str(error)) from None
 
