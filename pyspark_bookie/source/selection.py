@@ -162,7 +162,9 @@ async def _by_streams(client: Client, options: SourceOptions) -> list[Chosen]:
     gone: dict[int, ArchivedLedger] = {}
     if options.reads_archive:
         missing = [part.ledger_id for part, stored in zip(parts, found, strict=True) if stored is None]
-        gone = await all_archived(client, missing)
+        listed = {each.ledger_id: each.entries for manifest in wanted for each in manifest.ledgers}
+        found_there = await all_archived(client, missing)
+        gone = {each: there for each, there in found_there.items() if there.counts.entries == listed[each]}
     return [
         replace(part, stored=stored, is_offloaded=part.ledger_id in offloaded, archive=gone.get(part.ledger_id))
         for part, stored in zip(parts, found, strict=True)

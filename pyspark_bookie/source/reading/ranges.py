@@ -184,9 +184,12 @@ async def _archived_chunks(wanted: Range, options: SourceOptions) -> AsyncGenera
 
 
 async def _moved(client: Client, wanted: Range, first: int, options: SourceOptions) -> Range | None:
-    """What is left of a deleted ledger, in the archive; None: that does not have it. Raises `PodkeeperError`."""
+    """What is left of a deleted ledger, in the archive; None: that does not have it, or another one of this id. Raises
+    `PodkeeperError`."""
     ledger = await moved_snapshot(client, wanted.ledger_id, options, wanted.ledger.stream)
-    return None if ledger is None else Range(ledger, first, wanted.last)
+    if ledger is None or (wanted.ledger.is_closed and ledger.last_entry_id != wanted.ledger.last_entry_id):
+        return None
+    return Range(ledger, first, wanted.last)
 
 
 # --- from bookies -----------------------------------------------------------------------------------------------

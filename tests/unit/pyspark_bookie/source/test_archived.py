@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -162,6 +163,24 @@ async def test_a_ledger_that_is_deleted_while_it_is_read_is_read_on(client, thre
     made = await chunks(client, ranges, wanted)
     assert rows_of(made) == of(ledger_id, payloads(1, 400))
     assert sum(len(each.entries) for each in made if each.ledger.archive is not None) == 277
+
+
+async def test_another_ledger_of_the_same_id_is_not_the_one_that_was_archived(client, three, target):
+    """A stream, or the plan, knows how long its ledger was."""
+    ids = await stream(client, "orders", payloads(0, 9))
+    wanted = options(stream="orders")
+    ranges = (await looked(client, wanted)).ranges
+    other = await write(client, payloads(1, 10))
+    record = await archive(client, other, target)
+    await client.delete(ids[0])
+    for bookie in ("b1", "b2", "b3"):
+        del three.bookie(bookie).ledgers[ids[0]]
+    taken = replace(record, ledger_id=ids[0])
+    await client.metadata_service.records(KIND).create(taken.key, taken.encode())
+    with pytest.raises(PodkeeperSparkError, match=f"ledger {ids[0]}, which orders lists, does not exist"):
+        await looked(client, wanted)
+    with pytest.raises(PodkeeperSparkError, match=rf"\[BOOKIE_DATA_LOSS\] entries 0 to 8 of ledger {ids[0]}: lost"):
+        await chunks(client, ranges, wanted)
 
 
 async def test_an_entry_that_bookies_have_lost_is_lost_though_the_archive_has_it(client, three, target):
