@@ -36,7 +36,7 @@ from bookie_client import BlockingClient
 REPOSITORY: Final = Path(__file__).parent.parent
 _BULK: Final = 1000
 _LONGEST_S: Final = 1800
-_WARM_UPS: Final = 3
+WARM_UPS: Final = 3
 
 
 def drive_spark(stage: str, *arguments: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _session(slots: int) -> Iterator[Any]:
 
 
 def _repeated(times: int, run: Callable[[], None]) -> list[float]:
-    for _ in range(_WARM_UPS):
+    for _ in range(WARM_UPS):
         run()
     seconds = []
     for _ in range(times):
