@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 
 from bookie_pod.cli.exit_codes import Terminated
-from bookie_pod.cli.options import config_option
+from bookie_pod.cli.options import config_option, seconds
 from bookie_protocol.errors import InvalidConfiguration, MetadataUnavailable
 from bookie_protocol.quiet import quiet_grpc, quiet_kazoo
 from bookie_protocol.traffic_class import TrafficClass
@@ -156,7 +156,12 @@ def connects(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="OPTION=VALUE",
         help="Set an option of the client (ClientOptions).",
     )
-    @click.option("--timeout", type=float, help="Seconds to wait for the metadata service. [default: zkTimeout, 10 s]")
+    @click.option(
+        "--timeout",
+        type=float,
+        callback=seconds,
+        help="Seconds to wait for the metadata service. [default: zkTimeout, 10 s]",
+    )
     @functools.wraps(command)
     def connected(
         *arguments: Any,

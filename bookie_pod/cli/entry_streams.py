@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from types import TracebackType
 from typing import BinaryIO, Final
 
@@ -91,12 +92,20 @@ class Output:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._file is not sys.stdout.buffer:
-            self._file.close()
+            with suppress(OSError):  # of what `write` flushed nothing is left, or it raised
+                self._file.close()
 
     async def write(self, data: bytes) -> None:
-        """Write and flush, on a thread. Raises `BrokenPipeError` when the reader has gone."""
+        """Write and flush, on a thread. Raises `OSError` with the file's name; `BrokenPipeError` when the reader has
+        gone."""
         await asyncio.to_thread(self._write, data)
 
     def _write(self, data: bytes) -> None:
-        self._file.write(data)
-        self._file.flush()
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            name = "standard output" if self._path == STANDARD else self._path
+            raise OSError(error.errno, error.strerror, name) from error

@@ -4,6 +4,7 @@ quorums of new ledgers."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, Final, TypeVar
 
 import click
@@ -75,6 +76,13 @@ def set_option(command: Command) -> Command:
     return click.option(
         "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Set a key; wins over file and environment."
     )(command)
+
+
+def seconds(context: click.Context, option: click.Parameter, given: float | None) -> float | None:
+    """The callback of an option that is a time-out: a positive number, and a finite one."""
+    if given is not None and not 0 < given < inf:
+        raise click.BadParameter(f"{given:g} is no number of seconds: it must be above 0", context, option)
+    return given
 
 
 def shorthands(command: Command) -> Command:

@@ -69,12 +69,16 @@ def standalone(
 
     from bookie_pod import logs
     from bookie_pod.cli.options import overrides
+    from bookie_pod.cli.ports import check_ports
     from bookie_pod.cli.progress import Bar
     from bookie_pod.cli.signals import end_with
     from bookie_pod.node.standalone import StandaloneCluster
     from bookie_pod.node.supervision import keep_running
 
     logs.configure("console", "warning")
+    check_ports("--metadata-port", [metadata_port] if zookeeper is None else [])
+    check_ports("--grpc-port", range(grpc_port, grpc_port + bookies) if grpc_port else ())
+    check_ports("--http-port", range(http_port, http_port + bookies) if http_port else ())
     cluster = StandaloneCluster(
         data,
         bookies,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from bookie_pod.cli.cluster.group import cluster
-from bookie_pod.cli.options import config_option
+from bookie_pod.cli.options import config_option, seconds
 from bookie_protocol.errors import (
     ExitCode,
     InvalidConfiguration,
@@ -31,7 +31,12 @@ TELL_AFTER_S: Final = 5.0
 
 _uri = click.argument("uri")
 _config = config_option("Take zkTimeout and ZooKeeper's login from this properties file.")
-_timeout = click.option("--timeout", type=float, help="Seconds to wait for the metadata service. [default: zkTimeout]")
+_timeout = click.option(
+    "--timeout",
+    type=float,
+    callback=seconds,
+    help="Seconds to wait for the metadata service. [default: zkTimeout]",
+)
 _confirm = click.option("--confirm", is_flag=True, help="Yes, do it.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 

@@ -1,0 +1,71 @@
+"""Ports and time-outs of a command line that cannot be: one line, before anything is started."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bookie_pod.cli.main import run
+from bookie_pod.cli.ports import check_ports
+
+
+@pytest.fixture
+def used() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture(autouse=True)
+def log_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bookie_pod.logs.configure", lambda *settings: None)
+
+
+def line(capsys: pytest.CaptureFixture[str]) -> str:
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("option", ["--metadata-port", "--grpc-port", "--http-port"])
+def test_a_port_in_use_names_its_option(
+    option: str, used: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [word for each in ("--metadata-port", "--grpc-port") if each != option for word in (each, "0")]
+    data = tmp_path / "data"
+    assert run(["standalone", "--data", str(data), "--bookies", "1", option, str(used), *others]) == 2
+    assert line(capsys) == (
+        f"bookie: port {used} of 127.0.0.1 is in use: stop what uses it, or choose another with {option}"
+        " (0: any free one)"
+    )
+    assert not data.exists()
+
+
+def test_ports_of_later_bookies_are_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["standalone", "--data", str(tmp_path / "data"), "--bookies", "2", "--metadata-port", "0", "--grpc-port"]
+    assert run([*words, "65535"]) == 1
+    assert line(capsys) == "bookie: --grpc-port: bookies have ports one after the other, and there is no port 65536"
+
+
+def test_old_connections_do_not_keep_a_port() -> None:
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            accepted.close()  # the server's side waits now
+            client.recv(1)
+    check_ports("--grpc-port", [0, port])
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1"])
+@pytest.mark.parametrize("command", [["ledger", "list", "--metadata"], ["cluster", "init"]], ids=" ".join)
+def test_a_time_out_that_is_none(command: list[str], seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*command, "embedded://127.0.0.1:1/ledgers", f"--timeout={seconds}"]) == 1
+    assert f"Invalid value for '--timeout': {seconds} is no number of seconds" in line(capsys)
