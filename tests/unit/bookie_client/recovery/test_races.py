@@ -6,6 +6,9 @@ from random import Random
 
 import pytest
 
+from bookie_client.connection.operations import BookieOperations
+from bookie_client.recovery.end import FIRST_WINDOW
+from bookie_client.recovery.rewrite import Rewriter
 from bookie_protocol.errors import (
     BookieReadOnly,
     LedgerClosed,
@@ -45,32 +48,41 @@ async def test_a_long_tail_in_a_bounded_window(cluster, version, quorums):
     assert before == 0
 
 
-async def test_no_more_than_the_window_is_read_or_stored_at_a_time(cluster):
+@pytest.fixture
+def rewriters(monkeypatch):
+    """Those of all recoveries, in order."""
+    made, init = [], Rewriter.__init__
+
+    def noting(self, *arguments):
+        made.append(self)
+        init(self, *arguments)
+
+    monkeypatch.setattr(Rewriter, "__init__", noting)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("window", "most"),
+    [({"recovery_window_entries": 8}, 8), ({"recovery_window_bytes": 2 * len(payload(299))}, 2)],
+    ids=["entries", "bytes"],
+)
+async def test_no_more_than_the_window_is_read_ahead_of_what_is_stored_again(cluster, rewriters, window, most):
     ledger = await long_tail(cluster)
-    asked, high = set(), 0
+    ahead = []
     for name in ABC:
         bookie = cluster.bookie(name)
-        read = bookie.read
 
-        def counting(ledger_id, entry_id, fence_key=None, read=read):
-            nonlocal high
-            asked.add(entry_id)
-            stored = [i for i in range(10, 310) if sum(i in cluster.held_at(b, LEDGER) for b in ABC) == 3]
-            high = max(high, max(asked) - max(stored, default=9))
+        def counting(ledger_id, entry_id, fence_key=None, read=bookie.read):
+            # The first ones are asked for before any size is known.
+            if entry_id >= 10 + FIRST_WINDOW:
+                ahead.append(entry_id - rewriters[0].lac)
             return read(ledger_id, entry_id, fence_key)
 
         bookie.read = counting
-    async with cluster.client(recovery_window_entries=8) as client:
+    async with cluster.client(**window) as client:
         await client.recover(LEDGER, password=b"pw")
     ledger.check(309)
-    assert high <= 8 + 8
-
-
-async def test_large_entries_make_the_window_small(cluster):
-    ledger = await long_tail(cluster, tail=60)
-    async with cluster.client(recovery_window_bytes=len(payload(2)) * 2) as client:
-        await client.recover(LEDGER, password=b"pw")
-    ledger.check(69)
+    assert 1 < max(ahead) <= most
 
 
 # --- bookies that fail ----------------------------------------------------------------------------------------
@@ -126,16 +138,35 @@ async def test_the_segment_of_an_empty_last_ensemble_is_replaced_in_place(cluste
     assert ledger.stored.last_ensemble in (("b1", "b2", "s0"), ("b1", "b2", "b3"))
 
 
-async def test_a_segment_reached_behind_the_end_is_not_stored(cluster):
-    """The last rewrite is confirmed by two; the third fails late, when nothing is left to store."""
-    ledger = await crashed(cluster, spares=1)
-    ledger.put_all(*range(4))
-    ledger.put(4, "b2")
-    cluster.bookie("b3").fail_adds = StorageFault
-    async with cluster.client() as client:
-        await client.recover(LEDGER, password=b"pw")
-    ledger.check(4)
-    assert all(first <= 4 for first in ledger.stored.ensembles)
+async def test_a_segment_reached_behind_the_end_is_not_stored(cluster, rewriters, monkeypatch):
+    """A spare appears when everything is stored again, and whether there is one more entry is still being asked."""
+    ledger = await long_tail(cluster, tail=20, copies=2)
+    await cluster.servers["b3"].stop()
+    end, changed = 29, asyncio.Event()
+    change, read_entry = Rewriter._change, BookieOperations.read_entry
+
+    async def noting(self, failed):
+        ensemble = await change(self, failed)
+        if "s0" in ensemble:
+            changed.set()
+        return ensemble
+
+    async def waiting(self, bookie, ledger_id, entry_id, **options):
+        if entry_id == end + 1:
+            await changed.wait()
+        return await read_entry(self, bookie, ledger_id, entry_id, **options)
+
+    monkeypatch.setattr(Rewriter, "_change", noting)
+    monkeypatch.setattr(BookieOperations, "read_entry", waiting)
+    async with cluster.client(recovery_window_entries=1) as client:
+        recovering = asyncio.create_task(client.recover(LEDGER, password=b"pw"))
+        await until(lambda: rewriters and rewriters[0].lac == end)
+        await cluster.add_bookie("s0")
+        async with asyncio.timeout(20):
+            await recovering
+    assert list(rewriters[0].segments) == [end + 1]
+    ledger.check(end)
+    assert list(ledger.stored.ensembles) == [0]
 
 
 @pytest.mark.parametrize("victim", ABC)

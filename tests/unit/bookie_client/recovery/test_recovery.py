@@ -160,6 +160,18 @@ async def test_the_length_is_a_guess_when_the_confirmed_end_cannot_be_read(clust
     assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 3)
 
 
+async def test_the_guess_is_what_the_header_that_told_the_end_counted(cluster):
+    """Two entries behind the end are in it, of which one is lost and the other behind that hole."""
+    ledger = await crashed(cluster, segments={0: ABC, 4: ("b4", "b5", "b6")})
+    ledger.put_all(*range(4))
+    ledger.put(5, "b4", lac=3)
+    for name in ABC:
+        await cluster.servers[name].stop()
+    async with cluster.client() as client:
+        metadata = await client.recover(LEDGER, password=b"pw")
+    assert (metadata.last_entry_id, metadata.length) == (3, length_of(5))
+
+
 @pytest.mark.parametrize(("pushed", "lac"), [(4, 4), (5, 4), (9, 4)])
 async def test_the_length_is_that_of_the_last_entry_whatever_the_header_counted(cluster, pushed, lac):
     """The entry that tells LAC 4 counts itself and, with a pipelining writer, others that are lost."""
