@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from bookie_client import Client, ClientOptions
+from bookie_client.reading.maintenance import replicas
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import LedgerFenced, Unauthorized
 from bookie_protocol.ledger_metadata.model import LedgerState
+from bookie_protocol.traffic_class import TrafficClass
 from tests.interop.java_programs import run_program
 from tests.support.writing_scenarios import check_deferred_sync, chosen_ids, deferred_sync, explicit_lac
 
@@ -59,6 +62,20 @@ async def test_java_bookies_store_and_serve_what_our_client_writes(java_cluster,
         assert entries[-1].length == reader.length
         with pytest.raises(Unauthorized):
             await client.open(ledger_id, password=b"wrong")
+
+
+@pytest.mark.parametrize("batch_reads", [True, False], ids=["batches", "singles"])
+async def test_java_bookies_answer_reads_that_tell_their_traffic_class(java_cluster, options, batch_reads):
+    """A flag of version 2 and a pair of version 3 that they do not know."""
+    async with Client(java_cluster.metadata_uri, options) as client:
+        ledger_id = await write(client, 300, write_quorum=3)
+    marked = replace(options, traffic_class=TrafficClass.BATCH, batch_reads=batch_reads)
+    async with Client(java_cluster.metadata_uri, marked) as client, client.open(ledger_id, password=PASSWORD) as reader:
+        entries = [entry async for entry in reader.entries()]
+        assert [e.payload for e in entries] == [payload(ledger_id, i) for i in range(300)]
+        scans = [answer async for answer in replicas(reader).scan(next(iter(reader.served_by)), 0, 299)]
+        assert scans
+        assert {answer.error for answer in scans} == {None}
 
 
 @pytest.mark.parametrize("quorums", [(3, 2, 2), (3, 3, 2)], ids=str)

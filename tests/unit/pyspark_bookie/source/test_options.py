@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_protocol.digest import DigestType
+from bookie_protocol.traffic_class import TrafficClass
+from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
+from pyspark_bookie.sink.options import SinkOptions
 from pyspark_bookie.source.options import ReadMode, SourceOptions
 from pyspark_bookie.source.positions import Positions, positions
 from pyspark_bookie.source.schema import check_schema, full_schema
@@ -49,6 +52,15 @@ def test_defaults_and_everything_given():
     assert hash(client) == hash(options.client_options())
 
 
+def test_reads_are_of_the_class_batch_unless_somebody_waits_for_them():
+    assert parsed(scope="all").client_options().traffic_class is TrafficClass.BATCH
+    assert parsed(scope="all", trafficClass="Online").client_options().traffic_class is TrafficClass.ONLINE
+    jobs = parse({**URI, "trafficClass": "online"}, AccessOptions)
+    assert [each.client_options().reads_are_batch for each in (parse(URI, AccessOptions), jobs)] == [True, False]
+    sink = parse({**URI, "stream": "orders"}, SinkOptions)
+    assert sink.client_options().reads_are_batch
+
+
 def test_options_travel_to_tasks_and_carry_no_password(tmp_path):
     (tmp_path / "secret").write_text("s3cret\n")
     options = parsed(stream="orders", passwordFile=str(tmp_path / "secret"))
@@ -80,6 +92,8 @@ def test_the_password_may_be_in_the_environment(tmp_path, monkeypatch):
         ({"scope": "all", "startingPosition": "now"}, "must be earliest, latest, or entries by ledger"),
         ({"scope": "all", "recordedPasswords": "true", "passwordFile": "/x"}, "exclude each other"),
         ({"scope": "all", "table": "ledger"}, "must be one of ledgers, fragments"),
+        ({"scope": "all", "trafficClass": "bulk"}, "option trafficClass=bulk: must be one of online, batch"),
+        ({"scope": "all", "traficClass": "batch"}, "there is no option traficClass: did you mean trafficClass"),
         ({"stream": "x", "table": "ledgers"}, "table=ledgers and stream exclude each other"),
         ({"scope": "all", "decode": "pulsar", "readMode": "replica"}, "decode=pulsar needs readMode=quorum"),
         ({"scope": "all", "decode": "dlog", "readMode": "bookie:b"}, "decode=dlog needs readMode=quorum"),
