@@ -113,6 +113,19 @@ def test_a_replica_that_was_asked_early_and_failed_late_is_not_the_end():
     assert rig.asked() == {"A": 1, "B": 1, "C": 0}
 
 
+def test_only_who_has_not_answered_counts_as_outrun():
+    """A bookie that has an entry not says so at once; that makes it no slow one."""
+    rig = Rig(first_speculative_read_timeout=0.5)
+    rig.bookies["A"].error = NoSuchEntry
+    rig.bookies["B"].delay = None
+
+    async def main():
+        await rig.reader().read_entry(0)
+        return rig.health.slow()
+
+    assert run_virtually(main) == {"B"}
+
+
 def test_without_speculation_nobody_else_is_asked():
     rig = Rig(first_speculative_read_timeout=0)
     rig.bookies["A"].delay = 10.0
