@@ -303,24 +303,24 @@ def test_every_wait_ends_when_the_lanes_stop() -> None:
     assert not rig.pace.must_wait(rig.clock.now)
 
 
-async def test_a_lane_that_gives_way_hands_over_what_it_has_done(rig: BatchRig) -> None:
-    """The first read is answered while the second one gives way; when the pressure ends the second one is read."""
+async def test_a_lane_that_gives_way_hands_over_what_it_has_done(
+    rig: BatchRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first read is answered while the second one gives way."""
+    monkeypatch.setattr("bookie_pod.server.tcp.read_lanes.SLICE_S", 60.0)
     conn, transport = rig.connect()
-    rig.pressed = True
-    real = rig.pace.worked
-    rig.pace.worked = lambda seconds: real(60.0)  # type: ignore[method-assign]
-    waits: list[float] = []
-    rest = rig.pace.wait
-
-    def wait(given: float) -> None:
-        waits.append(given)
-        rest(given)
-
-    rig.pace.wait = wait  # type: ignore[method-assign]
-    conn.data_received(v2_read(1, 0, Flag.BATCH_CLASS) * 2)
-    await until(lambda: len(waits) == 1 and len(transport.frames) >= 1)
-    rig.pressed = False
-    await rig.settle(lambda: len(transport.frames) == 2)
+    done, over = threading.Event(), threading.Event()
+    rig.pace.worked = lambda seconds: done.set()  # type: ignore[method-assign]
+    rig.pace._rests = lambda given: done.is_set() and not over.is_set()  # type: ignore[method-assign]
+    gate = rig.hold_batch_lane()
+    conn.data_received(v2_read(1, 0, Flag.BATCH_CLASS))
+    try:
+        gate.set()
+        await until(lambda: rig.batch_lanes.pending == 1)
+        assert transport.frames == []
+    finally:
+        over.set()
+    await rig.settle(lambda: len(transport.frames) == 1)
     assert rig.pace.yielded_s > 0
 
 
