@@ -27,6 +27,7 @@ from typing import Final
 from uuid import UUID
 
 from bookie_client.streams.model import StreamPosition
+from bookie_protocol.compression import decompressed
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.wire.varint import decode_uint64, varint_size
 
@@ -135,15 +136,14 @@ def _decompress(what: str, compression: Compression, data: bytes, size: int) -> 
         return data
     if compression is Compression.ZLIB:
         return zlib.decompressobj().decompress(data, size + 1)
+    codec = "lz4_raw" if compression is Compression.LZ4 else compression.name.lower()
     try:
-        import pyarrow as pa
+        return decompressed(codec, data, size)
     except ImportError as error:
         raise MetadataDamaged(
             f"{what}: its metadata are compressed with {compression.name}, and reading that needs pyarrow: install"
             " podkeeper[spark]"
         ) from error
-    codec = "lz4_raw" if compression is Compression.LZ4 else compression.name.lower()
-    return bytes(pa.Codec(codec).decompress(data, decompressed_size=size, asbytes=True))
 
 
 def _listed(message: _Message) -> ListedLedger:

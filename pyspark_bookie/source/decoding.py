@@ -1,7 +1,4 @@
-"""What all decoders of entries share: how they refuse an entry, and compressed blocks.
-
-Pure; any thread. pyarrow is imported only where a block is compressed.
-"""
+"""What all decoders of entries share: how they refuse one. Pure; any thread."""
 
 from __future__ import annotations
 
@@ -9,24 +6,3 @@ from __future__ import annotations
 class UndecodableEntry(ValueError):
     """The entry is not of the format that was asked for, or of a kind that cannot be decoded here; the text says
     which."""
-
-
-def decompressed(codec: str, block: bytes, size: int) -> bytes:
-    """A whole block of `lz4_raw`, `snappy` or `zstd` as the `size` bytes that it stands for. Takes at most twice their
-    memory; the caller bounds `size`. Raises `ValueError`: it stands for more or for fewer bytes, or is damaged."""
-    import pyarrow as pa
-
-    decoder = pa.Codec(codec)
-    try:
-        plain = bytes(decoder.decompress(block, decompressed_size=size, asbytes=True))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"no {size} bytes of {codec}: {error}") from None
-    if not size:
-        return plain
-    # When a block ends early, pyarrow fills up with whatever lay in memory, without a word, but what a buffer is too
-    # small for is an error. So exactly `size` bytes are those that do not fit into one byte less.
-    try:
-        decoder.decompress(block, decompressed_size=size - 1)
-    except (OSError, ValueError):
-        return plain
-    raise ValueError(f"fewer than {size} bytes of {codec}")

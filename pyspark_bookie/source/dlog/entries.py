@@ -42,7 +42,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from pyspark_bookie.source.decoding import UndecodableEntry, decompressed
+from bookie_protocol.compression import decompressed
+from pyspark_bookie.source.decoding import UndecodableEntry
 
 _ENVELOPE: Final = struct.Struct(">BIII")
 _RECORD: Final = struct.Struct(">QqI")

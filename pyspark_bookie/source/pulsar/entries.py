@@ -34,7 +34,8 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
-from pyspark_bookie.source.decoding import UndecodableEntry, decompressed
+from bookie_protocol.compression import decompressed
+from pyspark_bookie.source.decoding import UndecodableEntry
 from pyspark_bookie.source.pulsar.fields import Fields
 
 _BROKER_METADATA: Final = b"\x0e\x02"

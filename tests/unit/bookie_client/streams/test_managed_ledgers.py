@@ -104,6 +104,15 @@ def test_every_compression(kind):
     assert stored == decode_managed_ledger("t", INFO)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_block_that_ends_early_is_damage(kind):
+    stored = compressed(INFO, kind)
+    told = stored.replace(message((2, len(INFO))), message((2, len(INFO) + 1)), 1)
+    assert told != stored
+    with pytest.raises(MetadataDamaged, match="compressed metadata cannot be read"):
+        uncompressed("t", told)
+
+
 def test_a_compression_without_pyarrow_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert uncompressed("t", compressed(INFO, "ZLIB")) == INFO

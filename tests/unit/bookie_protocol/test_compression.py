@@ -1,4 +1,4 @@
-"""Compressed blocks in entries, of exactly the size that was told."""
+"""Compressed blocks, of exactly the size that was told."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_bookie.source.decoding import decompressed
+from bookie_protocol.compression import decompressed
 
 CODECS = pytest.mark.parametrize("codec", ["lz4_raw", "snappy", "zstd"])
 
