@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -66,7 +67,7 @@ def offload(
     ran = run_job(capfd, *common, "--delete-after", "0", "--keep-listed")
     assert (ran.code, ran.row["offloaded"], ran.row["deleted"]) == (0, len(ledgers), len(ledgers)), ran.output
     for handle in handles:
-        until_true(lambda handle=handle: is_gone(handle), 60)
+        until_true(partial(is_gone, handle), 60)
         handle.close()
 
 
