@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError
 from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions
@@ -69,11 +69,11 @@ class LedgersView:
 
     def checked(self, offset: LedgersOffset) -> LedgersOffset:
         """An offset of a checkpoint, if what it says can be true; without ledgers that are gone before anything was
-        read of them. Raises `PodkeeperSparkError` (DATA_LOSS) when a ledger that was being read is gone: nobody can
-        tell whether it had more entries."""
+        read of them, or after everything was. Raises `PodkeeperSparkError` (DATA_LOSS) when a ledger that was being
+        read is gone: nobody can tell whether it had more entries."""
         for ledger_id, next_entry in offset.next_entries.items():
             extent = self.by_id.get(ledger_id)
-            if extent is None and next_entry:
+            if extent is None and next_entry and ledger_id not in offset.finished:
                 raise _lost(f"ledger {ledger_id} was deleted; it was read up to entry {next_entry - 1}")
             if extent is not None and extent.is_closed and next_entry > extent.entries:
                 raise _lost(f"ledger {ledger_id} has {extent.entries} entries, but {next_entry} were read of it")
@@ -82,7 +82,7 @@ class LedgersView:
     def what_is_left(self, offset: LedgersOffset) -> LedgersOffset:
         """The offset without the ledgers that are gone."""
         left = {ledger_id: entry for ledger_id, entry in offset.next_entries.items() if ledger_id in self.by_id}
-        return LedgersOffset(offset.watermark, left)
+        return LedgersOffset(offset.watermark, left, finished=offset.finished & left.keys())
 
     def lanes(self, offset: LedgersOffset, most_new: int | None = None) -> list[list[Segment]]:
         """What can be read behind an offset; at most `most_new` ledgers that were not begun."""
@@ -125,7 +125,11 @@ class LedgersView:
         for ledger_id in offset.next_entries:
             if ledger_id < watermark and ledger_id not in moved and self._is_done(offset, self.by_id[ledger_id]):
                 del named[ledger_id]
-        return LedgersOffset(watermark, named)
+        return LedgersOffset(watermark, named, finished=frozenset(filter(partial(self._is_read, named), named)))
+
+    def _is_read(self, next_entries: Mapping[int, int], ledger_id: int) -> bool:
+        extent = self.by_id[ledger_id]
+        return extent.is_closed and next_entries[ledger_id] >= extent.entries
 
     def _is_done(self, offset: LedgersOffset, extent: Extent) -> bool:
         next_entry = offset.next_entry(extent.ledger_id)

@@ -2,7 +2,7 @@
 
     {"v":1,"start":"latest"}                                         where a new query begins; never moves
     {"v":1,"s":{"orders":{"l":7,"e":120,"n":5120}}}                  streams: ledger, next entry, ordinal of that entry
-    {"v":1,"w":12,"o":{"3":40,"12":7}}                               ledgers: watermark, next entry of each
+    {"v":1,"w":12,"o":{"3":40,"12":7},"f":[3]}                       ledgers: watermark, next entry of each, finished
 
 `start` is `earliest`, `latest`, or the text of the option `startingPosition`. It is resolved once, by the batch that
 leaves it, whose end offset says in `from` where the batch begins: Spark does not keep the start of the first batch,
@@ -11,7 +11,8 @@ later, and of those that begin anew because what came next is lost; it counts mo
 
 Of ledgers, those below the watermark `w` that `o` does not name are closed and read to their end; those from `w` on
 that `o` does not name were not begun. Every ledger that a batch reads is named by its end offset, so what is in a
-batch follows from its two offsets alone. `l` is -1 in front of a stream that has no ledger yet.
+batch follows from its two offsets alone. `f` are those of `o` that were closed and read to their end: whoever deletes
+them takes nothing from the query. `l` is -1 in front of a stream that has no ledger yet.
 
 Invariants
 - Spark compares offsets as texts: equal offsets have equal texts (one order of keys: streams by name, ledgers by id).
@@ -71,11 +72,13 @@ class StreamsOffset:
 
 @dataclass(frozen=True)
 class LedgersOffset:
-    """`begin`: where the batch that ends here began, if it was the first."""
+    """`begin`: where the batch that ends here began, if it was the first. `finished`: those of `next_entries` that were
+    closed and read to their end."""
 
     watermark: int
     next_entries: Mapping[int, int]
     begin: LedgersOffset | None = None
+    finished: frozenset[int] = frozenset()
 
     def document(self) -> Document:
         made: Document = {
@@ -83,6 +86,8 @@ class LedgersOffset:
             "w": self.watermark,
             "o": {str(ledger_id): self.next_entries[ledger_id] for ledger_id in sorted(self.next_entries)},
         }
+        if self.finished:
+            made["f"] = sorted(self.finished)
         if self.begin is not None:
             made["from"] = {key: value for key, value in self.begin.document().items() if key != "v"}
         return made
@@ -164,13 +169,17 @@ def _parsed(document: object) -> Offset:
     if "s" in document:
         _only(document, ("v", "s", "from"))
         return StreamsOffset(_stream_places(document["s"]), _stream_places(document.get("from", {})))
-    _only(document, ("v", "w", "o", "from"))
+    _only(document, ("v", "w", "o", "f", "from"))
     begin = document.get("from")
-    return LedgersOffset(
-        _number(document["w"]),
-        _next_entries(document["o"]),
-        None if begin is None else LedgersOffset(_number(begin["w"]), _next_entries(begin["o"])),
-    )
+    return _ledgers(document, None if begin is None else _ledgers(begin))
+
+
+def _ledgers(document: Mapping[str, Any], begin: LedgersOffset | None = None) -> LedgersOffset:
+    next_entries = _next_entries(document["o"])
+    finished = frozenset(map(_number, document.get("f", ())))
+    if not finished <= set(next_entries):
+        raise ValueError
+    return LedgersOffset(_number(document["w"]), next_entries, begin, finished)
 
 
 def _only(document: Iterable[str], keys: tuple[str, ...]) -> None:

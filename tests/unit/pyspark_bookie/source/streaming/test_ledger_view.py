@@ -62,7 +62,9 @@ def test_each_entry_is_read_once_and_in_order(story):
     assert read == {each: list(range(extent.entries)) for each, extent in ledgers.items() if extent.entries}
     ledgers[100] = Extent(100, 1, 0, is_closed=True)
     offset = _read_batch(ledgers, offset, read, 7, 2, 0)
-    assert offset == LedgersOffset(101, {100: 1}), "finished and settled ledgers are not named any more"
+    assert offset == LedgersOffset(101, {100: 1}, finished=frozenset({100})), (
+        "finished and settled ledgers are not named any more"
+    )
 
 
 def _read_batch(ledgers, offset, read, entries, most_new, turn):
@@ -89,7 +91,7 @@ def test_a_long_backlog_keeps_the_offset_short():
 def test_an_open_empty_ledger_does_not_hold_the_watermark_up():
     view = LedgersView([Extent(0, 0, 0, is_closed=False), Extent(1, 5, 50, is_closed=True)])
     end = next_batch(view, EARLIEST)
-    assert end == LedgersOffset(2, {0: 0, 1: 5})
+    assert end == LedgersOffset(2, {0: 0, 1: 5}, finished=frozenset({1}))
     later = LedgersView([Extent(0, 1, 9, is_closed=False), Extent(1, 5, 50, is_closed=True)])
     assert next_batch(later, end) == LedgersOffset(2, {0: 1})
 
@@ -97,7 +99,7 @@ def test_an_open_empty_ledger_does_not_hold_the_watermark_up():
 def test_a_ledger_that_appears_below_a_young_one_is_read():
     young = Extent(7, 2, 20, is_closed=True, is_settled=False)
     end = next_batch(LedgersView([Extent(5, 1, 10, is_closed=True), young]), EARLIEST)
-    assert end == LedgersOffset(6, {5: 1, 7: 2})
+    assert end == LedgersOffset(6, {5: 1, 7: 2}, finished=frozenset({5, 7}))
     late = LedgersView([Extent(5, 1, 10, is_closed=True), Extent(6, 4, 40, is_closed=True), young])
     assert ledger_ranges(end, next_batch(late, end)) == [(6, 0, 3)]
 
@@ -132,6 +134,18 @@ def test_a_ledger_that_was_being_read_and_is_gone_is_a_loss():
         view.checked(offset)
     assert view.what_is_left(offset) == LedgersOffset(3, {3: 2})
     assert view.checked(LedgersOffset(3, {2: 0, 3: 2})) == LedgersOffset(3, {3: 2}), "of ledger 2 nothing was read"
+
+
+def test_a_ledger_that_was_read_to_its_end_may_be_deleted():
+    closed, still_open = Extent(3, 5, 50, is_closed=True), Extent(4, 2, 20, is_closed=False)
+    end = next_batch(LedgersView([closed, still_open]), EARLIEST)
+    assert end is not None
+    assert end.next_entries == {3: 5, 4: 2}
+    kept = parse_offset(end.document())
+    assert isinstance(kept, LedgersOffset)
+    assert LedgersView([still_open]).checked(kept).next_entries == {4: 2}
+    with pytest.raises(PodkeeperSparkError, match="ledger 4 was deleted; it was read up to entry 1"):
+        LedgersView([closed]).checked(kept)
 
 
 def test_a_closed_ledger_that_is_shorter_than_what_was_read_is_a_loss():

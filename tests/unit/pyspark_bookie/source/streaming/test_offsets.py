@@ -26,6 +26,7 @@ OFFSETS = st.one_of(
     st.builds(StreamsOffset, NAMED, NAMED),
     LEDGERS,
     st.builds(LedgersOffset, IDS, st.dictionaries(IDS, IDS, max_size=6), LEDGERS),
+    st.dictionaries(IDS, IDS, max_size=6).map(lambda named: LedgersOffset(9, named, finished=frozenset(named))),
 )
 
 
@@ -50,8 +51,8 @@ def test_the_texts_are_those_of_the_documentation():
     assert json.dumps(offset.document()) == (
         '{"v": 1, "s": {"orders": {"l": 7, "e": 120, "n": 5120}}, "from": {"orders": {"l": 7, "e": 20, "n": 5020}}}'
     )
-    assert json.dumps(LedgersOffset(12, {12: 7, 3: 40}, LedgersOffset(0, {})).document()) == (
-        '{"v": 1, "w": 12, "o": {"3": 40, "12": 7}, "from": {"w": 0, "o": {}}}'
+    assert json.dumps(LedgersOffset(12, {12: 7, 3: 40}, LedgersOffset(0, {}), frozenset({3})).document()) == (
+        '{"v": 1, "w": 12, "o": {"3": 40, "12": 7}, "f": [3], "from": {"w": 0, "o": {}}}'
     )
 
 
@@ -70,6 +71,7 @@ def test_the_texts_are_those_of_the_documentation():
         {"v": 1, "s": {}, "o": {}},
         {"v": 1, "w": 1},
         {"v": 1, "w": 1, "o": {"x": 1}},
+        {"v": 1, "w": 1, "o": {"0": 1}, "f": [1]},
         {"v": 1, "w": "1", "o": {}},
         {"kafka-topic": {"0": 5}},
     ],
