@@ -1,4 +1,4 @@
-"""The mark of the traffic class `batch` in both dialects: what bears it is the same read, what does not has not changed."""
+"""The mark of the traffic class `batch` in both dialects: what bears it is the same read; the rest has not changed."""
 
 from __future__ import annotations
 
