@@ -98,7 +98,7 @@ class Workload:
         return state
 
     def verify(self, seconds: float = _VERIFY_SECONDS) -> dict[str, Any]:
-        """Stop, then read every ledger and ask every replica. What is a copy short is looked at again until
+        """Stop, then read every ledger and each of its copies. What is a copy short is looked at again until
         `seconds` have passed: auto-recovery may be at it, and is asked to look for what writers left out."""
         self.state()
         assert self._ask("/stop", "POST")["stopped"], "writers or readers hang"
@@ -108,7 +108,7 @@ class Workload:
             assert not verdict["losses"], f"acknowledged and not there: {verdict['losses'][:10]}"
             open_points = {name: verdict[name][:5] for name in ("unread", "short", "untold") if verdict[name]}
             if not open_points:
-                assert verdict["entries"] > 0
+                assert verdict["copies"] > verdict["entries"] > 0, verdict
                 return verdict
             self._ask("/check", "POST")
             assert time.monotonic() < end, f"not fully replicated after {seconds:g} s: {open_points}"

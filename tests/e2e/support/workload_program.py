@@ -19,7 +19,7 @@ import hashlib
 import os
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -27,10 +27,10 @@ from typing import Any
 from aiohttp import web
 
 from bookie_client import Client, ClientOptions, LedgerReader, LedgerWriter
-from bookie_client.replication.replica_listing import replicas_of
+from bookie_client.reading.maintenance import replicas
 from bookie_pod.autorecovery.auditor.control import force_checks
 from bookie_pod.autorecovery.auditor.runs import Check
-from bookie_protocol.errors import LedgerFenced, NotThere, PodkeeperError
+from bookie_protocol.errors import DigestMismatch, LedgerFenced, NotThere, PodkeeperError
 
 PASSWORD = b"workload"
 ENTRIES = 200
@@ -172,8 +172,9 @@ async def compare(state: State, reader: LedgerReader, first: int, last: int) -> 
 
 
 async def verify(state: State, client: Client) -> dict[str, Any]:
-    """Close and read every ledger, then ask every bookie that its metadata name what it holds."""
-    verdict: dict[str, Any] = {"ledgers": 0, "entries": 0, "losses": [], "unread": [], "short": [], "untold": []}
+    """Close and read every ledger, then each of its copies."""
+    verdict: dict[str, Any] = {"ledgers": 0, "entries": 0, "copies": 0}
+    verdict |= {"losses": [], "unread": [], "short": [], "untold": []}
     turn = asyncio.Semaphore(4)
 
     async def one(ledger_id: int, written: Written) -> None:
@@ -205,11 +206,22 @@ async def verify_entries(state: State, client: Client, ledger_id: int, written: 
 
 
 async def verify_replicas(client: Client, ledger_id: int, verdict: dict[str, Any]) -> None:
-    for each in (await replicas_of(client, ledger_id)).bookies:
-        if each.missing is None:
-            verdict["untold"].append(f"ledger {ledger_id}: {each.bookie}: {each.error}")
-        elif each.missing.count:
-            verdict["short"].append(f"ledger {ledger_id}: {each.bookie} has not {each.missing.runs[:3]}")
+    """Read each copy that the metadata promise, from the bookie that they name."""
+    async with client.open(ledger_id, password=PASSWORD) as reader:
+        for bookie in sorted(reader.metadata.all_bookies()):
+            async with aclosing(replicas(reader).scan(bookie, 0, reader.last_add_confirmed)) as answers:
+                async for answer in answers:
+                    what = f"ledger {ledger_id}, entry {answer.entry_id} on {bookie}"
+                    if isinstance(answer.error, NotThere | DigestMismatch):
+                        verdict["short"].append(f"{what}: {answer.error}")
+                    elif answer.error is not None:
+                        verdict["untold"].append(f"{what}: {answer.error}")
+                    elif answer.entry is None or answer.entry.payload != payload(ledger_id, answer.entry_id):
+                        verdict["short"].append(f"{what} is not what was written")
+                    else:
+                        verdict["copies"] += 1
+                        continue
+                    break  # one entry tells it of this bookie
 
 
 # --- serving ----------------------------------------------------------------------------------------------------------
