@@ -1,7 +1,9 @@
 """Keeping the bookies of a standalone cluster running: one that ends is started again.
 
 Invariants
-- Starts of one bookie are `FIRST_PAUSE` to `LONGEST_PAUSE` seconds apart, twice as long after each that failed.
+- Starts of one bookie are `FIRST_PAUSE` to `LONGEST_PAUSE` seconds apart: twice as long after each that failed, and
+  after each bookie that came back and ended within `HEALTHY_SECONDS`. One that ran for longer begins anew.
+- What ended is told with its exit code and the last line that it printed.
 - What could not be started is told, and tried again; nothing ends the supervision but its cancellation.
 - A bookie that was decommissioned is not started again: it would refuse.
 
@@ -11,14 +13,20 @@ Threads: event loop only.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
+from bookie_pod.node.bookie_process import BookieProcess
 from bookie_pod.node.standalone import StandaloneCluster
 from bookie_protocol.errors import PodkeeperError
 
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
+HEALTHY_SECONDS: Final = 60.0
+"""Who runs for so long did not end for what ended it before."""
+_LONGEST_LINE: Final = 300
 
 
 async def keep_running(cluster: StandaloneCluster, tell: Callable[[str], None]) -> None:
@@ -30,19 +38,39 @@ async def keep_running(cluster: StandaloneCluster, tell: Callable[[str], None]) 
 
 
 async def _keep_one(cluster: StandaloneCluster, bookie_id: str, tell: Callable[[str], None]) -> None:
-    pause = FIRST_PAUSE
+    loop = asyncio.get_running_loop()
+    pause = 0.0
     while True:
-        code = await cluster.bookies[bookie_id].process.wait()
+        began = loop.time()
+        bookie = cluster.bookies[bookie_id]
+        ended = f"{bookie_id} ended with {_exit(await bookie.process.wait())}"
         if await cluster.was_decommissioned(bookie_id):
-            tell(f"{bookie_id} ended with exit code {code}: it was decommissioned, so it is not started again")
+            tell(f"{ended}: it was decommissioned, so it is not started again")
             return
-        tell(f"{bookie_id} ended with exit code {code}: starting it again")
+        short = loop.time() - began < HEALTHY_SECONDS
+        pause = min(max(2 * pause, FIRST_PAUSE), LONGEST_PAUSE) if short else FIRST_PAUSE
+        tell(f"{ended}{_last_line(bookie)}: starting it again in {pause:g} s")
+        await asyncio.sleep(pause)
         try:
-            await asyncio.sleep(pause)
             await cluster.start_bookie(bookie_id)
         except (PodkeeperError, OSError) as error:
             tell(" ".join(str(error).split()))
-            pause = min(2 * pause, LONGEST_PAUSE)
         else:
             tell(f"{bookie_id} is back")
-            pause = FIRST_PAUSE
+
+
+def _exit(code: int) -> str:
+    """The exit code, with the name of the signal that it stands for."""
+    if code < 0:
+        with suppress(ValueError):
+            return f"exit code {code} ({signal.Signals(-code).name})"
+    return f"exit code {code}"
+
+
+def _last_line(bookie: BookieProcess) -> str:
+    """What it printed last; nothing if that cannot be read."""
+    try:
+        lines = bookie.output().splitlines()
+    except OSError:
+        return ""
+    return f", its last line is {lines[-1].strip()[:_LONGEST_LINE]!r}" if lines else ""

@@ -18,12 +18,15 @@ class EndedOnce:
         self.errors = list(errors)
         self.decommissioned = False
         self.started = asyncio.Event()
-        self.bookies = {"bookie-1": SimpleNamespace(process=self)}
+        self.bookies = {"bookie-1": SimpleNamespace(process=self, output=self.output)}
 
     async def wait(self):
         if self.started.is_set():
             await asyncio.Event().wait()
         return 1
+
+    def output(self):
+        raise FileNotFoundError("no log")
 
     async def was_decommissioned(self, bookie_id):
         assert bookie_id == "bookie-1"
@@ -49,7 +52,7 @@ async def test_a_start_that_failed_is_told_and_tried_again(monkeypatch, error):
     await until(lambda: told[-1] == "bookie-1 is back")
     supervising.cancel()
     await asyncio.wait([supervising])
-    ended = "bookie-1 ended with exit code 1: starting it again"
+    ended = "bookie-1 ended with exit code 1: starting it again in 0 s"
     assert told == [ended, str(error), ended, str(error), ended, "bookie-1 is back"]
 
 
@@ -63,3 +66,54 @@ async def test_a_decommissioned_bookie_is_not_started_again():
     assert not supervising.done()
     supervising.cancel()
     await asyncio.wait([supervising])
+
+
+class EndsAgain:
+    """A cluster of one bookie that comes back whenever it is started, and ends at once; the last time it stays."""
+
+    def __init__(self, times, code=1, output="{}\nbookie: disk full\n"):
+        self.times = times
+        self.code = code
+        self.bookies = {"bookie-1": SimpleNamespace(process=self, output=lambda: output)}
+
+    async def wait(self):
+        if not self.times:
+            await asyncio.Event().wait()
+        self.times -= 1
+        return self.code
+
+    async def was_decommissioned(self, bookie_id):
+        return False
+
+    async def start_bookie(self, bookie_id):
+        pass
+
+
+async def all_told(cluster):
+    told = []
+    supervising = asyncio.create_task(keep_running(cluster, told.append))
+    lines = 2 * cluster.times
+    await until(lambda: len(told) == lines)
+    supervising.cancel()
+    await asyncio.wait([supervising])
+    return told
+
+
+def short_pauses(monkeypatch, healthy):
+    monkeypatch.setattr(supervision, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(supervision, "LONGEST_PAUSE", 0.004)
+    monkeypatch.setattr(supervision, "HEALTHY_SECONDS", healthy)
+
+
+async def test_one_that_comes_back_and_ends_again_is_started_ever_later(monkeypatch):
+    short_pauses(monkeypatch, healthy=60.0)
+    told = await all_told(EndsAgain(4))
+    ended = "bookie-1 ended with exit code 1, its last line is 'bookie: disk full': starting it again in"
+    assert told[::2] == [f"{ended} {pause} s" for pause in (0.001, 0.002, 0.004, 0.004)]
+    assert set(told[1::2]) == {"bookie-1 is back"}
+
+
+async def test_one_that_was_well_for_a_while_is_started_soon(monkeypatch):
+    short_pauses(monkeypatch, healthy=0.0)
+    told = await all_told(EndsAgain(3, code=-9, output=""))
+    assert told[::2] == ["bookie-1 ended with exit code -9 (SIGKILL): starting it again in 0.001 s"] * 3
