@@ -9,6 +9,7 @@ from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.advanced import AdvancedLedgerWriter
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.metadata_service.options import MetadataServiceOptions, SaslLogin
+from bookie_protocol.traffic_class import TrafficClass
 
 __all__ = [
     "AdvancedLedgerWriter",
@@ -22,4 +23,5 @@ __all__ = [
     "PlacementOptions",
     "SaslLogin",
     "TlsOptions",
+    "TrafficClass",
 ]
