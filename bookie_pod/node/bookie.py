@@ -1,14 +1,14 @@
 """One bookie: the order in which its parts start, and the order in which they stop.
 
 Start (a failure ends it there, with everything that was started stopped again):
- 1. identity; the port is taken, connections are dropped until step 9
+ 1. identity; the port is taken, connections are dropped until step 9; that of gRPC is held
  2. HTTP probes: alive, not ready
  3. metadata service; cookies checked, new directories stamped
  4. storage opened (the right engine, or refused); what it may have lost is put in limbo
  5. journals replayed into the storage
  6. everything flushed, marks written
  7. journals start (a new file each), checkpoints, disk monitor
- 8. registration (read-only if it is being decommissioned), garbage collection, administration
+ 8. registration, with every port taken (read-only if it is being decommissioned), garbage collection, administration
  9. `DIRTY` written; requests are served; gRPC: health, gateway; auto-recovery, if it is asked for
 
 Stop: deregister, no more requests, answer what is under way, flush, marks, journals, files, `DIRTY` removed.
@@ -43,7 +43,7 @@ from bookie_pod.node.disk_watch import start_disk_watch
 from bookie_pod.node.durability import Durability
 from bookie_pod.node.integrity.service import check_cookies_and_find_losses, check_losses
 from bookie_pod.node.joining import join_cluster
-from bookie_pod.node.listening import bind_listener
+from bookie_pod.node.listening import bind_listener, hold_grpc_port
 from bookie_pod.node.live_status import LiveStatus
 from bookie_pod.node.loop_bridge import LoopBridge
 from bookie_pod.node.memory import give_back_memory, trimmer
@@ -214,6 +214,7 @@ class Bookie:
     async def _bind(self) -> None:
         self._listener = await bind_listener(self.config)
         self._undo.push_async_callback(self._listener.stop, 0)
+        self._undo.enter_context(await hold_grpc_port(self.config.grpc))
 
     async def _drain(self, listener: TcpListener) -> None:
         """A clean stop answers what is under way; after a failure nothing will be, so nobody waits for it."""

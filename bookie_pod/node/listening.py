@@ -1,13 +1,23 @@
-"""Taking the port: the address that the configuration names, before anything else is begun. Event loop."""
+"""Taking the ports: the addresses that the configuration names, before anything else is begun. Event loop.
+
+The gRPC server is loaded and started when the bookie serves, so that it holds nobody up; its port is held until then.
+A bookie that finds a port taken has not been registered, and no client has seen it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
+import sys
+from contextlib import ExitStack
 
 from bookie_pod.config.model import BookieConfig
+from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.node import options
 from bookie_pod.node.bookie_id import derive_host
 from bookie_pod.server.tcp.listener import TcpListener
+from bookie_protocol.errors import ServerStartFailed
 
 
 async def bind_listener(config: BookieConfig) -> TcpListener:
@@ -19,3 +29,39 @@ async def bind_listener(config: BookieConfig) -> TcpListener:
     listener = TcpListener(asyncio.get_running_loop(), host, network.bookie_port)
     await listener.bind()
     return listener
+
+
+async def hold_grpc_port(config: GrpcConfig) -> ExitStack:
+    """Hold the port of the gRPC server until the stack is closed: connections are refused until that server listens.
+
+    On Linux it can listen on a port that is held, because both sides set SO_REUSEADDR; elsewhere the port is only
+    looked at. Of a name with several addresses one is enough, as for gRPC. Raises `ServerStartFailed`.
+    """
+    held = ExitStack()
+    if not config.server_enabled or not config.server_port:
+        return held
+    host, port = config.server_host, config.server_port
+    refused: OSError | None = None
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+        for family, kind, protocol, _, address in found:
+            holder = held.enter_context(socket.socket(family, kind, protocol))
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                holder.bind(address)
+            except OSError as error:
+                refused = error
+            else:
+                break
+        else:
+            raise refused or OSError(errno.EADDRNOTAVAIL, "there is no such address")
+    except OSError as error:
+        held.close()
+        if error.errno == errno.EADDRINUSE:
+            message = f"gRPC port {port} on {host} is in use: stop what uses it or choose another grpcServerPort"
+        else:
+            message = f"gRPC server cannot listen on {host}:{port} (grpcServerHost): {error.strerror or error}"
+        raise ServerStartFailed(message) from error
+    if sys.platform != "linux":
+        held.close()
+    return held
