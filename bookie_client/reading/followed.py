@@ -19,9 +19,9 @@ from contextlib import suppress
 
 from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
+from bookie_client.reading.background import fail_on_defect
 from bookie_client.reading.lac import least_lac
 from bookie_protocol.errors import (
-    CouldNotTell,
     LedgerClosed,
     MetadataError,
     MetadataNotFound,
@@ -139,7 +139,7 @@ class FollowedLedger:
         client keeps metadata updated."""
         if self._task is None and self._is_moving:
             self._task = asyncio.get_running_loop().create_task(self._follow(), name=f"metadata of {self.ledger_id}")
-            self._task.add_done_callback(self._following_ended)
+            fail_on_defect(self._task, self.ledger_id, "following its metadata", self.fail)
 
     async def close(self) -> None:
         """Stop watching; whoever still waits is told. Calling it again is fine."""
@@ -153,11 +153,6 @@ class FollowedLedger:
     def _is_moving(self) -> bool:
         keep = self._context.options.keep_metadata_updated
         return not self.is_deleted and (keep or not self.is_closed)
-
-    def _following_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # A defect; whoever waits must not wait for ever.
-            self.fail(CouldNotTell(f"following the metadata of ledger {self.ledger_id} failed: {error!r}"))
 
     async def _follow(self) -> None:
         while self._is_moving:

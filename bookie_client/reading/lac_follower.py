@@ -28,13 +28,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from bookie_client.context import ClientContext
+from bookie_client.reading.background import fail_on_defect
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.followed import FollowedLedger
 from bookie_client.reading.lac import last_confirmed_of
 from bookie_client.reading.lac_vote import is_negative
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import LAST_ENTRY, read_header
-from bookie_protocol.errors import BadRequest, BadVersion, CouldNotTell, PodkeeperError, Unauthorized
+from bookie_protocol.errors import BadRequest, BadVersion, PodkeeperError, Unauthorized
 
 FIRST_PATIENCE: Final = 1.5
 """Seconds without any answer until one more bookie is asked (`firstSpeculativeReadLACTimeout`)."""
@@ -100,7 +101,7 @@ class LacFollower:
         """Wait as `FollowedLedger.reach`, and ask for news meanwhile; the entry, if it came along."""
         if self._task is None:
             self._task = self._loop.create_task(self._run(), name=f"LAC of ledger {self._ledger.ledger_id}")
-            self._task.add_done_callback(self._ended)
+            fail_on_defect(self._task, self._ledger.ledger_id, "following its LAC", self._ledger.fail)
         self._waiting += 1
         self._wanted.set()
         try:
@@ -122,11 +123,6 @@ class LacFollower:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # A defect; whoever waits must not wait for ever.
-            self._ledger.fail(CouldNotTell(f"ledger {self._ledger.ledger_id}: following its LAC failed: {error!r}"))
 
     # --- asking ---------------------------------------------------------------------------------------------
 

@@ -58,9 +58,16 @@ class ExplicitLac:
         """Every `interval` seconds, until the handle cannot write any more."""
         while not self._state.over:
             await asyncio.sleep(interval)
-            lac = self._announcements.due(self._state.piggy_backed, self._state.lac)
-            if lac is not None and await self._send(lac) >= self._state.quorums.ack:
-                self._announcements.sent(lac)
+            try:
+                await self._announce()
+            except Exception as error:
+                # A defect. Readers learn the LAC later, which is no reason to end the writer.
+                _log.error("explicit LAC failed", ledger=self._state.ledger_id, error=repr(error), exc_info=error)
+
+    async def _announce(self) -> None:
+        lac = self._announcements.due(self._state.piggy_backed, self._state.lac)
+        if lac is not None and await self._send(lac) >= self._state.quorums.ack:
+            self._announcements.sent(lac)
 
     async def _send(self, lac: int) -> int:
         """Returns how many bookies of the LAC's write set stored it."""

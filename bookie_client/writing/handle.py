@@ -22,6 +22,7 @@ from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
 from bookie_client.logs import get_logger
 from bookie_client.metadata_update import update_metadata
+from bookie_client.reading.background import fail_on_defect
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.reader import EntryReader
 from bookie_client.writing.ensemble_change import change_needed, close_needed, replace_bookies, with_new_ensemble
@@ -228,8 +229,9 @@ class WriteHandle:
         await self._pipeline.close()
 
     def _run(self, work: Coroutine[None, None, None], name: str) -> None:
-        loop = asyncio.get_running_loop()
-        self._background.append(loop.create_task(work, name=f"ledger {self.ledger_id}: {name}"))
+        task = asyncio.get_running_loop().create_task(work, name=f"ledger {self.ledger_id}: {name}")
+        self._background.append(task)
+        fail_on_defect(task, self.ledger_id, name, self._pipeline.abandon)
 
     def _may_have_lost(self, bookie: str) -> None:
         self._pipeline.abandon(

@@ -6,7 +6,8 @@ Invariants
   brought against the ledger takes effect.
 - Metadata first: nothing is sent to a replacement bookie before `change` returned the ensemble that is
   stored.
-- At most one ensemble change and one task that mends degraded positions run, and both end with the pipeline.
+- At most one ensemble change and one task that mends degraded positions run, and both end with the pipeline. A
+  defect in one of them fails all pending adds, in order: nobody waits for what can no longer happen.
 
 The writer passes a `change` that stores a new segment; a recovery passes one that collects segments until it
 closes the ledger. Event loop only.
@@ -22,6 +23,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from bookie_client.connection.dialect import AddEncoder
 from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
+from bookie_client.reading.background import fail_on_defect
 from bookie_client.writing.add_batch import AddBatch
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.change_runner import ChangeRunner, EnsembleChange
@@ -322,3 +324,4 @@ class AddPipeline:
         task = self._loop.create_task(work, name=f"ledger {self.ledger_id}: {name}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        fail_on_defect(task, self.ledger_id, name, self.abandon)

@@ -187,5 +187,5 @@ async def test_a_defect_of_the_watch_reaches_those_who_wait(context, ledger):
     context.ledgers.watch = broken
     ledger.follow()
     async with asyncio.timeout(5):
-        with pytest.raises(CouldNotTell, match="following the metadata of ledger 1 failed: ValueError"):
+        with pytest.raises(CouldNotTell, match="ledger 1: following its metadata failed: ValueError"):
             await ledger.reach(5)
