@@ -122,7 +122,7 @@ class BlockingWriteHandle(Generic[Writer]):
 
     def close(self) -> None:
         """Wait for pending appends to end, then store the end of the ledger in its metadata. Raises as
-        `LedgerWriter.close`; calling it again waits for the same result."""
+        `LedgerWriter.close`, and calling it again does the same."""
         self._hand_over()
         self._thread.run(self._writer.close)
 

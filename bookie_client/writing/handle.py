@@ -33,7 +33,7 @@ from bookie_client.writing.pipeline import AddPipeline
 from bookie_client.writing.quorum_watch import watch_quorum
 from bookie_client.writing.spares import find_spares
 from bookie_protocol.digest import DigestManager
-from bookie_protocol.errors import LedgerClosed, PodkeeperError, QuorumLost
+from bookie_protocol.errors import LedgerClosed, MetadataUnavailable, PodkeeperError, QuorumLost
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -167,11 +167,12 @@ class WriteHandle:
 
         Calling it again, also at the same time, gives the first call's result; cancelling a call does not stop
         the closing. Raises `MetadataVersionConflict` when another client has closed the ledger at another end,
-        `MetadataNotFound` when it was deleted, `MetadataUnavailable` when nobody can tell. An earlier failure
-        of appends is not raised again: the ledger is closed behind the last confirmed entry. With deferred
-        sync, entries that were not forced are cut off.
+        `MetadataNotFound` when it was deleted, `MetadataUnavailable` when nobody can tell: then the next call
+        tries again, also when the end was stored and only the answer got lost. An earlier failure of appends is
+        not raised again: the ledger is closed behind the last confirmed entry. With deferred sync, entries that
+        were not forced are cut off.
         """
-        if self._closing is None:
+        if self._closing is None or _may_try_again(self._closing):
             self._closing = asyncio.get_running_loop().create_task(self._close(), name=f"close {self.ledger_id}")
             self._closing.add_done_callback(_retrieve)
         await asyncio.shield(self._closing)
@@ -270,6 +271,12 @@ class WriteHandle:
             lambda metadata: with_new_ensemble(metadata, lac, replaced(metadata)),
         )
         return self.metadata.last_ensemble
+
+
+def _may_try_again(closing: asyncio.Task[None]) -> bool:
+    """Whether nobody could tell what is stored. The end of the ledger is decided by then: what is tried again is the
+    same compare-and-set, which loses against whatever was stored meanwhile, and then finds it."""
+    return closing.done() and not closing.cancelled() and isinstance(closing.exception(), MetadataUnavailable)
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -15,6 +15,7 @@ from bookie_protocol.errors import (
     LedgerClosed,
     LedgerStateUnknown,
     MetadataUnavailable,
+    MetadataVersionConflict,
     NoSuchLedger,
     QuorumLost,
     StorageFault,
@@ -203,6 +204,57 @@ async def test_an_error_of_closing_is_told_to_every_caller(three):
                 await ledger.close()
         assert not ledger.is_closed
         assert three.stored(0).state is LedgerState.OPEN
+
+
+async def closed_in_an_outage(three, client):
+    """A writer of one entry whose `close` met a metadata service that does not answer."""
+    ledger = await client.create(write_quorum=3)
+    await ledger.append(b"four")
+    store = three.metadata.ledgers
+    store.unavailable = True
+    await asyncio.gather(*(ledger.close() for _ in range(2)), return_exceptions=True)
+    assert store.writes == 1
+    with pytest.raises(MetadataUnavailable):
+        await ledger.close()
+    assert store.writes == 2
+    store.unavailable = False
+    return ledger
+
+
+async def test_a_ledger_that_an_outage_left_open_is_closed_by_the_next_call(three):
+    async with three.client() as client:
+        ledger = await closed_in_an_outage(three, client)
+        with pytest.raises(LedgerClosed):
+            await ledger.append(b"late")
+        await asyncio.gather(*(ledger.close() for _ in range(3)))
+        await ledger.close()
+        assert three.metadata.ledgers.writes == 3
+        assert ledger.is_closed
+        assert (three.stored(0).state, three.stored(0).last_entry_id) == (LedgerState.CLOSED, 0)
+        assert three.stored(0).length == 4
+
+
+async def test_closing_again_finds_that_the_end_was_stored(three):
+    async with three.client() as client:
+        ledger = await closed_in_an_outage(three, client)
+        store = three.metadata.ledgers
+        await store.write(three.stored(0).closed(0, 4), store.stored[0].version)
+        version = store.stored[0].version
+        await ledger.close()
+        assert ledger.is_closed
+        assert store.stored[0].version == version
+
+
+async def test_closing_again_leaves_the_end_that_a_recovery_stored(three):
+    async with three.client() as client:
+        ledger = await closed_in_an_outage(three, client)
+        store = three.metadata.ledgers
+        await store.write(three.stored(0).closed(1, 9), store.stored[0].version)
+        for _ in range(2):
+            with pytest.raises(MetadataVersionConflict, match=r"closed by another client at entry 1 \(9 bytes\)"):
+                await ledger.close()
+        assert three.stored(0).last_entry_id == 1
+        assert not ledger.is_closed
 
 
 async def test_a_ledger_that_a_recovery_closed_at_the_same_end_is_closed_well(three):
