@@ -2,7 +2,8 @@
 
 Invariants
 - "Not there" is NOT_FOUND and nothing else is: a fault never looks like an absence.
-- UNAVAILABLE and RESOURCE_EXHAUSTED mean that nothing was done and the call may be repeated.
+- UNAVAILABLE and RESOURCE_EXHAUSTED mean that the call may be repeated. UNAVAILABLE does not mean that nothing was
+  done: a metadata service that did not answer may have stored what it was asked to.
 
 Pure; any thread.
 """

@@ -23,7 +23,14 @@ import structlog
 from bookie_client import Client, LedgerWriter
 from bookie_client.writing.creation import create_writer
 from bookie_client.writing.new_ledger import NewLedger
-from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError, TooManyRequests, Unauthorized
+from bookie_protocol.errors import (
+    BadRequest,
+    LedgerClosed,
+    MetadataUnavailable,
+    PodkeeperError,
+    TooManyRequests,
+    Unauthorized,
+)
 
 LOOKS_PER_PERIOD: Final = 4
 """An idle writer is found at most a quarter of the period late."""
@@ -142,7 +149,11 @@ class OpenWriters:
     # --- inside ---------------------------------------------------------------------------------------------
 
     async def _make(self, new: NewLedger) -> OpenWriter:
-        handle = await create_writer(self._client.context, LedgerWriter, new)
+        try:
+            handle = await create_writer(self._client.context, LedgerWriter, new)
+        except MetadataUnavailable as error:
+            which = "a ledger" if new.ledger_id is None else f"ledger {new.ledger_id}"
+            raise MetadataUnavailable(f"{error}; {which} may have been created all the same, open and empty") from error
         writer = self._writers[handle.ledger_id] = OpenWriter(handle, new.password, self._loop.time())
         return writer
 

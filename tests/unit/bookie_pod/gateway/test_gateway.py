@@ -10,7 +10,7 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from grpc_status import rpc_status
 
-from bookie_protocol.errors import LedgerFenced, QuorumLost
+from bookie_protocol.errors import LedgerFenced, MetadataUnavailable, QuorumLost
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from tests.support.until import until
 from tests.unit.bookie_pod.gateway.conftest import serve
@@ -229,6 +229,33 @@ async def test_errors_have_a_code_and_their_own_name(stub, call, expected):
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await call(stub)
     assert error_of(raised)[:2] == expected
+
+
+@pytest.mark.parametrize("by_append", [False, True])
+async def test_a_ledger_may_exist_though_the_metadata_service_did_not_answer(cluster, stub, monkeypatch, by_append):
+    async def create(request):
+        if by_append:
+            await write(stub, **request)
+        else:
+            await stub.Create(pb.CreateRequest(**request))
+
+    async def stores_and_does_not_answer(metadata, **options):
+        await store(metadata, **options)
+        raise MetadataUnavailable("no answer")
+
+    store = cluster.metadata.ledgers.create
+    with monkeypatch.context() as patch:
+        patch.setattr(cluster.metadata.ledgers, "create", stores_and_does_not_answer)
+        for request, which in (({"ledger_id": 77}, "ledger 77"), ({}, "a ledger")):
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await create(request)
+            told = f"no answer; {which} may have been created all the same, open and empty"
+            assert error_of(raised) == ("UNAVAILABLE", "MetadataUnavailable", told)
+    assert len([i async for response in stub.List(pb.ListRequest()) for i in response.ledger_ids]) == 2
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await create({"ledger_id": 77})
+    assert error_of(raised)[:2] == ("ALREADY_EXISTS", "MetadataExists")
+    await create({})
 
 
 async def test_passwords(stub):
