@@ -38,10 +38,10 @@ def as_start_errors(config: BookieConfig) -> Iterator[None]:
     try:
         yield
     except MetadataUnavailable as error:
-        uri = config.metadata.service_uri
-        raise MetadataNotReached(
-            f"the metadata service does not answer: {error}; check that it runs, and metadataServiceUri={uri}"
-        ) from error
+        # Who could not connect at all says so, and what to check; a later request does not.
+        told = "metadataServiceUri" in str(error)
+        remedy = "" if told else f"; check that it runs, and metadataServiceUri={config.metadata.service_uri}"
+        raise MetadataNotReached(f"the metadata service does not answer: {error}{remedy}") from error
     except MetadataError as error:
         raise ServerStartFailed(f"the metadata service cannot be used: {error}") from error
     except StorageFault as error:
