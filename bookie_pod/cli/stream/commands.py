@@ -200,12 +200,13 @@ def truncate(
 
 @stream.command()
 @_NAME
+@AS_JSON
 @connects
-def seal(connection: Connection, name: str) -> None:
-    """Close the ledger that a dead writer of STREAM left open; a living writer is fenced."""
+def seal(connection: Connection, name: str, as_json: bool) -> None:
+    """Close the ledger that a dead writer of STREAM left open, and print where it ends; a living writer is fenced."""
     from bookie_pod.cli.stream.showing import seal_stream
 
-    connection.run(lambda cluster: seal_stream(cluster, name))
+    connection.run(lambda cluster: seal_stream(cluster, name, as_json=as_json))
 
 
 @stream.command()

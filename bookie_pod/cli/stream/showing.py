@@ -84,21 +84,31 @@ async def show_stream(cluster: Cluster, name: str, *, as_json: bool) -> None:
 async def truncate_stream(cluster: Cluster, name: str, before: str | None, *, force: bool, as_json: bool) -> None:
     """Truncate, or (`before` None) apply the retention; print the ledgers that were deleted."""
     streams = streams_of(cluster)
+    gone = False
     with Bar("truncating"):
         if before is None:
             deleted = await streams.apply_retention(name)
         else:
             manifest = await streams.manifest(name)
-            deleted = await streams.truncate(name, position(manifest, before, manifest.closed_end), force=force)
+            at = position(manifest, before, manifest.closed_end)
+            gone = _is_gone(manifest, at)
+            deleted = await streams.truncate(name, at, force=force)
+    if gone:
+        click.echo(
+            f"warning: stream {name} begins at {manifest.earliest}, and {at} is no position in it: it was truncated"
+            " already, or it never was; nothing more was truncated",
+            err=True,
+        )
     for ledger_id in deleted:
         click.echo(json.dumps({"ledger_id": ledger_id}) if as_json else ledger_id)
 
 
-async def seal_stream(cluster: Cluster, name: str) -> None:
+async def seal_stream(cluster: Cluster, name: str, *, as_json: bool) -> None:
     """Seal it, and print where it ends."""
     with Bar(f"sealing stream {name}"):
         manifest = await streams_of(cluster).seal(name)
-    click.echo(manifest.closed_end)
+    end = str(manifest.closed_end)
+    click.echo(json.dumps({"stream": name, "end": end}) if as_json else end)
 
 
 async def delete_streams(cluster: Cluster, names: Sequence[str], *, with_ledgers: bool, force: bool) -> None:
@@ -149,6 +159,15 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
         "generation": manifest.generation,
         "writer": manifest.writer,
     }
+
+
+def _is_gone(manifest: Manifest, at: StreamPosition) -> bool:
+    """Whether a position is no part of the stream any more, or never was. Raises `BadRequest` as `Manifest.ordinal`."""
+    try:
+        manifest.ordinal(at)
+    except StreamPositionGone:
+        return True
+    return False
 
 
 async def _marked(cluster: Cluster, manifest: Manifest) -> frozenset[int]:
