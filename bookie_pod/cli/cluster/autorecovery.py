@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
 from bookie_pod.cli.cluster.group import cluster
 from bookie_pod.cli.connection import Cluster, Connection, connects
-from bookie_pod.cli.options import AS_JSON_LINES
+from bookie_pod.cli.options import AS_JSON, AS_JSON_LINES
 from bookie_protocol.errors import NotThere
 
 _DELAY_MAX = 2**31 - 1
@@ -59,8 +61,9 @@ def status(connection: Connection, as_json: bool) -> int:
 
 
 @cluster.command("who-is-auditor")
+@AS_JSON
 @connects
-def who_is_auditor(connection: Connection) -> None:
+def who_is_auditor(connection: Connection, as_json: bool) -> None:
     """Print the bookie id of the auditor. The exit code is 11 if there is none."""
 
     async def work(found: Cluster) -> str | None:
@@ -69,7 +72,7 @@ def who_is_auditor(connection: Connection) -> None:
     auditor = connection.run(work)
     if auditor is None:
         raise NotThere("there is no auditor: run auto-recovery somewhere (`bookie autorecovery`)")
-    click.echo(auditor)
+    click.echo(json.dumps({"auditor": auditor}) if as_json else auditor)
 
 
 @cluster.command("trigger-audit")

@@ -10,6 +10,7 @@ import pytest
 from bookie_pod.autorecovery.auditor.runs import AuditRecords, Check, Failure, Finished, Running, Runs
 from bookie_pod.cli.main import run
 from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.tree.under_replication.election import TreeAuditorElection
 from bookie_protocol.metadata_service.under_replication import AuditorCheck
 from tests.support.metadata_access import with_service
 
@@ -66,6 +67,15 @@ def test_without_an_auditor(uri: str, capsys: Capture) -> None:
     status = json.loads(printed(capsys, "autorecovery", "status", "--json", code=12))
     assert status["auditor"] is None
     assert status["checks"]["ledgers"]["last"] is None
+
+
+def test_who_is_auditor(uri: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def current_auditor(_: object) -> str:
+        return "bookie-1"
+
+    monkeypatch.setattr(TreeAuditorElection, "current_auditor", current_auditor)
+    assert printed(capsys, "who-is-auditor") == "bookie-1\n"
+    assert json.loads(printed(capsys, "who-is-auditor", "--json")) == {"auditor": "bookie-1"}
 
 
 def test_marks(uri: str, capsys: Capture) -> None:
