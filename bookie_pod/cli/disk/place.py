@@ -129,7 +129,8 @@ def _place(
     layout = DiskLayout(
         tuple(current_folders(dirs.journal)), tuple(current_folders(dirs.ledger)), tuple(current_folders(dirs.index))
     )
-    return Place(_checked(layout), storage_settings(config).db.entry_log, PosixFiles())
+    remedy = "" if file else "; give the bookie's configuration with -c, or its directories with --ledger-dir"
+    return Place(_checked(layout, remedy), storage_settings(config).db.entry_log, PosixFiles())
 
 
 def _current(directory: str) -> str:
@@ -137,11 +138,12 @@ def _current(directory: str) -> str:
     return path if os.path.basename(path) == _CURRENT else os.path.join(path, _CURRENT)
 
 
-def _checked(layout: Any) -> Any:
+def _checked(layout: Any, remedy: str = "") -> Any:
     for folder in layout.folders:
         if not os.path.isdir(folder):
             raise InvalidConfiguration(
                 f"{folder} is no folder: {os.path.dirname(folder)} is not the directory of a bookie that ever started"
+                f"{remedy}"
             )
     return layout
 

@@ -326,6 +326,18 @@ def test_a_wrong_directory_is_named(tmp_path: Path, capsys: Capture) -> None:
     assert f"{tmp_path}/current is no folder" in line
 
 
+def test_without_directories_it_says_how_to_name_them(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BOOKIE_CONF", raising=False)
+    monkeypatch.setenv("BK_ledgerDirectories", str(tmp_path))
+    monkeypatch.setenv("BK_journalDirectories", str(tmp_path))
+    assert run(["disk", "files"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"bookie: {tmp_path}/current is no folder: ")
+    assert line.endswith("; give the bookie's configuration with -c, or its directories with --ledger-dir")
+
+
 def test_journals_are_asked_for_where_they_are_needed(tmp_path: Path, capsys: Capture) -> None:
     layout = golden_disk("db", tmp_path)
     assert run(["disk", "rebuild-ledgers", "--ledger-dir", layout.ledgers[0]]) == 10
