@@ -15,7 +15,6 @@ Source: reference client protocol, sections 11, 12 and 13.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing
 from types import TracebackType
 
 from bookie_client.context import ClientContext
@@ -24,6 +23,7 @@ from bookie_client.reading.followed import FollowedLedger
 from bookie_client.reading.lac import read_last_confirmed, try_read_last_confirmed
 from bookie_client.reading.lac_follower import LacFollower
 from bookie_client.reading.reader import EntryReader
+from bookie_client.reading.second_look import all_of, batches_with_second_look, one_by_one
 from bookie_client.reading.tail import tail
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadRequest, NoSuchLedger, PodkeeperError
@@ -119,7 +119,7 @@ class LedgerReader:
 
     async def read(self, first: int, last: int) -> list[LedgerEntry]:
         """Entries `first` to `last`, both included; one bad entry fails the whole range. Raises as `entries`."""
-        return await self._collect(first, last, self.last_add_confirmed)
+        return await all_of(self._batches(first, last, bound=self.last_add_confirmed))
 
     def entries(self, first: int = 0, last: int | None = None) -> AsyncIterator[LedgerEntry]:
         """Iterate over entries in order, by default up to the last one confirmed, with reads pipelined in a
@@ -129,13 +129,13 @@ class LedgerReader:
         entry: `NoSuchEntry` (or `NoSuchLedger`, when they have nothing of the ledger at all) only when all of them
         say so, else what went wrong.
         """
-        return _one_by_one(self.batches(first, last))
+        return one_by_one(self.batches(first, last))
 
     def batches(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         """The same entries, some at a time, which costs less per entry. A batch that is kept keeps the answer that it
         came in; `list(batch)` does not. Raises as `entries`."""
         end = self.last_add_confirmed if last is None else last
-        return self._batches(first, end, self._reader.batches(first, end, bound=self.last_add_confirmed))
+        return self._batches(first, end, bound=self.last_add_confirmed)
 
     async def read_unconfirmed(self, first: int, last: int) -> list[LedgerEntry]:
         """Entries `first` to `last` of an open ledger, whether they are confirmed or not.
@@ -146,7 +146,7 @@ class LedgerReader:
 
             newest = await reader.read_unconfirmed(reader.last_add_confirmed + 1, reader.last_add_confirmed + 1)
         """
-        return await self._collect(first, last, self.last_add_confirmed if self.is_closed else last)
+        return await all_of(self._batches(first, last, bound=self.last_add_confirmed if self.is_closed else last))
 
     def tail(self, start: int = 0) -> AsyncIterator[LedgerEntry]:
         """Iterate over entries from `start` on as they become confirmed; ends when the ledger is closed and read
@@ -210,33 +210,7 @@ class LedgerReader:
             raise NoSuchLedger(f"ledger {self.ledger_id} does not exist any more")
 
     def _confirmed_batches(self, first: int, last: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
-        return self._batches(first, last, self._reader.batches(first, last, bound=last))
+        return self._batches(first, last, bound=last)
 
-    async def _collect(self, first: int, last: int, bound: int) -> list[LedgerEntry]:
-        result: list[LedgerEntry] = []
-        async with aclosing(self._batches(first, last, self._reader.batches(first, last, bound=bound))) as batches:
-            async for batch in batches:
-                result += batch
-        return result
-
-    async def _batches(
-        self, first: int, last: int, batches: AsyncGenerator[Sequence[LedgerEntry], None]
-    ) -> AsyncGenerator[Sequence[LedgerEntry], None]:
-        while True:
-            try:
-                async with aclosing(batches):
-                    async for batch in batches:
-                        first = batch[-1].entry_id + 1
-                        yield batch
-                return
-            except PodkeeperError:
-                if not await self._ledger.refresh():
-                    raise
-            batches = self._reader.batches(first, last, bound=last)
-
-
-async def _one_by_one(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> AsyncIterator[LedgerEntry]:
-    async with aclosing(batches):
-        async for batch in batches:
-            for entry in batch:
-                yield entry
+    def _batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+        return batches_with_second_look(self._reader, first, last, bound=bound, refresh=self._ledger.refresh)

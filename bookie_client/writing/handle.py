@@ -24,11 +24,11 @@ from bookie_client.logs import get_logger
 from bookie_client.metadata_update import update_metadata
 from bookie_client.reading.background import fail_on_defect
 from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.reader import EntryReader
 from bookie_client.writing.ensemble_change import change_needed, close_needed, replace_bookies, with_new_ensemble
 from bookie_client.writing.explicit_lac import ExplicitLac
 from bookie_client.writing.fault_domains import make_add_state
 from bookie_client.writing.force import UnsyncedWatch, force_ledger
+from bookie_client.writing.own_entries import OwnEntries
 from bookie_client.writing.pipeline import AddPipeline
 from bookie_client.writing.quorum_watch import watch_quorum
 from bookie_client.writing.spares import find_spares
@@ -65,7 +65,7 @@ class WriteHandle:
         self._pipeline = AddPipeline(
             context, self._state, digest, encoder, self._change_ensemble, on_failure=self._appending_failed
         )
-        self._reader = EntryReader(context, lambda: self.metadata, digest)
+        self._reader = OwnEntries(context, lambda: self._metadata, digest)
         self._closing: asyncio.Task[None] | None = None
         self._forces: set[asyncio.Task[None]] = set()
         self._background: list[asyncio.Task[None]] = []

@@ -1,0 +1,63 @@
+"""Reads that look at the metadata once more when entries could not be read: a writer may have begun a new segment, or a
+copy may have moved, since the handle learnt of it last.
+
+Event loop only.
+
+Source: reference client protocol, section 11.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+
+from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.reader import EntryReader
+from bookie_protocol.errors import PodkeeperError
+
+Refresh = Callable[[], Awaitable[bool]]
+"""Reads the metadata that the reader goes by; whether they are news. Does not raise when nobody can tell."""
+
+
+def batches_with_second_look(
+    reader: EntryReader, first: int, last: int, *, bound: int, refresh: Refresh
+) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+    """As `EntryReader.batches`. What cannot be read is tried again for as long as the metadata have news."""
+    return _batches(reader, first, last, reader.batches(first, last, bound=bound), refresh)
+
+
+async def one_by_one(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> AsyncIterator[LedgerEntry]:
+    """The entries of batches."""
+    async with aclosing(batches):
+        async for batch in batches:
+            for entry in batch:
+                yield entry
+
+
+async def all_of(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> list[LedgerEntry]:
+    """The entries of batches at once; one bad entry fails the whole range."""
+    result: list[LedgerEntry] = []
+    async with aclosing(batches):
+        async for batch in batches:
+            result += batch
+    return result
+
+
+async def _batches(
+    reader: EntryReader,
+    first: int,
+    last: int,
+    batches: AsyncGenerator[Sequence[LedgerEntry], None],
+    refresh: Refresh,
+) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+    while True:
+        try:
+            async with aclosing(batches):
+                async for batch in batches:
+                    first = batch[-1].entry_id + 1
+                    yield batch
+            return
+        except PodkeeperError:
+            if not await refresh():
+                raise
+        batches = reader.batches(first, last, bound=last)
