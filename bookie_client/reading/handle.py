@@ -39,8 +39,8 @@ class LedgerReader:
         self._context = context
         self._digest = digest
         self._ledger = FollowedLedger(context, stored)
-        self._follower = LacFollower(context, self._ledger, digest)
         self._reader = EntryReader(context, lambda: self._ledger.metadata, digest, on_lac=self._ledger.heard)
+        self._follower = LacFollower(context, self._ledger, digest, self._reader.observer)
 
     # --- what can be asked ----------------------------------------------------------------------------------
 

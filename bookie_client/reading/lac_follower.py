@@ -30,12 +30,13 @@ from typing import Final
 from bookie_client.context import ClientContext
 from bookie_client.reading.background import fail_on_defect
 from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.entry_read import ReadObserver
 from bookie_client.reading.followed import FollowedLedger
 from bookie_client.reading.lac import last_confirmed_of
 from bookie_client.reading.lac_vote import is_negative
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.entry import LAST_ENTRY, read_header
-from bookie_protocol.errors import BadRequest, BadVersion, PodkeeperError, Unauthorized
+from bookie_protocol.errors import BadRequest, BadVersion, DigestMismatch, PodkeeperError, Unauthorized
 
 FIRST_PATIENCE: Final = 1.5
 """Seconds without any answer until one more bookie is asked (`firstSpeculativeReadLACTimeout`)."""
@@ -72,8 +73,12 @@ class _Standing:
 class LacFollower:
     """Belongs to one reader's handle; any number of tails may wait."""
 
-    def __init__(self, context: ClientContext, ledger: FollowedLedger, digest: DigestManager) -> None:
+    def __init__(
+        self, context: ClientContext, ledger: FollowedLedger, digest: DigestManager, observer: ReadObserver
+    ) -> None:
+        """`observer` is told of the entries that come along: of each that a tail takes, and of each damaged one."""
         self._context = context
+        self._observer = observer
         self._ledger = ledger
         self._digest = digest
         self._loop = asyncio.get_running_loop()
@@ -84,7 +89,7 @@ class LacFollower:
         self._wanted = asyncio.Event()
         self._waiting = 0
         self._tails = 0
-        self._entry: LedgerEntry | None = None
+        self._came_along: tuple[str, LedgerEntry] | None = None
 
     @asynccontextmanager
     async def attached(self) -> AsyncIterator[None]:
@@ -110,8 +115,11 @@ class LacFollower:
             self._waiting -= 1
             if not self._waiting:
                 self._wanted.clear()
-        entry = self._entry
-        return entry if entry is not None and entry.entry_id == entry_id else None
+        if self._came_along is None or self._came_along[1].entry_id != entry_id:
+            return None
+        bookie, entry = self._came_along
+        self._observer.served(bookie, entry_id)
+        return entry
 
     async def close(self) -> None:
         """End what is under way, and wait until it has ended."""
@@ -214,13 +222,17 @@ class LacFollower:
         )
         if answer.max_lac <= lac:
             return False
-        self._take_entry(answer.entry, lac + 1)
+        if answer.entry is not None:
+            self._take_entry(bookie, answer.entry, lac + 1)
         ledger.heard(answer.max_lac)
         return True
 
-    def _take_entry(self, entry: bytes | None, entry_id: int) -> None:
+    def _take_entry(self, bookie: str, entry: bytes, entry_id: int) -> None:
         """Keep the entry that came along. Raises `DigestMismatch`: then the bookie's word counts for nothing."""
-        if entry is not None:
+        try:
             payload = self._digest.verify(entry, self._ledger.ledger_id, entry_id)
-            header = read_header(entry)
-            self._entry = LedgerEntry(self._ledger.ledger_id, entry_id, header.length, payload, header.lac)
+        except DigestMismatch as error:
+            self._observer.damaged(bookie, entry_id, error)
+            raise
+        header = read_header(entry)
+        self._came_along = bookie, LedgerEntry(self._ledger.ledger_id, entry_id, header.length, payload, header.lac)

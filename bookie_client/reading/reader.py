@@ -20,6 +20,7 @@ from contextlib import aclosing
 
 from bookie_client.context import ClientContext
 from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.entry_read import ReadObserver
 from bookie_client.reading.origins import Origins
 from bookie_client.reading.plan import ReadLimits, ReadPlan
 from bookie_client.reading.range_read import RangeRead
@@ -89,6 +90,11 @@ class EntryReader:
     def order(self, entry_id: int) -> list[str]:
         """The bookies of an entry's write set, in the order in which they would be asked now."""
         return self._sources.order(entry_id)
+
+    @property
+    def observer(self) -> ReadObserver:
+        """Is to be told of entries of this ledger that come by another way than a read."""
+        return self._sources
 
     @property
     def replicas(self) -> ReplicaReader:

@@ -369,7 +369,7 @@ async def test_ensemble_changes_are_followed(three, version):
             assert len(reader.metadata.ensembles) >= 5
 
 
-async def test_a_damaged_copy_that_comes_along_is_read_elsewhere(three):
+async def test_a_damaged_copy_that_comes_along_is_told_and_read_elsewhere(three, caplog):
     async with three.client() as client:
         writer = await client.create(write_quorum=3, ack_quorum=3)
         for i in range(3):
@@ -377,12 +377,31 @@ async def test_a_damaged_copy_that_comes_along_is_read_elsewhere(three):
         async with client.open(writer.ledger_id) as reader:
             found, tail = collect(reader)
             await until(lambda: len(found) == 2)
-            three.bookie(writer.metadata.bookies_for(2)[1]).damage(0, 2)
+            rotten = writer.metadata.bookies_for(2)[1]
+            three.bookie(rotten).damage(0, 2)
             await writer.append(payload(3))
             await until(lambda: len(found) == 3)
             await writer.close()
             await tail
             assert [e.payload for e in found] == [payload(i) for i in range(4)]
+            assert reader.damaged_at.get(rotten, 0) >= 1
+            assert client.context.damaged_replicas[rotten] == reader.damaged_at[rotten]
+    told = [record.getMessage() for record in caplog.records if "damaged replica" in record.getMessage()]
+    assert any(f"entry=2 bookie={rotten}" in line for line in told)
+
+
+async def test_entries_that_come_along_count_as_served_by_their_bookies(three):
+    async with three.client() as client:
+        writer = await client.create(write_quorum=3, ack_quorum=3)
+        async with client.open(writer.ledger_id) as reader:
+            found, tail = collect(reader)
+            for i in range(20):
+                await writer.append(payload(i))
+                await until(lambda i=i: len(found) >= i)
+            await writer.close()
+            await tail
+            assert ids(found) == list(range(20))
+            assert sum(reader.served_by.values()) == 20
 
 
 async def test_nobody_answers_for_a_while(cluster):
