@@ -178,7 +178,8 @@ class Client:
 
         Raises `RecoveryFailed` when too few bookies can be reached (the ledger stays in recovery; try again when
         they are back), `NoSuchLedger`, `Unauthorized` (another password; nothing was fenced then),
-        `MetadataUnavailable`.
+        `MetadataUnavailable`, `MetadataVersionConflict` (somebody changed its state or last ensemble meanwhile, so
+        that what the bookies said no longer counts: no end was stored, try again).
         """
         stored = await self.stored_metadata(ledger_id)
         return (await recover_ledger(self.context, stored, access_to(stored.value, password, digest))).value

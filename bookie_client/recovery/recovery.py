@@ -51,7 +51,8 @@ async def recover_ledger(
     entry that they deny may exist all the same, so the ledger is not closed below it on their word.
 
     Raises `RecoveryFailed` when too few bookies answer (the ledger stays IN_RECOVERY; try again once they are
-    back), `Unauthorized`, `NoSuchLedger` (deleted meanwhile), `MetadataUnavailable`.
+    back), `Unauthorized`, `NoSuchLedger` (deleted meanwhile), `MetadataUnavailable`,
+    `MetadataVersionConflict` (the state or the last ensemble changed meanwhile: no end was stored; try again).
     """
     ledger_id = stored.value.ledger_id
     try:

@@ -237,6 +237,10 @@ async def test_a_tail_that_somebody_changed_meanwhile_is_not_closed_by_what_the_
         with pytest.raises(MetadataVersionConflict, match="changed its state or last ensemble"):
             await client.recover(LEDGER, password=b"pw")
         assert ledger.stored.state is LedgerState.IN_RECOVERY
+        recovered = await client.recover(LEDGER, password=b"pw")
+        assert recovered.is_closed
+        assert recovered == ledger.stored
+        assert recovered.ensembles[12] == ("b1", "b2", "s0")
 
 
 # --- several at once ------------------------------------------------------------------------------------------
