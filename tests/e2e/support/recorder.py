@@ -47,7 +47,9 @@ class Recorder:
     def __post_init__(self) -> None:
         self._expected: set[str] = set()
         self._stop = threading.Event()
-        self._zookeeper = KazooClient(hosts=self.hosts, timeout=10)
+        # By default it would look ever more rarely while the service is away, and be blind for a minute after that.
+        retry = {"max_tries": -1, "max_delay": 1}
+        self._zookeeper = KazooClient(hosts=self.hosts, timeout=10, connection_retry=retry)
         self._threads = [threading.Thread(target=each, daemon=True) for each in (self._claims, self._cookies)]
 
     def start(self) -> Recorder:
