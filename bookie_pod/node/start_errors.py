@@ -38,10 +38,9 @@ def as_start_errors(config: BookieConfig) -> Iterator[None]:
     try:
         yield
     except MetadataUnavailable as error:
-        # Who could not connect at all says so, and what to check; a later request does not.
-        told = "metadataServiceUri" in str(error)
-        remedy = "" if told else f"; check that it runs, and metadataServiceUri={config.metadata.service_uri}"
-        raise MetadataNotReached(f"the metadata service does not answer: {error}{remedy}") from error
+        raise MetadataNotReached(
+            f"the metadata service does not answer: {_with_remedy(str(error), config.metadata.service_uri)}"
+        ) from error
     except MetadataError as error:
         raise ServerStartFailed(f"the metadata service cannot be used: {error}") from error
     except StorageFault as error:
@@ -57,3 +56,10 @@ def required_metadata_uri(config: BookieConfig) -> str:
     if config.metadata.service_uri is None:
         raise InvalidConfiguration("metadataServiceUri is not set: name the cluster's metadata service")
     return config.metadata.service_uri
+
+
+def _with_remedy(error: str, uri: str | None) -> str:
+    """Who could not connect at all says what to check, but not its value; a later request says neither."""
+    if "metadataServiceUri" in error:
+        return error.replace("metadataServiceUri", f"metadataServiceUri={uri}", 1)
+    return f"{error}; check that it runs, and metadataServiceUri={uri}"

@@ -15,14 +15,20 @@ URI = "zk+null://zk:2181/ledgers"
 
 
 @pytest.mark.parametrize(
-    ("why", "remedy"),
+    ("why", "told"),
     [
-        ("/cookies: no answer from ZooKeeper", f"; check that it runs, and metadataServiceUri={URI}"),
-        ("no ZooKeeper server of zk:2181 answered: check metadataServiceUri and that the servers run", ""),
+        (
+            "/cookies: no answer from ZooKeeper",
+            f"/cookies: no answer from ZooKeeper; check that it runs, and metadataServiceUri={URI}",
+        ),
+        (
+            "no server of zk:2181 answered: check metadataServiceUri and that the servers run",
+            f"no server of zk:2181 answered: check metadataServiceUri={URI} and that the servers run",
+        ),
     ],
 )
-def test_the_remedy_of_a_metadata_service_that_is_away_is_named_once(why: str, remedy: str) -> None:
+def test_the_remedy_of_a_metadata_service_that_is_away_is_named_once(why: str, told: str) -> None:
     config = replace(BookieConfig(), metadata=MetadataConfig(service_uri=URI))
     with pytest.raises(MetadataNotReached) as raised, as_start_errors(config):
         raise MetadataUnavailable(why)
-    assert str(raised.value) == f"the metadata service does not answer: {why}{remedy}"
+    assert str(raised.value) == f"the metadata service does not answer: {told}"
