@@ -22,8 +22,8 @@ from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.followed import FollowedLedger
 from bookie_client.reading.lac import read_last_confirmed, try_read_last_confirmed
 from bookie_client.reading.lac_follower import LacFollower
-from bookie_client.reading.reader import EntryReader
-from bookie_client.reading.second_look import all_of, batches_with_second_look, one_by_one
+from bookie_client.reading.reader import EntryReader, all_of, one_by_one
+from bookie_client.reading.second_look import batches_with_second_look
 from bookie_client.reading.tail import tail
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadRequest, NoSuchLedger, PodkeeperError

@@ -65,8 +65,7 @@ class EntryReader:
         iteration raises `DigestMismatch`, `BookieUnavailable`, `NoSuchEntry` ... as the replicas' answers
         tell.
         """
-        self._check(first, last, bound)
-        return self._entries(first, last)
+        return one_by_one(self.batches(first, last, bound=bound))
 
     def batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         """The same entries, some at a time, which costs less per entry. Raises as `entries` does."""
@@ -75,11 +74,7 @@ class EntryReader:
 
     async def read(self, first: int, last: int, *, bound: int) -> list[LedgerEntry]:
         """All entries of the range at once. Raises as `entries` does; one bad entry fails the whole range."""
-        result: list[LedgerEntry] = []
-        async with aclosing(self.batches(first, last, bound=bound)) as batches:
-            async for batch in batches:
-                result += batch
-        return result
+        return await all_of(self.batches(first, last, bound=bound))
 
     async def read_entry(self, entry_id: int) -> LedgerEntry:
         """One entry, whatever the last add confirmed is. Raises as iterating over `entries` does."""
@@ -109,12 +104,6 @@ class EntryReader:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    async def _entries(self, first: int, last: int) -> AsyncGenerator[LedgerEntry, None]:
-        async with aclosing(RangeRead(self._sources, self._plan(first, last)).run()) as batches:
-            async for batch in batches:
-                for entry in batch:
-                    yield entry
-
     def _check(self, first: int, last: int, bound: int) -> None:
         ledger_id = self._sources.ledger_id
         if first < 0 or last < first - 1:
@@ -134,3 +123,20 @@ class EntryReader:
         plan = ReadPlan(first, last, limits, sources.average(), sources.segment_end)
         plan.head_only = not any(map(sources.context.batch_support.is_proven, sources.metadata().last_ensemble))
         return plan
+
+
+async def one_by_one(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> AsyncGenerator[LedgerEntry, None]:
+    """The entries of batches."""
+    async with aclosing(batches):
+        async for batch in batches:
+            for entry in batch:
+                yield entry
+
+
+async def all_of(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> list[LedgerEntry]:
+    """The entries of batches at once; one bad entry fails the whole range."""
+    result: list[LedgerEntry] = []
+    async with aclosing(batches):
+        async for batch in batches:
+            result += batch
+    return result

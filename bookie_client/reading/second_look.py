@@ -8,7 +8,7 @@ Source: reference client protocol, section 11.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from bookie_client.reading.entry import LedgerEntry
@@ -24,23 +24,6 @@ def batches_with_second_look(
 ) -> AsyncGenerator[Sequence[LedgerEntry], None]:
     """As `EntryReader.batches`. What cannot be read is tried again for as long as the metadata have news."""
     return _batches(reader, first, last, reader.batches(first, last, bound=bound), refresh)
-
-
-async def one_by_one(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> AsyncIterator[LedgerEntry]:
-    """The entries of batches."""
-    async with aclosing(batches):
-        async for batch in batches:
-            for entry in batch:
-                yield entry
-
-
-async def all_of(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> list[LedgerEntry]:
-    """The entries of batches at once; one bad entry fails the whole range."""
-    result: list[LedgerEntry] = []
-    async with aclosing(batches):
-        async for batch in batches:
-            result += batch
-    return result
 
 
 async def _batches(

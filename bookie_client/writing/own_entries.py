@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Callable
 
 from bookie_client.context import ClientContext
 from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.reader import EntryReader
-from bookie_client.reading.second_look import all_of, batches_with_second_look, one_by_one
+from bookie_client.reading.reader import EntryReader, all_of, one_by_one
+from bookie_client.reading.second_look import batches_with_second_look
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import MetadataError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
