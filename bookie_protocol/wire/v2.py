@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from bookie_protocol.errors import ProtocolViolation, V2Code
@@ -243,9 +244,8 @@ def encode_batch_read_response(
     size = BATCH_READ_RESPONSE_SIZE + sum(map(len, entries)) + ENTRY_LENGTH.size * len(entries)
     word = header_word(version, OpCode.BATCH_READ_ENTRY)
     pieces = [BATCH_READ_RESPONSE_FRAME.pack(size, word, code, ledger_id, entry_id, request_id)]
-    for entry in entries:
-        pieces.append(ENTRY_LENGTH.pack(len(entry)))
-        pieces.append(entry)
+    lengths = map(ENTRY_LENGTH.pack, map(len, entries))
+    pieces.extend(chain.from_iterable(zip(lengths, entries, strict=True)))
     return pieces
 
 

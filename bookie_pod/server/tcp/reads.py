@@ -205,11 +205,13 @@ class Reads:
         entries = [entry]
         frame = BATCH_HEADER_BYTES + len(entry) + 4
         count = min(count, 1 + max(0, limit - frame) // max(1, len(entry) + 4))
-        for entry in _following(read_run, ledger_id, first + 1, count - 1, limit - frame):
-            frame += len(entry) + 4
+        for run in _following(read_run, ledger_id, first + 1, count - 1, limit - frame):
+            frame += sum(map(len, run)) + 4 * len(run)
+            entries += run
             if frame > limit:
                 break
-            entries.append(entry)
+        while frame > limit and len(entries) > 1:
+            frame -= len(entries.pop()) + 4
         return entries
 
 
@@ -218,15 +220,15 @@ def _is_apart(request: ReadRequest | BatchReadRequest) -> bool:
     return request.batch_class and request.fence_key is None and not request.high_priority
 
 
-def _following(read_run: ReadRun, ledger_id: int, first: int, count: int, max_bytes: int) -> Iterator[bytes]:
-    """Entries `first`, `first + 1`, ... until one cannot be read."""
+def _following(read_run: ReadRun, ledger_id: int, first: int, count: int, max_bytes: int) -> Iterator[list[bytes]]:
+    """Runs of the entries `first`, `first + 1`, ... until one cannot be read."""
     done = 0
     while done < count:
         try:
             run = read_run(ledger_id, first + done, count - done, max_bytes)
         except (NotThere, StorageFault):
             return
-        yield from run
+        yield run
         done += len(run)
         max_bytes -= sum(map(len, run))
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from itertools import takewhile
 from typing import TypeVar
 
 from bookie_pod.storage.cache.read_ahead import ReadAheadWindows
 from bookie_pod.storage.cache.read_cache import ReadCache
 from bookie_pod.storage.engines.metrics import ReadLevel, StorageMetrics
 from bookie_pod.storage.entry_log.format import SIZE_BYTES
-from bookie_pod.storage.entry_log.interface import EntryLogger
+from bookie_pod.storage.entry_log.interface import EntryLogger, Row
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_protocol.errors import EntryDamaged, StorageFault
 
@@ -94,7 +95,8 @@ class LogReads:
         rows = [(entry_id, entry)]
         window = self._windows.window(ledger_id, entry_id)
         if window:
-            rows += self._read_behind(location, entry, ledger_id, entry_id, window, self._window_bytes)
+            behind = self._read_behind(location, entry, ledger_id, entry_id, window, self._window_bytes)
+            rows += [row[:2] for row in behind if row[2] not in self.damaged]
             self._windows.done(ledger_id, rows[-1][0] + 1, window)
         self._cache.put(ledger_id, rows, generation)
         return entry
@@ -104,8 +106,10 @@ class LogReads:
         run = [entry]
         if count > 1 and len(entry) < max_bytes:
             behind = self._read_behind(location, entry, ledger_id, first, count - 1, max_bytes - len(entry))
-            # A damaged entry leaves a gap: a run ends there.
-            run += [row for expected, (found, row) in enumerate(behind, first + 1) if found == expected]
+            damaged = self.damaged
+            if damaged:  # a run ends there
+                behind = list(takewhile(lambda row: row[2] not in damaged, behind))
+            run += [row[1] for row in behind]
         return run
 
     def _read_one(self, location: int, ledger_id: int, entry_id: int) -> bytes:
@@ -118,10 +122,10 @@ class LogReads:
 
     def _read_behind(
         self, location: int, entry: bytes, ledger_id: int, entry_id: int, count: int, max_bytes: int
-    ) -> list[tuple[int, bytes]]:
-        """(entry id, entry) of what lies behind the entry at `location`, without what is damaged."""
+    ) -> list[Row]:
+        """What lies behind the entry at `location`, also what is known to be damaged."""
         begin = time.perf_counter()
         behind = location + len(entry) + SIZE_BYTES
         ahead = self._logs.read_ahead(behind, ledger_id, entry_id + 1, count, max_bytes)
-        self._metrics.read_ahead(time.perf_counter() - begin, len(ahead), sum(len(row[1]) for row in ahead))
-        return [(row[0], row[1]) for row in ahead if row[2] not in self.damaged]
+        self._metrics.read_ahead(time.perf_counter() - begin, len(ahead), sum([len(row[1]) for row in ahead]))
+        return ahead

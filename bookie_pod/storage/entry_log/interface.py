@@ -25,8 +25,21 @@ from typing import Protocol
 
 from bookie_pod.storage.entry_log.scanned import LedgersMap, Scan
 
-EntryCheck = Callable[[int, int, int, bytes], str | None]
-"""`check(location, ledger id, entry id, entry)`: what is wrong with it; None: nothing. Any thread."""
+Row = tuple[int, bytes, int]
+"""Entry id, entry, location."""
+
+
+class EntryCheck(Protocol):
+    """Looks at entries that are served. Any thread."""
+
+    def problem(self, location: int, ledger_id: int, entry_id: int, entry: bytes) -> str | None:
+        """What is wrong with the entry; None: nothing."""
+        ...
+
+    def sound(self, ledger_id: int, rows: list[Row]) -> list[Row]:
+        """Those of the rows before the first with a problem."""
+        ...
+
 
 RotationListener = Callable[[int], None]
 """Called with the id of a log that was rotated, on the appending thread with the append lock held: only
@@ -168,8 +181,8 @@ class EntryLogger(Protocol):
 
     def read_ahead(
         self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int
-    ) -> list[tuple[int, bytes, int]]:
-        """(entry id, entry, location) of consecutive entries from `location` on, the first being `entry_id`.
+    ) -> list[Row]:
+        """Consecutive entries from `location` on, the first being `entry_id`.
 
         To read on behind an entry pass its location + 4 + its length, and its id + 1. Stops without an
         error at the first record that is not the next entry of this ledger or is refused by the check, at

@@ -20,7 +20,7 @@ from bookie_pod.storage.entry_log.compaction import CompactionLog, Compactions
 from bookie_pod.storage.entry_log.direct import DirectWriterFactory
 from bookie_pod.storage.entry_log.directories import LedgerDirs
 from bookie_pod.storage.entry_log.format import SIZE_BYTES
-from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, RotationListener
+from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, RotationListener, Row
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.ledgers_map import map_offset, read_ledgers_map
 from bookie_pod.storage.entry_log.options import EntryLogOptions
@@ -126,7 +126,7 @@ class DefaultEntryLogger:
 
     def read_ahead(
         self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int
-    ) -> list[tuple[int, bytes, int]]:
+    ) -> list[Row]:
         return self._reader.read_ahead(location, ledger_id, entry_id, max_entries, max_bytes)
 
     def scan(self, log_id: int, ledgers: Container[int] | None = None) -> Scan[bytes]:

@@ -9,8 +9,7 @@ Threads: any number of readers.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from itertools import takewhile
+from collections.abc import Mapping
 
 import structlog
 
@@ -27,7 +26,7 @@ from bookie_pod.storage.entry_log.format import (
     split_location,
 )
 from bookie_pod.storage.entry_log.handles import ReadHandle, ReadHandles
-from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats
+from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, Row
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_pod.storage.files import Files
@@ -65,7 +64,7 @@ class EntryReader:
     def read_checked(self, location: int, ledger_id: int, entry_id: int) -> bytes:
         """See `EntryLogger.read_checked`."""
         entry = self.read(location, ledger_id, entry_id)
-        if self.check is not None and (problem := self.check(location, ledger_id, entry_id, entry)) is not None:
+        if self.check is not None and (problem := self.check.problem(location, ledger_id, entry_id, entry)) is not None:
             self._count_damage()
             raise EntryDamaged(f"at {location} (log << 32 | position): {problem}")
         return entry
@@ -136,7 +135,7 @@ class EntryReader:
 
     def read_ahead(
         self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int
-    ) -> list[tuple[int, bytes, int]]:
+    ) -> list[Row]:
         """See `EntryLogger.read_ahead`."""
         log_id, position = split_location(location)
         if position < FIRST_POSITION:
@@ -145,18 +144,14 @@ class EntryReader:
             handle = self.handles.acquire(log_id)
         except StorageFault:
             return []
-        found: list[tuple[int, bytes, int]] = []
+        found: list[Row] = []
         try:
             self._read_run(handle, position - SIZE_BYTES, ledger_id, entry_id, max_entries, max_bytes, found)
         except OSError as error:
             logger.warning("read-ahead failed", path=handle.file.path, error=str(error))
         finally:
             self.handles.release(handle)
-        return found if self.check is None else list(takewhile(self._is_sound(ledger_id), found))
-
-    def _is_sound(self, ledger_id: int) -> Callable[[tuple[int, bytes, int]], bool]:
-        check = self.check
-        return lambda row: check is None or check(row[2], ledger_id, row[0], row[1]) is None
+        return found if self.check is None else self.check.sound(ledger_id, found)
 
     def _read_run(
         self,
@@ -166,26 +161,28 @@ class EntryReader:
         entry_id: int,
         max_entries: int,
         max_bytes: int,
-        found: list[tuple[int, bytes, int]],
+        found: list[Row],
     ) -> None:
-        """`start` is the offset of a size word; `chunk` holds the file's bytes from offset `at` on."""
+        """`start` is the offset of a size word; `chunk` holds the file's bytes from offset `at` on.
+
+        The loop is one for speed: it is what a bookie does for each entry of a batch that comes from disk.
+        """
         chunk, at, size = b"", start, self._guess
+        location_of = make_location(handle.log_id, SIZE_BYTES)
+        unpack_head, head_size = ENTRY_HEAD.unpack_from, ENTRY_HEAD.size
         while len(found) < max_entries:
             offset = start - at
-            if offset + ENTRY_HEAD.size > len(chunk):
+            if offset + head_size > len(chunk):
                 wanted = (size + SIZE_BYTES) * (max_entries - len(found))
-                window = max(ENTRY_HEAD.size, min(wanted, max_bytes + SIZE_BYTES, CHUNK_LIMIT))
+                window = max(head_size, min(wanted, max_bytes + SIZE_BYTES, CHUNK_LIMIT))
                 chunk, at, offset = self._fetch(handle, start, window), start, 0
-                if len(chunk) < ENTRY_HEAD.size:
+                if len(chunk) < head_size:
                     return
-            size, found_ledger, found_entry = ENTRY_HEAD.unpack_from(chunk, offset)
-            if chunk[offset] == PAD_BYTE[0] and start % BLOCK:
-                start, size = next_block(start), self._guess
-                continue
-            if not MIN_ENTRY_SIZE <= size <= max_bytes or (found_ledger, found_entry) != (
-                ledger_id,
-                entry_id,
-            ):
+            size, found_ledger, found_entry = unpack_head(chunk, offset)
+            if found_ledger != ledger_id or found_entry != entry_id or not MIN_ENTRY_SIZE <= size <= max_bytes:
+                if chunk[offset] == PAD_BYTE[0] and start % BLOCK:
+                    start, size = next_block(start), self._guess
+                    continue
                 return
             end = offset + SIZE_BYTES + size
             if end > len(chunk):
@@ -195,8 +192,7 @@ class EntryReader:
                 chunk += self._fetch_rest(handle, at + len(chunk), end - len(chunk))
                 if end > len(chunk):
                     return
-            location = make_location(handle.log_id, start + SIZE_BYTES)
-            found.append((entry_id, chunk[offset + SIZE_BYTES : end], location))
+            found.append((entry_id, chunk[offset + SIZE_BYTES : end], location_of + start))
             max_bytes -= size
             entry_id += 1
             start += SIZE_BYTES + size

@@ -43,7 +43,7 @@ class LedgerScrub(ScrubPart):
         self._sound: set[int] = set()
         """Logs that this pass, in this process, saw whole."""
         storage.refuse(self.register.locations)
-        storage.logs.check_with(ReadCheck(self._digests, self.met).problem)
+        storage.logs.check_with(ReadCheck(self._digests, self.met))
         self._forget_cached = storage.forget_cached
 
     def met(self, damage: Damage) -> None:

@@ -26,6 +26,7 @@ from typing import Final
 
 import google_crc32c
 
+from bookie_pod.storage.entry_log.interface import Row
 from bookie_pod.storage.integrity.entry_check import entry_damage
 from bookie_pod.storage.integrity.quarantine import Damage
 from bookie_pod.storage.integrity.scrub_pace import ScrubStopped
@@ -75,6 +76,16 @@ class ReadCheck:
             self._found(entry_damage(problem, ledger_id, entry_id, location))
             return problem
         return None
+
+    def sound(self, ledger_id: int, rows: list[Row]) -> list[Row]:
+        """Those of (entry id, entry, location) before the first with a problem, which is reported."""
+        is_crc32c = ledger_id not in self._others
+        for index, (entry_id, entry, location) in enumerate(rows):
+            if is_crc32c and _is_sound_crc32c(entry):
+                continue
+            if self.problem(location, ledger_id, entry_id, entry) is not None:
+                return rows[:index]
+        return rows
 
     def _ask(self, ledger_id: int) -> DigestType | None:
         with self._lock:
