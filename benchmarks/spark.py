@@ -46,6 +46,9 @@ async def measure(plan: SparkPlan, entry_sizes: Sequence[int], parent: Path | No
 @click.option(
     "--times", type=click.IntRange(1, 20), default=3, show_default=True, help="Repetitions, after three more."
 )
+@click.option(
+    "--traffic-class", type=click.Choice(["batch", "online"]), default="batch", help="Of what source and client read."
+)
 @click.option("--dir", "parent", type=click.Path(path_type=Path), help="Parent of the bookies' directories.")
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True)
 @click.pass_context
@@ -54,6 +57,7 @@ def main(
     /,
     quick: bool,
     only: tuple[str, ...],
+    traffic_class: str,
     entry_sizes: tuple[int, ...],
     parent: Path | None,
     out: Path,
@@ -63,7 +67,7 @@ def main(
     if quick:
         sizes, entry_sizes = sizes_of(context, sizes, _QUICK), entry_sizes[:1]
     counts = {name: int(value) for name, value in sizes.items()}
-    plan = SparkPlan(**counts, stages=frozenset(only or STAGES))
+    plan = SparkPlan(**counts, stages=frozenset(only or STAGES), traffic_class=traffic_class)
     if parent is not None:
         parent.mkdir(parents=True, exist_ok=True)
     plan.check_disk(parent or Path(tempfile.gettempdir()))

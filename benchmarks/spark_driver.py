@@ -31,7 +31,7 @@ from typing import Any, Final
 
 import click
 
-from bookie_client import BlockingClient
+from bookie_client import BlockingClient, ClientOptions, TrafficClass
 
 REPOSITORY: Final = Path(__file__).parent.parent
 _BULK: Final = 1000
@@ -94,16 +94,19 @@ def _repeated(times: int, run: Callable[[], None]) -> list[float]:
 class Stages:
     """The stages that need Spark."""
 
-    def __init__(self, spark: Any, metadata: str, ledgers: str, parquet: str, times: int) -> None:
+    def __init__(
+        self, spark: Any, metadata: str, ledgers: str, parquet: str, times: int, traffic_class: TrafficClass
+    ) -> None:
         self._spark = spark
         self._metadata = metadata
         self._ledgers = ledgers
         self._parquet = parquet
         self._times = times
+        self._traffic_class = traffic_class
 
     def _frame(self, ledgers: str) -> Any:
         reader = self._spark.read.format("bookkeeper").option("metadataServiceUri", self._metadata)
-        return reader.option("ledgers", ledgers).load()
+        return reader.option("ledgers", ledgers).option("trafficClass", self._traffic_class.value).load()
 
     def _rows(self) -> Any:
         return self._spark.read.parquet(self._parquet)
@@ -169,9 +172,9 @@ def _to_nothing(frame: Any) -> None:
 # --- the client alone -----------------------------------------------------------------------------------------
 
 
-def _read_alone(metadata: str, ledgers: Sequence[int]) -> int:
+def _read_alone(metadata: str, ledgers: Sequence[int], traffic_class: TrafficClass) -> int:
     found = 0
-    with BlockingClient(metadata) as client:
+    with BlockingClient(metadata, ClientOptions(traffic_class=traffic_class)) as client:
         for ledger_id in ledgers:
             with client.open(ledger_id, password=b"") as reader:
                 for batch in reader.batches():
@@ -208,19 +211,28 @@ def _alone(slots: int, times: int, work: Callable[..., int], shares: Sequence[tu
 @click.option("--times", type=click.IntRange(1, 100), default=3)
 @click.option("--bytes", "nbytes", type=int, default=0)
 @click.option("--entry-bytes", type=int, default=1024)
+@click.option("--traffic-class", type=click.Choice([each.value for each in TrafficClass]), default="batch")
 def main(
-    stage: str, metadata: str, ledgers: str, parquet: str, slots: int, times: int, nbytes: int, entry_bytes: int
+    stage: str,
+    metadata: str,
+    ledgers: str,
+    parquet: str,
+    slots: int,
+    times: int,
+    nbytes: int,
+    entry_bytes: int,
+    traffic_class: str,
 ) -> None:
     """Run a stage."""
     if stage == "client":
         ids = [int(each) for each in ledgers.split(",")]
-        shares = [(metadata, ids[slot::slots]) for slot in range(slots)]
+        shares = [(metadata, ids[slot::slots], TrafficClass(traffic_class)) for slot in range(slots)]
         seconds = _alone(slots, times, _read_alone, shares)
     elif stage == "client-write":
         seconds = _alone(slots, times, _write_alone, [(metadata, nbytes // slots, entry_bytes)] * slots)
     else:
         with _session(slots) as spark:
-            stages = Stages(spark, metadata, ledgers, parquet, times)
+            stages = Stages(spark, metadata, ledgers, parquet, times, TrafficClass(traffic_class))
             seconds = getattr(stages, stage.replace("-", "_"))()
     click.echo(json.dumps({"seconds": seconds}))
 

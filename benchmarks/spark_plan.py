@@ -31,13 +31,15 @@ _FREE_BYTES: Final = 2_000_000_000
 
 @dataclass(frozen=True)
 class SparkPlan:
-    """`megabytes`: payload of all ledgers; `times`: repetitions that count; `stages`: those of `STAGES` that run."""
+    """`megabytes`: payload of all ledgers; `times`: repetitions that count; `stages`: those of `STAGES` that run;
+    `traffic_class`: of what source and client read."""
 
     megabytes: int
     ledgers: int
     small_ledgers: int
     times: int
     stages: frozenset[str]
+    traffic_class: str = "batch"
 
     @property
     def has_parquet(self) -> bool:

@@ -83,6 +83,7 @@ class Rates:
     async def _measure(self, stage: str, slots: int) -> None:
         nbytes, name = self._plan.megabytes * 1_000_000, f"{stage}, {self._of(slots)}"
         sizes = ("--bytes", str(nbytes), "--entry-bytes", str(self.entry_bytes)) if stage == "client-write" else ()
+        sizes = (*sizes, "--traffic-class", self._plan.traffic_class)
         seconds = await self._driver.drive(stage, *self._arguments(), *sizes, "--slots", str(slots))
         self._seconds[stage, slots] = seconds
         for each in seconds:

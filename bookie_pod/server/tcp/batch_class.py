@@ -7,8 +7,6 @@ Invariants
   times as long, at most `REST_MAX_S`. The rest ends with the pressure.
 - Giving way is bounded: a read that was given `PATIENCE_S` ago or earlier waits for nobody, so that it is answered long
   before its client gives it up. The limit in bytes per second is an operator's word and holds for it too.
-- The interpreter is given away after each millisecond of work, so that reads of what the page cache holds do not hold
-  up the event loop.
 - Every wait ends at once when the lanes are stopped.
 
 Threads: `BatchPace` belongs to the lanes' threads; any thread may read its totals and stop it.
@@ -30,8 +28,6 @@ LOOK_S: Final = 0.01
 """How often a lane that rests looks whether somebody waits still, in seconds."""
 BURST_S: Final = 0.1
 """Seconds' worth of bytes that may be read at once after a pause, beside one piece of work."""
-YIELD_AFTER_S: Final = 0.001
-YIELD_S: Final = 0.0001
 
 
 class BatchPace:
@@ -80,12 +76,7 @@ class BatchPace:
 
     def worked(self, seconds: float) -> None:
         """A lane has done a piece of work."""
-        lane = self._of_lane
-        lane.rest_until = self._clock() + min(REST_FACTOR * seconds, REST_MAX_S)
-        lane.since_yield += seconds
-        if lane.since_yield >= YIELD_AFTER_S:
-            lane.since_yield = 0.0
-            self._stopped.wait(YIELD_S)
+        self._of_lane.rest_until = self._clock() + min(REST_FACTOR * seconds, REST_MAX_S)
 
     def has_read(self, entries: int, nbytes: int) -> None:
         """So much was read; what comes next may have to wait for it."""
@@ -108,4 +99,3 @@ class _OfLane(threading.local):
     """What each lane's thread has of its own."""
 
     rest_until = 0.0
-    since_yield = 0.0

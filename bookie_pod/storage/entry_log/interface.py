@@ -179,9 +179,7 @@ class EntryLogger(Protocol):
         """Have `check` look at every entry that `read_checked` and `read_ahead` return from now on."""
         ...
 
-    def read_ahead(
-        self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int
-    ) -> list[Row]:
+    def read_ahead(self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int) -> list[Row]:
         """Consecutive entries from `location` on, the first being `entry_id`.
 
         To read on behind an entry pass its location + 4 + its length, and its id + 1. Stops without an

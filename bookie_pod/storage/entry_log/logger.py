@@ -124,9 +124,7 @@ class DefaultEntryLogger:
     def check_with(self, check: EntryCheck) -> None:
         self._reader.check = check
 
-    def read_ahead(
-        self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int
-    ) -> list[Row]:
+    def read_ahead(self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int) -> list[Row]:
         return self._reader.read_ahead(location, ledger_id, entry_id, max_entries, max_bytes)
 
     def scan(self, log_id: int, ledgers: Container[int] | None = None) -> Scan[bytes]:

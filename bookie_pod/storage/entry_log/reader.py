@@ -133,9 +133,7 @@ class EntryReader:
             length = min(length, max(0, handle.file.size() - start))
         return self._fetch(handle, start, length)
 
-    def read_ahead(
-        self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int
-    ) -> list[Row]:
+    def read_ahead(self, location: int, ledger_id: int, entry_id: int, max_entries: int, max_bytes: int) -> list[Row]:
         """See `EntryLogger.read_ahead`."""
         log_id, position = split_location(location)
         if position < FIRST_POSITION:
