@@ -38,6 +38,7 @@ def audit(context: JobContext[AuditArguments]) -> JobResult:
     context.open_spark()
     ids = chosen_ids(context)
     planned = Planned(units(context, ids))
+    context.progress(0, len(ids), "ledgers")
     with FindingsSpool() as spool:
         totals, named = Totals(spool), NamedBookies()
         for outcome in context.run_tasks(partial(inspect_unit, inspection), planned):

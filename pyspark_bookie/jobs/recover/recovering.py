@@ -55,6 +55,7 @@ def recover(context: JobContext[RecoverArguments]) -> JobResult:
     planned = pieces(works, args.piece_bytes, LEAST_PIECES * context.concurrent)
     left = {work.ledger_id: work for work in works}
     outcomes = []
+    context.progress(0, len(works), "ledgers")
     for outcome in context.run_tasks(partial(recover_piece, recovery), planned):
         ended = outcome.result
         if ended is None:

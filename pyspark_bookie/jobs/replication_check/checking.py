@@ -50,6 +50,7 @@ def check(context: JobContext[ReplicationCheckArguments]) -> JobResult:
     question = Question(frozenset(args.bookies), policy, args.mark and not context.dry_run)
     ids = chosen_ids(context)
     planned = Planned(light_units(context, ids, LEDGERS))
+    context.progress(0, len(ids), "ledgers")
     with FindingsSpool() as spool:
         totals = Totals(spool)
         for outcome in context.run_tasks(partial(check_unit, question), planned):

@@ -83,6 +83,7 @@ def _stock(context: JobContext[SpaceArguments]) -> tuple[Stock, int, bool]:
     )
     ids = chosen_ids(context)
     planned = Planned(light_units(context, ids, LEDGERS))
+    context.progress(0, len(ids), "ledgers")
     stock, failed = Stock(), 0
     for outcome in context.run_tasks(partial(take_stock, question), planned):
         if outcome.result is None:
