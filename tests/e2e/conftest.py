@@ -211,10 +211,10 @@ def make_workload(
     kube: Kube, settings: Environment, zookeeper_service: ZooKeeperServer, nodes: list[str]
 ) -> Callable[..., Workload]:
     """`make_workload(cluster's name)`: writer and reader of a cluster, as a context manager. `uri`: of its metadata, if
-    the ring's ZooKeeper does not have them."""
+    the ring's ZooKeeper does not have them; `placement`: policy of its ledgers."""
 
-    def make(name: str, uri: str = "") -> Workload:
+    def make(name: str, uri: str = "", placement: str = "rack-aware") -> Workload:
         uri = uri or zookeeper_service.uri(f"/{name}", "hierarchical")
-        return Workload(kube, settings.image, uri, node=nodes[0], name=f"workload-{name}")
+        return Workload(kube, settings.image, uri, node=nodes[0], name=f"workload-{name}", placement=placement)
 
     return make

@@ -5,7 +5,7 @@ Threads: that of the test.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tests.e2e.support.kube import Kube, Object, condition_of, pod_ready
@@ -14,6 +14,12 @@ API_VERSION: Final = "podkeeper.dev/v1alpha1"
 CONFIRM_DELETE: Final = "podkeeper.dev/confirm-delete"
 CREATE_SECONDS: Final = 300.0
 CHANGE_SECONDS: Final = 900.0
+_FILES: Final = """\
+import os
+for folder, _, names in os.walk("/data"):
+    for name in names:
+        print(os.path.relpath(os.path.join(folder, name), "/data"))
+"""
 
 
 def spec(image: str, uri: str, root: str, /, **changes: Any) -> Object:
@@ -102,6 +108,19 @@ class BookieCluster:
         by_name = {claim["metadata"]["name"]: claim for claim in found}
         return {name: claim for name, claim in by_name.items() if not bookie or name.endswith(f"-{bookie}")}
 
+    def capacities(self, volume: str) -> set[str]:
+        """Of all claims of this kind of volume: what the storage gives."""
+        claims = self.claims().values()
+        return {
+            claim["status"]["capacity"]["storage"]
+            for claim in claims
+            if claim["metadata"]["name"].startswith(f"{volume}-")
+        }
+
+    def files(self, bookie: str) -> set[str]:
+        """Paths of the files in its volumes, below where these are mounted: `ledger-0/current/0.log`."""
+        return set(self.kube.run_in_pod(bookie, "bookie", "python3", "-c", _FILES).splitlines())
+
     def uids(self) -> dict[str, str]:
         """Of its pods, by name."""
         return {name: pod["metadata"]["uid"] for name, pod in self.pods().items()}
@@ -157,6 +176,15 @@ class BookieCluster:
             return pods if len(pods) == count and all(map(pod_ready, pods.values())) else None
 
         return self.kube.wait_for("Pod", look, seconds, f"{count} ready bookies of {self.name}", selector=self.selector)
+
+    def wait_pods_gone(self, uids: Iterable[str], seconds: float = CREATE_SECONDS) -> None:
+        """None of these exists any more."""
+        old = set(uids)
+
+        def look(pods: dict[str, Object]) -> bool:
+            return not old & {pod["metadata"]["uid"] for pod in pods.values()}
+
+        self.kube.wait_for("Pod", look, seconds, f"the end of {len(old)} pods", selector=self.selector)
 
     def wait_replicated(self, seconds: float = CHANGE_SECONDS) -> None:
         self.wait_condition("LedgersReplicated", "True", seconds)

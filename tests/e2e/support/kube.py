@@ -18,6 +18,7 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import DynamicApiError, ResourceNotFoundError
+from kubernetes.stream import stream
 
 Object = dict[str, Any]
 Found = TypeVar("Found")
@@ -149,6 +150,21 @@ class Kube:
         if not 200 <= answer.status < 300:
             raise ApiException(status=answer.status, reason=answer.data.decode(errors="replace")[:500])
         return json.loads(answer.data)
+
+    def run_in_pod(self, pod: str, container: str, *command: str) -> str:
+        """What a command in a container prints, as `kubectl exec`. Raises `ApiException`."""
+        answer = stream(
+            self._core.connect_get_namespaced_pod_exec,
+            pod,
+            self.namespace,
+            container=container,
+            command=list(command),
+            stdout=True,
+            stderr=True,
+            stdin=False,
+            tty=False,
+        )
+        return str(answer)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
 """Whether volumes and cookies went only when nothing needed them: told by the API server and ZooKeeper alone.
 
 The recorder follows the claims of a namespace and the cookies of a metadata root. The moment one goes, it lists all
-ledgers itself: none may name the bookie. What the test takes away itself, or allows, is announced with `expect`.
+ledgers itself: none may name the bookie. What the test takes away itself, or allows, is announced with `expect`, and
+ledgers that people give up with `give_up`.
 
-Threads: two of its own. `expect`, `judge` and `stop` are called by the test.
+Threads: two of its own. `expect`, `give_up`, `judge` and `stop` are called by the test.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Recorder:
 
     def __post_init__(self) -> None:
         self._expected: set[str] = set()
+        self._given_up: set[int] = set()
         self._stop = threading.Event()
         # By default it would look ever more rarely while the service is away, and be blind for a minute after that.
         retry = {"max_tries": -1, "max_delay": 1}
@@ -70,10 +72,14 @@ class Recorder:
         """Claims and pods whose claims and cookies the test removes itself, or lets go with their data."""
         self._expected |= set(names)
 
+    def give_up(self, *ledgers: int) -> None:
+        """These may name a bookie that goes."""
+        self._given_up |= set(ledgers)
+
     def judge(self) -> None:
         """AssertionError if something went that a ledger still named, or if the recorder could not look."""
         assert not self.faults, self.faults
-        unproven = [each for each in self.removals if each.ledgers and not each.expected]
+        unproven = [each for each in self.removals if set(each.ledgers) - self._given_up and not each.expected]
         assert not unproven, f"gone while ledgers named it: {unproven}"
 
     def gone(self, bookie: str) -> list[str]:

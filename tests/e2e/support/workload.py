@@ -30,14 +30,24 @@ _VERIFY_SECONDS: Final = 600.0
 
 
 class Workload:
-    """A context manager. The pod runs on `node`, which nobody should break."""
+    """A context manager. The pod runs on `node`, which nobody should break. `placement`: policy of its ledgers."""
 
-    def __init__(self, kube: Kube, image: str, metadata_uri: str, *, node: str, name: str = "workload") -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        image: str,
+        metadata_uri: str,
+        *,
+        node: str,
+        name: str = "workload",
+        placement: str = "rack-aware",
+    ) -> None:
         self._kube = kube
         self._image = image
         self._uri = metadata_uri
         self._node = node
         self._name = name
+        self._placement = placement
         self._began: float | None = None
 
     def __enter__(self) -> Workload:
@@ -48,7 +58,7 @@ class Workload:
                 self._name,
                 self._image,
                 ["python3", "/files/workload.py"],
-                env={"METADATA_URI": self._uri, "PORT": str(_PORT)},
+                env={"METADATA_URI": self._uri, "PORT": str(_PORT), "PLACEMENT": self._placement},
                 files=self._name,
                 node=self._node,
                 probe=("/state", _PORT),

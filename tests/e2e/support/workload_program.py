@@ -26,7 +26,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bookie_client import Client, ClientOptions, LedgerReader, LedgerWriter
+from bookie_client import Client, ClientOptions, LedgerReader, LedgerWriter, PlacementOptions
 from bookie_client.reading.maintenance import replicas
 from bookie_pod.autorecovery.auditor.control import force_checks
 from bookie_pod.autorecovery.auditor.runs import Check
@@ -43,6 +43,7 @@ CHUNK = 200
 KEPT = 200
 """Faults and findings that are told in words; all are counted."""
 OPTIONS = ClientOptions(add_timeout=5.0, read_timeout=5.0)
+PLACEMENT = PlacementOptions(policy=os.environ.get("PLACEMENT", "rack-aware"))
 
 
 def payload(ledger_id: int, entry_id: int) -> bytes:
@@ -296,7 +297,7 @@ class Server:
 async def main() -> None:
     state = State()
     shapes = [(3, 3, 2)] * 3
-    async with Client(os.environ["METADATA_URI"], OPTIONS) as client:
+    async with Client(os.environ["METADATA_URI"], OPTIONS, placement=PLACEMENT) as client:
         workers = [asyncio.create_task(write_for_ever(state, client, shape, BUSY_PAUSE)) for shape in shapes]
         workers.append(asyncio.create_task(write_for_ever(state, client, (3, 3, 2), IDLE_PAUSE)))
         workers += [asyncio.create_task(read_for_ever(state, client, Random(seed))) for seed in (1, 2)]
