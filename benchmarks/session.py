@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -27,6 +28,8 @@ class Session:
 
     def __init__(self, name: str) -> None:
         """`name`: of the module that measures."""
+        # As at Ctrl-C, what was started ends with it: bookies, ZooKeeper, their files.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         self._name = name
         self._machine = machine()
         self._began = time.monotonic()
