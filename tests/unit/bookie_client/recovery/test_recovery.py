@@ -13,6 +13,7 @@ from bookie_protocol.errors import (
     LedgerClosed,
     LedgerFenced,
     LedgerStateUnknown,
+    MetadataUnavailable,
     NoSuchLedger,
     RecoveryFailed,
     StorageFault,
@@ -444,3 +445,30 @@ async def test_a_ledger_that_is_deleted_meanwhile(cluster):
     async with cluster.client() as client:
         with pytest.raises(NoSuchLedger, match="deleted while it was recovered"):
             await client.recover(LEDGER, password=b"pw")
+
+
+async def test_a_failed_recovery_that_cannot_ask_what_others_stored_tells_its_own_failure(cluster):
+    """Not that of the metadata service: bookies are what has to come back. Nothing is lost: the next one closes it."""
+    ledger = await crashed(cluster)
+    ledger.put_all(*range(3))
+    store = cluster.metadata.ledgers
+    for bookie in ABC:
+        cluster.bookie(bookie).fail_reads = StorageFault
+    read = cluster.bookie("b3").read
+
+    def losing_metadata(*asked):
+        store.unavailable = True
+        return read(*asked)
+
+    cluster.bookie("b3").read = losing_metadata
+    async with cluster.client() as client:
+        with pytest.raises(RecoveryFailed, match="stays IN_RECOVERY, try again when its bookies are back") as caught:
+            await client.recover(LEDGER, password=b"pw")
+        assert not isinstance(caught.value.__cause__, MetadataUnavailable)
+        store.unavailable = False
+        assert ledger.stored.state is LedgerState.IN_RECOVERY
+        cluster.bookie("b3").read = read
+        for bookie in ABC:
+            cluster.bookie(bookie).fail_reads = None
+        assert (await client.recover(LEDGER, password=b"pw")).last_entry_id == 2
+    ledger.check(2)
