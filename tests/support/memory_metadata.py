@@ -34,19 +34,23 @@ class MemoryLedgers:
         self.writes = 0
         self.lose_next_answer = False
         self.unavailable = False
+        """Nothing is answered; what is followed stands still by itself."""
         self._next_id = 0
         self._changed = asyncio.Event()
 
     async def generate_id(self, *, timeout: float | None = None) -> int:
+        self._check_available()
         self._next_id += 1
         return self._next_id - 1
 
     async def create(self, metadata: LedgerMetadata, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
+        self._check_available()
         if metadata.ledger_id in self.stored:
             raise MetadataExists(f"ledger {metadata.ledger_id} exists")
         return self._store(metadata, 0)
 
     async def read(self, ledger_id: int, *, timeout: float | None = None) -> Versioned[LedgerMetadata]:
+        self._check_available()
         try:
             return self.stored[ledger_id]
         except KeyError:
@@ -56,8 +60,6 @@ class MemoryLedgers:
         self, metadata: LedgerMetadata, version: int, *, timeout: float | None = None
     ) -> Versioned[LedgerMetadata]:
         self.writes += 1
-        if self.unavailable:
-            raise MetadataUnavailable("no answer from the model metadata service")
         current = await self.read(metadata.ledger_id)
         if version not in (ANY_VERSION, current.version):
             raise MetadataVersionConflict(f"version {version} is not {current.version}")
@@ -69,6 +71,7 @@ class MemoryLedgers:
         return stored
 
     async def delete(self, ledger_id: int, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
+        self._check_available()
         current = self.stored.get(ledger_id)
         if current is None:
             return
@@ -93,7 +96,12 @@ class MemoryLedgers:
         return Subscription(feed)
 
     async def ranges(self, *, timeout: float | None = None) -> AsyncIterator[LedgerRange]:
+        self._check_available()
         yield LedgerRange(0, MAX_LEDGER_ID, tuple(sorted(self.stored)))
+
+    def _check_available(self) -> None:
+        if self.unavailable:
+            raise MetadataUnavailable("no answer from the model metadata service")
 
     def _store(self, metadata: LedgerMetadata, version: int) -> Versioned[LedgerMetadata]:
         stored = self.stored[metadata.ledger_id] = Versioned(metadata, version)
