@@ -7,7 +7,7 @@ Invariants
 - What `read` read goes to the read cache only if nothing was forgotten there since `generation` was taken.
 
 Threads: any number of reader threads. `damaged` may be set, and the collection in it may change, at any time: a reader
-only asks whether it holds a location.
+only asks whether it holds a location, or any.
 
 Source: reference bookie behaviour, section 3.
 """
