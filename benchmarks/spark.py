@@ -22,6 +22,7 @@ from benchmarks.samples import Samples
 from benchmarks.session import DEFAULT_OUT, Session, sizes_of
 from benchmarks.spark_plan import AUDITS, STAGES, SparkPlan
 from benchmarks.spark_stages import SparkStages
+from bookie_client import TrafficClass
 
 _QUICK: Final[dict[str, float]] = {"megabytes": 40, "ledgers": 4, "small_ledgers": 500, "times": 1}
 
@@ -47,7 +48,11 @@ async def measure(plan: SparkPlan, entry_sizes: Sequence[int], parent: Path | No
     "--times", type=click.IntRange(1, 20), default=3, show_default=True, help="Repetitions, after three more."
 )
 @click.option(
-    "--traffic-class", type=click.Choice(["batch", "online"]), default="batch", help="Of what source and client read."
+    "--traffic-class",
+    type=click.Choice([each.value for each in TrafficClass]),
+    default=TrafficClass.BATCH.value,
+    show_default=True,
+    help="Of what source and client read.",
 )
 @click.option("--dir", "parent", type=click.Path(path_type=Path), help="Parent of the bookies' directories.")
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True)
@@ -67,7 +72,7 @@ def main(
     if quick:
         sizes, entry_sizes = sizes_of(context, sizes, _QUICK), entry_sizes[:1]
     counts = {name: int(value) for name, value in sizes.items()}
-    plan = SparkPlan(**counts, stages=frozenset(only or STAGES), traffic_class=traffic_class)
+    plan = SparkPlan(**counts, stages=frozenset(only or STAGES), traffic_class=TrafficClass(traffic_class))
     if parent is not None:
         parent.mkdir(parents=True, exist_ok=True)
     plan.check_disk(parent or Path(tempfile.gettempdir()))

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from benchmarks.spark_driver import WARM_UPS
+from bookie_client import TrafficClass
 
 READING: Final = ("source", "client", "parquet")
 WRITING: Final = ("sink", "client-write")
@@ -39,7 +40,7 @@ class SparkPlan:
     small_ledgers: int
     times: int
     stages: frozenset[str]
-    traffic_class: str = "batch"
+    traffic_class: TrafficClass
 
     @property
     def has_parquet(self) -> bool:

@@ -83,8 +83,8 @@ class Rates:
     async def _measure(self, stage: str, slots: int) -> None:
         nbytes, name = self._plan.megabytes * 1_000_000, f"{stage}, {self._of(slots)}"
         sizes = ("--bytes", str(nbytes), "--entry-bytes", str(self.entry_bytes)) if stage == "client-write" else ()
-        sizes = (*sizes, "--traffic-class", self._plan.traffic_class)
-        seconds = await self._driver.drive(stage, *self._arguments(), *sizes, "--slots", str(slots))
+        more = ("--traffic-class", self._plan.traffic_class.value, "--slots", str(slots))
+        seconds = await self._driver.drive(stage, *self._arguments(), *sizes, *more)
         self._seconds[stage, slots] = seconds
         for each in seconds:
             self._driver.samples.add(OURS, name, "MB/s", "more", nbytes / 1e6 / each)

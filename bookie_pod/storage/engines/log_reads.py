@@ -96,7 +96,7 @@ class LogReads:
         window = self._windows.window(ledger_id, entry_id)
         if window:
             behind = self._read_behind(location, entry, ledger_id, entry_id, window, self._window_bytes)
-            rows += [row[:2] for row in behind if row[2] not in self.damaged]
+            rows += [row[:2] for row in behind]
             self._windows.done(ledger_id, rows[-1][0] + 1, window)
         self._cache.put(ledger_id, rows, generation)
         return entry
@@ -106,9 +106,6 @@ class LogReads:
         run = [entry]
         if count > 1 and len(entry) < max_bytes:
             behind = self._read_behind(location, entry, ledger_id, first, count - 1, max_bytes - len(entry))
-            damaged = self.damaged
-            if damaged:  # a run ends there
-                behind = list(takewhile(lambda row: row[2] not in damaged, behind))
             run += [row[1] for row in behind]
         return run
 
@@ -123,9 +120,10 @@ class LogReads:
     def _read_behind(
         self, location: int, entry: bytes, ledger_id: int, entry_id: int, count: int, max_bytes: int
     ) -> list[Row]:
-        """What lies behind the entry at `location`, also what is known to be damaged."""
+        """What lies behind the entry at `location`, up to what is known to be damaged."""
         begin = time.perf_counter()
         behind = location + len(entry) + SIZE_BYTES
         ahead = self._logs.read_ahead(behind, ledger_id, entry_id + 1, count, max_bytes)
         self._metrics.read_ahead(time.perf_counter() - begin, len(ahead), sum([len(row[1]) for row in ahead]))
-        return ahead
+        damaged = self.damaged
+        return list(takewhile(lambda row: row[2] not in damaged, ahead)) if damaged else ahead

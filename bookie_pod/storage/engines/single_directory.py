@@ -256,8 +256,7 @@ class SingleDirectoryStorage:
         if generation != self.read_cache.generation:
             return run[:1]
         active, frozen = self._halves
-        halves = [half.view(ledger_id) for half in (active, frozen) if half is not None]
-        newer = [view for view in halves if view]
+        newer = [view for half in (active, frozen) if half is not None and (view := half.view(ledger_id))]
         if not newer:
             return run
         ahead = takewhile(lambda entry: not any(entry[0] in each for each in newer), enumerate(run[1:], first + 1))

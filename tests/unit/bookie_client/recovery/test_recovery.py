@@ -415,60 +415,58 @@ async def test_the_writer_closes_first(cluster):
     ledger.check(3)
 
 
-async def test_a_failed_recovery_adopts_what_somebody_else_stored(cluster):
+def on_read(cluster, bookie, do):
+    """Whenever the bookie is asked for an entry, `do` comes first."""
+    read = cluster.bookie(bookie).read
+
+    def asked(*args, **more):
+        do()
+        return read(*args, **more)
+
+    cluster.bookie(bookie).read = asked
+
+
+async def without_reads(cluster):
+    """A ledger of three entries whose bookies refuse to read."""
     ledger = await crashed(cluster)
     ledger.put_all(*range(3))
-    store = cluster.metadata.ledgers
     for bookie in ABC:
         cluster.bookie(bookie).fail_reads = StorageFault
-    read = cluster.bookie("b3").read
+    return ledger
 
-    def closing(*asked):
-        store._store(ledger.stored.closed(2, length_of(2)), store.stored[LEDGER].version + 1)
-        return read(*asked)
 
-    cluster.bookie("b3").read = closing
+async def test_a_failed_recovery_adopts_what_somebody_else_stored(cluster):
+    ledger = await without_reads(cluster)
+    store = cluster.metadata.ledgers
+    on_read(
+        cluster, "b3", lambda: store._store(ledger.stored.closed(2, length_of(2)), store.stored[LEDGER].version + 1)
+    )
     async with cluster.client() as client:
         assert (await client.recover(LEDGER, password=b"pw")).last_entry_id == 2
+
+
+async def test_a_failed_recovery_that_cannot_ask_what_others_stored_tells_its_own_failure(cluster):
+    """Not that of the metadata service: bookies are what has to come back. Nothing is lost: the next one closes it."""
+    ledger = await without_reads(cluster)
+    store = cluster.metadata.ledgers
+    away = True
+    on_read(cluster, "b3", lambda: setattr(store, "unavailable", away))
+    async with cluster.client() as client:
+        with pytest.raises(RecoveryFailed, match="stays IN_RECOVERY, try again when its bookies are back") as caught:
+            await client.recover(LEDGER, password=b"pw")
+        assert not isinstance(caught.value.__cause__, MetadataUnavailable)
+        away = store.unavailable = False
+        assert ledger.stored.state is LedgerState.IN_RECOVERY
+        for bookie in ABC:
+            cluster.bookie(bookie).fail_reads = None
+        assert (await client.recover(LEDGER, password=b"pw")).last_entry_id == 2
+    ledger.check(2)
 
 
 async def test_a_ledger_that_is_deleted_meanwhile(cluster):
     ledger = await crashed(cluster)
     ledger.put_all(*range(3))
-    read = cluster.bookie("b1").read
-
-    def deleting(*asked, **more):
-        cluster.metadata.ledgers.stored.pop(LEDGER, None)
-        return read(*asked, **more)
-
-    cluster.bookie("b1").read = deleting
+    on_read(cluster, "b1", lambda: cluster.metadata.ledgers.stored.pop(LEDGER, None))
     async with cluster.client() as client:
         with pytest.raises(NoSuchLedger, match="deleted while it was recovered"):
             await client.recover(LEDGER, password=b"pw")
-
-
-async def test_a_failed_recovery_that_cannot_ask_what_others_stored_tells_its_own_failure(cluster):
-    """Not that of the metadata service: bookies are what has to come back. Nothing is lost: the next one closes it."""
-    ledger = await crashed(cluster)
-    ledger.put_all(*range(3))
-    store = cluster.metadata.ledgers
-    for bookie in ABC:
-        cluster.bookie(bookie).fail_reads = StorageFault
-    read = cluster.bookie("b3").read
-
-    def losing_metadata(*asked):
-        store.unavailable = True
-        return read(*asked)
-
-    cluster.bookie("b3").read = losing_metadata
-    async with cluster.client() as client:
-        with pytest.raises(RecoveryFailed, match="stays IN_RECOVERY, try again when its bookies are back") as caught:
-            await client.recover(LEDGER, password=b"pw")
-        assert not isinstance(caught.value.__cause__, MetadataUnavailable)
-        store.unavailable = False
-        assert ledger.stored.state is LedgerState.IN_RECOVERY
-        cluster.bookie("b3").read = read
-        for bookie in ABC:
-            cluster.bookie(bookie).fail_reads = None
-        assert (await client.recover(LEDGER, password=b"pw")).last_entry_id == 2
-    ledger.check(2)
