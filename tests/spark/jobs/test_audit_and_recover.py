@@ -80,6 +80,7 @@ def test_a_flipped_bit_is_found_healed_and_gone(
     common = ("--metadata", bookies.uri, "--recheck", "0")
     light = run_job(capfd, "audit", *common)
     assert (light.code, light.row["damaged"], light.row["bytes"]) == (0, 0, 0), light.output
+    assert "audit: 0 of 1 ledgers" in light.errors, "how much there is to do is said before any of it is done"
     deep = run_job(capfd, "audit", *common, "--digests", "--report", str(tmp_path / "report"))
     assert (deep.code, deep.row["damaged"], deep.row["missing"]) == (2, 1, 0), deep.errors
     assert deep.row["bytes"] > 3 * ledger.length
@@ -92,6 +93,7 @@ def test_a_flipped_bit_is_found_healed_and_gone(
     assert ensemble(bookies.uri, ledger.ledger_id) == ledger.ensemble_for(0), "a dry run changes nothing"
     healed = run_job(capfd, *recover, "--verify", "digests")
     assert (healed.code, healed.row["recovered"], healed.row["entries"]) == (0, 1, ENTRIES), healed.output
+    assert "recover: 0 of 1 ledgers" in healed.errors
     assert hurt not in ensemble(bookies.uri, ledger.ledger_id)
 
     again = run_job(capfd, "audit", *common, "--digests")

@@ -101,6 +101,7 @@ def test_space_is_told_by_owner_and_bookies_without_admin_api_are_named(
 ) -> None:
     ledger_id = write(client, 100, application=b"space tests")
     told = run_job(capfd, "space", "--metadata", uri, "--ledgers", str(ledger_id))
+    assert "space: 0 of 1 ledgers" in told.errors
     length = client.metadata(ledger_id).length
     assert (told.row["payload_bytes"], told.row["replica_bytes"]) == (length, 3 * length)
     assert "application space tests" in told.output
