@@ -57,34 +57,22 @@ class EntryReader:
         """How many replicas that were not the entry each bookie gave."""
         return self._sources.damaged_at
 
-    def entries(self, first: int, last: int, *, bound: int) -> AsyncGenerator[LedgerEntry, None]:
-        """Iterate from `first` to `last`, both included; `last` = `first` - 1 is an empty range. Whoever ends
-        the iteration early closes it (`contextlib.aclosing`), or leaves that to the event loop.
+    def batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+        """Iterate from `first` to `last`, both included, some entries at a time; `last` = `first` - 1 is no entry.
+        Whoever ends the iteration early closes it (`contextlib.aclosing`), or leaves that to the event loop.
 
         Raises `BadRequest` for a range that is none or that ends above `bound` (the last add confirmed). The
         iteration raises `DigestMismatch`, `BookieUnavailable`, `NoSuchEntry` ... as the replicas' answers
         tell.
         """
-        return one_by_one(self.batches(first, last, bound=bound))
-
-    def batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
-        """The same entries, some at a time, which costs less per entry. Raises as `entries` does."""
         self._check(first, last, bound)
         return RangeRead(self._sources, self._plan(first, last)).run()
 
-    async def read(self, first: int, last: int, *, bound: int) -> list[LedgerEntry]:
-        """All entries of the range at once. Raises as `entries` does; one bad entry fails the whole range."""
-        return await all_of(self.batches(first, last, bound=bound))
-
     async def read_entry(self, entry_id: int) -> LedgerEntry:
-        """One entry, whatever the last add confirmed is. Raises as iterating over `entries` does."""
+        """One entry, whatever the last add confirmed is. Raises as iterating over `batches` does."""
         if entry_id < 0:
             raise BadRequest(f"ledger {self._sources.ledger_id}: {entry_id} is no entry id")
         return await self._sources.read_one(entry_id)
-
-    def order(self, entry_id: int) -> list[str]:
-        """The bookies of an entry's write set, in the order in which they would be asked now."""
-        return self._sources.order(entry_id)
 
     @property
     def observer(self) -> ReadObserver:
@@ -126,7 +114,7 @@ class EntryReader:
 
 
 async def one_by_one(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> AsyncGenerator[LedgerEntry, None]:
-    """The entries of batches."""
+    """The entries of batches, one at a time."""
     async with aclosing(batches):
         async for batch in batches:
             for entry in batch:
@@ -134,7 +122,7 @@ async def one_by_one(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> As
 
 
 async def all_of(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> list[LedgerEntry]:
-    """The entries of batches at once; one bad entry fails the whole range."""
+    """The entries of all batches in one list; one bad entry fails the whole range."""
     result: list[LedgerEntry] = []
     async with aclosing(batches):
         async for batch in batches:

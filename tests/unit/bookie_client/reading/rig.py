@@ -14,7 +14,7 @@ from bookie_client.connection.answers import EntryAnswer
 from bookie_client.connection.health import BookieHealth
 from bookie_client.options import ClientOptions
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY
-from bookie_client.reading.reader import EntryReader
+from bookie_client.reading.reader import EntryReader, all_of
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BadVersion, NoSuchEntry
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
@@ -36,6 +36,11 @@ def run_virtually(main):
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(checked())
+
+
+async def read_range(reader, first, last):
+    """All entries of the range, as a handle reads them."""
+    return await all_of(reader.batches(first, last, bound=last))
 
 
 def now():

@@ -3,14 +3,14 @@
 import pytest
 
 from bookie_client.reading.origins import NOWHERE
-from tests.unit.bookie_client.reading.rig import Rig, run_virtually
+from tests.unit.bookie_client.reading.rig import Rig, read_range, run_virtually
 
 
 def read_with_origins(rig, first, last):
     async def main():
         reader = rig.reader()
         origins = reader.note_origins()
-        entries = await reader.read(first, last, bound=last)
+        entries = await read_range(reader, first, last)
         return [(entry.entry_id, origins.take(entry.entry_id)) for entry in entries], origins
 
     return run_virtually(main)

@@ -7,8 +7,9 @@ import pytest
 
 from bookie_client.batch_support import RETRY_SECONDS
 from bookie_client.reading.range_read import RangeRead
+from bookie_client.reading.reader import one_by_one
 from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NoSuchEntry, StorageFault
-from tests.unit.bookie_client.reading.rig import Rig, now, run_virtually
+from tests.unit.bookie_client.reading.rig import Rig, now, read_range, run_virtually
 
 
 def read(rig, first=0, last=None):
@@ -17,7 +18,7 @@ def read(rig, first=0, last=None):
     async def main():
         reader = rig.reader()
         end = len(rig.payloads) - 1 if last is None else last
-        entries = await reader.read(first, end, bound=end)
+        entries = await read_range(reader, first, end)
         return entries, now(), reader
 
     return run_virtually(main)
@@ -118,14 +119,14 @@ def test_bookies_without_batch_reads_are_read_singly_and_remembered():
 
     async def main():
         reader = rig.reader()
-        first = await reader.read(0, 299, bound=299)
+        first = await read_range(reader, 0, 299)
         assert rig.batched() == {"A": 1, "B": 1, "C": 1}
-        second = await reader.read(0, 299, bound=299)
+        second = await read_range(reader, 0, 299)
         assert rig.batched() == {"A": 1, "B": 1, "C": 1}
         await asyncio.sleep(RETRY_SECONDS)
         for bookie in rig.bookies.values():
             bookie.knows_batches = True
-        third = await reader.read(0, 299, bound=299)
+        third = await read_range(reader, 0, 299)
         assert sum(rig.batched().values()) == 3 + 6
         return first, second, third
 
@@ -232,7 +233,7 @@ def test_a_slow_batch_is_asked_of_another_bookie_and_given_up():
 
     async def main():
         reader = rig.reader()
-        entries = await reader.read(0, 99, bound=99)
+        entries = await read_range(reader, 0, 99)
         assert rig.health.slow() == {"A"}
         return entries, now()
 
@@ -296,14 +297,14 @@ def test_a_sticky_reader_stays_with_one_bookie_until_it_fails(batch_reads):
 
     async def main():
         reader = rig.reader()
-        await reader.read(0, 299, bound=299)
+        await read_range(reader, 0, 299)
         (first,) = reader.served_by
         rig.bookies[first].error = StorageFault
-        await reader.read(0, 299, bound=299)
+        await read_range(reader, 0, 299)
         (second,) = set(reader.served_by) - {first}
         rig.bookies[first].error = None
         before = rig.asked()[first] + rig.batched()[first]
-        await reader.read(0, 299, bound=299)
+        await read_range(reader, 0, 299)
         assert set(reader.served_by) == {first, second}
         assert rig.asked()[first] + rig.batched()[first] == before
         assert reader.served_by[second] == 600
@@ -324,9 +325,9 @@ def test_slow_and_unreachable_bookies_are_asked_last():
         reader = rig.reader()
         rig.health.mark_slow("A")
         rig.health.record("B").connection_failed(10)
-        assert reader.order(0) == ["C", "A", "B"]
-        assert reader.order(1) == ["C", "A", "B"]
-        await reader.read(0, 99, bound=99)
+        assert reader._sources.order(0) == ["C", "A", "B"]
+        assert reader._sources.order(1) == ["C", "A", "B"]
+        await read_range(reader, 0, 99)
         assert rig.batched() == {"A": 0, "B": 0, "C": 1}
 
     run_virtually(main)
@@ -335,7 +336,7 @@ def test_slow_and_unreachable_bookies_are_asked_last():
     async def in_order_of_the_striping():
         reader = unordered.reader()
         unordered.health.mark_slow("A")
-        assert reader.order(0) == ["A", "B", "C"]
+        assert reader._sources.order(0) == ["A", "B", "C"]
 
     run_virtually(in_order_of_the_striping)
 
@@ -348,9 +349,9 @@ def test_quarantined_then_read_only_then_unregistered_bookies_are_asked_after_th
         rig.context.bookies.known_writable = frozenset("CD")
         rig.context.bookies.known_read_only = frozenset("B")
         rig.health.record("C").refused(StorageFault, was_read=False)
-        assert reader.order(0) == ["D", "C", "B", "A"]
-        await reader.read(0, 99, bound=99)
-        await reader.read(5, 5, bound=99)
+        assert reader._sources.order(0) == ["D", "C", "B", "A"]
+        await read_range(reader, 0, 99)
+        await read_range(reader, 5, 5)
         assert rig.batched() == {"A": 0, "B": 0, "C": 0, "D": 1}
         assert rig.asked() == {"A": 0, "B": 0, "C": 0, "D": 1}
 
@@ -363,7 +364,7 @@ def test_a_random_order_spreads_the_first_replica_and_keeps_slow_ones_last():
     async def main():
         reader = rig.reader()
         rig.health.mark_slow("A")
-        orders = [reader.order(0) for _ in range(50)]
+        orders = [reader._sources.order(0) for _ in range(50)]
         assert {tuple(order) for order in orders} == {("B", "C", "A"), ("C", "B", "A")}
 
     run_virtually(main)
@@ -378,7 +379,7 @@ def test_an_iteration_that_is_given_up_leaves_nothing_behind(batch_reads):
 
     async def main():
         reader = rig.reader()
-        async with aclosing(reader.entries(0, 999, bound=999)) as entries:
+        async with aclosing(one_by_one(reader.batches(0, 999, bound=999))) as entries:
             async for entry in entries:
                 if entry.entry_id == 50:
                     break
@@ -398,7 +399,7 @@ def test_cancelling_leaves_nothing_behind(batch_reads):
         bookie.delay, bookie.error = 3.0, StorageFault
 
     async def main():
-        reading = asyncio.create_task(rig.reader().read(0, 999, bound=999))
+        reading = asyncio.create_task(read_range(rig.reader(), 0, 999))
         await asyncio.sleep(1.0)
         reading.cancel()
         await asyncio.wait([reading])
@@ -422,7 +423,7 @@ def test_a_defect_is_raised_where_the_range_is_read():
         reader = rig.reader()
         rig.context.operations.batch_read = broken
         with pytest.raises(RuntimeError, match="a defect"):
-            await reader.read(0, 99, bound=99)
+            await read_range(reader, 0, 99)
 
     run_virtually(main)
 
