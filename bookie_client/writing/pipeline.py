@@ -18,7 +18,7 @@ Source: reference client protocol, sections 6, 7 and 14.7.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 
 from bookie_client.connection.dialect import AddEncoder
 from bookie_client.context import ClientContext
@@ -102,28 +102,51 @@ class AddPipeline:
         Raises what ended appending, or what `payloads` raised; what was sent before goes on.
         """
         batch = AddBatch(self._loop)
-        run: list[bytes] = []
-        nbytes, longest, overhead, window = 0, self._max_payload, self._overhead, self._window
+        source = iter(payloads)
         try:
-            try:
-                for payload in payloads:
-                    body = payload if payload.__class__ is bytes and len(payload) <= longest else self.body(payload)
-                    size = len(body) + overhead
-                    if not window.try_acquire(size):
-                        nbytes = self._add_run(run, nbytes, batch)
-                        await window.acquire(size)
-                    run.append(body)
-                    nbytes += size
-                    if nbytes >= BULK_BYTES:
-                        nbytes = self._add_run(run, nbytes, batch)
-                        await asyncio.sleep(0)
-            finally:
-                self._add_run(run, nbytes, batch)
+            more = True
+            while more:
+                bodies: list[bytes] = []
+                try:
+                    more = self._take_bodies(source, bodies)
+                finally:
+                    await self._submit_bodies(bodies, batch)
         except LedgerClosed:
             batch.raise_failure()
             raise
         batch.seal()
         return batch.future
+
+    def _take_bodies(self, source: Iterator[Buffer], bodies: list[bytes]) -> bool:
+        """Take about `BULK_BYTES` from the source; False: it has no more. Raises what the source raises, or `body`."""
+        nbytes, longest, overhead = 0, self._max_payload, self._overhead
+        for payload in source:
+            body = payload if payload.__class__ is bytes and len(payload) <= longest else self.body(payload)
+            bodies.append(body)
+            nbytes += len(body) + overhead
+            if nbytes >= BULK_BYTES:
+                return True
+        return False
+
+    async def _submit_bodies(self, bodies: list[bytes], batch: AddBatch) -> None:
+        """Send what `_take_bodies` took: at once if the window has room for all of it."""
+        overhead, window = self._overhead, self._window
+        nbytes = sum(map(len, bodies)) + overhead * len(bodies)
+        if window.try_acquire(nbytes, len(bodies)):
+            self._add_run(bodies, nbytes, batch)
+        else:
+            run: list[bytes] = []
+            nbytes = 0
+            for body in bodies:
+                size = len(body) + overhead
+                if not window.try_acquire(size):
+                    nbytes = self._add_run(run, nbytes, batch)
+                    await window.acquire(size)
+                run.append(body)
+                nbytes += size
+            self._add_run(run, nbytes, batch)
+        if nbytes >= BULK_BYTES:
+            await asyncio.sleep(0)
 
     def submit_overdrawn(self, body: bytes, waiter: asyncio.Future[int]) -> None:
         """Send one entry whatever the window says: the caller bounds what it does so with."""

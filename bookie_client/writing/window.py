@@ -37,14 +37,17 @@ class Window:
         """That of a writer."""
         return cls(options.write_window_entries, options.write_window_bytes, options.write_linger_bytes)
 
-    def try_acquire(self, nbytes: int) -> bool:
-        """Take room for an add of this size, unless there is none or somebody waits for it."""
+    def try_acquire(self, nbytes: int, entries: int = 1) -> bool:
+        """Take room for an add of this size, or for so many of this size together, unless there is none or somebody
+        waits for it."""
         # As in `_fits`; written out, because every add comes by.
         if self._waiters or self.lingering > self._max_linger:
             return False
-        if self.entries and (self.entries >= self._max_entries or self.nbytes + nbytes > self._max_bytes):
+        if (self.entries or entries > 1) and (
+            self.entries + entries > self._max_entries or self.nbytes + nbytes > self._max_bytes
+        ):
             return False
-        self.entries += 1
+        self.entries += entries
         self.nbytes += nbytes
         return True
 

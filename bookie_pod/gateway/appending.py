@@ -95,17 +95,18 @@ class AppendCall:
             raise self._error or errors.exceptions[0] from None
 
     async def _send(self, request: messages.AppendRequest) -> None:
-        if not request.entries:
+        entries = list(request.entries)  # once: each look into the message makes new objects
+        if not entries:
             return
-        nbytes = request.ByteSize()
+        nbytes = sum(map(len, entries))
         await self._budget.acquire(nbytes)
         try:
-            sent = await self._writer.handle.submit_many(request.entries)
+            sent = await self._writer.handle.submit_many(entries)
         except BaseException:
             self._budget.release(nbytes)
             raise
         self._writers.used(self._writer)
-        self._appended(len(request.entries), nbytes)
+        self._appended(len(entries), nbytes)
         sent.add_done_callback(lambda ended: self._ended(ended, nbytes))
 
     def _ended(self, batch: asyncio.Future[list[int]], nbytes: int) -> None:

@@ -31,6 +31,18 @@ async def test_an_add_larger_than_the_window_passes_alone():
     assert not window.try_acquire(500)
 
 
+async def test_many_adds_pass_together_or_not_at_all():
+    window = Window(10, 100, 1000)
+    assert not window.try_acquire(101, 2)  # nor does an empty window let them pass
+    assert not window.try_acquire(11, 11)
+    assert (window.entries, window.nbytes) == (0, 0)
+    assert window.try_acquire(60, 6)
+    assert not window.try_acquire(41, 4)
+    assert not window.try_acquire(5, 5)
+    assert window.try_acquire(40, 4)
+    assert (window.entries, window.nbytes) == (10, 100)
+
+
 async def test_room_is_given_in_order_and_nobody_overtakes():
     window = Window(10, 100, 1000)
     window.try_acquire(100)
