@@ -2,7 +2,8 @@
 
 Invariants
 - `done` is called exactly once, when every entry was answered or failed, unless the group was abandoned.
-- Each entry is looked after for speculation by itself: one slow entry asks nobody for its neighbours.
+- Each entry is looked after for speculation by itself: one slow entry asks nobody for its neighbours. The delay is the
+  group's: it grows whenever somebody was asked for one of its entries.
 
 Event loop only.
 
@@ -52,8 +53,7 @@ class EntryGroup:
         self._delay = 0.0
 
     def send(self, requests: Sequence[Request], now: float, delay: float) -> None:
-        """Ask for all of them. `now` is the event loop's time; `delay`: seconds that the
-        first replicas have."""
+        """Ask for all of them. `now` is the event loop's time; `delay`: seconds that the first replicas have."""
         self._started, self._delay = now, delay
         self.due = inf if self._policy.is_off else now + delay
         ledger_id, path, took, known = self._ledger_id, self._path, self._took, self._known
@@ -75,13 +75,12 @@ class EntryGroup:
         is_patient = now < self._started + self._policy.longest
         waits, asked = False, False
         for read in self._reads:
-            if read.is_done:
+            if not read.may_speculate:
                 continue
-            if is_patient and read.latest in alive:
-                waits = True
-            else:
+            if not (is_patient and read.latest in alive):
                 asked = True
-                waits = read.speculate() or waits
+                read.speculate()
+            waits = waits or read.may_speculate
         if asked:
             self._delay = self._policy.next_delay(self._delay)
         self.due = now + self._delay if waits else inf

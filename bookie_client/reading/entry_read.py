@@ -88,12 +88,14 @@ class EntryRead(Request):
         for _ in range(min(self._path.fan_out, len(self._order))):
             self._ask_next()
 
-    def speculate(self) -> bool:
-        """Ask the next replica although others may still answer; False when all were asked."""
-        if self.is_done or self._asked == len(self._order):
-            return False
+    @property
+    def may_speculate(self) -> bool:
+        """Whether it has no answer yet, and a replica is left to ask."""
+        return not self.is_done and self._asked < len(self._order)
+
+    def speculate(self) -> None:
+        """Ask the next replica although others may still answer. Only while it `may_speculate`."""
         self._ask_next()
-        return self._asked < len(self._order)
 
     def abandon(self) -> None:
         """Nobody waits any more."""

@@ -1,8 +1,8 @@
 """When the next replica is asked although the ones before may still answer.
 
 Invariants
-- A replica that goes on answering other reads of the range is given more time, up to the longest delay: it is
-  busy, not gone, and asking others as well would make all of them busier.
+- A replica that goes on answering other reads of the range is given more time, until the first look after the longest
+  delay: it is busy, not gone, and asking others as well would make all of them busier.
 - One timer serves all reads of a range, and there is none while nothing waits.
 
 `SpeculationPolicy` is pure; `Speculator` belongs to the event loop.

@@ -57,6 +57,8 @@ class Bookie:
     batch_error: type | None = None
     knows_batches: bool = True
     reads: list = field(default_factory=list)
+    read_at: list = field(default_factory=list)
+    """When each of `reads` was asked for."""
     batches: list = field(default_factory=list)
     outstanding: int = 0
     slow_entries: dict = field(default_factory=dict)
@@ -80,6 +82,7 @@ class Channel:
     def send_read(self, frame, key, request):
         bookie, entry_id = self.bookie, frame
         bookie.reads.append(entry_id)
+        bookie.read_at.append(now())
         delay = bookie.slow_entries.get(entry_id, bookie.delay)
         if delay is None:
             return
@@ -145,6 +148,7 @@ class Rig:
         assert ledger_id == LEDGER
         bookie = self.bookies[name]
         bookie.reads.append(entry_id)
+        bookie.read_at.append(now())
         await self._wait(bookie)
         return EntryAnswer(bookie.answer(entry_id), None)
 
@@ -184,6 +188,16 @@ class Rig:
     def asked(self):
         """Single reads of each bookie."""
         return {name: len(bookie.reads) for name, bookie in self.bookies.items()}
+
+    def times_of(self, entry_id):
+        """When each bookie was asked for the entry alone, in the order of these times."""
+        times = [
+            (at, name)
+            for name, bookie in self.bookies.items()
+            for read, at in zip(bookie.reads, bookie.read_at, strict=True)
+            if read == entry_id
+        ]
+        return [(name, at) for at, name in sorted(times)]
 
     def batched(self):
         """Batch reads of each bookie."""
