@@ -83,7 +83,7 @@ def test_each_further_replica_has_longer_up_to_the_longest_delay():
 
 
 def test_nobody_looks_after_entries_of_which_all_replicas_were_asked():
-    rig = rig_of(2, write_quorum=2)
+    rig = rig_of(2, ensemble=2, write_quorum=2)
     answers_after(rig, "A", {0: 10.0, 1: 10.0})
     _, seconds, due = read(rig, "AB", look_at=0.6)
     assert (due, seconds) == (inf, pytest.approx(10.0))
