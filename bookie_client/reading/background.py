@@ -1,4 +1,4 @@
-"""What becomes of a defect in a background task of a handle: it is logged, and whoever waits for the task's work gets
+"""What becomes of a defect in the background of a handle: it is logged, and whoever waits for the task's work gets
 an error instead of waiting for ever.
 
 Event loop only.
@@ -22,9 +22,14 @@ def fail_on_defect(task: asyncio.Task[None], ledger_id: int, work: str, fail: Ca
     def ended(task: asyncio.Task[None]) -> None:
         if task.cancelled() or (defect := task.exception()) is None:
             return
-        _log.error("background task failed", ledger=ledger_id, work=work, error=repr(defect), exc_info=defect)
-        error = CouldNotTell(f"ledger {ledger_id}: {work} failed: {defect!r}")
-        error.__cause__ = defect
-        fail(error)
+        fail(defect_found(ledger_id, work, defect))
 
     task.add_done_callback(ended)
+
+
+def defect_found(ledger_id: int, work: str, defect: BaseException) -> CouldNotTell:
+    """Log a defect; returns what those are told who wait for `work`."""
+    _log.error("background work failed", ledger=ledger_id, work=work, error=repr(defect), exc_info=defect)
+    error = CouldNotTell(f"ledger {ledger_id}: {work} failed: {defect!r}")
+    error.__cause__ = defect
+    return error

@@ -75,7 +75,7 @@ class Rewriter:
             raise AssertionError(f"entry {entry.entry_id} does not follow entry {state.last_pushed}")
         state.length = entry.length - len(entry.payload)
         waiter: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._pipeline.submit_overdrawn(entry.payload, waiter)
+        self._pipeline.intake.submit_overdrawn(entry.payload, waiter)
         while self._under_way and self._under_way[0].done():
             self._under_way.popleft()
         self._under_way.append(waiter)

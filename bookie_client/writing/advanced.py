@@ -59,7 +59,7 @@ class AdvancedLedgerWriter(WriteHandle):
         Waits while the window is full, or too much waits behind a gap. Raises `DuplicateEntry`, `BadRequest`,
         `LedgerClosed`.
         """
-        body = self._pipeline.body(payload)
+        body = self._pipeline.intake.body(payload)
         self._check_open()
         order = self._order
         order.claim(entry_id)
@@ -69,7 +69,7 @@ class AdvancedLedgerWriter(WriteHandle):
                 # It may have closed or failed since the turn came; nobody refuses what is held after that.
                 self._check_open()
             if entry_id == order.next:
-                waiter = await self._pipeline.submit(body)
+                waiter = await self._pipeline.intake.submit(body)
                 order.sent(entry_id)
             else:
                 waiter = asyncio.get_running_loop().create_future()
@@ -87,7 +87,7 @@ class AdvancedLedgerWriter(WriteHandle):
         for entry_id, entry in self._order.ready():
             freed += 1
             try:
-                self._pipeline.submit_overdrawn(entry.body, entry.waiter)
+                self._pipeline.intake.submit_overdrawn(entry.body, entry.waiter)
             except PodkeeperError as error:
                 self._order.release(entry_id)
                 _fail(entry.waiter, error)

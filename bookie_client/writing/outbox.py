@@ -28,7 +28,7 @@ BULK_BYTES: Final = 256 * 1024
 
 
 class Outbox:
-    """Of one pipeline. `after` is called behind each flush that sent something."""
+    """Of one pipeline. `after` is called behind each flush that sent something, `broke` when one has a defect."""
 
     def __init__(
         self,
@@ -37,12 +37,14 @@ class Outbox:
         digest: DigestManager,
         encoder: AddEncoder,
         after: Callable[[], None],
+        broke: Callable[[str, Exception], None],
     ) -> None:
         self._context = context
         self._state = state
         self._digest = digest
         self._encoder = encoder
         self._after = after
+        self._broke = broke
         self._loop = asyncio.get_running_loop()
         self._tail = encoder.tail
         self._fresh: list[PendingAdd] = []
@@ -78,11 +80,15 @@ class Outbox:
         if not adds:
             return
         self._fresh, self._fresh_bytes = [], 0
-        self._encode(adds)
-        if self._state.everywhere:
-            self._send_everywhere(adds)
-        else:
-            self._send_striped(adds)
+        try:
+            self._encode(adds)
+            if self._state.everywhere:
+                self._send_everywhere(adds)
+            else:
+                self._send_striped(adds)
+        except Exception as defect:  # the adds have begun: whoever flushes is not who waits for them
+            self._broke("sending", defect)
+            return
         self._after()
 
     def send_again(self, add: PendingAdd, position: int) -> None:

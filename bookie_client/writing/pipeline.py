@@ -6,8 +6,9 @@ Invariants
   brought against the ledger takes effect.
 - Metadata first: nothing is sent to a replacement bookie before `change` returned the ensemble that is
   stored.
-- At most one ensemble change and one task that mends degraded positions run, and both end with the pipeline. A
-  defect in one of them fails all pending adds, in order: nobody waits for what can no longer happen.
+- At most one ensemble change and one task that mends degraded positions run, and both end with the pipeline.
+- A defect, in one of them or in what the event loop calls, fails all pending adds, in order: nobody waits for what can
+  no longer happen.
 
 The writer passes a `change` that stores a new segment; a recovery passes one that collects segments until it
 closes the ledger. Event loop only.
@@ -18,25 +19,23 @@ Source: reference client protocol, sections 6, 7 and 14.7.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 
 from bookie_client.connection.dialect import AddEncoder
 from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
-from bookie_client.reading.background import fail_on_defect
+from bookie_client.reading.background import defect_found, fail_on_defect
 from bookie_client.writing.add_batch import AddBatch
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.change_runner import ChangeRunner, EnsembleChange
+from bookie_client.writing.intake import AddIntake
 from bookie_client.writing.mending import mend
-from bookie_client.writing.outbox import BULK_BYTES, Outbox
+from bookie_client.writing.outbox import Outbox
 from bookie_client.writing.outcome import Outcome
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.window import Window
-from bookie_protocol.digest import Buffer, DigestManager
-from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError
-
-Waiter = asyncio.Future[int] | AddBatch
-"""Who is told how an add ended."""
+from bookie_protocol.digest import DigestManager
+from bookie_protocol.errors import PodkeeperError
 
 _log = get_logger(__name__)
 
@@ -61,108 +60,20 @@ class AddPipeline:
         self._on_failure = on_failure
         options = context.options
         self._window = Window.of(options)
-        self._overhead = context.pool.dialect.add_overhead + digest.overhead
-        self._max_payload = options.max_frame_size - self._overhead
         self._loop = asyncio.get_running_loop()
-        self._outbox = Outbox(context, state, digest, encoder, self._after_sending)
+        self._outbox = Outbox(context, state, digest, encoder, self._after_sending, self._broke)
         self._changes = ChangeRunner(state, change, options.degraded_retry_interval)
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending = False
         self._delivery_due = False
         self._idle = asyncio.Event()
         self._idle.set()
+        overhead = context.pool.dialect.add_overhead + digest.overhead
+        self.intake = AddIntake(
+            self, state, self._outbox, self._window, self._idle, overhead=overhead, max_frame=options.max_frame_size
+        )
 
-    # --- adding ---------------------------------------------------------------------------------------------
-
-    def try_submit(self, payload: Buffer) -> asyncio.Future[int] | None:
-        """Send one entry now; None when the window is full. Raises as `submit`."""
-        body = payload if payload.__class__ is bytes and len(payload) <= self._max_payload else self.body(payload)
-        nbytes = len(body) + self._overhead
-        if not self._window.try_acquire(nbytes):
-            return None
-        waiter: asyncio.Future[int] = self._loop.create_future()
-        self._add(body, nbytes, waiter)
-        return waiter
-
-    async def submit(self, payload: Buffer) -> asyncio.Future[int]:
-        """Send one entry as soon as the window has room; the future resolves with its id, or its error.
-
-        Raises `BadRequest` (the entry fits no frame), `LedgerClosed`.
-        """
-        body = self.body(payload)
-        nbytes = len(body) + self._overhead
-        await self._window.acquire(nbytes)
-        waiter: asyncio.Future[int] = self._loop.create_future()
-        self._add(body, nbytes, waiter)
-        return waiter
-
-    async def submit_many(self, payloads: Iterable[Buffer]) -> asyncio.Future[list[int]]:
-        """Send entries in order as the window has room; one future for all of them.
-
-        Raises what ended appending, or what `payloads` raised; what was sent before goes on.
-        """
-        batch = AddBatch(self._loop)
-        source = iter(payloads)
-        try:
-            more = True
-            while more:
-                bodies: list[bytes] = []
-                try:
-                    more = self._take_bodies(source, bodies)
-                finally:
-                    await self._submit_bodies(bodies, batch)
-        except LedgerClosed:
-            batch.raise_failure()
-            raise
-        batch.seal()
-        return batch.future
-
-    def _take_bodies(self, source: Iterator[Buffer], bodies: list[bytes]) -> bool:
-        """Take about `BULK_BYTES` from the source; False: it has no more. Raises what the source raises, or `body`."""
-        nbytes, longest, overhead = 0, self._max_payload, self._overhead
-        for payload in source:
-            body = payload if payload.__class__ is bytes and len(payload) <= longest else self.body(payload)
-            bodies.append(body)
-            nbytes += len(body) + overhead
-            if nbytes >= BULK_BYTES:
-                return True
-        return False
-
-    async def _submit_bodies(self, bodies: list[bytes], batch: AddBatch) -> None:
-        """Send what `_take_bodies` took: at once if the window has room for all of it."""
-        overhead, window = self._overhead, self._window
-        nbytes = sum(map(len, bodies)) + overhead * len(bodies)
-        if window.try_acquire(nbytes, len(bodies)):
-            self._add_run(bodies, nbytes, batch)
-        else:
-            run: list[bytes] = []
-            nbytes = 0
-            for body in bodies:
-                size = len(body) + overhead
-                if not window.try_acquire(size):
-                    nbytes = self._add_run(run, nbytes, batch)
-                    await window.acquire(size)
-                run.append(body)
-                nbytes += size
-            self._add_run(run, nbytes, batch)
-        if nbytes >= BULK_BYTES:
-            await asyncio.sleep(0)
-
-    def submit_overdrawn(self, body: bytes, waiter: asyncio.Future[int]) -> None:
-        """Send one entry whatever the window says: the caller bounds what it does so with."""
-        nbytes = len(body) + self._overhead
-        self._window.take(nbytes)
-        self._add(body, nbytes, waiter)
-
-    def body(self, payload: Buffer) -> bytes:
-        """The payload as it is now, and immutable. Raises `BadRequest` when it does not fit a frame."""
-        body = payload if payload.__class__ is bytes else bytes(memoryview(payload))
-        if len(body) > self._max_payload:
-            raise BadRequest(
-                f"ledger {self.ledger_id}: an entry of {len(body)} bytes is larger than the {self._max_payload} that"
-                " fit a frame (max_frame_size): split it"
-            )
-        return body
+    # --- the handle -----------------------------------------------------------------------------------------
 
     async def idle(self) -> None:
         """Wait until every add has ended and no ensemble change runs."""
@@ -181,40 +92,6 @@ class AddPipeline:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _add(self, body: bytes, nbytes: int, waiter: Waiter) -> int:
-        """Gives out the next entry id, and lets the add leave with this turn. The caller has room in the window."""
-        try:
-            add = self.state.begin(len(body), waiter)
-        except PodkeeperError:
-            self._window.release(1, nbytes)
-            raise
-        add.answers = self
-        add.body = body
-        add.nbytes = nbytes
-        self._idle.clear()
-        self._outbox.put(add)
-        return add.entry_id
-
-    def _add_run(self, run: list[bytes], nbytes: int, batch: AddBatch) -> int:
-        """As `_add`, for many, which have taken `nbytes` of the window. Empties the run: its size now, 0."""
-        if not run:
-            return 0
-        try:
-            adds = self.state.begin_many(run, batch)
-        except PodkeeperError:
-            self._window.release(len(run), nbytes)
-            raise
-        finally:
-            run.clear()
-        overhead = self._overhead
-        for add in adds:
-            add.answers = self
-            add.nbytes = len(add.body) + overhead
-        batch.expect_run(adds[0].entry_id, len(adds))
-        self._idle.clear()
-        self._outbox.put_run(adds, nbytes)
-        return 0
-
     def _after_sending(self) -> None:
         if self.state.late_failures:
             self._settle()
@@ -230,7 +107,7 @@ class AddPipeline:
         """An add can be delivered: at the end of this turn."""
         if not self._delivery_due:
             self._delivery_due = True
-            self._loop.call_soon(self._deliver_due)
+            self._loop.call_soon(self._deliver_turn)
 
     def add_answered(self, add: PendingAdd) -> None:
         """A bookie answered an add that was delivered before."""
@@ -240,11 +117,14 @@ class AddPipeline:
 
     def add_refused(self, add: PendingAdd, bookie: str, error: PodkeeperError) -> None:
         """A bookie did not store an add, or nobody can tell."""
-        self._settle()
-        outcome = self.state.refused(add, bookie, error)
-        if add.lingering:
-            self.add_answered(add)
-        self._carry_out(outcome)
+        try:
+            self._settle()
+            outcome = self.state.refused(add, bookie, error)
+            if add.lingering:
+                self.add_answered(add)
+            self._carry_out(outcome)
+        except Exception as defect:  # the connection has other requests to tell
+            self._broke("taking a refusal", defect)
 
     # --- what the state machine decided ---------------------------------------------------------------------
 
@@ -274,6 +154,12 @@ class AddPipeline:
             self._idle.set()
         else:
             self._idle.clear()
+
+    def _deliver_turn(self) -> None:
+        try:
+            self._deliver_due()
+        except Exception as defect:  # nobody but the event loop would hear of it
+            self._broke("delivering", defect)
 
     def _deliver_due(self) -> None:
         if self._delivery_due:
@@ -318,6 +204,12 @@ class AddPipeline:
             waiter.set_exception(error)
             # Whoever did not wait for this add learns it from `flush` or the end of the context.
             waiter.exception()
+
+    def _broke(self, work: str, defect: Exception) -> None:
+        """What the event loop or a connection called has a defect. Nothing is settled any more: that might meet it
+        again. Once the handle has failed nobody waits, so there is one line for all answers that meet it."""
+        if self.state.failure is None:
+            self._carry_out(self.state.abandon(defect_found(self.ledger_id, work, defect)))
 
     async def _run_change(self, failed: Mapping[int, str]) -> None:
         try:

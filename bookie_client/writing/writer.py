@@ -31,7 +31,7 @@ class LedgerWriter(WriteHandle):
         Cancelling, as `asyncio.timeout` does, takes back an entry that still waits for room in the window. One
         that was sent goes on, and may be acknowledged without anybody being told.
         """
-        return await (self._pipeline.try_submit(payload) or await self._pipeline.submit(payload))
+        return await (self._pipeline.intake.try_submit(payload) or await self._pipeline.intake.submit(payload))
 
     async def submit(self, payload: Buffer) -> asyncio.Future[int]:
         """Send one entry; returns a future of its id that resolves as `append` does.
@@ -39,15 +39,15 @@ class LedgerWriter(WriteHandle):
         Waits only while the window is full (`write_window_entries`, `write_window_bytes`), so a loop over
         `submit` keeps the pipeline full and memory bounded. Calls made one after the other get ascending ids.
         """
-        return self._pipeline.try_submit(payload) or await self._pipeline.submit(payload)
+        return self._pipeline.intake.try_submit(payload) or await self._pipeline.intake.submit(payload)
 
     async def submit_many(self, payloads: Iterable[Buffer]) -> asyncio.Future[list[int]]:
         """Send entries in order, as `submit` does; one future for all of them, which costs much less.
         It resolves with their ids, in order, or with the first error. Raises `BadRequest` (an entry fits no frame) and
         `LedgerClosed`; what was sent before goes on."""
-        return await self._pipeline.submit_many(payloads)
+        return await self._pipeline.intake.submit_many(payloads)
 
     async def append_many(self, payloads: Iterable[Buffer]) -> list[int]:
         """Append entries in order, pipelined; returns their ids once all are acknowledged. Raises as
         `append`."""
-        return await (await self._pipeline.submit_many(payloads))
+        return await (await self._pipeline.intake.submit_many(payloads))

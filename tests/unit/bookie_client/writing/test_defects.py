@@ -1,4 +1,5 @@
-"""A defect in a writer's background task: every pending add ends, in order, with an error that names the ledger."""
+"""A defect in what works for a writer in the background: every pending add ends, in order, with an error that names the
+ledger."""
 
 import asyncio
 import logging
@@ -8,8 +9,9 @@ import pytest
 from bookie_client.writing import pipeline
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.explicit_lac import LacAnnouncements
+from bookie_client.writing.outbox import BULK_BYTES, Outbox
 from bookie_client.writing.quorum_watch import AddAges
-from bookie_protocol.errors import CouldNotTell, LedgerClosed, StorageFault
+from bookie_protocol.errors import CouldNotTell, LedgerClosed, QuorumLost, StorageFault
 from tests.support.until import until
 
 PATIENT = {"add_timeout": 60, "read_timeout": 60}
@@ -39,7 +41,7 @@ async def check_ended(ledger, futures, work, caplog):
         await ledger.flush()
     with pytest.raises(LedgerClosed):
         await ledger.append(b"more")
-    told = [record for record in caplog.records if "background task failed" in record.getMessage()]
+    told = [record for record in caplog.records if "background work failed" in record.getMessage()]
     assert [record.exc_info[0] for record in told] == [ZeroDivisionError]
 
 
@@ -82,6 +84,45 @@ async def test_in_the_quorum_watch(three, monkeypatch, caplog):
         futures = [await ledger.submit(b"x") for _ in range(3)]
         monkeypatch.setattr(AddAges, "tick", broken)
         await check_ended(ledger, futures, "quorum time-out", caplog)
+        await ledger.close()
+
+
+@pytest.mark.parametrize(("size", "count"), [(1, 3), (BULK_BYTES, 2)])  # sent at the end of the turn, or by the second
+async def test_in_sending(three, monkeypatch, caplog, size, count):
+    async with three.client(**PATIENT) as client:
+        ledger = await client.create(write_quorum=3, ack_quorum=2)
+        await ledger.append(b"x")
+        monkeypatch.setattr(Outbox, "_encode", broken)
+        await check_ended(ledger, [await ledger.submit(bytes(size)) for _ in range(count)], "sending", caplog)
+        await ledger.close()
+
+
+async def test_in_delivering(three, monkeypatch, caplog):
+    async with three.client(**PATIENT) as client:
+        ledger = await client.create(write_quorum=3, ack_quorum=2)
+        futures = [await ledger.submit(b"x") for _ in range(3)]
+        monkeypatch.setattr(AddState, "deliver", broken)
+        await check_ended(ledger, futures, "delivering", caplog)
+        await ledger.close()
+
+
+async def test_in_taking_a_refusal_tells_other_ledgers_of_the_connection_all_the_same(three, monkeypatch, caplog):
+    refused = AddState.refused
+
+    def broken_for_the_first(state, *arguments):
+        return broken() if state.ledger_id == 0 else refused(state, *arguments)
+
+    async with three.client(**PATIENT) as client:
+        ledger, other = [await client.create(write_quorum=3, ack_quorum=3) for _ in range(2)]
+        three.servers["b1"].silent = True
+        futures = [await ledger.submit(b"x") for _ in range(3)]
+        pending = await other.submit(b"y")
+        await until(lambda: three.servers["b1"].bookie.ledgers.keys() >= {0, 1})
+        monkeypatch.setattr(AddState, "refused", broken_for_the_first)
+        await three.servers["b1"].stop()
+        await check_ended(ledger, futures, "taking a refusal", caplog)
+        with pytest.raises(QuorumLost):
+            await pending
         await ledger.close()
 
 

@@ -1,0 +1,175 @@
+"""How adds enter the pipeline: one by one or in bulk, as the window has room.
+
+Invariants
+- Entries get their ids in the order in which they were submitted.
+- An entry that raises before it got an id was never sent and holds no room.
+
+Event loop only.
+
+Source: reference client protocol, sections 6 and 18.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator
+
+from bookie_client.writing.add_batch import AddBatch
+from bookie_client.writing.add_state import AddState
+from bookie_client.writing.outbox import BULK_BYTES, Outbox
+from bookie_client.writing.pending_add import AddAnswers
+from bookie_client.writing.window import Window
+from bookie_protocol.digest import Buffer
+from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError
+
+Waiter = asyncio.Future[int] | AddBatch
+"""Who is told how an add ended."""
+
+
+class AddIntake:
+    """Of one pipeline, which is the `answers` of all adds."""
+
+    def __init__(
+        self,
+        answers: AddAnswers,
+        state: AddState,
+        outbox: Outbox,
+        window: Window,
+        idle: asyncio.Event,
+        *,
+        overhead: int,
+        max_frame: int,
+    ) -> None:
+        """`idle` is cleared by each add; `overhead`: bytes of a frame beside the payload."""
+        self._answers = answers
+        self._state = state
+        self._outbox = outbox
+        self._window = window
+        self._idle = idle
+        self._overhead = overhead
+        self._max_payload = max_frame - overhead
+        self._loop = asyncio.get_running_loop()
+
+    def try_submit(self, payload: Buffer) -> asyncio.Future[int] | None:
+        """Send one entry now; None when the window is full. Raises as `submit`."""
+        body = payload if payload.__class__ is bytes and len(payload) <= self._max_payload else self.body(payload)
+        nbytes = len(body) + self._overhead
+        if not self._window.try_acquire(nbytes):
+            return None
+        waiter: asyncio.Future[int] = self._loop.create_future()
+        self._add(body, nbytes, waiter)
+        return waiter
+
+    async def submit(self, payload: Buffer) -> asyncio.Future[int]:
+        """Send one entry as soon as the window has room; the future resolves with its id, or its error.
+
+        Raises `BadRequest` (the entry fits no frame), `LedgerClosed`.
+        """
+        body = self.body(payload)
+        nbytes = len(body) + self._overhead
+        await self._window.acquire(nbytes)
+        waiter: asyncio.Future[int] = self._loop.create_future()
+        self._add(body, nbytes, waiter)
+        return waiter
+
+    async def submit_many(self, payloads: Iterable[Buffer]) -> asyncio.Future[list[int]]:
+        """Send entries in order as the window has room; one future for all of them.
+
+        Raises what ended appending, or what `payloads` raised; what was sent before goes on.
+        """
+        batch = AddBatch(self._loop)
+        source = iter(payloads)
+        try:
+            more = True
+            while more:
+                bodies: list[bytes] = []
+                try:
+                    more = self._take_bodies(source, bodies)
+                finally:
+                    await self._submit_bodies(bodies, batch)
+        except LedgerClosed:
+            batch.raise_failure()
+            raise
+        batch.seal()
+        return batch.future
+
+    def _take_bodies(self, source: Iterator[Buffer], bodies: list[bytes]) -> bool:
+        """Take about `BULK_BYTES` from the source; False: it has no more. Raises what the source raises, or `body`."""
+        nbytes, longest, overhead = 0, self._max_payload, self._overhead
+        for payload in source:
+            body = payload if payload.__class__ is bytes and len(payload) <= longest else self.body(payload)
+            bodies.append(body)
+            nbytes += len(body) + overhead
+            if nbytes >= BULK_BYTES:
+                return True
+        return False
+
+    async def _submit_bodies(self, bodies: list[bytes], batch: AddBatch) -> None:
+        """Send what `_take_bodies` took: at once if the window has room for all of it."""
+        overhead, window = self._overhead, self._window
+        nbytes = sum(map(len, bodies)) + overhead * len(bodies)
+        if window.try_acquire(nbytes, len(bodies)):
+            self._add_run(bodies, nbytes, batch)
+        else:
+            run: list[bytes] = []
+            nbytes = 0
+            for body in bodies:
+                size = len(body) + overhead
+                if not window.try_acquire(size):
+                    nbytes = self._add_run(run, nbytes, batch)
+                    await window.acquire(size)
+                run.append(body)
+                nbytes += size
+            self._add_run(run, nbytes, batch)
+        if nbytes >= BULK_BYTES:
+            await asyncio.sleep(0)
+
+    def submit_overdrawn(self, body: bytes, waiter: asyncio.Future[int]) -> None:
+        """Send one entry whatever the window says: the caller bounds what it does so with."""
+        nbytes = len(body) + self._overhead
+        self._window.take(nbytes)
+        self._add(body, nbytes, waiter)
+
+    def body(self, payload: Buffer) -> bytes:
+        """The payload as it is now, and immutable. Raises `BadRequest` when it does not fit a frame."""
+        body = payload if payload.__class__ is bytes else bytes(memoryview(payload))
+        if len(body) > self._max_payload:
+            raise BadRequest(
+                f"ledger {self._state.ledger_id}: an entry of {len(body)} bytes is larger than the {self._max_payload}"
+                " that fit a frame (max_frame_size): split it"
+            )
+        return body
+
+    def _add(self, body: bytes, nbytes: int, waiter: Waiter) -> int:
+        """Gives out the next entry id, and lets the add leave with this turn. The caller has room in the window."""
+        try:
+            add = self._state.begin(len(body), waiter)
+        except PodkeeperError:
+            self._window.release(1, nbytes)
+            raise
+        add.answers = self._answers
+        add.body = body
+        add.nbytes = nbytes
+        self._idle.clear()
+        self._outbox.put(add)
+        return add.entry_id
+
+    def _add_run(self, run: list[bytes], nbytes: int, batch: AddBatch) -> int:
+        """As `_add`, for many, which have taken `nbytes` of the window. Empties the run: its size now, 0."""
+        if not run:
+            return 0
+        try:
+            adds = self._state.begin_many(run, batch)
+        except PodkeeperError:
+            self._window.release(len(run), nbytes)
+            raise
+        finally:
+            run.clear()
+        answers, overhead = self._answers, self._overhead
+        for add in adds:
+            add.answers = answers
+            add.nbytes = len(add.body) + overhead
+        batch.expect_run(adds[0].entry_id, len(adds))
+        self._idle.clear()
+        self._outbox.put_run(adds, nbytes)
+        return 0
