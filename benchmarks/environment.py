@@ -71,13 +71,13 @@ def drive(class_path: str, *arguments: str) -> dict[str, Any]:
 
 
 class Environment:
-    """A ZooKeeper with an initialised cluster, and a directory for bookies."""
+    """A ZooKeeper with an initialised cluster, and a directory for bookies; `journals`: parent of one more, for their
+    journals, on a device of its own."""
 
-    def __init__(self, parent: Path | None = None) -> None:
+    def __init__(self, parent: Path | None = None, journals: Path | None = None) -> None:
         self.class_path = PROJECT.class_path()
-        if parent is not None:
-            parent.mkdir(parents=True, exist_ok=True)
-        self.directory = Path(tempfile.mkdtemp(prefix="podkeeper-bench-", dir=parent))
+        self.directory = _made_in(parent)
+        self._journals = None if journals is None else _made_in(journals)
         self._zookeeper = ZooKeeperServer(str(self.directory / "zookeeper"))
         self.metadata_uri = ""
         self._bookies: list[BookieProcess] = []
@@ -104,6 +104,7 @@ class Environment:
         configuration = {
             **loopback_configuration(work, self.metadata_uri, port),
             **SHARED,
+            **({} if self._journals is None else {"journalDirectories": str(self._journals / f"{port}")}),
             **(settings or {}),
         }
         address = self._zookeeper.hosts
@@ -142,3 +143,12 @@ class Environment:
                 bookie.kill()
         self._zookeeper.stop()
         shutil.rmtree(self.directory)
+        if self._journals is not None:
+            shutil.rmtree(self._journals)
+
+
+def _made_in(parent: Path | None) -> Path:
+    """A directory for one run; the parent is made too."""
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix="podkeeper-bench-", dir=parent))

@@ -27,10 +27,12 @@ from bookie_client import TrafficClass
 _QUICK: Final[dict[str, float]] = {"megabytes": 40, "ledgers": 4, "small_ledgers": 500, "times": 1}
 
 
-async def measure(plan: SparkPlan, entry_sizes: Sequence[int], parent: Path | None, session: Session) -> Samples:
+async def measure(
+    plan: SparkPlan, entry_sizes: Sequence[int], parent: Path | None, journals: Path | None, session: Session
+) -> Samples:
     """All stages; audits and planning with the first size only."""
     samples = Samples()
-    with Environment(parent) as environment:
+    with Environment(parent, journals) as environment:
         stages = SparkStages(environment, plan, samples, session)
         for size in entry_sizes if plan.stages.difference(AUDITS) else entry_sizes[:1]:
             await stages.run(size, with_audits=size == entry_sizes[0])
@@ -55,6 +57,12 @@ async def measure(plan: SparkPlan, entry_sizes: Sequence[int], parent: Path | No
     help="Of what source and client read.",
 )
 @click.option("--dir", "parent", type=click.Path(path_type=Path), help="Parent of the bookies' directories.")
+@click.option(
+    "--journal-dir",
+    "journals",
+    type=click.Path(path_type=Path),
+    help="Parent of the journals' instead: another device.",
+)
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True)
 @click.pass_context
 def main(
@@ -65,6 +73,7 @@ def main(
     traffic_class: str,
     entry_sizes: tuple[int, ...],
     parent: Path | None,
+    journals: Path | None,
     out: Path,
     **sizes: float,
 ) -> None:
@@ -78,7 +87,7 @@ def main(
     plan.check_disk(parent or Path(tempfile.gettempdir()))
     session = Session("spark")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        samples = runner.run(measure(plan, entry_sizes, parent, session))
+        samples = runner.run(measure(plan, entry_sizes, parent, journals, session))
     session.report(samples, out)
 
 
