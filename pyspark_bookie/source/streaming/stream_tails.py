@@ -1,7 +1,7 @@
 """What streams have now: their manifests, and how far their open ledgers are confirmed.
 
 An idle query asks some 80 times a second. So what was seen counts for `metadata_refresh` seconds, and the handles of
-open ledgers are kept.
+open ledgers are kept, as are the parts of long lists that never change.
 
 Invariants
 - Nobody is fenced.
@@ -49,6 +49,8 @@ class StreamTails:
         self._views_at = float("-inf")
         self._open = OpenTails(options)
         self._topic = Topic()
+        self._client: Client | None = None
+        self._streams: Streams | None = None
 
     def views(self, *, fresh: bool = False) -> dict[str, StreamView]:
         """By name, sorted. `fresh`: as of now. Raises `PodkeeperSparkError`."""
@@ -86,7 +88,7 @@ class StreamTails:
         if options.stream_pattern is None:
             return tuple(sorted({*(options.streams or ()), *([options.stream] if options.stream else [])}))
         if self._clock() - self._names_at >= options.discovery_interval:
-            self._names = tuple(await matching_streams(Streams(client), options.stream_pattern))
+            self._names = tuple(await matching_streams(self._streams_of(client), options.stream_pattern))
             self._names_at = self._clock()
         return self._names
 
@@ -105,11 +107,17 @@ class StreamTails:
     async def _listed_now(self, client: Client, name: str) -> StreamView:
         """What the list says, without the open ledger's entries."""
         if self._options.managed_ledger is None:
-            return StreamView(await Streams(client).manifest(name))
+            return StreamView(await self._streams_of(client).manifest(name))
         found = await managed_ledger(client, name)
         unreadable = frozenset(each.ledger_id for each in found.offloaded.values() if each.is_deleted)
         left = self._topic.left_by(found.manifest)
         return StreamView(found.manifest, unreadable=unreadable, is_counted=False, left=left)
+
+    def _streams_of(self, client: Client) -> Streams:
+        """The same as long as the client is: it keeps the segments of lists that were read."""
+        if self._streams is None or self._client is not client:
+            self._client, self._streams = client, Streams(client)
+        return self._streams
 
 
 class Topic:
