@@ -21,6 +21,9 @@ from tests.unit.bookie_client.recovery.crashed import LEDGER, CrashedLedger
 LATENCY = 0.001
 """Seconds from every question to its answer, on top of what a long poll waits."""
 
+LONG = {"long_poll_timeout": 1000.0}
+"""No long poll's time is up during a test."""
+
 
 class FollowerRig:
     """Ledger 7 on bookies b1, b2, b3 ...; `ledger.put` stores its entries as the writer does. It is also the client's
@@ -118,3 +121,15 @@ class FollowerRig:
 
     def damaged(self, bookie, entry_id, error):
         self.damaged_at.append((bookie, entry_id))
+
+
+@asynccontextmanager
+async def somebody_waits(follower, entry_id):
+    """For an entry, in a task."""
+    async with follower.attached():
+        waiting = asyncio.create_task(follower.reach(entry_id))
+        try:
+            yield waiting
+        finally:
+            waiting.cancel()
+            await asyncio.wait([waiting])

@@ -1,32 +1,15 @@
-"""Which bookies are asked for a ledger's LAC, when, and what their answers make known. On a virtual clock."""
+"""Which bookies are asked for a ledger's LAC, and when. On a virtual clock."""
 
 import asyncio
-from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
 
 from bookie_client.reading.lac_follower import FIRST_BACK_OFF, FIRST_PATIENCE, FIRST_PAUSE, MAX_BACK_OFF, MAX_PAUSE
-from bookie_protocol.errors import BadRequest, CouldNotTell, StorageFault, Unauthorized
-from bookie_protocol.metadata_service.interface import Versioned
-from tests.unit.bookie_client.reading.follower_rig import LATENCY, FollowerRig
+from bookie_protocol.errors import BadRequest, BadVersion, StorageFault
+from tests.unit.bookie_client.reading.follower_rig import LATENCY, LONG, FollowerRig, somebody_waits
 from tests.unit.bookie_client.reading.rig import now, run_virtually
 from tests.unit.bookie_client.recovery.crashed import payload
-
-LONG = {"long_poll_timeout": 1000.0}
-"""No long poll's time is up during a test."""
-
-
-@asynccontextmanager
-async def somebody_waits(follower, entry_id):
-    """For an entry, in a task."""
-    async with follower.attached():
-        waiting = asyncio.create_task(follower.reach(entry_id))
-        try:
-            yield waiting
-        finally:
-            waiting.cancel()
-            await asyncio.wait([waiting])
 
 
 def followed_for(rig, seconds, *, lac=-1):
@@ -134,8 +117,9 @@ def test_a_bookie_outside_the_cover_that_fails_calls_nobody_to_help():
     assert not rig.times_of("b1")
 
 
-def test_news_from_a_bookie_that_failed_end_its_back_off():
-    rig = FollowerRig(1, 1, 1, **LONG)
+@pytest.mark.parametrize("version", [2, 3])
+def test_news_end_the_back_off_of_a_bookie_that_failed(version):
+    rig = FollowerRig(1, 1, 1, protocol_version=version, **LONG)
     rig.put_up_to(0)
     bookie = rig.bookie("b1")
     bookie.fail_reads = StorageFault
@@ -152,6 +136,44 @@ def test_news_from_a_bookie_that_failed_end_its_back_off():
             async with somebody_waits(follower, 1):
                 await asyncio.sleep(0.5)
         assert differences(rig.times_of("b1")[begin:]) == pytest.approx([FIRST_BACK_OFF + LATENCY, 0.2 + LATENCY])
+
+    run_virtually(main)
+
+
+def test_an_answer_without_news_ends_the_back_off_too():
+    rig = FollowerRig(1, 1, 1, protocol_version=2)
+    rig.bookie("b1").fail_reads = StorageFault
+
+    async def main():
+        async with somebody_waits(rig.follower(), 0):
+            await asyncio.sleep(2.0)
+            rig.bookie("b1").fail_reads = None
+            await asyncio.sleep(2.0)
+            failing = now()
+            rig.bookie("b1").fail_reads = StorageFault
+            await asyncio.sleep(2.0)
+        first, second, *_ = [at for at in rig.times_of("b1") if at >= failing]
+        # What it does not know it is asked for after pauses; these go on where they were.
+        assert FIRST_BACK_OFF < second - first < FIRST_BACK_OFF + MAX_PAUSE + 2 * LATENCY
+
+    run_virtually(main)
+
+
+def test_news_end_the_pauses_of_a_bookie_that_had_none():
+    rig = FollowerRig(1, 1, 1, protocol_version=2)
+
+    async def main():
+        follower = rig.follower()
+        async with somebody_waits(follower, 0) as waiting:
+            await asyncio.sleep(3.0)
+            rig.put_up_to(1)
+            await waiting
+            begin = len(rig.asked)
+            async with somebody_waits(follower, 1):
+                await asyncio.sleep(0.1)
+        pauses = [0.0, FIRST_PAUSE, 0.04]  # the first question is put at once
+        news = rig.asked[begin - 1][0]
+        assert differences([news, *rig.times_of("b1")[begin:]]) == pytest.approx([LATENCY + pause for pause in pauses])
 
     run_virtually(main)
 
@@ -205,155 +227,12 @@ def test_a_bookie_without_long_polls_is_asked_plainly_at_once_and_from_then_on()
     assert {(name, kind) for _, name, kind in rig.asked[1:]} == {("b3", "plain")}
 
 
-def test_a_bookie_that_refuses_plain_questions_too_is_left_alone_as_one_that_fails():
-    rig = FollowerRig(protocol_version=2)
+@pytest.mark.parametrize(("version", "error"), [(2, BadRequest), (3, BadRequest), (3, BadVersion)])
+def test_a_bookie_that_refuses_plain_questions_too_is_left_alone_as_one_that_fails(version, error):
+    rig = FollowerRig(protocol_version=version)
     rig.put_up_to(0)
-    rig.bookie("b2").fail_reads = BadRequest
+    rig.bookie("b2").fail_reads = error
     followed_for(rig, 1.0)
-    assert differences(rig.times_of("b2")) == pytest.approx([LATENCY + pause for pause in (FIRST_BACK_OFF, 0.2, 0.4)])
-
-
-# --- what the answers make known ----------------------------------------------------------------------------------
-
-
-def test_the_entry_behind_the_lac_comes_along_for_who_waits_for_it_and_for_nobody_else():
-    rig = FollowerRig(**LONG)
-    rig.put_up_to(1)
-
-    async def main():
-        follower = rig.follower(0)
-        async with somebody_waits(follower, 1) as first, somebody_waits(follower, 2) as second:
-            await asyncio.sleep(0.1)
-            rig.ledger.put(3)  # the one behind entry 2, which is not there yet
-            entry = await first
-            assert (entry.entry_id, entry.payload, entry.lac) == (1, payload(1), 0)
-            assert await second is None
-        assert (rig.followed.lac, rig.served_by) == (2, [("b3", 1)])
-
-    run_virtually(main)
-
-
-def test_a_damaged_entry_makes_its_bookies_word_count_for_nothing_and_another_is_asked():
-    rig = FollowerRig(**LONG)
-    rig.put_up_to(1)
-    rig.bookie("b3").damage(7, 1)
-
-    async def main():
-        async with somebody_waits(rig.follower(0), 1) as waiting:
-            await asyncio.sleep(0.5)
-            rig.ledger.put(2)
-            assert (await waiting).payload == payload(1)
-            assert now() == pytest.approx(0.5 + LATENCY)
-        assert (rig.damaged_at, rig.served_by) == ([("b3", 1)], [("b2", 1)])  # b1 brought it too, in the same moment
-        assert rig.asked == [(0.0, "b3", "poll"), (0.5, "b1", "poll"), (0.5, "b2", "poll")]
-
-    run_virtually(main)
-
-
-def test_a_wrong_password_ends_the_wait():
-    rig = FollowerRig()
-    rig.bookie("b2").fail_reads = Unauthorized
-
-    async def main():
-        async with somebody_waits(rig.follower(), 0) as waiting:
-            with pytest.raises(Unauthorized):
-                await waiting
-            assert now() == pytest.approx(LATENCY)
-
-    run_virtually(main)
-
-
-def test_a_defect_reaches_those_who_wait(monkeypatch):
-    rig = FollowerRig()
-
-    async def broken(*_, **__):
-        raise ValueError("a defect")
-
-    async def main():
-        monkeypatch.setattr(rig, "long_poll", broken)
-        async with somebody_waits(rig.follower(), 0) as waiting:
-            with pytest.raises(CouldNotTell, match="ledger 7: following its LAC failed: ValueError"):
-                await waiting
-
-    run_virtually(main)
-
-
-def test_bookies_of_a_new_segment_are_asked_instead_of_those_that_left():
-    rig = FollowerRig(spares=1, **LONG)
-    rig.put_up_to(2)
-    rig.ledger.put(2, "s0")
-    changed = rig.ledger.metadata.with_ensemble(2, ("b1", "b2", "s0"))
-
-    async def main():
-        async with somebody_waits(rig.follower(1), 3):
-            await asyncio.sleep(FIRST_PATIENCE * 4)
-            assert rig.under_way == {"b1", "b2", "b3"}
-            rig.followed.take(Versioned(changed, 1))
-            await asyncio.sleep(0.01)
-            assert rig.under_way == {"b1", "b2", "s0"}
-
-    run_virtually(main)
-
-
-# --- as long as somebody waits ------------------------------------------------------------------------------------
-
-
-def test_nobody_is_asked_while_nobody_waits():
-    rig = FollowerRig(long_poll_timeout=1.0)
-    rig.put_up_to(1)
-
-    async def main():
-        follower = rig.follower(0)
-        async with follower.attached():
-            reaching = asyncio.create_task(follower.reach(1))
-            await asyncio.sleep(0.1)
-            rig.ledger.put(2)
-            await reaching
-            await asyncio.sleep(2.0)
-            asked = len(rig.asked)
-            await asyncio.sleep(60.0)
-            assert (len(rig.asked), rig.under_way) == (asked, set())
-            reaching = asyncio.create_task(follower.reach(2))
-            await asyncio.sleep(0.1)
-            assert len(rig.asked) > asked
-            rig.ledger.put(3)
-            await reaching
-
-    run_virtually(main)
-
-
-def test_what_is_under_way_ends_with_the_last_tail_and_not_before():
-    rig = FollowerRig(**LONG)
-    rig.put_up_to(1)
-
-    async def main():
-        follower = rig.follower(0)
-        async with somebody_waits(follower, 1):
-            async with somebody_waits(follower, 1):
-                await asyncio.sleep(1.0)
-            assert rig.under_way == {"b3"}
-        assert rig.under_way == set()
-        async with somebody_waits(follower, 1) as waiting:  # and a later tail begins anew
-            await asyncio.sleep(1.0)
-            rig.ledger.put(2)
-            await waiting
-        assert rig.times_of("b3") == [0.0, 1.0]
-
-    run_virtually(main)
-
-
-def test_a_ledger_that_is_closed_is_not_asked_for():
-    rig = FollowerRig(long_poll_timeout=1.0)
-    rig.put_up_to(1)
-
-    async def main():
-        follower = rig.follower(0)
-        async with follower.attached():
-            waiting = asyncio.create_task(follower.reach(5))
-            await asyncio.sleep(0.5)
-            rig.followed.take(Versioned(rig.ledger.metadata.closed(1, 20), 1))
-            assert await waiting is None
-            await asyncio.sleep(60.0)
-            assert rig.asked == [(0.0, "b3", "poll"), (pytest.approx(1.0 + LATENCY), "b3", "plain")]
-
-    run_virtually(main)
+    plain = [at for at, name, kind in rig.asked if (name, kind) == ("b2", "plain")]
+    assert differences(plain) == pytest.approx([LATENCY + back_off for back_off in (FIRST_BACK_OFF, 0.2, 0.4)])
+    assert len(rig.times_of("b2")) - len(plain) == (version == 3)

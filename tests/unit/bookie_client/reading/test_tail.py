@@ -1,4 +1,7 @@
-"""Tailing: while a ledger is written, across failures and segments, to its end."""
+"""Tailing: while a ledger is written, across failures and segments, to its end.
+
+Whom the follower of the LAC asks, and when, is in `test_lac_follower`.
+"""
 
 import asyncio
 from contextlib import aclosing
@@ -129,29 +132,6 @@ async def test_no_bookie_has_more_than_one_long_poll_and_two_tails_share_them(cl
             assert (ids(one), ids(two)) == (list(range(60)), list(range(5, 60)))
 
 
-async def test_an_idle_ledger_costs_little(three):
-    async with three.client() as client:
-        writer = await client.create(write_quorum=3)
-        await writer.append(payload(0))
-        async with client.open(writer.ledger_id) as reader:
-            _, tail = collect(reader)
-            await asyncio.sleep(0.5)
-            assert sum(three.bookie(b).long_polls for b in ABC) <= 6
-            await writer.close()
-            await tail
-
-
-async def test_a_bookie_that_knows_nothing_is_not_asked_without_end(three):
-    async with three.client() as client:
-        writer = await client.create(write_quorum=3)
-        async with client.open(writer.ledger_id) as reader:
-            _, tail = collect(reader)
-            await asyncio.sleep(0.5)
-            assert 3 <= sum(three.bookie(b).long_polls for b in ABC) <= 60
-            await writer.close()
-            await tail
-
-
 @pytest.mark.parametrize("error", [BadRequest, BadVersion])
 async def test_a_bookie_without_long_polls_is_asked_plainly(three, monkeypatch, error):
     async with three.client() as client:
@@ -171,24 +151,6 @@ async def test_a_bookie_without_long_polls_is_asked_plainly(three, monkeypatch, 
             await writer.close()
             await tail
             assert len(asked) == len(set(asked))
-
-
-@pytest.mark.parametrize("error", [BadRequest, BadVersion, StorageFault])
-async def test_bookies_that_refuse_every_question_are_not_asked_without_end(three, error):
-    async with three.client() as client:
-        writer = await client.create(write_quorum=3)
-        await writer.append(payload(0))
-        async with client.open(writer.ledger_id) as reader:
-            for name in ABC:
-                three.bookie(name).fail_reads = error
-            before = sum(three.bookie(b).reads for b in ABC)
-            _, tail = collect(reader)
-            await asyncio.sleep(0.5)
-            assert 1 <= sum(three.bookie(b).reads + three.bookie(b).long_polls for b in ABC) - before <= 30
-            await writer.close()
-            for name in ABC:
-                three.bookie(name).fail_reads = None
-            await tail
 
 
 async def test_starting_behind_the_end_waits_for_it(three, version):
