@@ -23,7 +23,7 @@ from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_protocol.entry import ENTRY_HEADER
 from bookie_protocol.errors import PodkeeperError
 
-Request = tuple[int, Sequence[str], tuple[bytes, bytes]]
+Question = tuple[int, Sequence[str], tuple[bytes, bytes]]
 """(entry id, order of replicas, key and frame)."""
 
 
@@ -52,14 +52,14 @@ class EntryGroup:
         self._started = 0.0
         self._delay = 0.0
 
-    def send(self, requests: Sequence[Request], now: float, delay: float) -> None:
+    def send(self, questions: Sequence[Question], now: float, delay: float) -> None:
         """Ask for all of them. `now` is the event loop's time; `delay`: seconds that the first replicas have."""
         self._started, self._delay = now, delay
         self.due = inf if self._policy.is_off else now + delay
         ledger_id, path, took, known = self._ledger_id, self._path, self._took, self._known
         self._reads = [
             EntryRead((ledger_id, entry_id), order, key_and_frame, path, took, known)
-            for entry_id, order, key_and_frame in requests
+            for entry_id, order, key_and_frame in questions
         ]
         for read in self._reads:
             read.send()

@@ -11,7 +11,8 @@ Invariants
 - A bookie that fails is left alone for a while that doubles up to `MAX_BACK_OFF`, and all others are asked
   instead. One that has no news, and says so sooner than it was asked to, is asked again after a pause that
   doubles up to `MAX_PAUSE`. So nothing here ever spins.
-- A bookie that keeps silent costs `FIRST_PATIENCE` seconds: then one more is asked, and so on.
+- A bookie that keeps silent, or goes on having no news (its writer may have left it out), costs `FIRST_PATIENCE`
+  seconds: then one more is asked, and so on.
 - Nobody is asked while nobody waits. When the last tail ends, nothing is under way any more.
 
 Event loop only.
@@ -39,24 +40,29 @@ from bookie_protocol.entry import LAST_ENTRY, read_header
 from bookie_protocol.errors import BadRequest, BadVersion, DigestMismatch, PodkeeperError, Unauthorized
 
 FIRST_PATIENCE: Final = 1.5
-"""Seconds without any answer until one more bookie is asked (`firstSpeculativeReadLACTimeout`)."""
+"""Seconds without a new LAC until one more bookie is asked (`firstSpeculativeReadLACTimeout`)."""
 MAX_PATIENCE: Final = 5.0
 """Upper limit of that wait, which doubles (`maxSpeculativeReadLACTimeout`)."""
 FIRST_BACK_OFF: Final = 0.1
 MAX_BACK_OFF: Final = 2.0
+"""Seconds for which a bookie that failed is left alone."""
 FIRST_PAUSE: Final = 0.02
 MAX_PAUSE: Final = 0.5
 """Seconds; what a reader of an idle ledger may be late where bookies cannot be waited for."""
 
 
 @dataclass(slots=True)
-class _Standing:
-    """What is known of one bookie. Times are those of the event loop's clock."""
+class _Pacing:
+    """How one bookie is asked, and when again. Times are those of the event loop's clock."""
 
     long_polls: bool
+    """Whether it is asked to wait for news; else plainly."""
     pause: float = 0.0
+    """Seconds before the next question."""
     back_off: float = 0.0
+    """Seconds for which it is left alone since it failed last."""
     not_before: float = 0.0
+    """When it may be asked again after a failure."""
 
     def had_news(self) -> None:
         self.pause = self.back_off = 0.0
@@ -83,7 +89,7 @@ class LacFollower:
         self._digest = digest
         self._loop = asyncio.get_running_loop()
         self._long_polls = context.options.protocol_version == 3
-        self._standings: dict[str, _Standing] = {}
+        self._pacings: dict[str, _Pacing] = {}
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
@@ -161,14 +167,14 @@ class LacFollower:
             self._polls.pop(bookie).cancel()
         order, wanted = self._order()
         now = self._loop.time()
-        resting = [b for b in order if now < self._standing(b).not_before]
+        resting = [b for b in order if now < self._pacing_of(b).not_before]
         if any(bookie in resting for bookie in order[:wanted]):
             # One that belongs to the cover is missing: nobody but all others together stand in for it.
             wanted = len(order)
         for bookie in [b for b in order if b not in resting][: wanted + extra]:
             if bookie not in self._polls:
                 self._polls[bookie] = self._loop.create_task(self._poll(bookie), name=f"LAC from {bookie}")
-        return min((self._standing(b).not_before - now for b in resting), default=MAX_PATIENCE)
+        return min((self._pacing_of(b).not_before - now for b in resting), default=MAX_PATIENCE)
 
     def _order(self) -> tuple[list[str], int]:
         """The ensemble in the order in which it is asked, and how many of it cover every write set."""
@@ -179,40 +185,40 @@ class LacFollower:
         others = [(first + offset) % size for offset in range(size) if offset % step]
         return [metadata.last_ensemble[position] for position in cover + others], len(cover)
 
-    def _standing(self, bookie: str) -> _Standing:
-        return self._standings.setdefault(bookie, _Standing(long_polls=self._long_polls))
+    def _pacing_of(self, bookie: str) -> _Pacing:
+        return self._pacings.setdefault(bookie, _Pacing(long_polls=self._long_polls))
 
     # --- one bookie -----------------------------------------------------------------------------------------
 
     async def _poll(self, bookie: str) -> None:
         """Ask one bookie once."""
-        standing, ledger = self._standing(bookie), self._ledger
-        await asyncio.sleep(standing.pause)
+        pacing, ledger = self._pacing_of(bookie), self._ledger
+        await asyncio.sleep(pacing.pause)
         lac, started = ledger.lac, self._loop.time()
         try:
-            patient = standing.long_polls and await self._long_poll(bookie, lac)
-            if not patient:
+            has_news = pacing.long_polls and await self._long_poll(bookie, lac)
+            if not has_news:
                 # Also behind a long poll without news: some bookies notice only what is written after the
                 # question, so what they hold is looked at.
                 ledger.heard(await last_confirmed_of(self._context, bookie, ledger.ledger_id, self._digest))
         except Unauthorized as error:
             ledger.fail(error)
         except (BadVersion, BadRequest):
-            if not standing.long_polls:
-                standing.failed(self._loop.time())
+            if not pacing.long_polls:
+                pacing.failed(self._loop.time())
             # Else it knows no long polls; the next time it is asked as a client of version 2 asks.
-            standing.long_polls = False
+            pacing.long_polls = False
         except PodkeeperError as error:
             if is_negative(error):
-                standing.had_no_news()
+                pacing.had_no_news()
             else:
-                standing.failed(self._loop.time())
+                pacing.failed(self._loop.time())
         else:
-            waited = standing.long_polls and self._loop.time() - started >= self._context.options.long_poll_timeout / 2
+            waited = pacing.long_polls and self._loop.time() - started >= self._context.options.long_poll_timeout / 2
             if waited or ledger.lac > lac:
-                standing.had_news()
+                pacing.had_news()
             else:
-                standing.had_no_news()
+                pacing.had_no_news()
 
     async def _long_poll(self, bookie: str, lac: int) -> bool:
         """Wait at one bookie until the LAC passes `lac`; whether it did."""
