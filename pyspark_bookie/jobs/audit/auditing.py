@@ -16,9 +16,10 @@ from pyspark_bookie.jobs.audit.registry import NamedBookies, RegistryCheck
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobResult
+from pyspark_bookie.jobs.replicas.absent import tell_absent
 from pyspark_bookie.jobs.replicas.inspecting import Inspection, inspect_unit
 from pyspark_bookie.jobs.replicas.looks import LookOptions
-from pyspark_bookie.jobs.replicas.planning import chosen_ids, fair_count, light_units, sized
+from pyspark_bookie.jobs.replicas.planning import chosen, fair_count, light_units, sized
 from pyspark_bookie.jobs.replicas.spool import FindingsSpool
 from pyspark_bookie.jobs.replicas.totals import Totals
 from pyspark_bookie.jobs.replicas.units import Planned, Unit, groups, numbered
@@ -36,7 +37,8 @@ def audit(context: JobContext[AuditArguments]) -> JobResult:
         placement=None if args.placement == "none" else args.placement,
     )
     context.open_spark()
-    ids = chosen_ids(context)
+    choice = chosen(context)
+    ids = choice.ids
     planned = Planned(units(context, ids))
     context.progress(0, len(ids), "ledgers")
     with FindingsSpool() as spool:
@@ -50,6 +52,7 @@ def audit(context: JobContext[AuditArguments]) -> JobResult:
             context.progress(done, len(ids), "ledgers", note)
         # Pieces are taken in order, and all that were taken have ended.
         more: dict[str, Value] = {} if planned.ended else {"next_ledger": planned.next_ledger}
+        more |= tell_absent(context, choice.missing, spool)
         more["marks_without_time"] = check_registry(context, ids, named, spool)
         return totals.result(complete=planned.ended, more=more)
 

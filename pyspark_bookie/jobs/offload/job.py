@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -98,9 +98,7 @@ class _Run:
         selected = select_ledgers(self._context)
         records = self._records(selected)
         plan = plan_offload(selected.rows, records, self._target)
-        for ledger_id in selected.missing:
-            if ledger_id not in records or not records[ledger_id].state.is_archived:
-                self._found.append(LedgerFinding(ledger_id, MISSING, "the ledger does not exist"))
+        moved = self._moved(selected, records)
         for ledger_id in plan.elsewhere:
             self._found.append(LedgerFinding(ledger_id, "ELSEWHERE", f"in the archive {records[ledger_id].target}"))
         exit_code = JobExit.FINDINGS if self._found else JobExit.OK
@@ -114,7 +112,7 @@ class _Run:
                 "selected": len(selected.rows),
                 "offloaded": self._fates[Fate.OFFLOADED],
                 "resumed": plan.begun,
-                "already_there": plan.already + self._fates[Fate.ALREADY],
+                "already_there": plan.already + moved[self._target] + self._fates[Fate.ALREADY],
                 "entries": self._totals["entries"],
                 "bytes": self._totals["bytes"],
                 "files": self._totals["files"],
@@ -129,12 +127,26 @@ class _Run:
                 "deleted": self._fates[DeletionFate.DELETED],
                 "waiting_for_deletion": waiting,
                 "orphans_removed": orphans,
-                "missing": len(selected.missing),
+                "missing": len(selected.missing) - moved.total(),
             },
             findings_table(self._found) if self._found else None,
             exit_code,
             complete=not (self._totals["failed"] or (pending and not self._context.dry_run)),
         )
+
+    def _moved(self, selected: Selected, records: Mapping[int, OffloadRecord]) -> Counter[str]:
+        """How many ledgers that had to exist are in an archive alone, by archive; the others are findings."""
+        moved: Counter[str] = Counter()
+        for ledger_id in selected.missing:
+            record = records.get(ledger_id)
+            if record is not None and record.state.is_archived:
+                moved[record.target] += 1
+            else:
+                self._found.append(LedgerFinding(ledger_id, MISSING, "the ledger does not exist"))
+        for target, count in sorted(moved.items()):
+            if target != self._target:
+                self._context.log(f"{count} ledgers are in the archive {target} alone, and not in {self._target}")
+        return moved
 
     # --- the three parts --------------------------------------------------------------------------------------
 
@@ -155,6 +167,7 @@ class _Run:
             for rows in bundles(plan.work, at_least=self._context.concurrent)
         ]
         tried = done = 0
+        self._context.progress(0, total, "bytes", f"0 of {len(plan.work)} ledgers")
         for outcome in self._context.run_tasks(offload_bundle, items):
             tried += len(outcome.item.ledger_ids)
             done += outcome.item.nbytes
@@ -181,8 +194,10 @@ class _Run:
             return waiting
         for name in self._cut_streams:
             self._cut_stream(name, going, settings)
-        items = _deletion_bundles(going, settings)
-        for outcome in self._context.run_tasks(delete_bundle, items) if items else ():
+        if not going:
+            return waiting
+        self._context.progress(0, len(going), "ledgers", "deleted")
+        for outcome in self._context.run_tasks(delete_bundle, _deletion_bundles(going, settings)):
             self._take(outcome)
             self._context.progress(self._fates[DeletionFate.DELETED], len(going), "ledgers", "deleted")
         return waiting

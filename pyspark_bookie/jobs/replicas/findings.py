@@ -41,6 +41,8 @@ class Verdict(Enum):
     """Registered, and does not answer, or cannot tell: never counted as missing."""
     UNKNOWN = "UNKNOWN"
     """Nobody can tell anything of the ledger: metadata that cannot be read, an end that nobody knows."""
+    NO_SUCH_LEDGER = "NO_SUCH_LEDGER"
+    """A stream lists the ledger, it does not exist, and no archive is known to have it."""
     NO_COOKIE = "NO_COOKIE"
     """A bookie that ledgers name or that is registered has no cookie: it never starts again under this id."""
     UNREGISTERED = "UNREGISTERED"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_protocol.errors import MetadataDamaged, NoSuchLedger
@@ -29,24 +29,39 @@ LEAST_PIECES: Final = 4
 """For each slot, where there are that many ledgers: pieces differ in the time they take."""
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """`ids`: ascending. `missing`: not among them; they had to exist, because a stream lists them, and do not."""
+
+    ids: Sequence[int]
+    missing: Sequence[int] = ()
+
+
 def chosen_ids(context: JobContext[Any]) -> Sequence[int]:
-    """Ids, ascending, that the arguments select; by default all. Those that are named one by one need not exist: their
-    look says so. Raises `UsageError`, `MetadataUnavailable`."""
+    """As `chosen`, for jobs to which a ledger that does not exist is nothing."""
+    return chosen(context).ids
+
+
+def chosen(context: JobContext[Any]) -> Chosen:
+    """What the arguments select; by default all. Ledgers that are named one by one need not exist: their look says so.
+    Raises `UsageError`, `MetadataUnavailable`."""
     args: SelectionArguments = context.args
     if args.stream or args.ledger_pattern is not None or args.where is not None or args.older_than is not None:
         if args.ledgers is None and not args.stream and args.ledger_pattern is None and not args.all:
             context.args = replace(args, all=True)
         try:
-            return array("q", (row.ledger_id for row in select_ledgers(context).rows))
+            selected = select_ledgers(context)
+            missing = selected.missing if args.stream else ()
+            return Chosen(array("q", (row.ledger_id for row in selected.rows)), missing)
         finally:
             context.args = args
     within = args.ledgers
     if within is None:
-        return array("q", context.client().list())
+        return Chosen(array("q", context.client().list()))
     named = set(within.singles())
     if all(first == last for first, last in within.spans):
-        return array("q", sorted(named))
-    return array("q", sorted(named.union(each for each in context.client().list() if each in within)))
+        return Chosen(array("q", sorted(named)))
+    return Chosen(array("q", sorted(named.union(each for each in context.client().list() if each in within))))
 
 
 def fair_count(context: JobContext[Any], ids: Sequence[int]) -> int:

@@ -16,11 +16,12 @@ from pyspark_bookie.jobs.framework.arguments import UsageError
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
+from pyspark_bookie.jobs.replicas.absent import tell_absent
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, of_ledger
 from pyspark_bookie.jobs.replicas.inspecting import UnitResult
 from pyspark_bookie.jobs.replicas.marking import mark_findings
 from pyspark_bookie.jobs.replicas.placement import PlacementCheck, placement_check
-from pyspark_bookie.jobs.replicas.planning import chosen_ids, light_units
+from pyspark_bookie.jobs.replicas.planning import chosen, light_units
 from pyspark_bookie.jobs.replicas.spool import FindingsSpool
 from pyspark_bookie.jobs.replicas.totals import Totals
 from pyspark_bookie.jobs.replicas.units import Planned, Slice, Unit, size_of
@@ -48,7 +49,8 @@ def check(context: JobContext[ReplicationCheckArguments]) -> JobResult:
     context.open_spark()
     policy = None if args.placement == "none" else args.placement
     question = Question(frozenset(args.bookies), policy, args.mark and not context.dry_run)
-    ids = chosen_ids(context)
+    choice = chosen(context)
+    ids = choice.ids
     planned = Planned(light_units(context, ids, LEDGERS))
     context.progress(0, len(ids), "ledgers")
     with FindingsSpool() as spool:
@@ -56,7 +58,7 @@ def check(context: JobContext[ReplicationCheckArguments]) -> JobResult:
         for outcome in context.run_tasks(partial(check_unit, question), planned):
             totals.take(context, outcome)
             context.progress(totals.sums["ledgers"] + totals.sums["deleted"], len(ids), "ledgers")
-        return totals.result(complete=planned.ended)
+        return totals.result(complete=planned.ended, more=tell_absent(context, choice.missing, spool))
 
 
 def check_unit(question: Question, unit: Unit, environment: TaskEnvironment) -> UnitResult:

@@ -24,11 +24,12 @@ from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.framework.tasks import TaskEnvironment
+from pyspark_bookie.jobs.replicas.absent import tell_absent
 from pyspark_bookie.jobs.replicas.compare import Doubt, compare, differing
 from pyspark_bookie.jobs.replicas.findings import Finding
 from pyspark_bookie.jobs.replicas.inspecting import Inspection, inspect_unit
 from pyspark_bookie.jobs.replicas.looks import BlockSum, LookOptions
-from pyspark_bookie.jobs.replicas.planning import chosen_ids, sized
+from pyspark_bookie.jobs.replicas.planning import chosen, sized
 from pyspark_bookie.jobs.replicas.spool import FindingsSpool
 from pyspark_bookie.jobs.replicas.totals import Totals
 from pyspark_bookie.jobs.replicas.units import Slice, Unit, by_bookie, groups
@@ -53,13 +54,15 @@ def scrub(context: JobContext[ScrubArguments]) -> JobResult:
     state = PassState(None, 0, int(time.time()), 0) if record is None else record.load(restart=args.restart)
     if context.dry_run:
         record = None
-    everything = chosen_ids(context)
+    choice = chosen(context)
+    everything = choice.ids
     ids = everything[bisect_left(everything, state.next_ledger) :]
     if record is not None:
         record.save(state)
     with FindingsSpool() as spool:
         run = _Pass(context, state, Totals(spool), len(everything) - len(ids), len(everything))
         ended = True
+        run.tell()
         for wave in run.waves(ids):
             if not context.in_time or not run.wave(wave):
                 ended = False
@@ -70,6 +73,7 @@ def scrub(context: JobContext[ScrubArguments]) -> JobResult:
         if ended and record is not None:
             record.save(replace(state, ended_ms=int(time.time() * 1000)))
         more: dict[str, Value] = {"blocks_compared": run.compared, "blocks_differing": run.doubts}
+        more |= tell_absent(context, choice.missing, spool)
         if not ended:
             more["next_ledger"] = run.next_ledger
         return run.totals.result(complete=ended, more=more)
@@ -115,10 +119,10 @@ class _Pass:
             self.totals.take(self.context, outcome)
             if outcome.result is not None:
                 blocks.extend(outcome.result.blocks)
-            self._tell()
+            self.tell()
         self._compare(blocks)
         self.done += len({each.ledger_id for each in wave if each.first == 0})
-        self._tell()
+        self.tell()
         return ended == len(planned)
 
     def _inspection(self) -> Inspection:
@@ -138,7 +142,8 @@ class _Pass:
                 slices = tuple(Slice(each.ledger_id, 0, None, 0) for each in outcome.item)
                 self.totals.add_failed(self.context, Unit(0, slices), outcome.failure)
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """How much of it is done."""
         found = sum(self.totals.spool.counts.values())
         note = f"{self.totals.sums['nbytes'] / 1e6:,.0f} MB, {found} findings"
         self.context.progress(self.done, self.total, "ledgers", note)
