@@ -102,6 +102,7 @@ class _Run:
             for bundle in bundles(rows, at_least=self._context.concurrent)
         ]
         tried = done = 0
+        self._context.progress(0, total, "bytes", f"0 of {len(rows)} ledgers")
         for outcome in self._context.run_tasks(export_bundle, items):
             tried += len(outcome.item.ledger_ids)
             done += outcome.item.nbytes

@@ -1,5 +1,6 @@
 """What is shown while a job runs, on standard error: a line on a terminal that is drawn again and again, elsewhere a
-line at most every two seconds, so that a pod's log stays short.
+line at most every two seconds, so that a pod's log stays short. How much there is to do of a new part of the work is
+shown at once: its first piece may take minutes.
 
 Any thread.
 """
@@ -30,6 +31,7 @@ class Progress:
         self._lock = threading.Lock()
         self._began = clock()
         self._shown_at = float("-inf")
+        self._part: tuple[float | None, str] | None = None
         self._last: str | None = None
         self._drawn = False
 
@@ -38,7 +40,9 @@ class Progress:
         with self._lock:
             self._last = self._text(done, total, unit, note)
             now = self._clock()
-            if now - self._shown_at >= (_REDRAW_S if self._terminal else INTERVAL_S):
+            begins = total is not None and self._part != (total, unit)
+            self._part = total, unit
+            if begins or now - self._shown_at >= (_REDRAW_S if self._terminal else INTERVAL_S):
                 self._shown_at = now
                 self._show()
 

@@ -121,6 +121,7 @@ class _Run:
             for rows in bundles(work, at_least=self._context.concurrent)
         ]
         tried = done = 0
+        self._context.progress(0, total, "bytes", f"0 of {len(work)} ledgers")
         for outcome in self._context.run_tasks(transfer_bundle, items, self._plan.target):
             tried += len(outcome.item.ledger_ids)
             done += outcome.item.nbytes

@@ -148,6 +148,23 @@ def test_progress_is_a_line_each_two_seconds() -> None:
     assert len(lines) == 6
 
 
+def test_how_much_there_is_to_do_is_shown_at_once() -> None:
+    """Of each part of the work, and only once."""
+    stream = io.StringIO()
+    progress = Progress("x", stream, clock=lambda: 0.0)
+    progress(1, None, "ledgers", "reading metadata")
+    progress(2, None, "ledgers", "reading metadata")
+    for done in (0, 0, 1e6):
+        progress(done, 2e6, "bytes")
+    progress(0, 3, "ledgers", "deleted")
+    progress(1, 3, "ledgers", "deleted")
+    assert stream.getvalue().splitlines() == [
+        "x: 1 ledgers, reading metadata",
+        "x: 0 of 2 MB (0 %)",
+        "x: 0 of 3 ledgers (0 %), deleted",
+    ]
+
+
 def test_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     context = JobContext("x", SampleArguments(metadata="m", time_limit=5.0), clock=lambda: now[0])
