@@ -37,11 +37,11 @@ class OwnEntries:
         self._reader = EntryReader(context, lambda: self._newest().value, digest)
 
     async def read(self, first: int, last: int, *, bound: int) -> list[LedgerEntry]:
-        """Raises as `EntryReader.read`."""
+        """Raises as `EntryReader.batches`."""
         return await all_of(batches_with_second_look(self._reader, first, last, bound=bound, refresh=self._refresh))
 
     def entries(self, first: int, last: int, *, bound: int) -> AsyncIterator[LedgerEntry]:
-        """Raises as `EntryReader.entries`."""
+        """Raises as `EntryReader.batches`."""
         return one_by_one(batches_with_second_look(self._reader, first, last, bound=bound, refresh=self._refresh))
 
     def _newest(self) -> Stored:
