@@ -14,13 +14,14 @@ from rich.table import Table
 from bookie_client.streams import Manifest, StreamCursor, StreamPosition, Streams, StreamSettings
 from bookie_pod.cli.connection import Cluster
 from bookie_pod.cli.progress import Bar
+from bookie_pod.cli.stream.offloaded import offloaded
 from bookie_pod.cli.stream.reading import position
 from bookie_pod.cli.tables import facts, print_table
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import NoSuchStream, StreamPositionGone
 
 _LIST: Final = ("stream", "state", "ledger_count", "entries", "bytes", "generation", "writer")
-_LEDGER: Final = ("ledger_id", "state", "entries", "bytes", "closed", "under_replicated")
+_LEDGER: Final = ("ledger_id", "state", "entries", "bytes", "closed", "offloaded", "under_replicated")
 _CURSOR: Final = ("cursor", "position", "behind", "moved")
 _COUNTS: Final = ("ledger_count", "entries", "bytes", "behind")
 
@@ -65,7 +66,8 @@ async def show_stream(cluster: Cluster, name: str, *, as_json: bool) -> None:
     manifest = await streams.manifest(name)
     end = await streams.end(name)
     cursors = await streams.cursors(name)
-    fields = _as_dict(manifest, end, cursors, await _marked(cluster, manifest))
+    archived = await offloaded(cluster.client.metadata_service, manifest)
+    fields = _as_dict(manifest, end, cursors, archived, await _marked(cluster, manifest))
     if as_json:
         click.echo(json.dumps(fields))
         return
@@ -177,7 +179,11 @@ async def _marked(cluster: Cluster, manifest: Manifest) -> frozenset[int]:
 
 
 def _as_dict(
-    manifest: Manifest, end: StreamPosition, cursors: Mapping[str, StreamCursor], marked: frozenset[int]
+    manifest: Manifest,
+    end: StreamPosition,
+    cursors: Mapping[str, StreamCursor],
+    archived: frozenset[int],
+    marked: frozenset[int],
 ) -> dict[str, Any]:
     """What `info --json` prints. Entries and bytes are those of closed ledgers; those of the open one are null."""
     return {
@@ -200,6 +206,7 @@ def _as_dict(
                 "entries": ledger.entries,
                 "bytes": ledger.nbytes,
                 "closed": None if ledger.closed_ms is None else _time(ledger.closed_ms),
+                "offloaded": ledger.ledger_id in archived,
                 "under_replicated": ledger.ledger_id in marked,
             }
             for ledger in manifest.ledgers
