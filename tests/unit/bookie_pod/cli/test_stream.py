@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from bookie_client.streams import StreamSettings
 from bookie_pod.cli.main import run
 
 Capture = pytest.CaptureFixture[str]
@@ -47,3 +49,9 @@ def test_a_truncation_at_a_position_that_never_was_is_told(
 def test_other_truncations_warn_of_nothing(stream: str, capsys: Capture, where: tuple[str, ...]) -> None:
     assert run(["stream", "truncate", stream, *where]) == 0
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_stream_that_is_created_by_the_command_has_the_default_settings(stream: str, capsys: Capture) -> None:
+    assert run(["stream", "info", stream, "--json"]) == 0
+    made = StreamSettings()
+    assert json.loads(capsys.readouterr().out)["settings"] == {**asdict(made), "digest": made.digest.name}
