@@ -1,0 +1,120 @@
+"""A server of Spark Connect reads ledgers for clients that have nothing of Podkeeper.
+
+PySpark's own client needs pandas, which the tests do without: what is sent here is what it sends. Nothing on the
+server's side knows of pandas, either.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import types
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pyspark
+import pytest
+
+from bookie_client import BlockingClient
+from tests.spark.ledgers import numbered, write_ledger
+from tests.support.java import find_java
+from tests.support.spark_jobs import REPOSITORY
+from tests.support.until import until_true
+
+SECONDS = 120.0
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * SECONDS)]
+
+HOME = Path(pyspark.__file__).parent
+_STARTED = re.compile(r"Spark Connect server started at: \S*:(\d+)")
+
+
+@pytest.fixture(scope="module")
+def protocol() -> Any:
+    """The messages of Spark Connect. The package around them refuses to be imported without pandas."""
+    package = "pyspark.sql.connect"
+    before = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith(package)}
+    around = sys.modules[package] = types.ModuleType(package)
+    around.__path__ = [str(HOME / "sql" / "connect")]
+    try:
+        import pyspark.sql.connect.proto as found
+
+        return found
+    finally:
+        for name in [name for name in sys.modules if name.startswith(package)]:
+            del sys.modules[name]
+        sys.modules.update(before)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a server of Spark Connect answers."""
+    work = tmp_path_factory.mktemp("connect")
+    log = work / "server.log"
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(work / "local"),
+    }
+    words = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
+    main = ("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal")
+    with open(log, "wb") as written:
+        process = subprocess.Popen(
+            [HOME / "bin" / "spark-submit", "--master", "local[1]", *words, *main],
+            cwd=work,
+            env={
+                **os.environ,
+                "JAVA_HOME": str(Path(find_java()).resolve().parents[1]),
+                "PYSPARK_PYTHON": sys.executable,
+                "PYTHONPATH": str(REPOSITORY),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=written,
+        )
+    try:
+        until_true(lambda: process.poll() is not None or _STARTED.search(log.read_text()), SECONDS)
+        found = _STARTED.search(log.read_text())
+        assert found is not None, log.read_text()[-3000:]
+        yield f"127.0.0.1:{found[1]}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def read(protocol: Any, server: str, options: Mapping[str, str]) -> pa.Table:
+    """What `SparkSession.builder.remote(...)` sends for `read.format("bookkeeper").options(...).load().collect()`."""
+    source = protocol.Read.DataSource(format="bookkeeper", options=options)
+    request = protocol.ExecutePlanRequest(
+        session_id=str(uuid.uuid4()),
+        user_context=protocol.UserContext(user_id="tests"),
+        plan=protocol.Plan(root=protocol.Relation(read=protocol.Read(data_source=source))),
+    )
+    with grpc.insecure_channel(server) as channel:
+        answers = protocol.SparkConnectServiceStub(channel).ExecutePlan(request, timeout=SECONDS)
+        parts = [each.arrow_batch.data for each in answers if each.HasField("arrow_batch")]
+    return pa.concat_tables(pa.ipc.open_stream(part).read_all() for part in parts)
+
+
+def test_a_ledger_is_read(protocol: Any, server: str, uri: str, tool: BlockingClient) -> None:
+    expected = numbered(200)
+    ledger_id = write_ledger(tool, expected)
+    found = read(protocol, server, {"metadataServiceUri": uri, "ledgers": str(ledger_id), "minPartitions": "3"})
+    assert sorted(found["value"].to_pylist()) == expected
+    assert set(found["ledger_id"].to_pylist()) == {ledger_id}
+
+
+def test_the_client_is_told_what_is_wrong(protocol: Any, server: str, uri: str) -> None:
+    with pytest.raises(grpc.RpcError, match=r"\[BOOKIE_OPTION\] there is no option ledgrs: did you mean ledgers"):
+        read(protocol, server, {"metadataServiceUri": uri, "ledgrs": "5"})
+    with pytest.raises(grpc.RpcError, match=r"\[BOOKIE_NO_SUCH_LEDGER\]"):
+        read(protocol, server, {"metadataServiceUri": uri, "ledgers": "88000000"})
