@@ -15,8 +15,7 @@ from tests.support.job_ledgers import read_ledger, write_ledger
 from tests.support.offload_rig import archived
 from tests.support.spark_jobs import start_job
 
-pytestmark = pytest.mark.slow
-
+SLOW = pytest.mark.slow
 _SECONDS = 300
 DYING, JOBS = "tests.support.dying_job", "pyspark_bookie.jobs"
 PAYLOADS = [b"first", b"", b"x" * 100_000, b"last"]
@@ -40,7 +39,10 @@ def run(work: Path, module: str, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(3 * _SECONDS)
-@pytest.mark.parametrize("state", ["PREPARED", "UPLOADED", "VERIFIED", "COMPLETE"])
+@pytest.mark.parametrize(
+    "state",
+    ["UPLOADED", *(pytest.param(each, marks=SLOW) for each in ("PREPARED", "VERIFIED", "COMPLETE"))],
+)
 def test_an_offload_is_resumed(client: BlockingClient, uri: str, tmp_path: Path, state: str) -> None:
     ledgers = [write_ledger(client, PAYLOADS) for _ in range(3)]
     target = f"file://{tmp_path}/archive"
@@ -58,6 +60,7 @@ def test_an_offload_is_resumed(client: BlockingClient, uri: str, tmp_path: Path,
     assert len(list((tmp_path / "archive").rglob("data/**/*.parquet"))) == 3
 
 
+@SLOW
 @pytest.mark.timeout(3 * _SECONDS)
 def test_a_deletion_is_gone_on_with(client: BlockingClient, uri: str, tmp_path: Path) -> None:
     """A ledger is gone, and its record does not know it."""
@@ -79,6 +82,7 @@ def test_a_deletion_is_gone_on_with(client: BlockingClient, uri: str, tmp_path: 
         assert archived(target, ledger_id) == PAYLOADS
 
 
+@SLOW
 @pytest.mark.timeout(3 * _SECONDS)
 @pytest.mark.parametrize("state", ["WRITING", "COMPLETE"])
 def test_a_copy_is_resumed(client: BlockingClient, uri: str, tmp_path: Path, state: str) -> None:
