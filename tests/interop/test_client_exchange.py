@@ -162,13 +162,14 @@ async def test_deletion_and_wrong_passwords(client, java):
 
 
 @pytest.mark.parametrize("version", PROTOCOLS)
-async def test_java_follows_our_writer(quartet, java, version):
+@pytest.mark.parametrize("digest", DigestType)
+async def test_java_follows_our_writer(quartet, java, version, digest):
     async with ours(quartet, protocol_version=version) as client:
-        ledger = await create(client, (3, 2, 2))
+        ledger = await create(client, (3, 2, 2), digest=digest)
         one = ledger.ledger_id
         await append(ledger, COUNT)
         await ledger.append(payload(one, COUNT))
-        opened = await java.open(one, protocol=PROTOCOLS[version])
+        opened = await java.open(one, digest=digest, protocol=PROTOCOLS[version])
         assert (opened["lac"], opened["closed"]) == (COUNT - 1, False)
         assert await java.read(one, 0, COUNT - 1) == payloads(one, COUNT)
         assert await java.read(one, COUNT, COUNT, "unconfirmed") == [payload(one, COUNT)]
@@ -181,13 +182,14 @@ async def test_java_follows_our_writer(quartet, java, version):
             assert (await poll)["lac"] >= COUNT + 2
         await ledger.close()
         last = ledger.last_add_confirmed
-        assert await java.open(one) == {"lac": last, "length": ledger.length, "closed": True}
+        assert await java.open(one, digest=digest) == {"lac": last, "length": ledger.length, "closed": True}
         assert await java.read(one, 0, last) == payloads(one, last + 1)
 
 
 @pytest.mark.parametrize("version", PROTOCOLS)
-async def test_ours_tails_the_java_writer(quartet, java, version):
-    one = await java.create((3, 2, 2), protocol=PROTOCOLS[version])
+@pytest.mark.parametrize("digest", DigestType)
+async def test_ours_tails_the_java_writer(quartet, java, version, digest):
+    one = await java.create((3, 2, 2), digest=digest, protocol=PROTOCOLS[version])
     await java.append(one, 10)
     async with ours(quartet, protocol_version=version) as client, client.open(one, password=PASSWORD) as reader:
         assert not reader.is_closed
@@ -270,8 +272,9 @@ async def test_ours_reads_over_an_ensemble_change_of_java(quartet, java, version
 
 
 @pytest.mark.parametrize("version", PROTOCOLS)
-async def test_our_recovery_fences_the_java_writer(quartet, java, version):
-    one = await java.create((3, 2, 2), protocol=PROTOCOLS[version])
+@pytest.mark.parametrize("digest", DigestType)
+async def test_our_recovery_fences_the_java_writer(quartet, java, version, digest):
+    one = await java.create((3, 2, 2), digest=digest, protocol=PROTOCOLS[version])
     await java.append(one, COUNT)
     async with ours(quartet, protocol_version=version) as client:
         metadata = await client.recover(one, password=PASSWORD)
@@ -281,17 +284,18 @@ async def test_our_recovery_fences_the_java_writer(quartet, java, version):
             await java.append(one, 1)
         assert await client.metadata(one) == metadata
         assert await read(client, one) == payloads(one, COUNT)
-    assert (await java.open(one, recover=True))["lac"] == COUNT - 1
+    assert (await java.open(one, recover=True, digest=digest))["lac"] == COUNT - 1
     assert await java.read(one, 0, COUNT - 1) == payloads(one, COUNT)
 
 
 @pytest.mark.parametrize("version", PROTOCOLS)
-async def test_the_java_recovery_fences_our_writer(quartet, java, version):
+@pytest.mark.parametrize("digest", DigestType)
+async def test_the_java_recovery_fences_our_writer(quartet, java, version, digest):
     async with ours(quartet, protocol_version=version) as client:
-        ledger = await create(client, (3, 2, 2))
+        ledger = await create(client, (3, 2, 2), digest=digest)
         one = ledger.ledger_id
         await append(ledger, COUNT)
-        opened = await java.open(one, recover=True, protocol=PROTOCOLS[version])
+        opened = await java.open(one, recover=True, digest=digest, protocol=PROTOCOLS[version])
         assert opened == {"lac": COUNT - 1, "length": ledger.length, "closed": True}
         with pytest.raises(LedgerFenced):
             await ledger.append(b"too late")
