@@ -9,6 +9,27 @@ import pytest
 from tests.e2e.support.bookie_cluster import CONFIRM_DELETE, BookieCluster
 
 FIRST_LEDGER_SECONDS = 120.0
+GRPC_PORT = 3182
+_GATEWAYS = """\
+import sys
+import grpc
+from bookie_protocol.ledger_service import ledger_service_pb2 as pb
+from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
+
+service, *gateways = sys.argv[1:]
+for gateway in gateways:
+    entries = [f"{gateway} {number}".encode() for number in range(100)]
+    create = pb.CreateRequest(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    requests = [pb.AppendRequest(create=create, entries=entries[:1]), pb.AppendRequest(entries=entries[1:])]
+    with grpc.insecure_channel(gateway) as channel:
+        *_, last = LedgerServiceStub(channel).Append(iter(requests), timeout=60)
+    with grpc.insecure_channel(service) as channel:
+        read = LedgerServiceStub(channel).Read(pb.ReadRequest(ledger_id=last.ledger_id), timeout=60)
+        found = [entry for response in read for entry in response.entries]
+    print(gateway, last.last_entry_id, last.closed, found == entries)
+"""
+"""Writes a ledger through each gateway and reads it through the Service: the last entry, whether it is closed, and
+whether everything was read."""
 
 
 def values(settings, uri: str, root: str) -> dict:
@@ -43,10 +64,22 @@ def test_first_ledger_within_two_minutes(helm, kube, settings, operator, zookeep
         print(f"first ledger after {took:.0f} s")
         cluster.wait_ready(180)
         assert took < FIRST_LEDGER_SECONDS
+        every_gateway_serves(cluster)
     finally:
         helm.uninstall("first")
         for claim in cluster.claims():
             kube.delete("PersistentVolumeClaim", claim)
+
+
+def every_gateway_serves(cluster: BookieCluster) -> None:
+    """A ledger is appended to over gRPC at each bookie by name, and read at the Service, which takes any of them."""
+    pods = sorted(cluster.wait_pods(3))
+    domain = f"{cluster.name}-bookie.{cluster.kube.namespace}.svc"
+    gateways = [f"{pod}.{domain}:{GRPC_PORT}" for pod in pods]
+    service = f"{cluster.name}-client.{cluster.kube.namespace}.svc:{GRPC_PORT}"
+    printed = cluster.kube.run_in_pod(pods[0], "bookie", "python3", "-c", _GATEWAYS, service, *gateways)
+    told = [line for line in printed.splitlines() if line.startswith(f"{cluster.name}-bookie-")]
+    assert told == [f"{gateway} 99 True True" for gateway in gateways], printed
 
 
 def test_what_a_new_cluster_is(make_cluster, kube, nodes):
