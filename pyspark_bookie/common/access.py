@@ -3,13 +3,13 @@
     @dataclass(frozen=True, kw_only=True)
     class SinkOptions(AccessOptions): ...
 
-Pure but for `AccessOptions.client` and `AccessOptions.client_options`, which read files; any process.
+Pure but for `client` and `client_options`, which read files, and `placement_options`, which reads the environment; any
+process.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -19,11 +19,14 @@ from bookie_protocol.errors import PodkeeperError
 from bookie_protocol.traffic_class import TrafficClass
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError, told
 from pyspark_bookie.common.options import option, seconds
+from pyspark_bookie.common.placement import DEFAULT_POLICY, placement_options, policy_name
 from pyspark_bookie.common.secrets import PasswordSource, read_secret
+from pyspark_bookie.common.settings import settings
 
 if TYPE_CHECKING:
     from bookie_client.blocking import BlockingClient
     from bookie_client.options import ClientOptions, TlsOptions
+    from bookie_client.placement.options import PlacementOptions
     from bookie_protocol.metadata_service.options import MetadataServiceOptions
 
 URI_VARIABLE: Final = "BK_metadataServiceUri"
@@ -39,7 +42,7 @@ class ZooKeeperAuthScheme(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class AccessOptions:
-    """The cluster, logins, encryption, and where passwords of ledgers are."""
+    """The cluster, logins, encryption, where passwords of ledgers are, where ledgers go and where tasks stand."""
 
     metadata_service_uri: str = option(variable=URI_VARIABLE)
     metadata_timeout: float = option(DEFAULT_METADATA_SECONDS, read=seconds)
@@ -60,6 +63,12 @@ class AccessOptions:
     """Of what is read of entries: bookies serve `batch` behind writers and other readers."""
     client_settings: Mapping[str, str] = option(factory=dict, prefix="client.")
     """Fields of `ClientOptions`, such as `client.readTimeout`."""
+    placement: str = option(DEFAULT_POLICY, read=policy_name)
+    """The policy by which ledgers and copies are placed."""
+    placement_settings: Mapping[str, str] = option(factory=dict, prefix="placement.")
+    """Fields of `PlacementOptions`, such as `placement.minZones`."""
+    network_location: str | None = option(None)
+    """Where every task stands, such as `/zone-a`. None: as `LOCATION_VARIABLE` in the environment of each tells."""
 
     def __post_init__(self) -> None:
         self.password  # noqa: B018 - refuses two sources of one password
@@ -74,15 +83,18 @@ class AccessOptions:
         from bookie_client.options import ClientOptions
 
         try:
-            settings = _client_settings(self.client_settings)
             return ClientOptions(
                 tls=self._tls(),
                 metadata_service=self._metadata_service(),
                 traffic_class=self.traffic_class,
-                **settings,
+                **self._given(),
             )
         except PodkeeperError as error:
             raise PodkeeperSparkError(OPTION, str(error)) from None
+
+    def placement_options(self) -> PlacementOptions:
+        """Of a client in this process. Raises `PodkeeperSparkError` (OPTION)."""
+        return placement_options(self.placement, self.placement_settings, self.network_location)
 
     def client(self, **defaults: Any) -> BlockingClient:
         """The client of this process for these options. `defaults`: fields of `ClientOptions`, where the user has set
@@ -91,12 +103,17 @@ class AccessOptions:
 
         options = self.client_options()
         if defaults:
-            given = _client_settings(self.client_settings)
-            options = dataclasses.replace(options, **{**defaults, **given})
+            options = dataclasses.replace(options, **{**defaults, **self._given()})
+        placement = self.placement_options()
         with told():
-            return client(self.metadata_service_uri, options)
+            return client(self.metadata_service_uri, options, placement)
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    def _given(self) -> dict[str, Any]:
+        from bookie_client.options import ClientOptions
+
+        return settings("client.", self.client_settings, ClientOptions)
 
     def _tls(self) -> TlsOptions | None:
         from bookie_client.options import TlsOptions
@@ -133,35 +150,3 @@ def _text(secret: bytes) -> str:
         return secret.decode()
     except UnicodeDecodeError:
         return ""
-
-
-def _client_settings(given: Mapping[str, str]) -> dict[str, Any]:
-    """Texts to fields of `ClientOptions`; names in any case, with or without underscores."""
-    from bookie_client.options import ClientOptions
-
-    known = {
-        item.name.replace("_", ""): item
-        for item in dataclasses.fields(ClientOptions)
-        if re.fullmatch(r"(int|float|bool|str)( \| None)?", str(item.type))
-    }
-    values: dict[str, Any] = {}
-    for name, text in given.items():
-        item = known.get(name.replace("_", "").lower())
-        if item is None:
-            raise PodkeeperSparkError(
-                OPTION, f"there is no option client.{name}: there are {', '.join(item.name for item in known.values())}"
-            )
-        values[item.name] = _setting(name, str(item.type), text)
-    return values
-
-
-def _setting(name: str, kind: str, text: str) -> object:
-    plain = kind.removesuffix(" | None")
-    if text.strip().lower() == "none" and plain != kind:
-        return None
-    try:
-        if plain == "bool":
-            return {"true": True, "false": False}[text.strip().lower()]
-        return {"int": int, "float": float, "str": str}[plain](text)
-    except (KeyError, ValueError):
-        raise PodkeeperSparkError(OPTION, f"option client.{name}={text}: is no {kind}") from None

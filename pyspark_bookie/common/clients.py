@@ -16,17 +16,22 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+
+from bookie_protocol.errors import MetadataError
 
 if TYPE_CHECKING:
     from bookie_client.blocking import BlockingClient
+    from bookie_client.client import Client
     from bookie_client.options import ClientOptions
+    from bookie_client.placement.options import PlacementOptions
 
 IDLE_SECONDS: Final = 120.0
 MAX_CLIENTS: Final = 8
 """Clusters (or sets of options) that one process keeps clients of while nobody uses them."""
 
-_Key = tuple[str, "ClientOptions"]
+_Key = tuple[str, "ClientOptions", "PlacementOptions"]
 
 
 class _Cached:
@@ -42,19 +47,22 @@ _inherited: list[_Cached] = []
 _sweeper: threading.Timer | None = None
 
 
-def client(metadata_uri: str, client_options: ClientOptions) -> BlockingClient:
-    """A started client. Do not close it, nor use it as a context manager. Raises what `BlockingClient.start` does:
-    `MetadataUnavailable`, `BadRequest` for a URI that is none."""
-    key = metadata_uri, client_options
+def client(metadata_uri: str, client_options: ClientOptions, placement: PlacementOptions) -> BlockingClient:
+    """A started client. Do not close it, nor use it as a context manager. One that may know where it stands knows where
+    the bookies of now do, too, so that reads can prefer the near ones. Raises what `BlockingClient.start` does:
+    `MetadataUnavailable`, `BadRequest` for a URI that is none or options that make no sense together."""
+    key = metadata_uri, client_options, placement
     gone: list[_Cached] = []
     with _lock:
         cached = _clients.get(key)
         if cached is None:
-            cached = _clients[key] = _Cached(_started(metadata_uri, client_options))
+            cached = _clients[key] = _Cached(_started(*key))
             gone = _let_go()
             _sweep_later()
         cached.asked_at = time.monotonic()
     gone.clear()  # outside of the lock: a client closes when its last owner ends
+    if placement.local_location or placement.topology_file or placement.topology_script:
+        cached.client.run(_locate_bookies)
     return cached.client
 
 
@@ -71,12 +79,19 @@ def close_clients() -> None:
         each.close()
 
 
-def _started(metadata_uri: str, client_options: ClientOptions) -> BlockingClient:
+def _started(metadata_uri: str, client_options: ClientOptions, placement: PlacementOptions) -> BlockingClient:
     from bookie_client.blocking import BlockingClient
 
-    made = BlockingClient(metadata_uri, client_options)
+    made = BlockingClient(metadata_uri, client_options, placement=placement)
     made.start()
     return made
+
+
+async def _locate_bookies(client: Client) -> None:
+    """Reads go by the locations that are known and ask for none: a client that never writes would know of none. Short
+    (`LOOKUP_SECONDS` of the tracker), and nothing where all are known. Without them the striping's order counts."""
+    with suppress(MetadataError):
+        await client.cluster_view()
 
 
 def _let_go(now: float | None = None) -> list[_Cached]:

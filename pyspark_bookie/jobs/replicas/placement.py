@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from bookie_client.client import Client
@@ -32,22 +33,19 @@ class _Verdict(NamedTuple):
     why: str
 
 
-DEFAULT_POLICY: Final = "rack-aware"
-"""Of a client that is not told another one."""
-
-
 @asynccontextmanager
 async def placement_check(
     client: Client, policy: str | None, access: AccessOptions
 ) -> AsyncIterator[PlacementCheck | None]:
-    """A check against this policy, None for none; a policy that is not the client's own needs a client more. Raises
-    `MetadataUnavailable`, `BadRequest`."""
+    """A check against this policy, None for none; a policy that is not the one by which `client` places, as `access`
+    says, needs a client more. Raises `MetadataUnavailable`, `BadRequest`, `PodkeeperSparkError` (OPTION)."""
     if policy is None:
         yield None
-    elif policy == DEFAULT_POLICY:
+    elif policy == access.placement:
         yield await PlacementCheck.of(client)
     else:
-        async with Client(access.metadata_service_uri, access.client_options(), placement=policy) as placed:
+        other = replace(access.placement_options(), policy=policy)
+        async with Client(access.metadata_service_uri, access.client_options(), placement=other) as placed:
             yield await PlacementCheck.of(placed)
 
 

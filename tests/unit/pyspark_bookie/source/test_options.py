@@ -108,7 +108,8 @@ def test_bad_options(raw, told):
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("client.readTimeouts", "3", "there is no option client.readtimeouts"),
+        ("client.readTimeouts", "3", "there is no option client.readtimeouts: did you mean client.readTimeout?"),
+        ("client.zzz", "3", "there is no option client.zzz: there are "),
         ("client.readTimeout", "soon", "is no float"),
         ("client.readTimeout", "-1", "read_timeout must be positive"),
         ("zkAuthCredentialsPath", "/nowhere", "No such file or directory"),

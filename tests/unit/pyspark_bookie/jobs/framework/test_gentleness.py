@@ -56,7 +56,7 @@ def test_a_limit_that_is_none_is_refused():
 def made(monkeypatch):
     """Options of the clients that are asked for."""
     found: list[ClientOptions] = []
-    monkeypatch.setattr(clients, "client", lambda uri, options: found.append(options))
+    monkeypatch.setattr(clients, "client", lambda uri, options, placement: found.append(options))
     return found
 
 

@@ -82,9 +82,29 @@ def test_the_worst_entry_counts():
     assert copies_left(Fragment(1, 0, 0, ("a", "b", "c", "d"), Quorums(4, 2, 2), True), {"c"}, set("abcd")) == 2
 
 
-@pytest.mark.parametrize(("policy", "name"), [(None, None), ("rack-aware", "rack-aware")])
-async def test_the_clients_own_policy_needs_no_other_client(models, policy, name):
+@pytest.mark.parametrize(
+    ("policy", "own"), [(None, "rack-aware"), ("rack-aware", "rack-aware"), ("zone-aware", "zone-aware")]
+)
+async def test_the_clients_own_policy_needs_no_other_client(models, policy, own):
     await models.add("a", "b")
-    access = AccessOptions(metadata_service_uri="embedded://nobody-asks-there:1/ledgers")
-    async with models.client() as client, placement_check(client, policy, access) as check:
-        assert (None if check is None else check._client.placement.name) == name
+    access = AccessOptions(metadata_service_uri="embedded://nobody-asks-there:1/ledgers", placement=own)
+    async with models.client(placement=own) as client, placement_check(client, policy, access) as check:
+        assert (None if check is None else check._client.placement.name) == policy
+
+
+async def test_another_policy_is_checked_by_a_client_that_has_the_other_options_of_placement(models, monkeypatch):
+    made = []
+
+    class Fake(Client):
+        def __init__(self, uri, options, *, placement):
+            made.append(placement)
+            super().__init__(models.service, options, placement=placement)
+
+    monkeypatch.setattr("pyspark_bookie.jobs.replicas.placement.Client", Fake)
+    await models.add("a", "b")
+    settings = {"minracks": "3", "minzones": "3"}
+    access = AccessOptions(metadata_service_uri="x", placement="zone-aware", placement_settings=settings)
+    async with models.client() as client, placement_check(client, "rack-aware", access) as check:
+        assert check is not None
+        assert check._client.placement.rule.startswith("rack-aware: write sets on at least 3 racks")
+    assert [(each.policy, each.min_zones) for each in made] == [("rack-aware", 3)]
