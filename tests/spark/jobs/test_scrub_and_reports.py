@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -10,10 +18,16 @@ from bookie_client.streams.model import APPLICATION, STREAM_KEY
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.keys import master_key
+from tests.support.bookie_process import free_port
+from tests.support.serve_cluster import ServeCluster
+from tests.support.serve_process import ServeProcess
 from tests.support.spark_jobs import run_job
+from tests.support.until import until_true
 
 pytestmark = pytest.mark.timeout(300)
 PASSWORD = b"secret"
+HALF, LEAST_GARBAGE = 60 * 50_000, 2_000_000
+"""Bytes: of ten ledgers, and of what of ten deleted ones lies in the entry logs that are not written any more."""
 
 
 def write(client: BlockingClient, entries: int, **metadata: bytes) -> int:
@@ -109,3 +123,73 @@ def test_space_is_told_by_owner_and_bookies_without_admin_api_are_named(
     report = run_job(capfd, "compact-report", "--metadata", uri)
     assert (report.code, report.row["bookies"]) == (2, 3)
     assert "httpServerEnabled" in report.output
+
+
+@pytest.fixture
+def telling_bookie(uri: str, tmp_path: Path) -> Iterator[ServeProcess]:
+    """The only one of its cluster, with an admin API. It looks for garbage all the time and compacts once an hour."""
+    http = {"httpServerEnabled": "true", "httpServerHost": "127.0.0.1", "httpServerPort": str(free_port())}
+    settings = {**http, "flushInterval": "200", "gcWaitTime": "500", "logSizeLimit": str(1 << 20)}
+    cluster = ServeCluster(tmp_path / "bookies", f"{uri.rsplit('/', 1)[0]}/space", settings)
+    try:
+        (name,) = cluster.add(1)
+        yield cluster.bookies[name]
+    finally:
+        cluster.stop()
+
+
+def half_garbage(bookie: ServeProcess) -> None:
+    """Of the ledgers in each entry log every second one is deleted, and the bookie knows it."""
+    with BlockingClient(bookie.settings["metadataServiceUri"]) as client:
+        ledgers = [client.create(ensemble=1, write_quorum=1, ack_quorum=1) for _ in range(20)]
+        for _ in range(6):
+            for ledger in ledgers:
+                ledger.append(bytes(50_000))
+        for number, ledger in enumerate(ledgers):
+            ledger.close()
+            if number % 2:
+                client.delete(ledger.ledger_id)
+    forecast = f"http://127.0.0.1:{bookie.settings['httpServerPort']}/api/v1/bookie/gc/forecast"
+
+    def is_known() -> bool:
+        with urlopen(forecast, timeout=30) as answer:
+            found: int = sum(each["major"]["reclaimableBytes"] for each in json.load(answer))
+        return found > LEAST_GARBAGE
+
+    until_true(is_known, 60)
+
+
+def test_bookies_with_an_admin_api_tell_what_they_hold_and_what_compaction_would_give_back(
+    spark: SparkSession, telling_bookie: ServeProcess, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    half_garbage(telling_bookie)
+    logs = {path.name: path.stat().st_size for path in telling_bookie.work.glob("ledgers/current/*.log")}
+    common = ("--metadata", telling_bookie.settings["metadataServiceUri"], "--report", f"file://{tmp_path}/report")
+
+    report = run_job(capfd, "compact-report", *common)
+    assert (report.code, report.row["bookies"], report.row["bookies_not_told"]) == (0, 1, 0), report.output
+    garbage = report.row["garbage_bytes"]
+    assert LEAST_GARBAGE < garbage < HALF + 60 * 100, "no more than the deleted ledgers took"
+    assert report.row["major_reclaimable_bytes"] == garbage, "each full log has more than a fifth of it"
+    assert report.row["minor_reclaimable_bytes"] == report.row["quarantined_logs"] == 0, "and less than four fifths"
+    told = {name: row for name, row in rows(tmp_path / "report", "entry log").items() if row["garbage_bytes"]}
+    assert {name.split()[1]: row["used_bytes"] for name, row in told.items()}.items() <= logs.items()
+    beside = sum(row["garbage_bytes"] for row in told.values()) - garbage
+    assert 0 <= beside < 32 * 1024 * len(told), "heads and ends of the files are nobody's entries"
+
+    space = run_job(capfd, "space", *common)
+    assert (space.code, space.row["bookies_not_told"], space.row["ledgers"]) == (0, 0, 10), space.output
+    assert (space.row["payload_bytes"], space.row["replica_bytes"]) == (HALF, HALF)
+    assert garbage <= space.row["garbage_bytes"] < HALF + 60 * 100
+    assert space.row["bytes_per_day"] == round(HALF / 7)
+    assert space.row["days_until_full"] == round(space.row["free_bytes"] / (HALF / 7), 1)
+    (bookie,) = rows(tmp_path / "report", "bookie").values()
+    assert bookie["used_bytes"] + bookie["free_bytes"] == shutil.disk_usage(telling_bookie.work).total
+    assert (bookie["replica_bytes"], bookie["garbage_bytes"]) == (HALF, space.row["garbage_bytes"])
+
+
+def rows(report: Path, section: str) -> dict[str, dict[str, Any]]:
+    """Of the report, by name; it is removed."""
+    found = pq.read_table(report).to_pylist()
+    shutil.rmtree(report)
+    return {row["name"]: row for row in found if row["section"] == section}
