@@ -267,6 +267,7 @@ class Client:
         access = access_to(stored.value, password, digest)
         if recover:
             stored = await recover_ledger(context, stored, access)
+        await context.placement_inputs.locate()
         reader = LedgerReader(context, stored, access.digest)
         if not stored.value.is_closed or context.options.keep_metadata_updated:
             await reader.follow()

@@ -6,6 +6,7 @@ Event loop only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from bookie_client.bookies import Bookies
 from bookie_client.logs import get_logger
@@ -15,6 +16,7 @@ from bookie_client.placement.policy import ClusterView, Placement, PlacementPoli
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY, Topology, parse_location
 from bookie_client.placement.tracker import TopologyTracker
 from bookie_client.placement.weighted import WeightedPlacement
+from bookie_protocol.errors import MetadataError
 
 _log = get_logger(__name__)
 
@@ -86,6 +88,13 @@ class PlacementInputs:
         if placement.relaxed and placement.relaxed not in self._told and self.topology.locations:
             self._told.add(placement.relaxed)
             _log.warning("placement rules relaxed", relaxed=placement.relaxed, rule=self.policy.rule)
+
+    async def locate(self) -> None:
+        """Learn where the bookies of now stand, if this client knows where it stands itself: reads prefer near copies,
+        and ask nobody where these are. Does not raise: without that the striping's order counts."""
+        if self.topology.local is not None:
+            with suppress(MetadataError):
+                await self.view()
 
     async def view(self) -> ClusterView:
         """The bookies now. Raises the registry's `MetadataError`."""

@@ -170,11 +170,22 @@ async def test_free_space_decides_how_often_a_bookie_is_taken(zoned):
 
 
 async def test_reads_go_to_the_own_zone(zoned):
-    placement = PlacementOptions(local_location="/b")
-    async with client_of(zoned, placement) as client:
-        async with client.create(ensemble=3, write_quorum=3, ack_quorum=3) as ledger:
-            await ledger.append_many([b"entry"] * 30)
-        near = next(bookie for bookie in ledger.metadata.last_ensemble if ZONES[bookie] == "b")
-        async with client.open(ledger.ledger_id) as reader:
+    async with client_of(zoned) as client, client.create(ensemble=3, write_quorum=3, ack_quorum=3) as ledger:
+        await ledger.append_many([b"entry"] * 30)
+    for zone in "abc":
+        near = next(bookie for bookie in ledger.metadata.last_ensemble if ZONES[bookie] == zone)
+        # A client that has never written: nothing but the reading makes it ask where bookies stand.
+        async with (
+            client_of(zoned, PlacementOptions(local_location=f"/{zone}")) as client,
+            client.open(ledger.ledger_id) as reader,
+        ):
             assert len(await reader.read(0, 29)) == 30
             assert reader.served_by == {near: 30}
+
+
+async def test_a_reader_that_does_not_know_where_it_stands_asks_for_no_locations(zoned):
+    async with client_of(zoned) as client, client.create(ensemble=3, write_quorum=3, ack_quorum=3) as ledger:
+        await ledger.append(b"entry")
+    async with client_of(zoned) as client, client.open(ledger.ledger_id) as reader:
+        await reader.read(0, 0)
+        assert client.context.topology.locations == {}
