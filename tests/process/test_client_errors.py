@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from bookie_client import BlockingClient, Client, ClientOptions, PlacementOptions
 from bookie_client.reading.maintenance import replicas
+from bookie_client.replication.fragments import fragments
+from bookie_client.replication.replicator import FragmentReplicator
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.entry import ENTRY_IDS
 from bookie_protocol.errors import (
@@ -20,8 +23,11 @@ from bookie_protocol.errors import (
     ConnectionLost,
     DigestMismatch,
     DuplicateEntry,
+    EntriesUnreadable,
     LedgerClosed,
     LedgerFenced,
+    LedgerIdsExhausted,
+    LedgerNotClosed,
     LedgerStateUnknown,
     MetadataDamaged,
     MetadataExists,
@@ -39,12 +45,14 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import LedgerState
+from bookie_protocol.metadata_service.embedded.store import NodeStore, _Staged
 from bookie_protocol.metadata_service.interface import LedgerLayout
-from bookie_protocol.metadata_service.tree.paths import ledger_path
+from bookie_protocol.metadata_service.tree.paths import LONG_ID_GENERATION, SHORT_ID_LIMIT, ledger_path
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.bookie_process import free_port
 from tests.support.cluster_fixtures import bookies as cluster
 from tests.support.cluster_fixtures import metadata_service
+from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_cluster import ServeCluster
 from tests.support.until import until
 
@@ -145,6 +153,39 @@ async def test_creating(cluster, client):
     async with Client(cluster.uri, ClientOptions(protocol_version=2)) as old:
         with pytest.raises(BadVersion, match="deferred sync"):
             await old.create(deferred_sync=True)
+
+
+async def test_the_last_ledger_id_is_taken(tmp_path):
+    """The service is stopped while the sequence of ids is moved to its end."""
+    metadata, newest = MetadataProcess(tmp_path / "metadata"), f"/ledgers/{LONG_ID_GENERATION}/HOB-{2**31 - 1}"
+    try:
+        metadata.start()
+        async with Client(metadata.uri()) as client:
+            service = client.metadata_service
+            await service.cluster.initialize()
+            for path in (newest.rpartition("/")[0], newest):
+                await service.tree.ensure(path, timeout=5)
+        metadata.stop()
+        move_sequence(tmp_path / "metadata" / "store", newest, SHORT_ID_LIMIT - 1)
+        metadata.start()
+        async with Client(metadata.uri()) as client:
+            generate = client.metadata_service.ledgers.generate_id
+            last = (2**31 - 1) << 32 | SHORT_ID_LIMIT - 1
+            assert await generate() == last
+            with pytest.raises(LedgerIdsExhausted, match=f"/{LONG_ID_GENERATION} has no ledger id left"):
+                await generate()
+    finally:
+        metadata.stop()
+
+
+def move_sequence(store, parent, number):
+    """The next sequential node below `parent` gets this number."""
+    nodes = NodeStore(str(store))
+    staged = _Staged()
+    staged.records[parent] = replace(nodes._require(parent), sequence=number)
+    nodes._commit(staged)
+    nodes.sync()
+    nodes.close()
 
 
 # --- opening, looking ----------------------------------------------------------------------------------------------
@@ -411,6 +452,38 @@ async def test_tails_whose_ledger_or_handle_goes(client):
     with pytest.raises(LedgerClosed, match=f"ledger {other.ledger_id}: .*reader was closed"):
         await tail
     await other.close()
+
+
+# --- copying -------------------------------------------------------------------------------------------------------
+
+
+async def moved(client, ledger_id):
+    """The last segment's first bookie gives way to the one that is left."""
+    fragment = fragments(ledger_id, await client.metadata(ledger_id), -1)[-1]
+    return await FragmentReplicator(client).replicate(fragment, {0: fragment.ensemble[0]})
+
+
+async def test_a_copy_of_what_may_still_grow(client):
+    ledger = await client.create(ensemble=2, write_quorum=2, ack_quorum=2, password=PASSWORD)
+    await ledger.append(b"zero")
+    with pytest.raises(LedgerNotClosed, match=f"ledger {ledger.ledger_id} is OPEN, .*may still grow"):
+        await moved(client, ledger.ledger_id)
+    assert await ledger.append(b"the writer does not notice") == 1
+    await ledger.close()
+    assert (await moved(client, ledger.ledger_id)).entries == 2
+
+
+async def test_a_copy_of_what_nobody_has(client):
+    """The ledger's metadata promise more entries than its bookies were given."""
+    ledger = await client.create(ensemble=2, write_quorum=2, ack_quorum=2, password=PASSWORD)
+    await ledger.append_many([b"%d" % i for i in range(5)])
+    stored = await client.context.ledgers.read(ledger.ledger_id)
+    promised = (await client.context.ledgers.write(stored.value.closed(7, 8), stored.version)).value
+    with pytest.raises(EntriesUnreadable, match=f"ledger {ledger.ledger_id}: entry 5 .*does not have it") as failure:
+        await moved(client, ledger.ledger_id)
+    assert failure.value.entries == (5, 6, 7)
+    assert (await client.metadata(ledger.ledger_id)).ensembles == promised.ensembles
+    await client.delete(ledger.ledger_id)
 
 
 # --- recovery ------------------------------------------------------------------------------------------------------

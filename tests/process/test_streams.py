@@ -6,8 +6,11 @@ import asyncio
 import json
 import subprocess
 
+import pytest
+
 from bookie_client import BlockingClient, Client, ClientOptions
 from bookie_client.streams import Streams, StreamSettings
+from bookie_protocol.errors import StreamExists
 from tests.support.cluster_fixtures import bookies, cluster, metadata_service
 from tests.support.edit_log_program import PASSWORD, EditLogProgram, operations
 from tests.support.standalone_command import BOOKIE
@@ -63,6 +66,22 @@ async def test_writers_are_killed_one_after_another(cluster, tmp_path):
         assert found == list(range(1, len(found) + 1))
         assert len(found) >= last
         await streams.delete("lives")
+
+
+async def test_of_two_clients_that_create_a_stream_one_does(cluster):
+    async with Client(cluster.uri, OPTIONS) as one, Client(cluster.uri, OPTIONS) as other:
+        both = (Streams(one), Streams(other))
+        made = await asyncio.gather(*(each.create("ours") for each in both), return_exceptions=True)
+        (refused,) = (error for error in made if isinstance(error, BaseException))
+        assert isinstance(refused, StreamExists)
+        assert str(refused) == "there is a stream ours already"
+        async with both[0].writer("ours") as writer:
+            await writer.append(b"kept")
+        for each in both:
+            with pytest.raises(StreamExists, match="stream ours "):
+                await each.create("ours")
+            assert [entry.payload async for entry in each.reader("ours").entries()] == [b"kept"]
+        await both[0].delete("ours")
 
 
 def command(cluster, *arguments, **options):
