@@ -1,4 +1,4 @@
-"""Defects of the protocol, to be put into the client on purpose: the checkers must find each of them.
+"""Defects of the protocol, to be put into clients and bookies on purpose: the checkers must find each of them.
 
 Each is a mistake that implementations have made or that looks harmless.
 """
@@ -8,11 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partialmethod
 from typing import Any
 
 import pytest
 
 from bookie_client.connection.connection import BookieConnection
+from bookie_client.connection.dialect_v2 import V2Dialect
+from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.connection.lateness import Lateness
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.connection.request import BookieRequest
@@ -29,55 +32,28 @@ from bookie_client.writing.force import UnsyncedWatch
 from bookie_client.writing.handle import WriteHandle
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_client.writing.spares import find_spares
-from bookie_protocol.errors import BookieUnavailable, LedgerStateUnknown, NoSuchEntry, NoSuchLedger, PodkeeperError
+from bookie_pod.ledgers.state import LedgerState
+from bookie_pod.node.replay import ReplayIntoStorage
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    LedgerStateUnknown,
+    MetadataVersionConflict,
+    NoSuchEntry,
+    NoSuchLedger,
+    PodkeeperError,
+)
+from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.metadata_service.tree.ledgers import TreeLedgers
+from bookie_protocol.metadata_service.versioned import ANY_VERSION, Versioned
+from tests.simulation.focus import (
+    answers_come_again,
+    bookies_fail_as_recovery_begins,
+    bookies_lose_their_power,
+    deferred_sync_and_restarts,
+    many_recoveries,
+)
 from tests.simulation.planted import Bug
-from tests.support.simulation.scenario import FaultPlan, Scenario
-
-
-def _deferred_sync_and_restarts(scenario: Scenario) -> Scenario:
-    """Ledgers with deferred sync, bookies that are killed."""
-    ledgers = tuple(replace(plan, kind="deferred", recoverers=0) for plan in scenario.ledgers)
-    faults = tuple(replace(fault, kind="kill") for fault in scenario.faults)
-    client = replace(scenario.client, protocol_version=3)
-    return replace(scenario, ledgers=ledgers, faults=faults, client=client)
-
-
-def _many_recoveries(scenario: Scenario) -> Scenario:
-    """Every ledger is recovered by several clients, some of which are killed, while others follow it."""
-    ledgers = tuple(replace(plan, kind="plain", recoverers=4, tailers=3) for plan in scenario.ledgers)
-    kinds = ("recover", "reset", "kill recoverer", "slow disk", "kill", "one-way")
-    faults = tuple(
-        FaultPlan(kinds[number % 6], None, "in recovery", 1 + number // 6, 0.001 + 0.003 * (number % 7))
-        for number in range(18)
-    )
-    window = replace(scenario.client, write_window_entries=16, recovery_window_entries=8)
-    return replace(scenario, ledgers=ledgers, faults=faults, client=window)
-
-
-def _bookies_fail_as_recovery_begins(scenario: Scenario) -> Scenario:
-    """The writer sees them fail before it is fenced."""
-    ledgers = tuple(replace(plan, kind="plain", recoverers=2, entries=200, pause=0.005) for plan in scenario.ledgers)
-    kinds = ("kill", "kill", "reset", "kill")
-    faults = tuple(
-        FaultPlan(kinds[number % 4], None, "in recovery", 1 + number // 4, 0.0002 * (1 + number % 4))
-        for number in range(16)
-    )
-    return replace(scenario, bookies=scenario.quorums[0] + 3, ledgers=ledgers, faults=faults)
-
-
-def _answers_come_again(scenario: Scenario) -> Scenario:
-    """Those of every bookie, while writers are at work and something else goes wrong too."""
-    ledgers = tuple(replace(plan, entries=60, pause=scenario.horizon / 80) for plan in scenario.ledgers)
-    again = tuple(FaultPlan("repeated answers", None, "put", 1 + 5 * number, 0.0) for number in range(20))
-    return replace(scenario, ledgers=ledgers, faults=scenario.faults + again)
-
-
-def _bookies_lose_their_power(scenario: Scenario) -> Scenario:
-    """Whoever waits for their answers waits in vain; nothing else tells that they are gone."""
-    ledgers = tuple(replace(plan, readers=2, tailers=0, recoverers=0) for plan in scenario.ledgers)
-    faults = tuple(FaultPlan("power", None, "put", 1 + 4 * number, 0.001) for number in range(6))
-    return replace(scenario, ledgers=ledgers, faults=faults)
 
 
 def _acknowledge_one_early(patch: pytest.MonkeyPatch) -> None:
@@ -243,6 +219,46 @@ def _adaptive_time_outs_never_come(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Lateness, "_shift", shift)
 
 
+def _forget_the_fence_in_a_crash(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReplayIntoStorage, "on_fence", lambda self, ledger_id: None)
+
+
+def _stay_hot_behind_the_fence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LedgerState, "cool_down", lambda self: None)
+
+
+def _flag_adds_of_writers_as_recovery(patch: pytest.MonkeyPatch) -> None:
+    for dialect in (V2Dialect, V3Dialect):
+        patch.setattr(dialect, "add_encoder", partialmethod(dialect.add_encoder, recovery=True))
+
+
+def _write_over_what_others_wrote(patch: pytest.MonkeyPatch) -> None:
+    original = TreeLedgers.write
+
+    async def write(self: Any, metadata: LedgerMetadata, version: int, **options: Any) -> Any:
+        try:
+            return await original(self, metadata, version, **options)
+        except MetadataVersionConflict:
+            path = await self._path(metadata.ledger_id, None)
+            written = await self._tree.set(path, encode_ledger_metadata(metadata), ANY_VERSION)
+            return Versioned(metadata, written)
+
+    patch.setattr(TreeLedgers, "write", write)
+
+
+def _name_the_version_of_a_later_look(patch: pytest.MonkeyPatch) -> None:
+    original = TreeLedgers.write
+
+    async def write(self: Any, metadata: LedgerMetadata, version: int, **options: Any) -> Any:
+        while True:
+            try:
+                return await original(self, metadata, version, **options)
+            except MetadataVersionConflict:
+                version = (await self.read(metadata.ledger_id)).version
+
+    patch.setattr(TreeLedgers, "write", write)
+
+
 BUGS = (
     Bug("acknowledge at Qa - 1", _acknowledge_one_early, ("S5", "S3", "S4"), 20),
     Bug("skip the fence", _skip_the_fence, ("S14", "S3", "S5"), 20),
@@ -261,7 +277,7 @@ BUGS = (
         _readers_hear_how_far_recovery_is,
         ("S7", "S13"),
         500,
-        _many_recoveries,
+        many_recoveries,
         first=200,
     ),
     Bug(
@@ -269,7 +285,7 @@ BUGS = (
         _change_the_ensemble_of_a_ledger_in_recovery,
         ("S3", "S4", "S5", "S14", "S10", "S7"),
         200,
-        _bookies_fail_as_recovery_begins,
+        bookies_fail_as_recovery_begins,
         first=430,
     ),
     Bug(
@@ -277,10 +293,10 @@ BUGS = (
         _force_in_spite_of_a_restart,
         ("S5", "S4"),
         300,
-        _deferred_sync_and_restarts,
+        deferred_sync_and_restarts,
         first=30,
     ),
-    Bug("count answers that come again", _count_answers_that_come_again, ("S5", "S4", "S3"), 20, _answers_come_again),
+    Bug("count answers that come again", _count_answers_that_come_again, ("S5", "S4", "S3"), 20, answers_come_again),
     Bug(
         "acknowledge what an adaptive time-out gives up early",
         _acknowledge_what_is_given_up_early,
@@ -292,7 +308,19 @@ BUGS = (
         _adaptive_time_outs_never_come,
         ("L",),
         100,
-        _bookies_lose_their_power,
+        bookies_lose_their_power,
     ),
+    Bug(
+        "a crash makes a bookie forget its fences",
+        _forget_the_fence_in_a_crash,
+        ("S9",),
+        150,
+        bookies_fail_as_recovery_begins,
+        first=5,
+    ),
+    Bug("a bookie takes hot adds behind its fence", _stay_hot_behind_the_fence, ("S9",), 20),
+    Bug("send adds of writers as those of recoveries", _flag_adds_of_writers_as_recovery, ("S9",), 20),
+    Bug("write over the metadata of others", _write_over_what_others_wrote, ("S15",), 20),
+    Bug("name the version of a later look", _name_the_version_of_a_later_look, ("S1", "S2", "S10", "S3"), 50),
     Bug("do not store again what recovery finds", _do_not_store_again, ("S4", "S5", "S6"), 100),
 )

@@ -10,8 +10,10 @@ from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.ledger_metadata.codec import encode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.tree.paths import long_path, short_path
+from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.simulation import checks
 from tests.support.simulation.history import History
+from tests.support.simulation.metadata import NEW_NODE
 from tests.support.simulation.trace import Trace
 
 ABC = ("a", "b", "c")
@@ -38,13 +40,14 @@ class Told:
         self.ledger = self.history.ledgers[0]
         self.ledger.payloads = dict.fromkeys(range(10), b"payload")
 
-    def write(self, metadata: LedgerMetadata, host: str = "recoverer-0") -> None:
-        self.history.metadata_written(host, "/ledgers" + short_path(0), encode_ledger_metadata(metadata))
+    def write(self, metadata: LedgerMetadata, host: str = "recoverer-0", version: int = 0) -> None:
+        self.history.metadata_written(host, "/ledgers" + short_path(0), encode_ledger_metadata(metadata), version)
 
-    def store(self, entry_id: int, *bookies: str, payload: bytes = b"payload") -> None:
+    def store(self, entry_id: int, *bookies: str, payload: bytes = b"payload", recovery: bool = False) -> None:
         for name in bookies:
             self.bookies[name].held.add(entry_id)
-            self.history.stored(name, 0, entry_id, DIGEST.encode(0, entry_id, entry_id - 1, 7, payload))
+            entry = DIGEST.encode(0, entry_id, entry_id - 1, 7, payload)
+            self.history.stored(name, 0, entry_id, entry, recovery=recovery)
 
     def ack(self, entry_id: int) -> None:
         checks.acknowledged(self.history, self.ledger, entry_id)
@@ -52,6 +55,13 @@ class Told:
     def deny(self, entry_id: int, *bookies: str) -> None:
         for name in bookies:
             self.history.denied(name, 0, entry_id)
+
+    def fence(self, *bookies: str) -> None:
+        for name in bookies:
+            self.history.fenced(name, 0)
+
+    def append(self, entry_id: int) -> None:
+        self.history.appends(self.ledger, entry_id, b"payload")
 
     def end(self) -> None:
         checks.ledger_ended(self.history, self.ledger)
@@ -156,6 +166,54 @@ def test_s8_a_bookie_and_a_reader_get_what_the_writer_gave(told):
     assert told.rules == ["S8", "S8", "S8"]
 
 
+def test_s9_a_bookie_that_has_fenced_takes_only_what_recoveries_send(told):
+    told.write(OPEN.in_recovery())
+    told.fence("a")
+    told.store(0, "b", "c")
+    told.store(0, "a", recovery=True)
+    assert told.rules == []
+    told.store(1, "a")
+    assert told.rules == ["S9"]
+
+
+def test_s9_a_bookie_that_lost_its_disk_and_does_not_know_it_has_forgotten_its_fences(told):
+    told.write(OPEN.in_recovery())
+    told.fence("a", "b")
+    told.append(0)
+    told.history.emptied("a")
+    told.store(0, "a", "c")
+    told.ack(0)
+    assert told.rules == []
+
+
+@pytest.mark.parametrize(
+    ("quorums", "fences", "covered"),
+    [
+        ((3, 2), "a", False),  # b and c may still acknowledge together
+        ((3, 2), "ab", True),
+        ((3, 3), "a", True),
+        ((3, 1), "ab", False),
+        ((3, 1), "abc", True),
+        ((2, 2), "a", False),  # who fenced stands in two write sets of the three
+        ((2, 2), "ad", False),  # d is none of its bookies
+        ((2, 2), "ac", True),
+    ],
+)
+def test_s9_nothing_is_acknowledged_that_was_appended_after_coverage(quorums, fences, covered):
+    write, ack = quorums
+    told = Told(replace(OPEN, write_quorum_size=write, ack_quorum_size=ack))
+    told.fence(*fences)  # nobody is cut off from a ledger that is open
+    told.append(0)
+    told.write(replace(told.ledger.metadata.in_recovery()))
+    told.append(1)
+    told.fence(*fences)
+    told.append(2)
+    for entry_id in range(3):
+        told.store(entry_id, "a", "b", "c", recovery=True)
+        told.ack(entry_id)
+    assert told.rules == (["S9"] if covered else [])
+
+
 @pytest.mark.parametrize(
     "ensembles",
     [
@@ -199,6 +257,13 @@ def test_s14_recovery_ends_a_ledger_on_enough_explicit_answers_only(told, answer
     assert told.rules == (["S14"] if broken else [])
 
 
+def test_s15_metadata_are_replaced_by_those_who_name_what_they_replace(told):
+    told.write(OPEN.in_recovery(), version=7)
+    assert told.rules == []
+    told.write(OPEN.closed(-1, 0), "writer-0", version=ANY_VERSION)
+    assert told.rules == ["S15"]
+
+
 def test_s16_the_length_is_that_of_the_payloads_unless_it_was_said_to_be_inexact(told):
     told.store(0, "a", "b")
     told.write(OPEN.closed(0, 8), "writer-0")
@@ -230,7 +295,7 @@ def test_f_a_covered_question_is_answered_with_what_had_travelled(told):
 
 
 def test_only_ledgers_are_taken_for_ledgers(told):
-    told.history.metadata_written("writer-0", "/ledgers/idgen/ID-0000000000", b"")
-    told.history.metadata_written("writer-0", "/other" + long_path(3), b"no metadata")
+    told.history.metadata_written("writer-0", "/ledgers/idgen/ID-0000000000", b"", NEW_NODE)
+    told.history.metadata_written("writer-0", "/other" + long_path(3), b"no metadata", NEW_NODE)
     assert list(told.history.ledgers) == [0]
     assert told.ledger.metadata.state is LedgerState.OPEN

@@ -78,7 +78,7 @@ def test_a_write_whose_answer_was_lost_is_recognised_by_the_common_layer(loop):
     async def work() -> None:
         one = await service.start()
         stored = await one.ledgers.create(LEDGER)
-        service.server.on_write = lambda host, path, data: applied.append(path)
+        service.server.on_write = lambda host, path, data, version: applied.append(path)
         service.server.lose_answers = 1
         written = await one.ledgers.write(LEDGER.in_recovery(), stored.version)
         assert (await one.ledgers.read(7)).version == written.version == stored.version + 1

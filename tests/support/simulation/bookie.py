@@ -141,6 +141,7 @@ class VirtualBookie:
         self.kill()
         self._lost.append(self.disk)
         self.disk = Disk()
+        self._history.emptied(self.bookie_id)
 
     def drop(self, ledger_id: int) -> None:
         """Collect a ledger's entries as garbage."""
@@ -226,11 +227,11 @@ class VirtualBookie:
 
     # --- what happens here ----------------------------------------------------------------------------------
 
-    def put(self, ledger_id: int, entry_id: int, entry: bytes) -> None:
-        """An entry was admitted."""
+    def put(self, ledger_id: int, entry_id: int, entry: bytes, *, recovery: bool) -> None:
+        """An entry was admitted. `recovery`: although the ledger may be fenced."""
         if self.trace.on:
             self.trace(self.host, f"ledger {ledger_id}: stores entry {entry_id}")
-        self._history.stored(self.bookie_id, ledger_id, entry_id, entry)
+        self._history.stored(self.bookie_id, ledger_id, entry_id, entry, recovery=recovery)
         self.on_event("put", self.host)
 
     def answered_read(self, request: ReadRequest, error: BaseException | None) -> None:
@@ -240,6 +241,8 @@ class VirtualBookie:
             kind = "fencing read" if fencing else "read"
             outcome = "" if error is None else f": {type(error).__name__}"
             self.trace(self.host, f"ledger {request.ledger_id}: {kind} of entry {request.entry_id}{outcome}")
+        if fencing and self.is_running and (error is None or isinstance(error, NotThere)):
+            self._history.fenced(self.bookie_id, request.ledger_id)
         if fencing and isinstance(error, NotThere):
             self._history.denied(self.bookie_id, request.ledger_id, request.entry_id)
             self.on_event("negative", self.host)

@@ -32,6 +32,11 @@ def metadata_changed(
         _closed(history, ledger, host, before, after)
 
 
+def written_blindly(history: History, ledger: LedgerHistory, host: str) -> None:
+    """The metadata were replaced without a word on what they replace. S15."""
+    history.violated("S15 CAS discipline", ledger, f"{host} wrote its metadata whatever their version was")
+
+
 def _segments_changed(
     history: History, ledger: LedgerHistory, host: str, before: LedgerMetadata, after: LedgerMetadata
 ) -> None:
@@ -136,15 +141,43 @@ def _must_be_durable(
         )
 
 
+def stored_by_writer(history: History, ledger: LedgerHistory, bookie_id: str, entry_id: int) -> None:
+    """A bookie took an ordinary add. S9: its fence is never forgotten."""
+    if bookie_id in ledger.fenced_by:
+        history.violated(
+            "S9 fencing", ledger, f"{bookie_id}, which had fenced it, stores entry {entry_id} for its writer"
+        )
+
+
+def fenced(history: History, ledger: LedgerHistory, bookie_id: str) -> None:
+    """A fencing read is answered. From coverage on the writer is cut off (reference client protocol, section 14.3).
+
+    Judged by what the bookies of the last segment have said, so no later than any recoverer can believe in it."""
+    ledger.fenced_by[bookie_id] = None
+    metadata = ledger.metadata
+    if metadata.state is not LedgerState.IN_RECOVERY or ledger.is_cut_off:
+        return
+    quorums, members = _quorums(metadata), metadata.last_ensemble
+    write_sets = map(quorums.write_set, range(quorums.ensemble))
+    ledger.is_cut_off = all(
+        sum(members[position] not in ledger.fenced_by for position in write_set) < quorums.ack
+        for write_set in write_sets
+    )
+
+
 # --- writers --------------------------------------------------------------------------------------------------
 
 
 def acknowledged(history: History, ledger: LedgerHistory, entry_id: int) -> None:
-    """An append succeeded. A, S3 and S5."""
+    """An append succeeded. A, S3, S5 and S9."""
     if ledger.writer_failed:
         history.violated("A order", ledger, f"entry {entry_id} was acknowledged after an append had failed")
     if entry_id != len(ledger.acked):
         history.violated("A order", ledger, f"entry {entry_id} was acknowledged as number {len(ledger.acked)}")
+    if entry_id in ledger.late:
+        history.violated(
+            "S9 fencing", ledger, f"entry {entry_id} was acknowledged, and was appended when the ledger was cut off"
+        )
     ledger.acked[entry_id] = None
     if not ledger.deferred_sync:
         confirmed(history, ledger, entry_id)

@@ -14,6 +14,7 @@ from bookie_protocol.entry import read_prefix
 from bookie_protocol.ledger_metadata.codec import decode_ledger_metadata
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.tree import paths
+from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.support.simulation.trace import Trace
 
 if TYPE_CHECKING:
@@ -51,6 +52,12 @@ class LedgerHistory:
     """The LAC in the header of each entry as its writer sent it."""
     negatives: dict[int, dict[str, None]] = field(default_factory=dict)
     """Bookies that answered "no such entry" to a fencing read, by entry id asked for."""
+    fenced_by: dict[str, None] = field(default_factory=dict)
+    """Bookies that answered a fencing read: their fence is durable."""
+    is_cut_off: bool = False
+    """It is in recovery, and so many bookies have fenced it that no add can reach its ack quorum any more."""
+    late: dict[int, None] = field(default_factory=dict)
+    """Entries that were appended after it was cut off."""
     heard_lac: int = -1
     """The highest LAC that any reader believed."""
     read_up_to: int = -1
@@ -77,6 +84,12 @@ class Judge(Protocol):
     def entry_stored(
         self, history: History, ledger: LedgerHistory, bookie_id: str, entry_id: int, entry: bytes
     ) -> None: ...
+
+    def written_blindly(self, history: History, ledger: LedgerHistory, host: str) -> None: ...
+
+    def stored_by_writer(self, history: History, ledger: LedgerHistory, bookie_id: str, entry_id: int) -> None: ...
+
+    def fenced(self, history: History, ledger: LedgerHistory, bookie_id: str) -> None: ...
 
 
 class History:
@@ -106,8 +119,8 @@ class History:
 
     # --- the metadata service -------------------------------------------------------------------------------
 
-    def metadata_written(self, host: str, path: str, data: bytes) -> None:
-        """Any node was written."""
+    def metadata_written(self, host: str, path: str, data: bytes, version: int) -> None:
+        """Any node was written, by a request that named this version."""
         directory, _, name = path.removeprefix(self._root).rpartition("/")
         ledger_id = paths.leaf_ledger_id(directory, name) if path.startswith(self._root) else None
         if ledger_id is None:
@@ -123,6 +136,8 @@ class History:
         else:
             before = ledger.metadata
             ledger.versions.append(Version(host, metadata))
+            if version == ANY_VERSION:
+                self.judge.written_blindly(self, ledger, host)
             self.judge.metadata_changed(self, ledger, host, before, metadata)
             if before.ensembles != metadata.ensembles:
                 self.count("ensemble changed")
@@ -134,8 +149,11 @@ class History:
 
     # --- bookies --------------------------------------------------------------------------------------------
 
-    def stored(self, bookie_id: str, ledger_id: int, entry_id: int, entry: bytes) -> None:
+    def stored(self, bookie_id: str, ledger_id: int, entry_id: int, entry: bytes, *, recovery: bool = False) -> None:
+        """`recovery`: it is no writer's add, but a recovery's or a copy."""
         ledger = self.ledgers[ledger_id]
+        if not recovery:
+            self.judge.stored_by_writer(self, ledger, bookie_id, entry_id)
         if ledger.metadata.state is LedgerState.OPEN:
             ledger.headers.setdefault(entry_id, read_prefix(entry)[2])
         self.judge.entry_stored(self, ledger, bookie_id, entry_id, entry)
@@ -144,3 +162,26 @@ class History:
         ledger = self.ledgers.get(ledger_id)
         if ledger is not None:
             ledger.negatives.setdefault(entry_id, {})[bookie_id] = None
+
+    def fenced(self, bookie_id: str, ledger_id: int) -> None:
+        """The bookie answers a fencing read."""
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is not None:
+            self.judge.fenced(self, ledger, bookie_id)
+
+    def emptied(self, bookie_id: str) -> None:
+        """The bookie lost its disk and does not know it, so it has forgotten its fences too."""
+        for ledger in self.ledgers.values():
+            if bookie_id in ledger.fenced_by:
+                del ledger.fenced_by[bookie_id]
+                ledger.is_cut_off = False
+                ledger.late.clear()
+
+    # --- writers --------------------------------------------------------------------------------------------
+
+    def appends(self, ledger: LedgerHistory, entry_id: int, payload: bytes) -> None:
+        """The writer's application is about to append this."""
+        ledger.payloads[entry_id] = payload
+        if ledger.is_cut_off:
+            ledger.late[entry_id] = None
+            self.count("appended after the fence")

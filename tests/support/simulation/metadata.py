@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
 from bookie_protocol.errors import MetadataExists
 from bookie_protocol.metadata_service.tree.nodes import Watch
@@ -33,9 +34,14 @@ class MetadataOptions:
     session_timeout: float = 4.0
 
 
+NEW_NODE: Final = -2
+"""Named by a request that creates a node: it replaces nothing."""
+
+
 class MetadataServer:
-    """The service itself. `on_write` hears every applied write: (host, path, data), before its answer leaves;
-    `on_delete` of every node that went: (host, path, record), the host is empty at the end of a session."""
+    """The service itself. `on_write` hears every applied write: (host, path, data, the version that it named), before
+    its answer leaves; `on_delete` of every node that went: (host, path, record), the host is empty at the end of a
+    session."""
 
     def __init__(self, network: Network, random: Random, trace: Trace, options: MetadataOptions) -> None:
         self.network = network
@@ -44,7 +50,7 @@ class MetadataServer:
         self.options = options
         self.nodes = NodeHistory(network.loop.time)
         self.nodes.on_change = self._changed
-        self.on_write: Callable[[str, str, bytes], None] = lambda host, path, data: None
+        self.on_write: Callable[[str, str, bytes, int], None] = lambda host, path, data, version: None
         self.on_delete: Callable[[str, str, NodeRecord], None] = lambda host, path, record: None
         self.up = True
         self.lose_answers = 0
@@ -125,7 +131,7 @@ class MetadataServer:
         created = self.nodes.create(path, data, owner, sequential)
         if ephemeral:
             self._owned.setdefault(owner, {})[created] = None
-        self._wrote(session, created, data)
+        self._wrote(session, created, data, NEW_NODE)
         return created
 
     def apply_create_all(self, session: VirtualTree, nodes: Sequence[tuple[str, bytes]]) -> None:
@@ -137,7 +143,7 @@ class MetadataServer:
 
     def apply_set(self, session: VirtualTree, path: str, data: bytes, version: int) -> int:
         written = self.nodes.set(path, data, version)
-        self._wrote(session, path, data)
+        self._wrote(session, path, data, version)
         return written
 
     def apply_delete(self, session: VirtualTree, path: str, version: int) -> None:
@@ -146,9 +152,9 @@ class MetadataServer:
         self.trace(HOST, f"{session.host} deletes {path}")
         self.on_delete(session.host, path, record)
 
-    def _wrote(self, session: VirtualTree, path: str, data: bytes) -> None:
+    def _wrote(self, session: VirtualTree, path: str, data: bytes, version: int) -> None:
         self.trace(HOST, f"{session.host} writes {path}")
-        self.on_write(session.host, path, data)
+        self.on_write(session.host, path, data, version)
 
     def view(self, seen: int) -> int:
         """The state that a follower shows to a session that has seen `seen`."""

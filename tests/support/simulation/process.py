@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from bookie_pod.ledgers.lanes import WriteLane
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.node.registration import RegistrationManager
@@ -42,7 +43,7 @@ class BookieProcess:
         self.journal.on_sync = lambda: bookie.on_event("sync", host)
         self.lanes = VirtualLanes(loop, bookie.random, bookie.disk_options)
         ledgers = Ledgers(self.storage, 1, journaled_keys=replay.journaled_keys, clock=loop.time)
-        operations = LedgerOperations(ledgers, [self.journal])
+        operations = _ObservedOperations(ledgers, [self.journal])
         self.admission = WriteAdmission(self.storage, [self.journal])
         operations.on_full = self.admission.filled
         self.context = ServerContext(loop, operations, self.admission, _OPTIONS)
@@ -53,7 +54,9 @@ class BookieProcess:
         self.context.handlers = RequestHandlers(self.context, reads, polls, lanes, lambda: (1 << 30, 1 << 29))
         self.context.accepting = True
         self.storage.swap()  # what was replayed is not in memory
-        self.storage.on_put = bookie.put
+        self.storage.on_put = lambda ledger_id, entry_id, entry: bookie.put(
+            ledger_id, entry_id, entry, recovery=operations.is_recovery
+        )
         self.storage.on_read = bookie.read_from_disk
         self.tree: TreeMetadataService | None = None
         self.registration: RegistrationManager | None = None
@@ -71,6 +74,31 @@ class BookieProcess:
         self.context.accepting = False
         for task in self.tasks:
             task.cancel()
+
+
+class _ObservedOperations(LedgerOperations):
+    """Knows whose add is under way."""
+
+    is_recovery = False
+    """A recovery's, or a copy. A hot add, which does not come this way, counts as a writer's: where one is taken, so
+    would be the writer's."""
+
+    def add(
+        self,
+        lanes: Sequence[WriteLane],
+        ledger_id: int,
+        entry_id: int,
+        lac: int,
+        key: bytes,
+        entry: bytes,
+        *,
+        recovery: bool,
+    ) -> WriteLane:
+        self.is_recovery = recovery
+        try:
+            return super().add(lanes, ledger_id, entry_id, lac, key, entry, recovery=recovery)
+        finally:
+            self.is_recovery = False
 
 
 class _ObservedReads(Reads):

@@ -116,7 +116,7 @@ class Writer(Actor):
     def _payload(self, ledger: LedgerHistory, number: int) -> bytes:
         filler = b"." * int(self._random.random() * self._plan.payload)
         payload = filler + b"|%d/%d" % (ledger.ledger_id, number)
-        ledger.payloads[number] = payload
+        self._history.appends(ledger, number, payload)
         return payload
 
     def _watch(self, ledger: LedgerHistory, future: asyncio.Future[int], number: int) -> None:

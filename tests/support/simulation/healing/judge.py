@@ -200,6 +200,15 @@ class HealingJudge:
             return
         checks.entry_stored(history, ledger, bookie_id, entry_id, entry)
 
+    def written_blindly(self, history: History, ledger: LedgerHistory, host: str) -> None:
+        checks.written_blindly(history, ledger, host)
+
+    def stored_by_writer(self, history: History, ledger: LedgerHistory, bookie_id: str, entry_id: int) -> None:
+        checks.stored_by_writer(history, ledger, bookie_id, entry_id)
+
+    def fenced(self, history: History, ledger: LedgerHistory, bookie_id: str) -> None:
+        checks.fenced(history, ledger, bookie_id)
+
     def _exchanged(self, ledger: LedgerHistory, host: str, before: LedgerMetadata, after: LedgerMetadata) -> None:
         self.history.count("exchanged")
         self.history.on_event("exchange", host)

@@ -60,9 +60,9 @@ class HealingWorld(World):
     def make_faults(self, random: Random) -> HealingFaults:
         return HealingFaults(self, random)
 
-    def _written(self, host: str, path: str, data: bytes) -> None:
+    def _written(self, host: str, path: str, data: bytes, version: int) -> None:
         self.judge.written(host, path, data)
-        self.history.metadata_written(host, path, data)
+        self.history.metadata_written(host, path, data, version)
 
     # --- what it is made of ---------------------------------------------------------------------------------
 

@@ -1,0 +1,52 @@
+"""Scenarios of clients at work made for one kind of trouble each, from what a seed draws."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.support.simulation.scenario import FaultPlan, Scenario
+
+
+def deferred_sync_and_restarts(scenario: Scenario) -> Scenario:
+    """Ledgers with deferred sync, bookies that are killed."""
+    ledgers = tuple(replace(plan, kind="deferred", recoverers=0) for plan in scenario.ledgers)
+    faults = tuple(replace(fault, kind="kill") for fault in scenario.faults)
+    client = replace(scenario.client, protocol_version=3)
+    return replace(scenario, ledgers=ledgers, faults=faults, client=client)
+
+
+def many_recoveries(scenario: Scenario) -> Scenario:
+    """Every ledger is recovered by several clients, some of which are killed, while others follow it."""
+    ledgers = tuple(replace(plan, kind="plain", recoverers=4, tailers=3) for plan in scenario.ledgers)
+    kinds = ("recover", "reset", "kill recoverer", "slow disk", "kill", "one-way")
+    faults = tuple(
+        FaultPlan(kinds[number % 6], None, "in recovery", 1 + number // 6, 0.001 + 0.003 * (number % 7))
+        for number in range(18)
+    )
+    window = replace(scenario.client, write_window_entries=16, recovery_window_entries=8)
+    return replace(scenario, ledgers=ledgers, faults=faults, client=window)
+
+
+def bookies_fail_as_recovery_begins(scenario: Scenario) -> Scenario:
+    """The writer sees them fail before it is fenced."""
+    ledgers = tuple(replace(plan, kind="plain", recoverers=2, entries=200, pause=0.005) for plan in scenario.ledgers)
+    kinds = ("kill", "kill", "reset", "kill")
+    faults = tuple(
+        FaultPlan(kinds[number % 4], None, "in recovery", 1 + number // 4, 0.0002 * (1 + number % 4))
+        for number in range(16)
+    )
+    return replace(scenario, bookies=scenario.quorums[0] + 3, ledgers=ledgers, faults=faults)
+
+
+def answers_come_again(scenario: Scenario) -> Scenario:
+    """Those of every bookie, while writers are at work and something else goes wrong too."""
+    ledgers = tuple(replace(plan, entries=60, pause=scenario.horizon / 80) for plan in scenario.ledgers)
+    again = tuple(FaultPlan("repeated answers", None, "put", 1 + 5 * number, 0.0) for number in range(20))
+    return replace(scenario, ledgers=ledgers, faults=scenario.faults + again)
+
+
+def bookies_lose_their_power(scenario: Scenario) -> Scenario:
+    """Whoever waits for their answers waits in vain; nothing else tells that they are gone."""
+    ledgers = tuple(replace(plan, readers=2, tailers=0, recoverers=0) for plan in scenario.ledgers)
+    faults = tuple(FaultPlan("power", None, "put", 1 + 4 * number, 0.001) for number in range(6))
+    return replace(scenario, ledgers=ledgers, faults=faults)
