@@ -7,11 +7,29 @@ import os
 
 import pytest
 
-from tests.support.dying_query import DRIVER, Kill
+from tests.support.dying_query import DRIVER, PROCESS, Kill, RunSettings
 from tests.support.dying_query_driver import DyingQuery
 from tests.support.query_story import Story
 
 ROUNDS = 50
+
+
+class ShortStory(Story):
+    """With batches so large that a few copy everything."""
+
+    def start(self) -> None:
+        self._query.start(RunSettings(self._uri, self._source, self._sink, 100, 1, self._master))
+
+
+@pytest.mark.timeout(1_200)
+def test_the_driver_dies_behind_a_commit_and_a_worker_amid_a_write(uri, tool, tmp_path):
+    """The two places where most is at stake: what is published is not in the checkpoint yet, and rows are in ledgers
+    that nobody lists yet. The tests below have more time."""
+    with DyingQuery(tmp_path / "query") as query:
+        story = ShortStory(tool, uri, query, 2, "short")
+        for place, who in (("commit-after", DRIVER), ("write", PROCESS)):
+            story.round(Kill(place, who, 1))
+        story.end()
 
 
 @pytest.mark.slow

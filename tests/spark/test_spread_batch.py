@@ -17,6 +17,18 @@ from tests.support.spread_batch import SpreadRun, spread
 JOB_S = 300.0
 
 
+@pytest.mark.timeout(600)
+def test_a_cluster_reads_everything_and_writes_it_once_though_a_worker_dies(uri, tool, tmp_path):
+    """The shortest part of the test below."""
+    written = [numbered(300), [b"%d" % number for number in range(100)]]
+    ids = [write_ledger(tool, written[0]), write_ledger(tool, written[1], **STRIPED)]
+    run = SpreadRun(uri, ",".join(map(str, ids)), "spread-once", ("local-cluster[2,1,1024]",), (PROCESS,))
+    (rows,) = spread(tmp_path / "run", run)
+    assert sorted(rows) == _rows(ids, written)
+    assert sorted(payloads(tool, "spread-once")) == sorted([*written[0], *written[1]])
+    assert len(manifest(tool, "spread-once").ledgers) >= run.partitions
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_cluster_reads_what_one_process_reads_and_writes_it_once_though_tasks_and_executors_die(uri, tool, tmp_path):
@@ -26,17 +38,22 @@ def test_a_cluster_reads_what_one_process_reads_and_writes_it_once_though_tasks_
     run = SpreadRun(uri, ",".join(map(str, ids)), "spread", masters, (PROCESS, EXECUTOR))
     local, spread_out = spread(tmp_path / "run", run)
     assert sorted(local) == sorted(spread_out)
-    assert sorted(spread_out) == sorted(
-        [ledger_id, entry_id, payload.hex(), len(payload)]
-        for ledger_id, entries in zip(ids, written, strict=True)
-        for entry_id, payload in enumerate(entries)
-    )
+    assert sorted(spread_out) == _rows(ids, written)
     assert sorted(payloads(tool, "spread")) == sorted([*written[0], *written[1]])
     listed = {ledger.ledger_id for ledger in manifest(tool, "spread").ledgers}
     assert len(listed) >= run.partitions
     made = {each for each in tool.list() if _stream_of(tool, each) == b"spread"}
     assert made > listed, "attempts that died left ledgers behind, which nobody sees"
     _orphans_are_found_and_removed(uri, tool, tmp_path, made, listed)
+
+
+def _rows(ids, written):
+    """What a read gives of these ledgers, sorted."""
+    return sorted(
+        [ledger_id, entry_id, payload.hex(), len(payload)]
+        for ledger_id, entries in zip(ids, written, strict=True)
+        for entry_id, payload in enumerate(entries)
+    )
 
 
 def _orphans_are_found_and_removed(uri, tool, work, made, listed):
