@@ -10,6 +10,7 @@ import pytest
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.ledger_metadata.model import LedgerState
+from pyspark_bookie.jobs.recover import recovering
 from pyspark_bookie.jobs.recover.ledger_recovery import LedgerWork, RecoveryOptions
 from pyspark_bookie.jobs.recover.outcomes import State, table_of, worst
 from pyspark_bookie.jobs.recover.recovering import Recovery, recover_ledgers
@@ -53,6 +54,27 @@ async def test_damaged_copies_are_made_again_elsewhere(models):
         assert await audited(client, ledger_id) == []
         again = await recovered(client, LedgerWork(ledger_id, 0, findings=(_finding(ledger_id, hurt),)))
         assert (again.state, again.nbytes) == (State.NOTHING_TO_DO, 0)
+
+
+async def test_what_is_read_and_written_passes_the_throttle_of_the_task(models, monkeypatch):
+    made = []
+
+    class Noted(ReplicationThrottle):
+        def __init__(self, rate):
+            super().__init__(rate)
+            made.append(self)
+
+    monkeypatch.setattr(recovering, "ReplicationThrottle", Noted)
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 40)
+        hurt = (await ensemble(client, ledger_id))[1]
+        models.model(hurt).damage(ledger_id, 17)
+        outcome = await recovered(client, await work_of(client, ledger_id), rate=1e9)
+    (throttle,) = made
+    assert throttle.bytes_per_second == 1e9
+    assert throttle.bytes_written >= outcome.nbytes > 0
+    assert throttle.bytes_read >= 2 * outcome.nbytes  # what is suspected is looked at once more, then another is copied
 
 
 def _finding(ledger_id, bookie, verdict=Verdict.DAMAGED):
