@@ -14,7 +14,7 @@ import pytest
 from tests.support.java import find_java
 from tests.support.spark_jobs import start_job
 
-_SECONDS = 120.0
+_SECONDS = 200.0
 
 
 def eventually(there: Callable[[], bool], what: str) -> None:
