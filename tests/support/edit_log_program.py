@@ -1,25 +1,35 @@
 """An active node that keeps its edit log in a stream: a process of its own, to be killed and stopped.
 
-    python -m tests.support.edit_log_program URI FILE STREAM WINDOW
+    python -m tests.support.edit_log_program URI FILE STREAM WINDOW [ELECTION]
 
-It takes the stream over, finds the last transaction in the last entry, and goes on behind it until somebody ends it.
+With an election it stands by until no other node is active, as far as the sessions of a metadata service tell. Then it
+takes the stream over, finds the last transaction in the last entry, and goes on behind it until somebody ends it.
 Several operations are packed into one entry and never straddle two.
+
+A node whose session ended goes on: it may hang and never learn of it, so nothing but the log can keep it out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Final
 
 from bookie_client import Client, ClientOptions
 from bookie_client.streams import StreamPosition, Streams
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import MetadataExists, PodkeeperError
+from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.noting_program import NotingProgram, note_to
 
 PASSWORD = b"edit log"
 OPTIONS = ClientOptions(add_timeout=30.0, read_timeout=30.0, explicit_lac_interval=0.05)
 """Long time-outs, so that a node that was stopped for a while does not count its own sleep against bookies."""
+
+SESSION_SECONDS: Final = 5.0
+"""How long a node that is dead or hangs counts as the active one."""
 
 
 def operations(entry: bytes) -> list[int]:
@@ -38,20 +48,33 @@ async def last_transaction(streams: Streams, name: str) -> int:
 
 
 class EditLogProgram(NotingProgram):
-    """The running program. `window`: entries that are under way at a time."""
+    """The running program. `window`: entries that are under way at a time; `election`: a root of its own in a metadata
+    service, where the nodes agree on who is active. None: this one is, at once."""
 
-    def __init__(self, uri: str, file: Path, stream: str, window: int = 20) -> None:
-        super().__init__(__name__, file, (uri, file, stream, window))
+    def __init__(self, uri: str, file: Path, stream: str, window: int = 20, election: str | None = None) -> None:
+        super().__init__(__name__, file, (uri, file, stream, window, *([election] if election else [])))
 
 
-async def _run(uri: str, file: str, name: str, window: int) -> None:
+async def _become_active(session: AsyncExitStack, election: str, name: str, note: Callable[..., None]) -> None:
+    """Wait for it, in a session that lasts as long as the node."""
+    service = await open_metadata_service(election, timeout=SESSION_SECONDS)
+    session.push_async_callback(service.close)
+    with suppress(MetadataExists):
+        await service.cluster.initialize()
+    note("candidate")
+    await service.auditor_election.elect(name)
+
+
+async def _run(uri: str, file: str, name: str, window: int, election: str | None) -> None:
     note = note_to(file)
 
     def ended(last: int, future: asyncio.Future[StreamPosition]) -> None:
         error = future.exception()
         note("acknowledged", last) if error is None else note("failed", last, type(error).__name__)
 
-    async with Client(uri, OPTIONS) as client:
+    async with Client(uri, OPTIONS) as client, AsyncExitStack() as session:
+        if election is not None:
+            await _become_active(session, election, Path(file).name, note)
         streams = Streams(client, password=PASSWORD)
         writer = streams.writer(name)
         await writer.start()
@@ -71,4 +94,4 @@ async def _run(uri: str, file: str, name: str, window: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_run(*sys.argv[1:4], int(sys.argv[4])))
+    asyncio.run(_run(*sys.argv[1:4], int(sys.argv[4]), *(sys.argv[5:] or [None])))
