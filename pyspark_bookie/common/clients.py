@@ -16,10 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
-
-from bookie_protocol.errors import MetadataError
 
 if TYPE_CHECKING:
     from bookie_client.blocking import BlockingClient
@@ -88,10 +85,9 @@ def _started(metadata_uri: str, client_options: ClientOptions, placement: Placem
 
 
 async def _locate_bookies(client: Client) -> None:
-    """Reads go by the locations that are known and ask for none: a client that never writes would know of none. Short
-    (`LOOKUP_SECONDS` of the tracker), and nothing where all are known. Without them the striping's order counts."""
-    with suppress(MetadataError):
-        await client.cluster_view()
+    """Readers that are told their metadata (`Client.open_stored`) ask nobody, not for locations either. Nothing where
+    all are known."""
+    await client.context.placement_inputs.locate()
 
 
 def _let_go(now: float | None = None) -> list[_Cached]:
