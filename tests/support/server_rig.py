@@ -165,3 +165,12 @@ class ServerRig:
     def close(self) -> None:
         self.lanes.stop()
         self.storage.close()
+
+
+async def answers(rig: ServerRig, transport: PaperTransport, count: int) -> list[bytes]:
+    """The first so many answers, as the journal acknowledges."""
+    async with asyncio.timeout(10):
+        while len(transport.frames) < count:
+            rig.journal.acknowledge()
+            await rig.settle()
+    return transport.frames

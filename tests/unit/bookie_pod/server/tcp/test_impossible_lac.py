@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -15,13 +15,6 @@ from tests.support.storage_engine import put
 LEDGER = 7
 IMPOSSIBLE = pytest.mark.parametrize("lac", [3, 4, 2**62, -2, -(2**63)])
 """For entry 3."""
-
-
-@pytest.fixture
-async def rig() -> AsyncIterator[ServerRig]:
-    made = ServerRig()
-    yield made
-    made.close()
 
 
 def loaded(rig: ServerRig, *lacs: int) -> None:

@@ -1,0 +1,158 @@
+"""A connection that stalls: no room for adds or reads, a client that does not read, a bookie that stops."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.context import TcpOptions
+from tests.support.frames import (
+    KEY,
+    entry,
+    v2_add,
+    v2_code,
+    v2_read,
+    v3_add,
+    v3_read,
+)
+from tests.support.server_rig import ServerRig, answers
+
+
+async def test_reads_are_answered_while_adds_wait() -> None:
+    rig = ServerRig(half_bytes=4096)
+    conn, transport = rig.connect()
+    conn.data_received(v3_add(entry(1, 0, bytes(5000)), txn=1))
+    rig.journal.acknowledge()
+    conn.data_received(v3_add(entry(1, 1), txn=2) + v3_read(1, 0, txn=3) + v3_add(entry(1, 2), txn=4))
+    await rig.settle(lambda: len(transport.frames) == 2)
+    assert len(conn.parked or ()) == 2
+    assert rig.flush_requests
+    rig.storage.flush()
+    assert len(conn.parked or ()) == 0
+    await answers(rig, transport, 4)
+    assert list(rig.storage.entry_ids(1)) == [0, 1, 2]
+    # ... and after that adds are hot again: one batch for many.
+    rig.journal.batches.clear()
+    conn.data_received(b"".join(v3_add(entry(1, entry_id)) for entry_id in range(3, 9)))
+    assert len(rig.journal.batches) == 1
+    rig.close()
+
+
+async def test_without_journaled_data_parked_adds_are_answered_once() -> None:
+    """The journal answers at once then, which admits what waits in the middle of handing over a lane."""
+    rig = ServerRig(TcpOptions(max_adds_in_progress=1), write_data=False)
+    conn, transport = rig.connect()
+    rig.admission.started(1)
+    conn.data_received(b"".join(v2_add(entry(1, entry_id)) for entry_id in range(5)))
+    assert len(conn.parked or ()) == 5
+    rig.admission.finished(1)
+    await rig.settle(lambda: len(transport.frames) >= 5)
+    assert [int.from_bytes(frame[20:28]) for frame in transport.frames] == list(range(5))
+    assert rig.admission.adds_in_progress == 0
+    rig.close()
+
+
+async def test_the_limit_on_adds_in_progress_holds_for_what_waited() -> None:
+    rig = ServerRig(TcpOptions(max_adds_in_progress=2))
+    conn, transport = rig.connect()
+    conn.data_received(b"".join(v3_add(entry(ledger_id, 0), txn=ledger_id) for ledger_id in range(10)))
+    highest = rig.admission.adds_in_progress
+    assert highest == 2
+    while len(transport.frames) < 10:
+        rig.journal.acknowledge(1)
+        highest = max(highest, rig.admission.adds_in_progress)
+        await rig.settle()
+    assert highest == 2
+    assert rig.admission.adds_in_progress == 0
+    rig.close()
+
+
+async def test_the_limit_on_reads_in_progress() -> None:
+    rig = ServerRig(TcpOptions(max_reads_in_progress=1))
+    rig.storage.set_master_key(1, KEY)
+    conn, transport = rig.connect()
+    conn.data_received(v2_read(1, 0) * 20)
+    assert rig.context.reads_in_progress.count == 1
+    assert conn.stalled
+    await rig.settle(lambda: len(transport.frames) == 20)
+    assert {v2_code(frame) for frame in transport.frames} == {2}
+    assert not conn.stalled
+    assert transport.reading
+    rig.close()
+
+
+async def test_stalls_are_independent(rig: ServerRig) -> None:
+    conn, transport = rig.connect()
+    conn.stall(Stall.READS_LIMIT)
+    conn.stall(Stall.SLOW_RECEIVER)
+    assert not transport.reading
+    conn.data_received(v2_add(entry(1, 0)))
+    conn.unstall(Stall.READS_LIMIT)
+    conn.unstall(Stall.ADDS_PARKED)  # never was
+    await rig.settle()
+    assert rig.journal.batches == []
+    assert not transport.reading
+    conn.unstall(Stall.SLOW_RECEIVER)
+    await rig.settle()
+    assert len(rig.journal.batches) == 1
+    assert transport.reading
+
+
+async def test_what_came_before_a_stall_ends_is_served_in_order(rig: ServerRig) -> None:
+    conn, transport = rig.connect()
+    frames = b"".join(v2_add(entry(1, entry_id)) for entry_id in range(6))
+    conn.data_received(frames[:100])
+    conn.stall(Stall.SLOW_RECEIVER)
+    for start in range(100, len(frames), 7):
+        conn.data_received(frames[start : start + 7])
+    conn.unstall(Stall.SLOW_RECEIVER)
+    await answers(rig, transport, 6)
+    assert list(rig.storage.entry_ids(1)) == list(range(6))
+
+
+async def test_a_bad_length_while_stalled_closes_with_one_line(rig: ServerRig) -> None:
+    conn, transport = rig.connect()
+    conn.stall(Stall.HANDSHAKE)
+    conn.data_received(b"\xff\xff\xff\xff rubbish")
+    assert transport.closing
+    assert rig.context.connection_errors == 1
+
+
+async def test_a_client_that_does_not_read_is_not_read_from(rig: ServerRig) -> None:
+    conn, transport = rig.connect()
+    assert transport.limits == {"high": 512 * 1024, "low": 384 * 1024}
+    conn.pause_writing()
+    assert not transport.reading
+    conn.resume_writing()
+    await rig.settle()
+    assert transport.reading
+
+
+@pytest.mark.parametrize("close", [False, True])
+async def test_a_client_that_does_not_read_for_long(close: bool) -> None:
+    rig = ServerRig(TcpOptions(response_backpressure_timeout_ms=10, close_on_response_timeout=close))
+    rig.storage.set_master_key(1, KEY)
+    conn, transport = rig.connect()
+    conn.pause_writing()
+    await asyncio.sleep(0.03)
+    assert transport.aborted == close
+    conn.send(b"dropped")
+    await rig.settle()
+    if not close:
+        assert transport.writes == []
+        conn.resume_writing()
+        conn.send(b"sent")
+        await rig.settle()
+        assert transport.writes == [b"sent"]
+    rig.close()
+
+
+async def test_a_stopping_bookie_takes_no_more_requests(rig: ServerRig) -> None:
+    conn, transport = rig.connect()
+    conn.data_received(v2_add(entry(1, 0)))
+    conn.stop_reading()
+    conn.data_received(v2_add(entry(1, 1)))
+    assert await answers(rig, transport, 1)
+    assert rig.storage.cached(1, 1) is None
