@@ -21,6 +21,8 @@ from bookie_pod.storage.journal.format import entry_record
 from tests.support.memory_files import MemoryFiles
 
 DIRECTORY = "/journal/current"
+FOREVER = 3_600_000.0
+"""A wait in ms that does not end within a test."""
 
 
 def an_entry(ledger_id: int, entry_id: int, payload: bytes = b"payload") -> bytes:
@@ -61,6 +63,20 @@ class Acknowledgements:
         with self._changed:
             assert self._changed.wait_for(lambda: self.failures, timeout), "no failure was told"
             return self.failures[0]
+
+
+class Counting:
+    """An `OpStats` and a `Counter` that keep everything."""
+
+    def __init__(self) -> None:
+        self.values: list[tuple[float, int, bool]] = []
+        self.total = 0.0
+
+    def observe_ms(self, value: float, count: int = 1, success: bool = True) -> None:
+        self.values.append((value, count, success))
+
+    def add(self, n: float) -> None:
+        self.total += n
 
 
 @dataclass
@@ -139,3 +155,8 @@ def replayed(
     sink = Replayed()
     end = replay_journal(directory, mark or LogMark(), files, sink, ReplayOptions(skip_invalid_records=skip))
     return sink, end
+
+
+def records_of(rig: JournalRig) -> list[tuple[int, int]]:
+    """Ledger and entry id of all entries that a replay would hand out now."""
+    return replayed(rig.files, directory=rig.directory)[0].entries()

@@ -1,0 +1,97 @@
+"""A journal that fails acknowledges nothing more; one that is stopped writes what is queued."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from bookie_pod.storage.journal import Journal
+from bookie_protocol.errors import StorageFault
+from tests.support.journal_rig import (
+    DIRECTORY,
+    FOREVER,
+    Acknowledgements,
+    JournalRig,
+    an_add,
+    records_of,
+    small_options,
+)
+from tests.support.memory_files import MemoryFiles
+
+
+@pytest.mark.parametrize("operation", ["writev", "datasync"])
+def test_an_io_error_ends_the_journal_and_acknowledges_nothing_more(operation: str) -> None:
+    files = MemoryFiles()
+    rig = JournalRig(files)
+    with rig:
+        rig.add(an_add(7, 0))
+        files.faults.fail(operation)
+        rig.journal.append(an_add(7, 1))
+        error = rig.acknowledged.wait_for_failure()
+        assert DIRECTORY in str(error)
+        assert isinstance(error.__cause__, OSError)
+        files.faults.clear()
+        for _ in range(3):
+            with pytest.raises(StorageFault, match="failed"):
+                rig.journal.append(an_add(7, 2))
+    assert rig.acknowledged.failures == [error]
+    assert rig.journal.error is error
+    assert len(rig.acknowledged.batches) == 1
+    assert files.open_files == 0
+    assert not any(thread.name.startswith("journal-0") for thread in threading.enumerate())
+
+
+def test_a_next_file_that_cannot_be_made_at_all_ends_the_journal() -> None:
+    files = MemoryFiles()
+    with JournalRig(files, small_options(max_file_bytes=4096)) as rig:
+        files.faults.fail("create")
+        for i in range(40):
+            try:
+                rig.journal.append(an_add(7, i, bytes(400)))
+            except StorageFault:
+                break
+            time.sleep(0.0005)
+        assert ".txn" in str(rig.acknowledged.wait_for_failure())
+    acknowledged = len(rig.acknowledged.batches)
+    assert records_of(rig)[:acknowledged] == [(7, i) for i in range(acknowledged)]
+    assert files.open_files == 0
+
+
+def test_a_failing_deliver_ends_the_journal() -> None:
+    files = MemoryFiles()
+    told = Acknowledgements()
+
+    def deliver(batches: object, error: object) -> None:
+        raise RuntimeError("loop is closed")
+
+    files.makedirs(DIRECTORY)
+    journal = Journal(DIRECTORY, 0, files, small_options(), deliver, told.failed)
+    journal.start()
+    journal.append(an_add(7, 0))
+    assert "loop is closed" in str(told.wait_for_failure())
+    journal.stop()
+
+
+def test_start_fails_with_one_line_if_no_file_can_be_made() -> None:
+    files = MemoryFiles()
+    files.makedirs(DIRECTORY)
+    files.faults.read_only()
+    journal = Journal(DIRECTORY, 3, files, small_options(), lambda b, e: None, lambda e: None)
+    with pytest.raises(StorageFault, match=r"cannot start journal 3 in /journal/current: .*Read-only"):
+        journal.start()
+    journal.stop()
+
+
+def test_stop_writes_and_acknowledges_what_is_queued() -> None:
+    rig = JournalRig(options=small_options(max_group_wait_ms=FOREVER))
+    rig.journal.start()
+    for i in range(100):
+        rig.journal.append(an_add(7, i))
+    rig.journal.stop()
+    assert len(rig.acknowledged.batches) == 100
+    assert records_of(rig) == [(7, i) for i in range(100)]
+    with pytest.raises(StorageFault, match="is stopped"):
+        rig.journal.append(an_add(7, 100))
+    rig.journal.stop()

@@ -1,0 +1,195 @@
+"""What a journal leaves in its files, and how one file follows another."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from bookie_pod.storage.journal import JournalBatch, LogMark
+from bookie_pod.storage.journal import format as fmt
+from tests.support.journal_rig import (
+    DIRECTORY,
+    JournalRig,
+    an_add,
+    an_entry,
+    records_of,
+    replayed,
+    small_options,
+)
+from tests.support.memory_files import MemoryFiles
+
+
+def test_bytes_of_the_worked_example() -> None:
+    key = bytes.fromhex("e793cbc379107648537183605cd361d3bb789a39")
+    entry = an_entry(7, 3, bytes(17))
+    with JournalRig(options=small_options(group_checks=False)) as rig:
+        rig.add(JournalBatch.of(fmt.key_record(7, key), fmt.entry_record(entry)))
+        mark = rig.journal.last_mark()
+    data = rig.files.read_bytes(f"{DIRECTORY}/{rig.journals()[0]}")
+    expected = b"BKLG\0\0\0\6" + bytes(504) + b"\0\0\0\x28" + bytes.fromhex("0000000000000007fffffffffffff00000000014")
+    expected += key + b"\0\0\0\x29" + entry + bytes.fromhex("ffffff000000019f") + bytes(415)
+    assert data == expected.ljust(8192, b"\0")
+    assert mark.offset == 1024
+
+
+def test_ids_start_at_the_time_and_go_on_after_the_largest() -> None:
+    files = MemoryFiles()
+    before = time.time_ns() // 1_000_000
+    with JournalRig(files) as rig:
+        first = rig.journal.last_mark().journal_id
+    assert before < first <= time.time_ns() // 1_000_000 + 1
+    with JournalRig(files) as rig:
+        assert rig.journal.last_mark().journal_id == first + 1
+    files.create(f"{DIRECTORY}/ffffffffff0.txn").close()
+    with JournalRig(files) as rig:
+        assert rig.journal.last_mark() == LogMark(0xFFFFFFFFFF1, 512)
+        assert f"{0xFFFFFFFFFF1:x}.txn" in rig.journals()
+
+
+def test_a_new_file_is_durable_before_it_is_used() -> None:
+    files = MemoryFiles()
+    files.makedirs(DIRECTORY)
+    log = files.faults.record()
+    with JournalRig(files):
+        names = [operation.name for operation in log if operation.name != "makedirs"]
+        assert names == ["create", "allocate", "write", "sync", "sync_directory"]
+
+
+def test_a_full_file_is_followed_by_the_next() -> None:
+    files = MemoryFiles()
+    with JournalRig(files, small_options(max_file_bytes=4096)) as rig:
+        for i in range(40):
+            rig.add(an_add(7, i, bytes(400)))
+        first = int(rig.journals()[0].split(".")[0], 16)
+        assert rig.journal.last_mark().journal_id > first
+    names = rig.journals()
+    assert len(names) >= 5
+    assert [int(name.split(".")[0], 16) for name in names] == list(range(first, first + len(names)))
+    assert records_of(rig) == [(7, i) for i in range(40)]
+    assert files.open_files == 0
+
+
+def test_the_next_file_is_ready_before_it_is_needed() -> None:
+    files = MemoryFiles()
+    with JournalRig(files, small_options(max_file_bytes=8192)) as rig:
+        created = files.faults.hold("create")
+        for i in range(9):
+            rig.add(an_add(7, i, bytes(400)))
+        created.reached()
+        rig.add(an_add(7, 9, bytes(400)))
+        created.open()
+        for i in range(10, 20):
+            rig.add(an_add(7, i, bytes(400)))
+    assert records_of(rig) == [(7, i) for i in range(20)]
+
+
+def test_a_next_file_that_could_not_be_made_early_is_made_when_needed() -> None:
+    files = MemoryFiles()
+    with JournalRig(files, small_options(max_file_bytes=8192)) as rig:
+        files.faults.fail("create", times=1)
+        for i in range(40):
+            rig.add(an_add(7, i, bytes(400)))
+    assert records_of(rig) == [(7, i) for i in range(40)]
+    assert rig.acknowledged.failures == []
+
+
+def test_a_file_is_synced_before_anything_is_written_to_the_next() -> None:
+    files = MemoryFiles()
+    log = files.faults.record()
+    with JournalRig(files, small_options(max_file_bytes=4096, group_bytes=1000)) as rig:
+        rig.add(*[an_add(7, i, bytes(400)) for i in range(60)])
+    paths = sorted({op.path for op in log if op.path.endswith(".txn")})
+    assert len(paths) > 2
+    for earlier, later in itertools.pairwise(paths):
+        writes = [i for i, op in enumerate(log) if op.path == later and op.name == "writev"]
+        syncs = [i for i, op in enumerate(log) if op.path == earlier and op.name == "datasync"]
+        last_write = max(i for i, op in enumerate(log) if op.path == earlier and op.name == "writev")
+        if writes:
+            assert any(last_write < sync < writes[0] for sync in syncs)
+
+
+def test_an_unused_next_file_does_not_stay() -> None:
+    files = MemoryFiles()
+    with JournalRig(files, small_options(max_file_bytes=8192)) as rig:
+        for i in range(9):
+            rig.add(an_add(7, i, bytes(400)))
+    assert len(rig.journals()) == 1
+    assert files.open_files == 0
+
+
+def test_trimming_keeps_backups() -> None:
+    with JournalRig(options=small_options(max_file_bytes=4096, max_backups=2)) as rig:
+        for i in range(60):
+            rig.add(an_add(7, i, bytes(400)))
+        before = rig.journals()
+        mark = rig.journal.last_mark()
+        removed = rig.journal.remove_below(mark)
+        below = [name for name in before if int(name.split(".")[0], 16) < mark.journal_id]
+        assert [f"{i:x}.txn" for i in removed] == below[:-2]
+        assert rig.journals()[:2] == below[-2:]
+
+
+def test_preallocation_is_repeated() -> None:
+    files = MemoryFiles()
+    log = files.faults.record()
+    with JournalRig(files, small_options(preallocate_bytes=8192)) as rig:
+        path = f"{DIRECTORY}/{rig.journals()[0]}"
+        assert files.size(path) == 8192
+        rig.add(an_add(7, 0, bytes(20_000)))
+        assert files.size(path) == 24_576
+    assert [op.name for op in log].count("allocate") == 2
+
+
+@pytest.mark.parametrize("alignment", [512, 4096])
+def test_groups_start_aligned(alignment: int) -> None:
+    with JournalRig(options=small_options(alignment=alignment)) as rig:
+        ends = []
+        for i in range(5):
+            rig.add(an_add(7, i, bytes(i * 37)))
+            ends.append(rig.journal.last_mark().offset)
+    assert all(end % alignment == 0 for end in ends)
+    assert sorted(set(ends)) == ends
+    assert records_of(rig) == [(7, i) for i in range(5)]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_older_versions_leave_explicit_lacs_out_but_acknowledge_them(version: int) -> None:
+    with JournalRig(options=small_options(version=version)) as rig:
+        lac = JournalBatch.of(fmt.explicit_lac_record(7, bytes(20)))
+        mixed = JournalBatch.of(
+            fmt.fence_record(7), fmt.explicit_lac_record(7, bytes(20)), fmt.entry_record(an_entry(7, 1))
+        )
+        rig.add(lac, mixed)
+        assert (rig.journal.queued_bytes, rig.journal.queued_entries) == (0, 0)
+    events = replayed(rig.files)[0].events
+    assert [(kind, ledger, entry) for kind, ledger, entry, _ in events] == [("fence", 7, 0), ("entry", 7, 1)]
+    assert rig.files.read_bytes(f"{DIRECTORY}/{rig.journals()[0]}")[:8] == b"BKLG\0\0\0" + bytes([version])
+
+
+def test_version_6_keeps_explicit_lacs() -> None:
+    with JournalRig() as rig:
+        rig.add(JournalBatch.of(fmt.explicit_lac_record(7, b"packet")))
+    assert replayed(rig.files)[0].events == [("lac", 7, 0, b"packet")]
+
+
+def test_synced_pages_are_dropped_8_mib_behind() -> None:
+    files = MemoryFiles()
+    with JournalRig(files, small_options(preallocate_bytes=1 << 24)) as rig:
+        for i in range(11):
+            rig.add(an_add(7, i, bytes(1 << 20)))
+    drops = [(offset, length) for _, offset, length in files.dropped]
+    assert drops
+    assert drops[0][0] == 0
+    for (offset, length), (following, _) in itertools.pairwise(drops):
+        assert offset + length == following
+    assert sum(drops[-1]) <= rig.journal.last_mark().offset - (8 << 20)
+
+
+def test_the_page_cache_is_left_alone_if_told_so() -> None:
+    files = MemoryFiles()
+    with JournalRig(files, small_options(preallocate_bytes=1 << 24, remove_from_page_cache=False)) as rig:
+        for i in range(9):
+            rig.add(an_add(7, i, bytes(1 << 20)))
+    assert files.dropped == []
