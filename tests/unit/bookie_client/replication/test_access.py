@@ -9,7 +9,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from tests.unit.bookie_client.replication.cluster import PASSWORD, written
-from tests.unit.bookie_client.replication.test_replicate import fragment_of
+from tests.unit.bookie_client.replication.restoring import fragment_of
 
 
 def ledger(**recorded):

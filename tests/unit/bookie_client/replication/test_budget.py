@@ -9,7 +9,7 @@ from bookie_client.replication.replicator import FragmentReplicator, Replication
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_client.replication.yielding import YieldingThrottle
 from tests.unit.bookie_client.replication.cluster import equal_entries, watched_pieces, watched_windows
-from tests.unit.bookie_client.replication.test_replicate import fragment_of
+from tests.unit.bookie_client.replication.restoring import fragment_of
 
 
 @pytest.fixture

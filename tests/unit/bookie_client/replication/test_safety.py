@@ -6,7 +6,7 @@ from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.safety import Risk, safety_check
 from bookie_protocol.errors import MetadataUnavailable
 from tests.unit.bookie_client.replication.cluster import PASSWORD, written
-from tests.unit.bookie_client.replication.test_replicate import fragment_of
+from tests.unit.bookie_client.replication.restoring import fragment_of
 
 
 async def members(client, ledger_id):
