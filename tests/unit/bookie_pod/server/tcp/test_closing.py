@@ -11,16 +11,7 @@ import pytest
 from bookie_pod.server.tcp import connection
 from bookie_pod.server.tcp.context import TcpOptions
 from bookie_protocol.errors import ProtocolViolation
-from tests.support.frames import (
-    KEY,
-    entry,
-    v2_add,
-    v2_batch,
-    v2_read,
-    v3_add,
-    v3_poll,
-    v3_read,
-)
+from tests.support.frames import KEY, entry, v2_add, v2_batch, v2_read, v3_add, v3_poll, v3_read
 from tests.support.server_rig import ServerRig, answers
 
 

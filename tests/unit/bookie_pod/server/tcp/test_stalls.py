@@ -8,15 +8,7 @@ import pytest
 
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.context import TcpOptions
-from tests.support.frames import (
-    KEY,
-    entry,
-    v2_add,
-    v2_code,
-    v2_read,
-    v3_add,
-    v3_read,
-)
+from tests.support.frames import KEY, entry, v2_add, v2_code, v2_read, v3_add, v3_read
 from tests.support.server_rig import ServerRig, answers
 
 

@@ -9,15 +9,7 @@ import pytest
 
 from bookie_pod.storage.journal import JournalBatch, LogMark
 from bookie_pod.storage.journal import format as fmt
-from tests.support.journal_rig import (
-    DIRECTORY,
-    JournalRig,
-    an_add,
-    an_entry,
-    records_of,
-    replayed,
-    small_options,
-)
+from tests.support.journal_rig import DIRECTORY, JournalRig, an_add, an_entry, records_of, replayed, small_options
 from tests.support.memory_files import MemoryFiles
 
 

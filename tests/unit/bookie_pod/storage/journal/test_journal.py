@@ -6,15 +6,7 @@ import time
 
 from bookie_pod.storage.journal import JournalBatch, LogMark
 from bookie_pod.storage.journal import format as fmt
-from tests.support.journal_rig import (
-    DIRECTORY,
-    FOREVER,
-    JournalRig,
-    an_add,
-    an_entry,
-    records_of,
-    small_options,
-)
+from tests.support.journal_rig import DIRECTORY, FOREVER, JournalRig, an_add, an_entry, records_of, small_options
 from tests.support.memory_files import MemoryFiles
 
 

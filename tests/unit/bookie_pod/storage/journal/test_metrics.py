@@ -14,14 +14,7 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.storage.journal import JournalBatch, JournalMetrics, sync_thread
 from bookie_pod.storage.journal import format as fmt
 from bookie_pod.storage.journal.metrics import Counter, OpStats
-from tests.support.journal_rig import (
-    DIRECTORY,
-    Counting,
-    JournalRig,
-    an_add,
-    an_entry,
-    small_options,
-)
+from tests.support.journal_rig import DIRECTORY, Counting, JournalRig, an_add, an_entry, small_options
 from tests.support.memory_files import MemoryFiles
 
 

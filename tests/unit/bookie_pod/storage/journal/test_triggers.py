@@ -5,14 +5,7 @@ from __future__ import annotations
 import time
 
 from bookie_pod.storage.journal import JournalMetrics
-from tests.support.journal_rig import (
-    FOREVER,
-    Counting,
-    JournalRig,
-    an_add,
-    records_of,
-    small_options,
-)
+from tests.support.journal_rig import FOREVER, Counting, JournalRig, an_add, records_of, small_options
 from tests.support.memory_files import MemoryFiles
 
 
