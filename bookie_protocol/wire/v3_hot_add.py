@@ -26,6 +26,8 @@ from typing import Any, Final, NamedTuple
 
 from bookie_protocol.entry import ENTRY_PREFIX_SIZE
 from bookie_protocol.keys import MASTER_KEY_SIZE
+from bookie_protocol.wire.add_runs import Echo, RunShape
+from bookie_protocol.wire.framing import LENGTH_SIZE
 from bookie_protocol.wire.v3_encode import add_response_parts
 from bookie_protocol.wire.v3_shape import (
     MAX_SHAPES,
@@ -41,6 +43,9 @@ from bookie_protocol.wire.varint import MAX_VARINT_SIZE, decode_int64, encode_va
 AddFields = tuple[bytes, int, int, int, bytes, int, int, int]
 """Response frame of success, ledger id, entry id and LAC of the entry, master key, where the entry starts
 and ends in the buffer, flags."""
+
+MAX_RUN_SHAPES: Final = 64
+"""Lengths of frames of one family whose runs are remembered."""
 
 _ADD_HEADER: Final = b"\x08\x03\x10\x02\x18"
 _ADD_FIELD: Final = b"\xaa\x06"
@@ -63,9 +68,11 @@ class _Layout(NamedTuple):
     tail: bytes
 
 
-AddShape = tuple[int, int, int, Callable[..., tuple[Any, ...]], int, int, bytes, int, bytes, bytes]
-"""Mask, expected, head size, unpack, body offset, body end offset, tail, flags, response part 1, response part 2; see
-`decode_add_request` for how they are used."""
+AddShape = tuple[
+    int, int, int, Callable[..., tuple[Any, ...]], int, int, bytes, int, bytes, bytes, Callable[[int], RunShape]
+]
+"""Mask, expected, head size, unpack, body offset, body end offset, tail, flags, response part 1, response part 2, what
+gives the shape of runs of such frames of a length; see `decode_add_request` for how they are used."""
 _add_shapes: dict[int, AddShape] = {}
 _add_families: dict[_Layout, _AddFamily] = {}
 _recent_families: deque[_AddFamily] = deque(maxlen=3)
@@ -79,7 +86,7 @@ def decode_add_request(buffer: bytes, start: int, end: int) -> AddFields | None:
     """
     shape = _add_shapes.get(end - start)
     if shape is not None and end <= len(buffer):
-        mask, expected, head, unpack, body, body_end, tail, flags, part1, part2 = shape
+        mask, expected, head, unpack, body, body_end, tail, flags, part1, part2, _ = shape
         if int.from_bytes(buffer[start : start + head]) & mask == expected and (
             not tail or buffer[start + body_end : end] == tail
         ):
@@ -95,7 +102,11 @@ def _takes_nothing(*_: object) -> tuple[Any, ...]:
     raise AssertionError("no frame has this shape")
 
 
-NO_SHAPE: Final[AddShape] = (0, 1, 0, _takes_nothing, 0, 0, b"", 0, b"", b"")
+def _has_no_runs(_: int) -> RunShape:
+    raise AssertionError("no frame has this shape")
+
+
+NO_SHAPE: Final[AddShape] = (0, 1, 0, _takes_nothing, 0, 0, b"", 0, b"", b"", _has_no_runs)
 """Fits no frame, since nothing masked with 0 is 1."""
 
 
@@ -153,13 +164,17 @@ class _AddFamily:
         self._middle = after_field + bytes(MASTER_KEY_SIZE) + _BODY_FIELD
         self._field_end = len(self._before) + field
         self._head = self._field_end + len(self._middle) + body
-        self._mask = int.from_bytes(
-            mask_of(self._before, txn, 2 + len(_ADD_HEADER))
-            + b"\xff" * field
-            + b"".join((b"\xff", b"\x80" * ledger, b"\xff", b"\x80" * entry, b"\xff" * 2))
-            + bytes(MASTER_KEY_SIZE)
-            + b"\xff" * (1 + body)
+        before_key = b"".join(
+            (
+                mask_of(self._before, txn, 2 + len(_ADD_HEADER)),
+                b"\xff" * field,
+                b"".join((b"\xff", b"\x80" * ledger, b"\xff", b"\x80" * entry, b"\xff" * 2)),
+            )
         )
+        behind_key = b"\xff" * (1 + body)
+        self._mask = int.from_bytes(b"".join((before_key, bytes(MASTER_KEY_SIZE), behind_key)))
+        self._same_in_runs = b"".join((b"\xff" * LENGTH_SIZE, before_key, b"\xff" * MASTER_KEY_SIZE, behind_key))
+        self._run_shapes: dict[int, RunShape] = {}
         self._unpack = struct.Struct(
             f">{2 + len(_ADD_HEADER)}x{txn}s{len(priority) + 2 + field + 1}x{ledger}sx{entry}s2x"
             f"{MASTER_KEY_SIZE}s{1 + body}xqqq"
@@ -190,7 +205,29 @@ class _AddFamily:
             layout.tail,
             self._flags,
             *self._response,
+            self.run_shape,
         )
+
+    def run_shape(self, size: int) -> RunShape:
+        """That of runs of frames of `size` bytes, for which there is a `shape`."""
+        known = self._run_shapes.get(size)
+        if known is None:
+            if len(self._run_shapes) >= MAX_RUN_SHAPES:
+                self._run_shapes.clear()
+            known = self._run_shapes[size] = self._make_run_shape(size)
+        return known
+
+    def _make_run_shape(self, size: int) -> RunShape:
+        _, txn, _, ledger, entry, _, tail = self._layout
+        part1, part2 = self._response
+        answer = b"".join((part1, bytes(txn), part2, bytes(ledger), b"\x18", bytes(entry)))
+        ledger_at, answer_ledger_at = LENGTH_SIZE + self._field_end + 1, len(part1) + txn + len(part2)
+        echoes = (
+            Echo(len(part1), LENGTH_SIZE + 2 + len(_ADD_HEADER), txn),
+            Echo(answer_ledger_at, ledger_at, ledger),
+            Echo(answer_ledger_at + ledger + 1, ledger_at + ledger + 1, entry),
+        )
+        return RunShape(self._same_in_runs, size - self._head - len(tail), len(tail), answer, echoes)
 
 
 def _parse_add(frame: bytes) -> _Layout | None:

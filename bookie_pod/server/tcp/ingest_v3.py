@@ -4,7 +4,8 @@ A connection starts here. The first frame body that is no v3 request turns it to
 decoded again there, so this returns its position with `conn.speaks_v2` set.
 
 The first branch of the loop is the hot add, as in `ingest_v2` (a copy or a recovery's add of a ledger that is hot here
-is no other than its writer's); the second is the plain read that a cache answers. Everything else goes through
+is no other than its writer's); many of one shape are taken apart together (`add_runs`). The second is the plain read
+that a cache answers. Everything else goes through
 `cold_v3`.
 
 Threads: event loop only.
@@ -18,6 +19,8 @@ import struct
 from typing import TYPE_CHECKING
 
 from bookie_pod.server.tcp.cold_v3 import cold_v3
+from bookie_pod.server.tcp.hot_runs import admit_run
+from bookie_protocol.wire.add_runs import SHORTEST_RUN, take_add_run
 from bookie_protocol.wire.v3_encode import DEFERRED_SYNC, read_response
 from bookie_protocol.wire.v3_hot_add import NO_SHAPE, add_shape, decode_add_request
 from bookie_protocol.wire.v3_hot_read import decode_read_request
@@ -41,7 +44,8 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
     run_bytes = run_count = read_bytes = read_count = 0
     entry_length, prefix = -1, b""
     shape_length, from_bytes = -1, int.from_bytes
-    mask, expected, head, unpack, body_at, tail_at, tail, shape_flags, part1, part2 = NO_SHAPE
+    mask, expected, head, unpack, body_at, tail_at, tail, shape_flags, part1, part2, run_shape = NO_SHAPE
+    try_run_at, try_run_after = 0, SHORTEST_RUN
     admit_hot = conn.authenticated and not conn.parked and context.admission.hot
     try:
         while end - pos >= 4:
@@ -70,7 +74,8 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                         shape = add_shape(length)
                         if shape is not None:
                             shape_length = length
-                            mask, expected, head, unpack, body_at, tail_at, tail, shape_flags, part1, part2 = shape
+                            mask, expected, head, unpack, body_at, tail_at, tail, shape_flags, part1, part2 = shape[:10]
+                            run_shape = shape[10]
                 if is_add:
                     state = states.get(ledger_id, cold_state)
                     if state.hot_key == key and not flags & DEFERRED_SYNC and entry_id >= 0:
@@ -84,6 +89,17 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                         if body_end - body != entry_length:
                             entry_length = body_end - body
                             prefix = pack_length(entry_length)
+                        if length == shape_length and pos >= try_run_at:
+                            run = take_add_run(data, pos, run_shape(length))
+                            if run is not None:
+                                admit_run(run, prefix, state, lane)
+                                run_bytes += entry_length * len(run.entries)
+                                run_count += len(run.entries)
+                                pos += (length + 4) * len(run.entries)
+                                continue
+                            # Mixed traffic: look ever more rarely.
+                            try_run_at = pos + (length + 4) * try_run_after
+                            try_run_after *= 2
                         entry = data[body:body_end]
                         entries[entry_id] = entry
                         records += (prefix, entry)
