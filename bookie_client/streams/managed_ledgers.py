@@ -23,6 +23,8 @@ from typing import Final
 from urllib.parse import quote_plus, unquote_plus
 
 from bookie_client.client import Client
+from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.handle import LedgerReader
 from bookie_client.streams.encoding import Row, with_ordinals
 from bookie_client.streams.managed_ledger_format import (
     ListedLedger,
@@ -34,12 +36,15 @@ from bookie_client.streams.managed_ledger_format import (
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import StreamPosition, StreamSettings
 from bookie_client.streams.together import together
-from bookie_protocol.errors import BadRequest, MetadataNotFound, NoSuchStream, NotThere
+from bookie_protocol.errors import BadRequest, CouldNotTell, MetadataNotFound, NoSuchStream, NotThere
 from bookie_protocol.metadata_service.managed_ledgers import ROOT, ManagedLedgerNodes
 
 _LEVELS: Final = 4
 """Tenant, namespace, domain, topic."""
 _DOMAIN: Final = "persistent"
+_UNCONFIRMED: Final = 100
+"""Entries at most that are looked for behind the last add confirmed of a cursor's ledger: more than a broker has under
+way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,8 @@ class ManagedLedger:
     offloaded: Mapping[int, OffloadedLedger]
     """By ledger id. Those that `is_deleted` cannot be read from BookKeeper."""
     cursors: Mapping[str, StreamPosition]
-    """By subscription: behind the last entry marked deleted. One whose ledger is gone is left out."""
+    """By subscription: behind the last entry marked deleted, also where a broker was not told yet that bookies have
+    stored it. One whose ledger is gone is left out."""
     properties: Mapping[str, str]
     terminated: StreamPosition | None
     """Behind the last entry of a topic that takes no more."""
@@ -140,9 +146,22 @@ async def _cursor(client: Client, nodes: ManagedLedgerNodes, name: str, child: s
         if stored.cursors_ledger_id < 0:
             return {unquote_plus(child): stored.position}
         async with client.open(stored.cursors_ledger_id, password=None) as ledger:
-            last = ledger.last_add_confirmed
-            if last < 0:
-                return {unquote_plus(child): stored.position}
-            (entry,) = await ledger.read(last, last)
-            return {unquote_plus(child): decode_position(what, entry.payload)}
+            newest = await _newest(ledger)
+        position = stored.position if newest is None else decode_position(what, newest.payload)
+        return {unquote_plus(child): position}
     return {}
+
+
+async def _newest(ledger: LedgerReader) -> LedgerEntry | None:
+    """The last entry of a cursor's ledger. While a broker has it open, that is one which only the next one would
+    confirm, and a subscription at rest makes no next one: so what follows the last add confirmed counts, where the
+    bookies can tell."""
+    newest = None
+    if (last := ledger.last_add_confirmed) >= 0:
+        (newest,) = await ledger.read(last, last)
+    with suppress(NotThere, CouldNotTell):
+        for entry_id in range(last + 1, last + 1 + _UNCONFIRMED):
+            if ledger.is_closed and entry_id > ledger.last_add_confirmed:
+                break
+            (newest,) = await ledger.read_unconfirmed(entry_id, entry_id)
+    return newest

@@ -70,6 +70,19 @@ async def test_cursors_in_the_node_and_in_their_own_ledger(client, three):
     }
 
 
+async def test_a_cursor_that_its_broker_has_open_is_where_its_newest_entry_says(client, three):
+    """No later entry confirms it."""
+    nodes = three.metadata.pulsar.nodes
+    nodes[TOPIC] = INFO
+    async with client.create(write_quorum=3) as ledger:
+        nodes[f"{TOPIC}/sub"] = message((1, ledger.ledger_id), (2, 10), (3, -1))
+        assert (await managed_ledger(client, TOPIC)).cursors == {"sub": StreamPosition(10, 0)}
+        for entry_id in (6, 8, 9):
+            await ledger.append(message((1, 10), (2, entry_id)))
+            assert (await managed_ledger(client, TOPIC)).cursors == {"sub": StreamPosition(10, entry_id + 1)}
+    assert (await managed_ledger(client, TOPIC)).cursors == {"sub": StreamPosition(10, 10)}
+
+
 async def test_names(client, three):
     nodes = three.metadata.pulsar.nodes
     for name in (TOPIC, "public/default/persistent/a%2Fb", "public/other/persistent/c", "x/y/persistent/d"):
