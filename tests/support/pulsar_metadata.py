@@ -32,10 +32,8 @@ def message(*fields: tuple[int, int | bytes | str]) -> bytes:
 
 
 def ledger_info(ledger_id: int, entries: int = 0, nbytes: int = 0, closed_ms: int = 0, offload: bytes = b"") -> bytes:
-    fields: list[tuple[int, int | bytes | str]] = [(1, ledger_id)]
-    if closed_ms:
-        fields += [(2, entries), (3, nbytes), (4, closed_ms)]
-    return message(*fields, *([(5, offload)] if offload else []))
+    end: list[tuple[int, int | bytes | str]] = [(2, entries), (3, nbytes)] if closed_ms else []
+    return message((1, ledger_id), *end, (4, closed_ms), *([(5, offload)] if offload else []))
 
 
 def compressed(data: bytes, kind: str) -> bytes:
