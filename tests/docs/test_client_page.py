@@ -9,22 +9,10 @@ import pytest
 
 from bookie_pod.config.load import read_config
 from tests.docs.examples import blocks, check_example
-from tests.support.standalone_command import StandaloneCommand
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 BLOCKS = blocks(PAGE)
 URI, GRPC = "embedded://127.0.0.1:3180/ledgers", "127.0.0.1:3182"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with StandaloneCommand(tmp_path_factory.mktemp("docs") / "data", "--bookies", "3") as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def namespace():
-    return {"__name__": "docs"}
 
 
 def test_the_page_has_examples_of_every_kind_and_no_other_blocks():

@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_bookie.jobs.framework.registry import find_job, job_names
 from tests.docs.examples import blocks, check_example
-from tests.support.java import find_java
+from tests.support.java import java_home
 from tests.support.standalone_command import StandaloneCommand
 
 PAGE = Path(__file__).parents[2] / "docs" / "jobs.md"
@@ -39,12 +39,7 @@ def cluster(tmp_path_factory, archive):
 
 @pytest.fixture(autouse=True)
 def java(monkeypatch):
-    monkeypatch.setenv("JAVA_HOME", str(Path(find_java()).resolve().parents[1]))
-
-
-@pytest.fixture(scope="module")
-def namespace():
-    return {"__name__": "docs"}
+    monkeypatch.setenv("JAVA_HOME", str(java_home()))
 
 
 def test_every_job_is_told_of():

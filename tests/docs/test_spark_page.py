@@ -13,17 +13,10 @@ from tests.docs.examples import blocks, matches, run_python
 from tests.support.chart_files import ROOT
 from tests.support.markdown_links import broken_links
 from tests.support.spark import SparkSessions
-from tests.support.standalone_command import StandaloneCommand
 
 PAGE = ROOT / "docs" / "spark.md"
 BLOCKS = blocks(PAGE)
 URI = "embedded://127.0.0.1:3180/ledgers"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with StandaloneCommand(tmp_path_factory.mktemp("docs") / "data", "--bookies", "3") as cluster:
-        yield cluster
 
 
 @pytest.fixture(scope="module")

@@ -10,22 +10,10 @@ import pytest
 
 from bookie_client.streams import StreamSettings
 from tests.docs.examples import blocks, check_example
-from tests.support.standalone_command import StandaloneCommand
 
 PAGE = Path(__file__).parents[2] / "docs" / "streams.md"
 BLOCKS = blocks(PAGE)
 URI = "embedded://127.0.0.1:3180/ledgers"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    with StandaloneCommand(tmp_path_factory.mktemp("docs") / "data", "--bookies", "3") as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def namespace():
-    return {"__name__": "docs"}
 
 
 def test_the_page_has_no_blocks_that_do_not_run():

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 
 import pytest
 from pyspark.sql import SparkSession
 
 from bookie_client.blocking import BlockingClient
-from tests.support.java import find_java
+from tests.support.spark_environment import spark_variables
 from tests.support.standalone_command import StandaloneCommand
 
 pytestmark = pytest.mark.slow
@@ -18,9 +16,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def spark(monkeypatch):
-    monkeypatch.setenv("JAVA_HOME", os.path.dirname(os.path.dirname(os.path.realpath(find_java()))))
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    for name, value in spark_variables().items():
+        monkeypatch.setenv(name, value)
     before = signal.getsignal(signal.SIGINT)
     session = (
         SparkSession.builder.master("local[2]")

@@ -26,9 +26,10 @@ from bookie_operator.builders.jobs.pod import SUBMIT_VARIABLE, TERMINATION_LOG
 from tests.support.chart_files import CLUSTER, ROOT
 from tests.support.fake_kubernetes import api_server
 from tests.support.fake_kubernetes.store import Change, Store
-from tests.support.java import find_java
+from tests.support.java import java_home
 from tests.support.operator_clusters import cluster as cluster_view
 from tests.support.operator_jobs import ONCE, job
+from tests.support.spark_environment import spark_environment
 
 HOME = Path(pyspark.__file__).parent
 NAMESPACE = "storage"
@@ -70,16 +71,7 @@ class Pods:
 
 def here() -> dict[str, str]:
     """The environment of the image, in this work tree."""
-    java = Path(find_java()).resolve().parents[1]
-    return {
-        **os.environ,
-        "SPARK_HOME": str(HOME),
-        "JAVA_HOME": str(java),
-        "PATH": f"{java / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    return spark_environment(SPARK_HOME=str(HOME), PATH=f"{java_home() / 'bin'}:{os.environ['PATH']}")
 
 
 def driver_process(server: str, folder: Path) -> tuple[list[str], dict[str, str]]:

@@ -6,7 +6,6 @@ server's side knows of pandas, either.
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -23,8 +22,7 @@ import pytest
 
 from bookie_client import BlockingClient
 from tests.spark.ledgers import numbered, write_ledger
-from tests.support.java import find_java
-from tests.support.spark_jobs import REPOSITORY
+from tests.support.spark_environment import spark_environment
 from tests.support.until import until_true
 
 SECONDS = 120.0
@@ -70,13 +68,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process = subprocess.Popen(
             [HOME / "bin" / "spark-submit", "--master", "local[1]", *words, *main],
             cwd=work,
-            env={
-                **os.environ,
-                "JAVA_HOME": str(Path(find_java()).resolve().parents[1]),
-                "PYSPARK_PYTHON": sys.executable,
-                "PYTHONPATH": str(REPOSITORY),
-                "SPARK_LOCAL_IP": "127.0.0.1",
-            },
+            env=spark_environment(),
             stdin=subprocess.DEVNULL,
             stdout=written,
             stderr=written,

@@ -6,7 +6,6 @@ What is shipped is Podkeeper itself, to a Python that has what it depends on, an
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import zipfile
@@ -22,10 +21,9 @@ from bookie_operator.builders.jobs import spark as settings
 from bookie_operator.builders.jobs.build import build_job
 from bookie_operator.builders.jobs.pod import SUBMIT_VARIABLE, TERMINATION_LOG
 from tests.spark.ledgers import numbered, write_ledger
-from tests.support.java import find_java
 from tests.support.operator_clusters import cluster as cluster_view
 from tests.support.operator_jobs import ONCE, job
-from tests.support.spark_jobs import REPOSITORY
+from tests.support.spark_environment import REPOSITORY, spark_environment
 
 SECONDS = 240.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS + 60)]
@@ -69,8 +67,7 @@ def environment(work: Path, **more: str) -> dict[str, str]:
     (work / "spark-defaults.conf").write_text(
         "spark.ui.enabled false\nspark.driver.host 127.0.0.1\nspark.driver.bindAddress 127.0.0.1\n"
     )
-    java = Path(find_java()).resolve().parents[1]
-    return {**os.environ, "JAVA_HOME": str(java), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_CONF_DIR": str(work), **more}
+    return spark_environment(python=False, SPARK_CONF_DIR=str(work), **more)
 
 
 def run(work: Path, words: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,7 @@ import pytest
 from bookie_client import BlockingClient
 from tests.spark.ledgers import numbered
 from tests.spark.streams import append, create
-from tests.support.java import find_java
-from tests.support.spark_jobs import REPOSITORY
+from tests.support.spark_environment import spark_environment
 
 SECONDS = 240.0
 pytestmark = pytest.mark.timeout(SECONDS + 60)
@@ -81,19 +79,11 @@ def written(uri: str, tool: BlockingClient, tmp_path: Path) -> tuple[Path, str]:
     conf = tmp_path / "conf"
     conf.mkdir()
     (conf / "spark-defaults.conf").write_text(SETTINGS.format(events=(work / "events").as_uri()))
-    variables = {
-        **os.environ,
-        "JAVA_HOME": str(Path(find_java()).resolve().parents[1]),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_CONF_DIR": str(conf),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(REPOSITORY),
-    }
     with (work / "out").open("wb") as out, (work / "err").open("wb") as err:
         subprocess.run(
             [sys.executable, "-c", PROGRAM, uri, "guarded", "guarded-copy", str(passwords), str(work)],
             cwd=tmp_path,
-            env=variables,
+            env=spark_environment(SPARK_CONF_DIR=str(conf)),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,

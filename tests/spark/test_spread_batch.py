@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from tests.spark.ledgers import STRIPED, numbered, write_ledger
 from tests.spark.streams import manifest, payloads
 from tests.support.dying_query import EXECUTOR, PROCESS
-from tests.support.java import find_java
 from tests.support.spark_jobs import start_job
 from tests.support.spread_batch import SpreadRun, spread
 
@@ -72,8 +70,7 @@ def _orphans_are_found_and_removed(uri, tool, work, made, listed):
 
 def _job(work, *arguments):
     """A job in a process of its own: exit code and result row."""
-    java = str(Path(find_java()).resolve().parents[1])
-    process = start_job(work, "pyspark_bookie.jobs", *arguments, JAVA_HOME=java)
+    process = start_job(work, "pyspark_bookie.jobs", *arguments)
     try:
         output, errors = process.communicate(timeout=JOB_S)
     finally:

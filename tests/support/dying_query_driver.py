@@ -12,10 +12,9 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.support.dying_query import FOLDER_VARIABLE, Kill, RunSettings
-from tests.support.java import find_java
+from tests.support.spark_environment import REPOSITORY, spark_environment
 from tests.support.until import until_true
 
-REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 600.0
 """A Spark application begins its work within that, also on a busy machine."""
 
@@ -60,14 +59,7 @@ class DyingQuery:
         for name in ("stop", "pids"):
             (self.folder / name).unlink(missing_ok=True)
         (self.folder / "run.json").write_text(json.dumps(asdict(run)))
-        environment = {
-            **os.environ,
-            FOLDER_VARIABLE: str(self.folder),
-            "PYTHONPATH": str(REPOSITORY),
-            "JAVA_HOME": str(Path(find_java()).resolve().parents[1]),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
-        }
+        environment = {**spark_environment(), FOLDER_VARIABLE: str(self.folder)}
         self.starts += 1
         with open(self.folder / f"log-{self.starts}", "wb") as log:
             command = [sys.executable, "-m", "tests.support.dying_query", str(self.folder)]

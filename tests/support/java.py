@@ -49,6 +49,11 @@ def find_java() -> str:
     return candidate
 
 
+def java_home() -> Path:
+    """The folder that JAVA_HOME is to name. Raises `MissingToolError`."""
+    return Path(find_java()).resolve().parents[1]
+
+
 def find_maven() -> str:
     """Path of the `mvn` program. Raises `MissingToolError`, also when Java is there without its compiler."""
     java = Path(find_java()).resolve()

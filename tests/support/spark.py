@@ -14,9 +14,7 @@ One thread uses a `SparkSessions`; whoever makes one stops it.
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,9 +23,8 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tests.support.java import find_java
+from tests.support.spark_environment import spark_variables
 
-REPOSITORY = Path(__file__).parents[2]
 LOCAL = "local[2]"
 
 
@@ -70,12 +67,8 @@ class SparkSessions:
         self._environment.undo()
 
     def _started(self) -> SparkSession:
-        self._environment.setenv("JAVA_HOME", str(Path(find_java()).resolve().parents[1]))
-        self._environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        self._environment.setenv("PYSPARK_PYTHON", sys.executable)
-        others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-        path = [str(REPOSITORY), *(part for part in others if part != str(REPOSITORY))]
-        self._environment.setenv("PYTHONPATH", os.pathsep.join(path))
+        for name, value in spark_variables().items():
+            self._environment.setenv(name, value)
         with kept_interrupts():
             return SparkSession.builder.config(map=dict(self._settings)).getOrCreate()
 

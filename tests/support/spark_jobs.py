@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from pyspark_bookie.jobs.framework.command import main
-
-REPOSITORY = Path(__file__).parents[2]
+from tests.support.spark_environment import spark_environment
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,12 @@ def run_job(capfd: pytest.CaptureFixture[str], *arguments: str) -> JobRun:
 def start_job(work: Path, module: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     """As a process that leads a group of its own, Java and all workers included that do not leave it. It does not step
     back for the other tests of a busy machine."""
-    import os
-
     if module == "pyspark_bookie.jobs":
         arguments = (*arguments, "--niceness", "0")
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=work,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "SPARK_LOCAL_IP": "127.0.0.1", **environment},
+        env=spark_environment(python=False, **environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

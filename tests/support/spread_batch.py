@@ -9,7 +9,6 @@ Then the last master writes them to a stream, once for each of `kills`, always a
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,9 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_bookie import DefaultSource
 from pyspark_bookie.sink.batch import BatchWriter
 from tests.support.dying_query import FOLDER_VARIABLE, Kill, dying, session
-from tests.support.java import find_java
+from tests.support.spark_environment import REPOSITORY, spark_environment
 
-REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 400.0
 
 
@@ -60,14 +58,7 @@ def spread(folder: Path, run: SpreadRun) -> list[list[list[Any]]]:
     """Run the program in a process of its own; the rows that each master read."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text(json.dumps(asdict(run)))
-    environment = {
-        **os.environ,
-        FOLDER_VARIABLE: str(folder),
-        "PYTHONPATH": str(REPOSITORY),
-        "JAVA_HOME": str(Path(find_java()).resolve().parents[1]),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYSPARK_PYTHON": sys.executable,
-    }
+    environment = {**spark_environment(), FOLDER_VARIABLE: str(folder)}
     command = [sys.executable, "-m", "tests.support.spread_batch", str(folder)]
     done = subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False

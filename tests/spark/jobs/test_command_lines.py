@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -18,8 +17,8 @@ import pytest
 from bookie_client import BlockingClient
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from tests.spark.ledgers import FULL, numbered, write_ledger
-from tests.support.java import find_java
-from tests.support.spark_jobs import REPOSITORY, JobRun
+from tests.support.spark_environment import REPOSITORY, spark_environment
+from tests.support.spark_jobs import JobRun
 
 pytestmark = pytest.mark.slow
 
@@ -46,14 +45,7 @@ def run_line(line: str, work: Path, name: str, *arguments: str) -> JobRun:
     done = subprocess.run(
         [str(Path(sys.executable).with_name(program)), *words, name, *arguments],
         cwd=work,
-        env={
-            **os.environ,
-            "JAVA_HOME": str(Path(find_java()).resolve().parents[1]),
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(REPOSITORY),
-            "SPARK_CONF_DIR": str(work),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        },
+        env=spark_environment(SPARK_CONF_DIR=str(work)),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -10,7 +10,6 @@ import pytest
 from bookie_client import BlockingClient
 from pyspark_bookie.archive.record import OffloadState
 from pyspark_bookie.jobs.offload.store import OffloadStore
-from tests.support.java import find_java
 from tests.support.job_ledgers import read_ledger, write_ledger
 from tests.support.offload_rig import archived
 from tests.support.spark_jobs import start_job
@@ -19,11 +18,6 @@ SLOW = pytest.mark.slow
 _SECONDS = 300
 DYING, JOBS = "tests.support.dying_job", "pyspark_bookie.jobs"
 PAYLOADS = [b"first", b"", b"x" * 100_000, b"last"]
-
-
-@pytest.fixture(autouse=True)
-def java(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(Path(find_java()).resolve().parents[1]))
 
 
 def run(work: Path, module: str, *arguments: str) -> tuple[int, str]:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.java import find_java
 from tests.support.spark_jobs import start_job
 
 _SECONDS = 200.0
@@ -41,7 +40,6 @@ def test_it_ends_in_good_order(tmp_path: Path) -> None:
         tmp_path,
         "tests.support.waiting_job",
         *("wait", "--metadata", "m", "--begun", str(begun), "--result", str(result)),
-        JAVA_HOME=str(Path(find_java()).resolve().parents[1]),
         PYSPARK_SUBMIT_ARGS=f"--master 'local[3]' --properties-file {defaults} pyspark-shell",
     )
     try:

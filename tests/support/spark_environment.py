@@ -1,0 +1,35 @@
+"""The environment of a process that starts Spark: on this machine alone, with the Java and the Python of the tests.
+
+Reads what this process was started with and changes nothing. Any thread may call it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tests.support.java import java_home
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def spark_variables() -> dict[str, str]:
+    """What Spark needs to be told: its Java, its address, and the Python of its tasks, which find the sources and the
+    tests' own modules. Raises `MissingToolError`."""
+    others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    return {
+        "JAVA_HOME": str(java_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys((str(REPOSITORY), *others))),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def spark_environment(*, python: bool = True, **more: str) -> dict[str, str]:
+    """This process's variables with Spark's, and `more` over them. `python` is false for a program that is itself to
+    choose the Python of its tasks. Raises `MissingToolError`."""
+    variables = {**os.environ, **spark_variables()}
+    if not python:
+        del variables["PYSPARK_PYTHON"]
+    return variables | more
