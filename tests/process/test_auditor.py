@@ -23,16 +23,12 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.standalone import StandaloneCluster
 from tests.support.hanging import hang
 from tests.support.http_answers import ask
+from tests.support.small_bookie import SMALL_BOOKIE
 from tests.support.until import until
 
 BOOKIE = str(Path(sys.executable).with_name("bookie"))
 KEYS = {
-    "memoryBudgetMb": "64",
-    "journalPreAllocSizeMB": "1",
-    "entryLogFilePreallocationEnabled": "false",
-    "diskUsageThreshold": "0.99",
-    "diskUsageWarnThreshold": "0.98",
-    "diskUsageLwmThreshold": "0.99",
+    **SMALL_BOOKIE,
     "lostBookieRecoveryDelay": "4",
 }
 DELAY = 4

@@ -16,15 +16,7 @@ from bookie_pod.node.standalone import StandaloneCluster
 from tests.support.auto_recovery import AutoRecoveryProcess
 from tests.support.chart_files import FROM_PROMETHEUS, Query, metrics, queries
 from tests.support.http_answers import ask
-
-KEYS = {
-    "memoryBudgetMb": "64",
-    "journalPreAllocSizeMB": "1",
-    "entryLogFilePreallocationEnabled": "false",
-    "diskUsageThreshold": "0.99",
-    "diskUsageWarnThreshold": "0.98",
-    "diskUsageLwmThreshold": "0.99",
-}
+from tests.support.small_bookie import SMALL_BOOKIE
 
 
 def names(text: str) -> set[str]:
@@ -36,7 +28,7 @@ def names(text: str) -> set[str]:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def exported(tmp_path_factory) -> set[str]:
     work: Path = tmp_path_factory.mktemp("metrics")
-    async with StandaloneCluster(work / "cluster", 1, KEYS, http_port=0) as cluster:
+    async with StandaloneCluster(work / "cluster", 1, SMALL_BOOKIE, http_port=0) as cluster:
         (bookie,) = cluster.bookies.values()
         found = names((await ask(bookie.http_port or 0, "/metrics")).body)
         with AutoRecoveryProcess(work / "autorecovery", cluster.metadata_service_uri) as process:

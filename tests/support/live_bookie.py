@@ -15,6 +15,7 @@ from bookie_pod.node import bookie as bookie_module
 from bookie_pod.node.bookie import Bookie
 from bookie_pod.node.metadata import open_metadata
 from tests.support.bookie_process import free_port
+from tests.support.small_bookie import SMALL_BOOKIE
 
 
 @asynccontextmanager
@@ -33,14 +34,7 @@ async def live_bookie(work: Path, settings: Mapping[str, str] | None = None) -> 
             "httpServerHost": "127.0.0.1",
             "httpServerPort": str(free_port()),
             "grpcServerEnabled": "false",
-            "memoryBudgetMb": "64",
-            "dbStorage_writeCacheMaxSizeMb": "8",
-            "dbStorage_readAheadCacheMaxSizeMb": "8",
-            "journalPreAllocSizeMB": "1",
-            "entryLogFilePreallocationEnabled": "false",
-            "diskUsageThreshold": "0.99",
-            "diskUsageWarnThreshold": "0.98",
-            "diskUsageLwmThreshold": "0.99",
+            **SMALL_BOOKIE,
             "numReadWorkerThreads": "2",
             **(settings or {}),
         },

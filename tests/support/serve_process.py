@@ -20,6 +20,7 @@ from typing import Any
 from tests.support.bookie_process import free_port
 from tests.support.frames import v2_read
 from tests.support.hanging import hang
+from tests.support.small_bookie import SMALL_BOOKIE
 
 PROGRAM = str(Path(sys.executable).with_name("bookie"))
 _LENGTH = struct.Struct(">I")
@@ -43,14 +44,7 @@ class ServeProcess:
             "httpServerEnabled": "false",
             "prometheusStatsHttpEnable": "false",
             "grpcServerEnabled": "false",
-            "memoryBudgetMb": "64",
-            "dbStorage_writeCacheMaxSizeMb": "8",
-            "dbStorage_readAheadCacheMaxSizeMb": "8",
-            "journalPreAllocSizeMB": "1",
-            "entryLogFilePreallocationEnabled": "false",
-            "diskUsageThreshold": "0.99",
-            "diskUsageWarnThreshold": "0.98",
-            "diskUsageLwmThreshold": "0.99",
+            **SMALL_BOOKIE,
             **(settings or {}),
         }
         self.program = [PROGRAM]

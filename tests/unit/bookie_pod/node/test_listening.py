@@ -18,6 +18,7 @@ from bookie_pod.node.listening import hold_grpc_port
 from bookie_pod.node.metadata import open_metadata
 from bookie_protocol.errors import ServerStartFailed
 from tests.support.bookie_process import free_port
+from tests.support.small_bookie import SMALL_BOOKIE
 
 LOOPBACK = "127.0.0.1"
 
@@ -49,11 +50,7 @@ async def test_a_bookie_whose_port_is_taken_is_never_registered(
             "advertisedAddress": LOOPBACK,
             "journalDirectories": str(tmp_path / "journal"),
             "ledgerDirectories": str(tmp_path / "ledgers"),
-            "memoryBudgetMb": "64",
-            "dbStorage_writeCacheMaxSizeMb": "8",
-            "dbStorage_readAheadCacheMaxSizeMb": "8",
-            "journalPreAllocSizeMB": "1",
-            "entryLogFilePreallocationEnabled": "false",
+            **SMALL_BOOKIE,
             "prometheusStatsHttpEnable": "false",
             "httpServerEnabled": "false",
             "grpcServerEnabled": "false",

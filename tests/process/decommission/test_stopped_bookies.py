@@ -1,0 +1,123 @@
+"""Decommissions of bookies that are down, and the recovery of what they held."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+
+from bookie_client import Client
+from bookie_pod.node.standalone import StandaloneCluster
+from bookie_protocol.ledger_metadata.model import LedgerState
+from tests.process.decommission.leaving import (
+    BOOKIE,
+    GOING,
+    Command,
+    check_all,
+    check_gone,
+    has_cookie,
+    mode,
+    only_copies,
+    run,
+    until_mode,
+    until_phase,
+    write,
+)
+from tests.support.until import until
+
+
+async def test_a_stopped_bookie_that_is_started_again_is_writable_once_that_is_undone(
+    embedded: StandaloneCluster,
+) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 20)
+    await embedded.bookies[GOING].kill()
+    await until_mode(embedded, "down")
+    command = await Command.start(embedded, "decommission", GOING, "--rate", "200000", "--grace", "1")
+    await until_phase(embedded, "draining")
+    await command.kill()
+    await embedded.start_bookie(GOING)
+    assert await mode(embedded) == "read-only"
+    await run(embedded, "decommission", GOING, "--undo")
+    await until_mode(embedded, "writable")
+
+
+async def test_a_stopped_bookie(cluster: StandaloneCluster) -> None:
+    async with Client(cluster.metadata_service_uri) as client:
+        await write(client, 10)
+        await write(client, 2, close=False)
+    refused = await Command.start(cluster, "decommission", GOING, "--stopped")
+    assert "stop it first" in (await refused.end(10))[1]
+    await cluster.bookies[GOING].kill()
+    await until_mode(cluster, "down")
+    out = await run(cluster, "decommission", GOING, "--stopped", "--grace", "0", "--json")
+    assert json.loads(out)["form"] == "stopped"
+    await check_gone(cluster)
+    assert await check_all(cluster, GOING) == 1200
+    restarted = await asyncio.create_subprocess_exec(
+        *(BOOKIE, "serve", "--config", str(cluster.bookies[GOING].directory / "bookie.conf")),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert b"a bookie of this id was decommissioned at" in (await restarted.communicate())[1]
+    assert restarted.returncode == 2
+
+
+async def test_a_stopped_bookie_that_holds_the_only_copies_stays_until_it_gives_them(
+    embedded: StandaloneCluster,
+) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 10)
+        alone = await only_copies(client, 2)
+        await embedded.bookies[GOING].kill()
+        await until_mode(embedded, "down")
+        command = await Command.start(embedded, "decommission", GOING, "--stopped", "--grace", "0")
+        tries = set()
+        async with asyncio.timeout(90):
+            await until_phase(embedded, "draining")
+            while len(tries) < 2:  # it goes on trying, and what it finds stays the same
+                assert command.process.returncode is None
+                record = json.loads(await run(embedded, "decommission", GOING, "--status", "--json"))
+                if record["progress"]["blocked"] and record["progress"]["ledgers_left"] == len(alone):
+                    tries.add(record["updated_ms"])
+        assert record["phase"] == "draining"
+        reasons = {each["ledger_id"]: each["reason"] for each in record["progress"]["blockers"]}
+        assert reasons.keys() == alone.keys()
+        for ledger_id, reason in reasons.items():
+            said = f"no replica can give some entries, so nothing was exchanged: ledger {ledger_id}: entry 0 ({GOING}: "
+            assert said in reason
+        assert await has_cookie(embedded)
+        assert {ledger_id: str(await client.metadata(ledger_id)) for ledger_id in alone} == alone
+        command.process.send_signal(signal.SIGINT)
+        await command.end(130)
+        assert await has_cookie(embedded)
+    await embedded.start_bookie(GOING)
+    record = json.loads(await run(embedded, "decommission", GOING, "--grace", "0", "--json"))
+    assert (record["phase"], record["form"]) == ("done", "live")
+    await check_gone(embedded)
+    await embedded.bookies[GOING].stop()
+    assert await check_all(embedded, GOING) == 1200
+
+
+async def test_recover_restores_what_a_lost_bookie_held(embedded: StandaloneCluster) -> None:
+    async with Client(embedded.metadata_service_uri) as client:
+        await write(client, 10)
+        left_open = await write(client, 3, close=False)
+        named = {
+            ledger_id async for ledger_id in client.list() if GOING in (await client.metadata(ledger_id)).all_bookies()
+        }
+        refused = await Command.start(embedded, "recover", GOING, "-f", "-d")
+        assert "cookie of bookie-2 stays: the bookie is writable" in (await refused.end(10))[1]
+        await write(client, 10)
+        await embedded.bookies[GOING].kill()
+        await until(lambda: embedded.bookies[GOING].process.returncode is not None)
+        await until_mode(embedded, "down")
+        listed = (await run(embedded, "recover", GOING, "-q", "--json")).splitlines()
+        assert {json.loads(line)["ledger_id"] for line in listed}.isdisjoint(named)
+        result = json.loads(await run(embedded, "recover", GOING, "-f", "-d", "--json"))
+        assert (result["restored"], result["failed"]) == (len(listed), {})
+        assert result["cookies_deleted"] == [GOING]
+        assert {(await client.metadata(ledger_id)).state for ledger_id in left_open} <= set(LedgerState)
+    assert not await has_cookie(embedded)
+    assert await check_all(embedded, GOING) == 2300
