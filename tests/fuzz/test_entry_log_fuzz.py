@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bookie_pod.storage.entry_log import DefaultEntryLogger
 from bookie_pod.storage.entry_log.names import last_id_in_directory
 from bookie_protocol.errors import EntryDamaged, StorageFault
-from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger
+from tests.support.entry_logs import FOLDER, entry, logger_with, open_logger
 from tests.support.memory_files import MemoryFiles
 
 LOG = f"{FOLDER}/0.log"
@@ -59,17 +59,8 @@ def _mutate(data: bytes, mutations: list[tuple[str, int, bytes]]) -> bytes:
     return data
 
 
-def _logger_with(data: bytes) -> DefaultEntryLogger:
-    files = MemoryFiles()
-    make_folders(files)
-    file = files.create(LOG)
-    file.write(data)
-    file.close()
-    return open_logger(files)
-
-
 def _exercise(data: bytes, locations: dict[int, tuple[int, int]]) -> None:
-    logger = _logger_with(data)
+    logger = logger_with(data)
     try:
         scan = logger.scan(0)
         found = list(scan)
@@ -121,7 +112,7 @@ def test_arbitrary_bytes(data: bytes) -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(), st.integers())
 def test_arbitrary_locations(location: int, ledger_id: int, entry_id: int) -> None:
-    logger = _logger_with(PLAIN)
+    logger = logger_with(PLAIN)
     _read(logger, location, ledger_id, entry_id)
     logger.close()
 

@@ -14,6 +14,7 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import BookieGroup, SessionState
 from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from tests.simulation.conftest import run
 from tests.support.simulation.clock import VirtualLoop
 from tests.support.simulation.metadata import MetadataOptions, MetadataServer
 from tests.support.simulation.network import Network, NetworkOptions
@@ -39,22 +40,6 @@ class Service:
         service = await self.connect("operator")
         await service.cluster.initialize(instance_id="test")
         return service
-
-
-@pytest.fixture
-def loop():
-    loop = VirtualLoop()
-    yield loop
-    assert loop.unhandled == []
-    loop.close()
-
-
-def run(loop: VirtualLoop, work) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(1000):
-            await work
-
-    loop.run_until_complete(bounded())
 
 
 def test_compare_and_set(loop):

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from bookie_protocol.wire.framing import frame
+from tests.simulation.conftest import run
 from tests.support.simulation.clock import START, VirtualLoop
 from tests.support.simulation.network import Network, NetworkOptions
 from tests.support.simulation.trace import Trace
@@ -56,22 +57,6 @@ class Net:
         client = Recorder()
         await self.network.connector("client")(lambda: client, "server", PORT)
         return client, self.servers[-1]
-
-
-@pytest.fixture
-def loop():
-    loop = VirtualLoop()
-    yield loop
-    assert loop.unhandled == []
-    loop.close()
-
-
-def run(loop: VirtualLoop, work) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(1000):
-            await work
-
-    loop.run_until_complete(bounded())
 
 
 def test_bytes_arrive_in_order_after_a_while_whole_or_split(loop):

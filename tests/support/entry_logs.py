@@ -9,6 +9,7 @@ from typing import Any
 
 from bookie_pod.storage.entry_log import DefaultEntryLogger, EntryLogOptions, LedgerDirStates
 from bookie_pod.storage.files import Files
+from tests.support.memory_files import MemoryFiles
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 GOLDEN_DISKS = ("disk-db", "disk-sorted", "disk-interleaved")
@@ -41,6 +42,16 @@ def open_logger(files: Files, *folders: str, dirs: LedgerDirStates | None = None
     make_folders(files, *folders)
     options.setdefault("preallocate", False)
     return DefaultEntryLogger(files, dirs or LedgerDirStates(folders), EntryLogOptions(**options))
+
+
+def logger_with(data: bytes) -> DefaultEntryLogger:
+    """The only log that it finds has this content."""
+    files = MemoryFiles()
+    make_folders(files)
+    file = files.create(f"{FOLDER}/0.log")
+    file.write(data)
+    file.close()
+    return open_logger(files)
 
 
 def golden_description(disk: str) -> dict[str, Any]:

@@ -34,9 +34,7 @@ def _current(layout: DiskLayout) -> Path:
     return Path(layout.ledgers[0])
 
 
-def _rebuild_locations(layout: DiskLayout) -> RebuildReport:
-    logs = StoredLogs(FILES, layout.ledgers[:1])
-    rebuilding = OfflineLocations(FILES, DiskStores(FILES), ReadOnlyStores(), layout.ledgers[0], logs)
+def _carry_out(rebuilding: OfflineLocations | OfflineLedgers, logs: StoredLogs) -> None:
     try:
         while rebuilding.step():
             pass
@@ -44,6 +42,12 @@ def _rebuild_locations(layout: DiskLayout) -> RebuildReport:
     finally:
         rebuilding.close()
         logs.close()
+
+
+def _rebuild_locations(layout: DiskLayout) -> RebuildReport:
+    logs = StoredLogs(FILES, layout.ledgers[:1])
+    rebuilding = OfflineLocations(FILES, DiskStores(FILES), ReadOnlyStores(), layout.ledgers[0], logs)
+    _carry_out(rebuilding, logs)
     return rebuilding.report
 
 
@@ -52,13 +56,7 @@ def _rebuild_ledgers(layout: DiskLayout, journals: tuple[str, ...] = ()) -> Ledg
     rebuilding = OfflineLedgers(
         FILES, DiskStores(FILES), ReadOnlyStores(), layout.ledgers[0], logs, journals, number=0, count=1
     )
-    try:
-        while rebuilding.step():
-            pass
-        rebuilding.commit()
-    finally:
-        rebuilding.close()
-        logs.close()
+    _carry_out(rebuilding, logs)
     return rebuilding.report
 
 

@@ -3,58 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.files_posix import PosixFiles
+from tests.support.concurrent_storage import LoopRunner, read_what_was_put
 from tests.support.storage_engine import CountingMetrics, entry, open_engine, put, small_options
-
-
-class LoopRunner:
-    """`OnLoop` as the node makes it: hop to the loop and wait."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.thread = threading.get_ident()
-
-    def __call__(self, action: Callable[[], None]) -> None:
-        done: Future[None] = Future()
-
-        def run() -> None:
-            assert threading.get_ident() == self.thread
-            try:
-                action()
-            except BaseException as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
-        self.loop.call_soon_threadsafe(run)
-        done.result(30)
-
-
-def _read(
-    storage: DbLedgerStorage, acknowledged: dict[int, int], stop: threading.Event, failures: list[str], seed: int
-) -> None:
-    """Read what was put, and the last entry, until told to stop."""
-    rng = random.Random(seed)
-    while not stop.is_set():
-        ledger_id = rng.randrange(4)
-        last = acknowledged[ledger_id]
-        if last < 0:
-            continue
-        try:
-            entry_id = rng.randint(0, last)
-            if storage.read(ledger_id, entry_id) != entry(ledger_id, entry_id, 150):
-                failures.append(f"wrong bytes {ledger_id} {entry_id}")
-            if storage.last_entry_id(ledger_id) < last:
-                failures.append(f"last entry of {ledger_id} below {last}")
-        except Exception as error:
-            failures.append(repr(error))
 
 
 async def _write(storage: DbLedgerStorage, acknowledged: dict[int, int]) -> None:
@@ -83,7 +38,9 @@ async def test_every_entry_is_readable_at_every_moment(tmp_path: Path) -> None:
     acknowledged = dict.fromkeys(range(4), -1)
     stop = threading.Event()
     failures: list[str] = []
-    readers = [threading.Thread(target=_read, args=(storage, acknowledged, stop, failures, n)) for n in range(2)]
+    readers = [
+        threading.Thread(target=read_what_was_put, args=(storage, acknowledged, stop, failures, n)) for n in range(2)
+    ]
     for reader in readers:
         reader.start()
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 from pathlib import Path
 
@@ -12,32 +11,12 @@ import pytest
 from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_protocol.errors import NotThere
+from tests.support.concurrent_storage import LoopRunner, read_what_was_put
 from tests.support.memtable_engine import ENGINES, Checkpoints, memtable_options, open_memtable_engine
 from tests.support.storage_engine import entry, put
-from tests.unit.bookie_pod.storage.engines.test_concurrency import LoopRunner
 
 LEDGERS = 6
 ENTRIES = 3000
-
-
-def _read(
-    storage: MemTableStorage, acknowledged: dict[int, int], stop: threading.Event, failures: list[str], seed: int
-) -> None:
-    """Read what was put, and the last entry, until told to stop."""
-    rng = random.Random(seed)
-    while not stop.is_set():
-        ledger_id = rng.randrange(LEDGERS)
-        last = acknowledged[ledger_id]
-        if last < 0:
-            continue
-        try:
-            entry_id = rng.randint(0, last)
-            if storage.read(ledger_id, entry_id) != entry(ledger_id, entry_id, 150):
-                failures.append(f"wrong bytes {ledger_id} {entry_id}")
-            if storage.last_entry_id(ledger_id) < last:
-                failures.append(f"last entry of {ledger_id} below {last}")
-        except Exception as error:
-            failures.append(repr(error))
 
 
 def _live_and_die(storage: MemTableStorage, stop: threading.Event, failures: list[str]) -> None:
@@ -79,7 +58,10 @@ async def test_everything_at_once(engine: str, tmp_path: Path) -> None:
     storage.start(Checkpoints())
     acknowledged = dict.fromkeys(range(LEDGERS), -1)
     stop, failures = threading.Event(), list[str]()
-    threads = [threading.Thread(target=_read, args=(storage, acknowledged, stop, failures, seed)) for seed in range(2)]
+    threads = [
+        threading.Thread(target=read_what_was_put, args=(storage, acknowledged, stop, failures, seed))
+        for seed in range(2)
+    ]
     threads.append(threading.Thread(target=_live_and_die, args=(storage, stop, failures)))
     for thread in threads:
         thread.start()

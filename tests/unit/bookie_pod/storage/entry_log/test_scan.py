@@ -6,11 +6,11 @@ import struct
 
 import pytest
 
-from bookie_pod.storage.entry_log import DefaultEntryLogger, ScanOutcome
+from bookie_pod.storage.entry_log import ScanOutcome
 from bookie_pod.storage.entry_log.format import PAD_BYTE, encode_direct_header, encode_header
 from bookie_pod.storage.entry_log.scan import CHUNK_BYTES
 from bookie_protocol.errors import StorageFault
-from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger, run
+from tests.support.entry_logs import FOLDER, entry, logger_with, open_logger, run
 from tests.support.memory_files import MemoryFiles
 
 LOG = f"{FOLDER}/0.log"
@@ -20,17 +20,8 @@ def _framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def _logger_with(data: bytes) -> DefaultEntryLogger:
-    files = MemoryFiles()
-    make_folders(files)
-    file = files.create(LOG)
-    file.write(data)
-    file.close()
-    return open_logger(files)
-
-
 def _scan(data: bytes) -> tuple[list[tuple[int, int]], ScanOutcome, int]:
-    logger = _logger_with(data)
+    logger = logger_with(data)
     bodies = logger.scan(0)
     found = [(ledger, entry_id) for _, ledger, entry_id, _ in bodies]
     sizes = logger.scan_sizes(0)
@@ -98,7 +89,7 @@ def test_map_batches_are_stepped_over() -> None:
 
 
 def test_only_the_ledgers_asked_for() -> None:
-    logger = _logger_with(GOOD + _framed(entry(7, 1)))
+    logger = logger_with(GOOD + _framed(entry(7, 1)))
     scan = logger.scan(0, ledgers={7})
     assert [(ledger, i) for _, ledger, i, _ in scan] == [(7, 0), (7, 1)]
     assert scan.end.clean
@@ -106,7 +97,7 @@ def test_only_the_ledgers_asked_for() -> None:
 
 
 def test_sizes_are_those_of_the_entries() -> None:
-    logger = _logger_with(GOOD)
+    logger = logger_with(GOOD)
     assert list(logger.scan_sizes(0)) == [(1028, 7, 0, 100), (1028 + 104, 8, 5, 100)]
     logger.close()
 
@@ -114,7 +105,7 @@ def test_sizes_are_those_of_the_entries() -> None:
 @pytest.mark.parametrize("size", [1000, CHUNK_BYTES - 30, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
 def test_entries_across_chunks(size: int) -> None:
     entries = [entry(7, i, size) for i in range(5)]
-    logger = _logger_with(encode_header() + b"".join(map(_framed, entries)))
+    logger = logger_with(encode_header() + b"".join(map(_framed, entries)))
     assert [body for _, _, _, body in logger.scan(0)] == entries
     assert [found for _, _, _, found in logger.scan_sizes(0)] == [size] * 5
     logger.close()
@@ -133,7 +124,7 @@ def test_the_buffer_of_the_current_log_is_not_scanned() -> None:
 
 
 def test_the_end_is_known_at_the_end_only() -> None:
-    logger = _logger_with(GOOD)
+    logger = logger_with(GOOD)
     scan = logger.scan(0)
     with pytest.raises(RuntimeError, match="not run to its end"):
         _ = scan.end
