@@ -97,13 +97,20 @@ class DyingTransport(LocalTransport):
 
 
 class Rig:
-    """Five bookies and their ledgers. `open` before use."""
+    """Five bookies and their ledgers. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._services: list[TreeMetadataService] = []
         self.admin_reachable = True
         self.registered: dict[str, BookieGroup] = {}
+
+    async def __aenter__(self) -> Rig:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
 
     async def open(self) -> None:
         self.owner = await EmbeddedOwner.open(str(self._folder))

@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from bookie_pod import logs
+from tests.support.clock import Clock
 
 
 @pytest.fixture(autouse=True)
@@ -76,16 +77,9 @@ def test_libraries_end_up_in_the_same_stream(stream: io.StringIO) -> None:
     assert (event["part"], event["event"], event["level"]) == ("kazoo.client", "connection lost to zk-1", "warning")
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_repeated_condition_is_logged_once_per_interval_with_a_count(stream: io.StringIO) -> None:
     logs.configure("json", "info", stream)
-    clock = Clock()
+    clock = Clock(0.0)
     repeated = logs.Repeated(logs.logger("x"), 60, clock)
     for _ in range(5):
         repeated.warning("disk full", "/a", path="/a")
@@ -103,7 +97,7 @@ def test_a_repeated_condition_is_logged_once_per_interval_with_a_count(stream: i
 
 def test_conditions_are_bounded(stream: io.StringIO) -> None:
     logs.configure("json", "info", stream)
-    repeated = logs.Repeated(logs.logger("x"), 60, Clock())
+    repeated = logs.Repeated(logs.logger("x"), 60, Clock(0.0))
     for number in range(1025):
         repeated.warning("odd", str(number))
     repeated.warning("odd", "1024")

@@ -17,14 +17,7 @@ from bookie_protocol.errors import (
     StorageFault,
     TooManyRequests,
 )
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        return self.now
+from tests.support.clock import Clock
 
 
 class Rig:

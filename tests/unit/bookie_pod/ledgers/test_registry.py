@@ -15,6 +15,7 @@ from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, Unauthorized
 from bookie_protocol.keys import is_unknown_key
+from tests.support.clock import Clock
 from tests.support.frames import KEY, NO_KEY, OTHER_KEY, entry, lac_packet
 from tests.support.storage_engine import MemoryBookie
 
@@ -24,14 +25,6 @@ def storage() -> Iterator[DbLedgerStorage]:
     engine = MemoryBookie().open()
     yield engine
     engine.close()
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def hot(ledgers: Ledgers, ledger_id: int) -> None:

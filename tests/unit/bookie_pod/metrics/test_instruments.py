@@ -10,14 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_pod.metrics.instruments import QUANTILES, Counter, Gauge, Histogram, OpStats
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 @pytest.fixture

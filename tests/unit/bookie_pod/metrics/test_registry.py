@@ -14,13 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry, sanitise
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 def test_counter_and_gauge_without_labels() -> None:
@@ -36,7 +30,7 @@ def test_counter_and_gauge_without_labels() -> None:
 
 
 def test_summary_has_the_reference_shape() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     registry = Registry(10, clock)
     stats = registry.scope("bookie").scope("journal", journalIndex="0").op_stats("JOURNAL_SYNC")
     stats.observe_ms(2, count=3)

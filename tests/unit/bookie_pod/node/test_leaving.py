@@ -47,10 +47,8 @@ class Starting:
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
-    await made.open()
-    yield made
-    await made.close()
+    async with Rig(tmp_path) as made:
+        yield made
 
 
 async def begin(rig: Rig) -> HeldRecord:

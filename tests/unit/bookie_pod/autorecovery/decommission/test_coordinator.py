@@ -23,18 +23,16 @@ REQUEST = DecommissionRequest(GOING, "first")
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
-    await made.open()
-    await made.store(
-        ledger(1, (0, "012")),
-        ledger(2, (0, "123")),
-        ledger(3, (0, "012"), (5, "134")),
-        ledger(4, (0, "102"), last=None),
-        ledger(2**40, (0, "340")),
-        ledger(2**40 + 1, (0, "120"), last=-1),
-    )
-    yield made
-    await made.close()
+    async with Rig(tmp_path) as made:
+        await made.store(
+            ledger(1, (0, "012")),
+            ledger(2, (0, "123")),
+            ledger(3, (0, "012"), (5, "134")),
+            ledger(4, (0, "102"), last=None),
+            ledger(2**40, (0, "340")),
+            ledger(2**40 + 1, (0, "120"), last=-1),
+        )
+        yield made
 
 
 async def test_a_live_bookie_is_drained_proven_and_forgotten(rig: Rig) -> None:

@@ -11,18 +11,12 @@ from hypothesis import strategies as st
 
 from bookie_pod.autorecovery.decommission.drain import DrainMeter, drain_all
 from bookie_pod.autorecovery.decommission.state import SHOWN_BLOCKERS, Blocker
+from tests.support.clock import Clock
 from tests.support.until import until
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_numbers_of_a_drain() -> None:
-    clock = Clock()
+    clock = Clock(100.0)
     meter = DrainMeter(clock)
     meter.expect({1: 1000, 2: 3000, 3: 0})
     assert meter.progress().eta_s is None
@@ -54,7 +48,7 @@ def test_numbers_of_a_drain() -> None:
     st.lists(st.tuples(st.integers(0, 50), st.integers(0, 10**9), st.booleans())),
 )
 def test_whatever_is_told_the_numbers_fit(sizes: dict[int, int], work: list[tuple[int, int, bool]]) -> None:
-    meter = DrainMeter(Clock())
+    meter = DrainMeter(Clock(100.0))
     meter.expect(sizes)
     for ledger_id, nbytes, done in work:
         if ledger_id not in meter._sizes:

@@ -16,10 +16,8 @@ from tests.support.decommission_rig import Rig
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
-    await made.open()
-    yield made
-    await made.close()
+    async with Rig(tmp_path) as made:
+        yield made
 
 
 def shown(levels: DecommissionLevels) -> list[float]:

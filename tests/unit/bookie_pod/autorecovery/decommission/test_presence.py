@@ -53,10 +53,8 @@ class Api:
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
-    await made.open()
-    yield made
-    await made.close()
+    async with Rig(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture

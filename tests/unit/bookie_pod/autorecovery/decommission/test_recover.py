@@ -18,14 +18,12 @@ from tests.support.until import until
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
-    await made.open()
-    await made.store(
-        ledger(1, (0, "012")), ledger(2, (0, "123")), ledger(3, (0, "012"), last=None), ledger(4, (0, "230"))
-    )
-    await made.stop(GOING)
-    yield made
-    await made.close()
+    async with Rig(tmp_path) as made:
+        await made.store(
+            ledger(1, (0, "012")), ledger(2, (0, "123")), ledger(3, (0, "012"), last=None), ledger(4, (0, "230"))
+        )
+        await made.stop(GOING)
+        yield made
 
 
 def recover(rig: Rig, mover: FakeMover | None = None, **options: object) -> Recover:

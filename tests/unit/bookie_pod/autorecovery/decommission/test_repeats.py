@@ -17,11 +17,9 @@ from tests.support.decommission_rig import GOING, R, Rig, W, ledger
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
-    await made.open()
-    await made.store(ledger(1, (0, "012")), ledger(2, (0, "123")), ledger(3, (0, "012"), (5, "134")))
-    yield made
-    await made.close()
+    async with Rig(tmp_path) as made:
+        await made.store(ledger(1, (0, "012")), ledger(2, (0, "123")), ledger(3, (0, "012"), (5, "134")))
+        yield made
 
 
 @pytest.mark.parametrize("was", [W, R])

@@ -5,19 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clock import Clock
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

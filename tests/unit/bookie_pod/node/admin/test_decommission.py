@@ -85,12 +85,10 @@ async def test_copies_are_made_as_the_configuration_says(tmp_path: Path, monkeyp
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
-    await made.open()
-    await made.store(ledger(1, (0, "012")), ledger(2, (0, "023")))
-    await DecommissionStore(made.service).begin(DecommissionRequest(GOING, "somebody who is gone"))
-    yield made
-    await made.close()
+    async with Rig(tmp_path) as made:
+        await made.store(ledger(1, (0, "012")), ledger(2, (0, "023")))
+        await DecommissionStore(made.service).begin(DecommissionRequest(GOING, "somebody who is gone"))
+        yield made
 
 
 async def test_losses_that_are_accepted_while_it_runs_count(rig: Rig) -> None:

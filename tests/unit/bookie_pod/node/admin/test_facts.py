@@ -19,11 +19,9 @@ CONFIG = load_config(environ={}, overrides={"lostBookieRecoveryDelay": "77"})
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
-    await made.open()
-    await made.store(ledger(1, (0, "012")), ledger(2, (0, "123")), ledger(4, (0, "102"), last=None))
-    yield made
-    await made.close()
+    async with Rig(tmp_path) as made:
+        await made.store(ledger(1, (0, "012")), ledger(2, (0, "123")), ledger(4, (0, "102"), last=None))
+        yield made
 
 
 async def test_a_cluster_that_nobody_has_audited(rig: Rig) -> None:

@@ -12,15 +12,9 @@ from bookie_pod.config.load import load_config
 from bookie_pod.server.renewed_tls import RenewedTls
 from bookie_pod.server.tcp.tls import server_tls
 from tests.support.certificates import Certificates
+from tests.support.clock import Clock
 
 REFRESH_S = 60
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +57,7 @@ def exchange(folder: Certificates, name: str) -> None:
 
 
 def test_new_files_count_after_the_interval_and_not_before(folder: Certificates) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     tls = served(folder, clock)
     first = shown(tls, folder)
     exchange(folder, "client")
@@ -74,7 +68,7 @@ def test_new_files_count_after_the_interval_and_not_before(folder: Certificates)
 
 
 def test_without_an_interval_the_files_are_read_once(folder: Certificates) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     tls = served(folder, clock, refresh_s=0)
     first = shown(tls, folder)
     exchange(folder, "client")
@@ -84,7 +78,7 @@ def test_without_an_interval_the_files_are_read_once(folder: Certificates) -> No
 
 @pytest.mark.parametrize("damage", ["rubbish", "another key", "gone"])
 def test_files_that_are_no_good_leave_the_last_ones_in_use_until_they_are(folder: Certificates, damage: str) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     tls = served(folder, clock)
     first = shown(tls, folder)
     key = folder.folder / "bookie.key"
@@ -102,7 +96,7 @@ def test_files_that_are_no_good_leave_the_last_ones_in_use_until_they_are(folder
 
 
 def test_files_that_did_not_change_are_not_read_again(folder: Certificates) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     tls = served(folder, clock)
     context = tls.context()
     clock.now = REFRESH_S

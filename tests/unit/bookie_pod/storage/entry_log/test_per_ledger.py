@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bookie_pod.storage.entry_log import DefaultEntryLogger, EntryLogOptions, LedgerDirStates
+from tests.support.clock import Clock
 from tests.support.entry_logs import FOLDER, entry, make_folders, open_logger, run
 from tests.support.memory_files import MemoryFiles
 
@@ -12,14 +13,6 @@ from tests.support.memory_files import MemoryFiles
 @pytest.fixture
 def files() -> MemoryFiles:
     return MemoryFiles()
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def _logger(files: MemoryFiles, clock: Clock, **options: int) -> DefaultEntryLogger:
@@ -33,7 +26,7 @@ def _add(logger: DefaultEntryLogger, ledger_id: int, entry_id: int = 0) -> int:
 
 
 def test_each_ledger_has_its_own_log(files: MemoryFiles) -> None:
-    logger = _logger(files, Clock())
+    logger = _logger(files, Clock(0.0))
     locations = {(ledger, i): _add(logger, ledger, i) for i in range(3) for ledger in (7, 8, 9)}
     assert {(ledger, location >> 32) for (ledger, _), location in locations.items()} == {(7, 0), (8, 1), (9, 2)}
     assert [logger.current_log_id(ledger) for ledger in (7, 8, 9, 10)] == [0, 1, 2, None]
@@ -46,7 +39,7 @@ def test_each_ledger_has_its_own_log(files: MemoryFiles) -> None:
 
 
 def test_rotation_concerns_one_ledger_only(files: MemoryFiles) -> None:
-    logger = _logger(files, Clock(), log_size_limit=1024 + 104 * 2)
+    logger = _logger(files, Clock(0.0), log_size_limit=1024 + 104 * 2)
     _add(logger, 8)
     ids, entries = run(7, 5)
     assert [location >> 32 for location in logger.append_run(7, ids, entries)] == [1, 1, 2, 2, 3]
@@ -55,7 +48,7 @@ def test_rotation_concerns_one_ledger_only(files: MemoryFiles) -> None:
 
 
 def test_the_least_recently_used_log_is_rotated_beyond_the_maximum(files: MemoryFiles) -> None:
-    logger = _logger(files, Clock(), max_active_logs=3)
+    logger = _logger(files, Clock(0.0), max_active_logs=3)
     for ledger_id in (1, 2, 3, 1, 4):
         _add(logger, ledger_id)
     assert [logger.current_log_id(ledger) is not None for ledger in (1, 2, 3, 4)] == [True, False, True, True]
@@ -65,7 +58,7 @@ def test_the_least_recently_used_log_is_rotated_beyond_the_maximum(files: Memory
 
 
 def test_idle_logs_are_rotated_at_the_next_flush(files: MemoryFiles) -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     logger = _logger(files, clock, active_log_idle_seconds=300)
     _add(logger, 1)
     clock.now = 200
@@ -80,7 +73,7 @@ def test_idle_logs_are_rotated_at_the_next_flush(files: MemoryFiles) -> None:
 
 
 def test_a_checkpoint_syncs_active_and_rotated_logs(files: MemoryFiles) -> None:
-    logger = _logger(files, Clock(), max_active_logs=2)
+    logger = _logger(files, Clock(0.0), max_active_logs=2)
     for ledger_id in (1, 2, 3):
         _add(logger, ledger_id)
     operations = files.faults.record()
@@ -99,7 +92,7 @@ def test_new_logs_go_where_the_fewest_are_active(files: MemoryFiles) -> None:
 
 
 def test_a_memtable_flush_rotates_full_logs_but_asks_for_no_checkpoint(files: MemoryFiles) -> None:
-    logger = _logger(files, Clock(), log_size_limit=1024 + 104 * 2)
+    logger = _logger(files, Clock(0.0), log_size_limit=1024 + 104 * 2)
     logger.prepare_memtable_flush()
     for ledger_id, count in ((7, 5), (8, 1)):
         ids, entries = run(ledger_id, count)
@@ -110,7 +103,7 @@ def test_a_memtable_flush_rotates_full_logs_but_asks_for_no_checkpoint(files: Me
 
 
 def test_closing_closes_every_log(files: MemoryFiles) -> None:
-    logger = _logger(files, Clock())
+    logger = _logger(files, Clock(0.0))
     for ledger_id in range(20):
         _add(logger, ledger_id)
     logger.close()
