@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,6 +13,7 @@ from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.interop.cluster import KINDS, Cluster
 from tests.interop.java_client import JavaClient
 from tests.interop.java_programs import PROJECT
+from tests.interop.pulsar_broker import PulsarBroker
 
 _OPTION = "--bookie"
 _VARIABLE = "PODKEEPER_BOOKIE"
@@ -97,6 +98,26 @@ def java_client(quartet, class_path, tmp_path_factory) -> Iterator[JavaClient]:
     client = JavaClient(class_path, quartet.metadata_uri, tmp_path_factory.mktemp("java") / "client.log")
     yield client
     client.stop()
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory) -> Iterator[Callable[..., PulsarBroker]]:
+    """Starts brokers of Pulsar; those that still run at the end are ended."""
+    started: list[PulsarBroker] = []
+
+    def start(metadata_uri: str, driver: str = "pulsar") -> PulsarBroker:
+        log = tmp_path_factory.mktemp("broker") / "log"
+        started.append(PulsarBroker(metadata_uri, log, driver=driver))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+@pytest.fixture(scope="module")
+def broker(brokers, cluster) -> PulsarBroker:
+    return brokers(cluster.metadata_uri)
 
 
 @pytest.fixture

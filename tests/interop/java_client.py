@@ -6,18 +6,15 @@ Any thread may call a `JavaClient`, one at a time. Whoever starts one stops it.
 from __future__ import annotations
 
 import base64
-import json
-import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bookie_protocol.digest import DigestType
+from tests.interop.java_agent import JavaAgent
 from tests.interop.java_programs import command
 
 PASSWORD = b"interop"
-_STOP_SECONDS = 30
 
 
 class JavaClientError(Exception):
@@ -45,32 +42,16 @@ def payloads(ledger_id: int, count: int) -> list[bytes]:
     return [payload(ledger_id, entry_id) for entry_id in range(count)]
 
 
-class JavaClient:
+class JavaClient(JavaAgent):
     """Clients of both protocols for one cluster; V3 unless a call says otherwise."""
 
     def __init__(self, class_path: str, metadata_uri: str, log: Path, *, launcher: Sequence[str] = ()) -> None:
         """`launcher`: as in `command`."""
-        with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                command(class_path, "dev.podkeeper.interop.ClientAgent", metadata_uri, launcher=launcher),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self._log = log
-        self._turn = threading.Lock()
+        super().__init__(command(class_path, "dev.podkeeper.interop.ClientAgent", metadata_uri, launcher=launcher), log)
 
     def call(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Raises `JavaClientError`."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with self._turn:
-            self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        assert line, f"the Java client ended:\n{self._log.read_text()[-4000:]}"
-        answer: dict[str, Any] = json.loads(line)
+        answer = super().call(do, **arguments)
         if "code" in answer:
             raise JavaClientError(answer["code"])
         return answer
@@ -132,8 +113,3 @@ class JavaClient:
         answer["metadata"] = {name: base64.b64decode(value) for name, value in answer["metadata"].items()}
         answer["ensembles"] = {int(first): tuple(bookies) for first, bookies in answer["ensembles"].items()}
         return answer
-
-    def stop(self) -> None:
-        """End it, as a client that dies."""
-        self._process.kill()
-        self._process.communicate(timeout=_STOP_SECONDS)
