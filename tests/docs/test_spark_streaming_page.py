@@ -15,7 +15,7 @@ from pyspark_bookie.sink.options import SinkOptions
 from pyspark_bookie.source.options import SourceOptions
 from pyspark_bookie.source.streaming.options import StreamingOptions
 from tests.docs.examples import blocks, matches
-from tests.docs.test_spark_page import URI, cluster, namespace  # noqa: F401 - fixtures
+from tests.docs.test_spark_page import URI, namespace  # noqa: F401 - a fixture
 from tests.support.chart_files import ROOT
 from tests.support.markdown_links import broken_links
 
