@@ -56,6 +56,7 @@ def journal_options(config: BookieConfig) -> JournalOptions:
         alignment=journal.alignment_size_bytes,
         version=journal.format_version,
         max_group_wait_ms=journal.max_group_wait_ms,
+        adaptive_groups=journal.adaptive_group_writes,
         group_bytes=journal.buffered_writes_threshold_bytes,
         group_entries=journal.buffered_entries_threshold,
         flush_when_queue_empty=journal.flushes_when_queue_empty,

@@ -21,7 +21,8 @@ from collections import deque
 from collections.abc import Callable
 
 from bookie_pod.storage.journal.batch import JournalBatch
-from bookie_pod.storage.journal.group_commit import FlushReason, flush_reason, over_threshold
+from bookie_pod.storage.journal.group_commit import FlushReason, flush_reason, group_wait_ms, over_threshold
+from bookie_pod.storage.journal.group_pace import GroupPace
 from bookie_pod.storage.journal.metrics import JournalMetrics
 from bookie_pod.storage.journal.options import JournalOptions
 
@@ -39,6 +40,9 @@ class BatchQueue:
         self._batches: deque[JournalBatch] = deque()
         self._wake = threading.Event()
         self._sleeping = False
+        self._due_at = 0.0
+        """When `append` woke the thread for a threshold; 0: it did not."""
+        self.pace = GroupPace(options)
 
     def __bool__(self) -> bool:
         return bool(self._batches)
@@ -58,7 +62,10 @@ class BatchQueue:
         self.appended_entries += batch.entries
         self.appended_bytes += batch.nbytes
         self._batches.append(batch)
-        if self._sleeping or over_threshold(self._options, self.entries, self.nbytes):
+        if self._sleeping:
+            self._wake.set()
+        elif not self._due_at and over_threshold(self._options, self.entries, self.nbytes, self.pace.stretch):
+            self._due_at = batch.queued_at
             self._wake.set()
 
     def wake(self) -> None:
@@ -73,18 +80,26 @@ class BatchQueue:
         """
         while True:
             self._wake.clear()
+            self._due_at = 0.0
             if self._batches:
                 age_ms = (time.monotonic() - self._batches[0].queued_at) * 1000
-                reason = flush_reason(self._options, max(1, self.entries), self.nbytes, age_ms)
+                reason = flush_reason(self._options, max(1, self.entries), self.nbytes, age_ms, self.pace.stretch)
                 if reason is None and ending():
                     return FlushReason.EMPTY_QUEUE
                 if reason is not None:
                     return reason
-                self._wake.wait(max(0.0, self._options.max_group_wait_ms - age_ms) / 1000)
+                wait_ms = group_wait_ms(self._options, self.entries, self.pace.stretch)
+                self._wait_for_company(max(0.0, wait_ms - age_ms) / 1000)
             elif ending() or (limit := idle_seconds()) <= 0:
                 return None
             else:
                 self._sleep_while_empty(ending, limit)
+
+    def _wait_for_company(self, seconds: float) -> None:
+        limit = time.monotonic() + seconds
+        self._wake.wait(seconds)
+        due = self._due_at or limit
+        self.pace.woke(max(0.0, time.monotonic() - due) * 1000)
 
     def _sleep_while_empty(self, ending: Callable[[], bool], limit: float) -> None:
         self._sleeping = True
@@ -96,7 +111,7 @@ class BatchQueue:
         """Everything queued, up to the thresholds (but the first batch whatever its size)."""
         group: list[JournalBatch] = []
         entries = nbytes = 0
-        while self._batches and not over_threshold(self._options, entries, nbytes):
+        while self._batches and not over_threshold(self._options, entries, nbytes, self.pace.stretch):
             batch = self._batches.popleft()
             group.append(batch)
             entries += batch.entries

@@ -5,6 +5,8 @@ Triggers (reference bookie behaviour, section 2); any one is enough, none fires 
 2. more records or more bytes wait than the thresholds allow;
 3. nothing else is queued, and the journal does not wait for more.
 
+While the process is short of processor time, thresholds and the wait of many records are stretched (`GroupPace`).
+
 A batch is never split between groups, so thresholds are looked at between batches.
 
 Pure functions: any thread.
@@ -14,8 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from typing import Final
 
 from bookie_pod.storage.journal.options import JournalOptions
+
+MANY_ENTRIES: Final = 64
+"""Waiting records below which a longer wait would save nothing."""
 
 
 class FlushReason(Enum):
@@ -26,18 +32,26 @@ class FlushReason(Enum):
     EMPTY_QUEUE = "empty queue"
 
 
-def over_threshold(options: JournalOptions, entries: int, nbytes: int) -> bool:
+def over_threshold(options: JournalOptions, entries: int, nbytes: int, stretch: float = 1.0) -> bool:
     """Trigger 2: whether so many waiting records or bytes are too many."""
-    return nbytes > options.group_bytes or 0 < options.group_entries < entries
+    return nbytes > options.group_bytes * stretch or 0 < options.group_entries * stretch < entries
 
 
-def flush_reason(options: JournalOptions, entries: int, nbytes: int, age_ms: float) -> FlushReason | None:
-    """The trigger that fires for `entries` waiting records of `nbytes` whose oldest has waited `age_ms`."""
+def group_wait_ms(options: JournalOptions, entries: int, stretch: float) -> float:
+    """How long so many records wait at the most, from the oldest on: as configured unless there are many."""
+    return options.max_group_wait_ms * (stretch if entries >= MANY_ENTRIES else 1.0)
+
+
+def flush_reason(
+    options: JournalOptions, entries: int, nbytes: int, age_ms: float, stretch: float = 1.0
+) -> FlushReason | None:
+    """The trigger that fires for `entries` waiting records of `nbytes` whose oldest has waited `age_ms`. `stretch`:
+    of `GroupPace`."""
     if entries == 0:
         return None
-    if options.waits_for_group and age_ms >= options.max_group_wait_ms:
+    if options.waits_for_group and age_ms >= group_wait_ms(options, entries, stretch):
         return FlushReason.MAX_WAIT
-    if over_threshold(options, entries, nbytes):
+    if over_threshold(options, entries, nbytes, stretch):
         return FlushReason.MAX_OUTSTANDING
     return None if options.waits_for_group else FlushReason.EMPTY_QUEUE
 

@@ -50,6 +50,9 @@ class JournalOptions:
     flush_when_queue_empty: bool = False
     """`journalFlushWhenQueueEmpty`. Write whatever there is, without waiting for more."""
 
+    adaptive_groups: bool = True
+    """`journalAdaptiveGroupWrites`. Wait for larger groups while processor time is short (`GroupPace`)."""
+
     remove_from_page_cache: bool = True
     """`journalRemoveFromPageCache`. Tell the kernel to forget synced pages more than 8 MiB behind."""
 
