@@ -15,12 +15,11 @@ from bookie_protocol.errors import LedgerClosed, LedgerFenced
 from tests.support.auto_recovery import QUICK, AutoRecoveryProcess, healed, read_every_replica
 from tests.support.client_workload import Workload
 from tests.support.hanging import hanging
+from tests.support.healing_rig import ENTRIES, PASSWORD, write_ledgers
 from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_cluster import ServeCluster
 from tests.support.until import until
 
-PASSWORD = b"healing"
-ENTRIES = 40
 PAYLOAD = b"x" * 900
 
 
@@ -45,20 +44,6 @@ def cluster(tmp_path: Path, metadata_service: MetadataProcess) -> Iterator[Serve
 async def client(cluster: ServeCluster) -> AsyncIterator[Client]:
     async with Client(cluster.uri, ClientOptions(add_timeout=20, read_timeout=20)) as made:
         yield made
-
-
-async def write_ledgers(client: Client, count: int, quorums: tuple[int, int, int], entries: int = ENTRIES) -> list[int]:
-    """Closed ledgers, each with entries that tell which one they are."""
-    ids = []
-    for _ in range(count):
-        ensemble, write_quorum, ack_quorum = quorums
-        async with client.create(
-            ensemble=ensemble, write_quorum=write_quorum, ack_quorum=ack_quorum, password=PASSWORD
-        ) as ledger:
-            if entries:
-                await ledger.append_many([b"%d:%d " % (ledger.ledger_id, i) + PAYLOAD for i in range(entries)])
-            ids.append(ledger.ledger_id)
-    return ids
 
 
 def shown_as_lost(process: AutoRecoveryProcess) -> set[int]:
