@@ -49,11 +49,14 @@ def code_of(error: PodkeeperError) -> str:
     return _WORD_START.sub("_", type(error).__name__).upper()
 
 
+def named(text: str, what: str) -> str:
+    """`text` with `what` in front, unless it names it."""
+    return text if not what or re.search(rf"\b{re.escape(what)}\b", text) else f"{what}: {text}"
+
+
 def spark_error(error: PodkeeperError, what: str = "") -> PodkeeperSparkError:
     """`error` as users see it; `what`, such as "ledger 7", goes in front of a message that does not name it."""
-    text = str(error)
-    if what and not re.search(rf"\b{re.escape(what)}\b", text):
-        text = f"{what}: {text}"
+    text = named(str(error), what)
     for kind, remedy in _REMEDIES.items():
         if isinstance(error, kind):
             text = f"{text}; {remedy}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.sink.coalescing import coalesced
-from pyspark_bookie.sink.commit import clean_up, ensure_stream, publish
+from pyspark_bookie.sink.commit import clean_up, ensure_stream, publish, told_if_away
 from pyspark_bookie.sink.ids_file import IdsFile
 from pyspark_bookie.sink.messages import batch_of, collected
 from pyspark_bookie.sink.options import SinkMode, SinkOptions
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _log = logging.getLogger(__name__)
+_UNKNOWN: Final = "Nobody knows whether the batch was published: when it is back, "
+_COUNTS_ONCE: Final = _UNKNOWN + "write it again with the same txnAppId and txnVersion, and it counts once"
+_MAY_COUNT_TWICE: Final = _UNKNOWN + "look at the stream (table=streams) first; a batch with txnAppId counts once"
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -52,10 +55,11 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when every task has written."""
         options = self._options
-        batch = coalesced(options, batch_of(collected(messages)))
-        if options.write_mode is SinkMode.STREAM:
-            publish(options, batch, options.txn_app_id, options.txn_version, replace=self._overwrite)
-        else:
+        with told_if_away(options, _MAY_COUNT_TWICE if options.txn_app_id is None else _COUNTS_ONCE):
+            batch = coalesced(options, batch_of(collected(messages)))
+            if options.write_mode is SinkMode.STREAM:
+                publish(options, batch, options.txn_app_id, options.txn_version, replace=self._overwrite)
+        if options.write_mode is SinkMode.LEDGER_PER_PARTITION:
             IdsFile.prepared(options.ids_file, batch).settle(is_published=True)
             _log.warning("wrote ledgers %s", [ledger.ledger_id for ledger in batch.ledgers])
 

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -31,13 +32,14 @@ from bookie_client.streams.store import ManifestStore
 from bookie_client.streams.streams import Streams
 from bookie_protocol.errors import (
     MetadataError,
+    MetadataUnavailable,
     NoSuchStream,
     NotThere,
     PodkeeperError,
     Refused,
     StreamTransactionConflict,
 )
-from pyspark_bookie.common.errors import PodkeeperSparkError, told
+from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, named, told
 from pyspark_bookie.common.options import MIB
 from pyspark_bookie.sink.ids_file import IdsFile
 from pyspark_bookie.sink.ledgers import settings_of
@@ -54,6 +56,20 @@ WARNING_SECONDS: Final = 600.0
 MAX_WARNED: Final = 1_000
 _warned: dict[str | None, float] = {}
 """When to warn of a stream again, by this process's clock."""
+METADATA_UNAVAILABLE: Final = code_of(MetadataUnavailable())
+
+
+@contextmanager
+def told_if_away(options: SinkOptions, then: str) -> Iterator[None]:
+    """An error of the block that says that the metadata service is away names the stream, and what to do `then`, a
+    sentence: tasks may have written already, and nobody knows whether the batch was published."""
+    try:
+        yield
+    except PodkeeperSparkError as error:
+        if error.code != METADATA_UNAVAILABLE or options.stream is None:
+            raise
+        text = named(error.message, f"stream {options.stream}")
+        raise PodkeeperSparkError(error.code, f"{text} {then}") from None
 
 
 def ensure_stream(options: SinkOptions) -> None:

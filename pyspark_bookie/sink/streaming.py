@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.sink.coalescing import coalesced
-from pyspark_bookie.sink.commit import clean_up, ensure_stream, publish
+from pyspark_bookie.sink.commit import METADATA_UNAVAILABLE, clean_up, ensure_stream, publish, told_if_away
 from pyspark_bookie.sink.messages import batch_of, collected
 from pyspark_bookie.sink.options import SinkMode, SinkOptions
 from pyspark_bookie.sink.rows import check_input
@@ -32,11 +32,15 @@ if TYPE_CHECKING:
 
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
 """Options of the query that Spark hands to its sink, too."""
+_RESTART: Final = (
+    "When it is back, start the query again from its checkpoint: the batch that was under way is published once then"
+)
 
 
 class StreamingWriter(DataSourceStreamArrowWriter):
     """Made on the driver, for each batch twice; raises `PodkeeperSparkError` for options, input or a stream that will
-    not do. `overwrite` (output mode `complete`): each batch replaces the stream's content."""
+    not do. A metadata service that is away is for `write` and `commit` to tell.
+    `overwrite` (output mode `complete`): each batch replaces the stream's content."""
 
     def __init__(self, raw: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         own = {name: value for name, value in raw.items() if name.lower() not in _OF_SPARK}
@@ -50,14 +54,23 @@ class StreamingWriter(DataSourceStreamArrowWriter):
             raise PodkeeperSparkError(
                 OPTION, "txnAppId is for batch writes; a streaming query has an id in its checkpoint"
             )
-        ensure_stream(self._options)
+        self._away: PodkeeperSparkError | None = None
+        try:
+            with told_if_away(self._options, _RESTART):
+                ensure_stream(self._options)
+        except PodkeeperSparkError as error:
+            if error.code != METADATA_UNAVAILABLE:
+                raise
+            self._away = error  # for `write` and `commit`: if `abort` failed, too, Spark would hide why the batch did
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """In a task. One attempt; Spark may make several of the same rows."""
+        self._check()
         return write_task(iterator, self._options)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
         """On the driver, when every task has written; again after a crash, with other ledgers of the same rows."""
+        self._check()
         options = self._options
         batch = batch_of(collected(messages))
         if batch.query_id is None:
@@ -65,10 +78,15 @@ class StreamingWriter(DataSourceStreamArrowWriter):
                 text = "tasks do not know the id of their query, without which a repeated batch would not be recognised"
                 raise PodkeeperSparkError("NO_QUERY_ID", f"stream {options.stream}: {text}; nothing was published")
             return
-        batch = coalesced(options, batch, batchId)
-        publish(options, batch, batch.query_id, batchId, replace=self._overwrite)
+        with told_if_away(options, _RESTART):
+            batch = coalesced(options, batch, batchId)
+            publish(options, batch, batch.query_id, batchId, replace=self._overwrite)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
         """On the driver, when a task or the commit failed, also after a commit whose answer was lost; other tasks may
         still be writing. A driver that dies calls nothing."""
         clean_up(self._options, [ledger for message in collected(messages) for ledger in message.ledgers])
+
+    def _check(self) -> None:
+        if self._away is not None:
+            raise self._away

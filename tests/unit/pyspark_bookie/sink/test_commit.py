@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from bookie_protocol.errors import BadRequest, MetadataUnavailable, NoSuchStream
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.sink import coalescing, commit, streaming
+from pyspark_bookie.sink.batch import BatchWriter
 from pyspark_bookie.sink.commit import clean_up, publish, warn_of_tiny_ledgers
 from pyspark_bookie.sink.messages import Batch, Written
 from pyspark_bookie.sink.options import SinkOptions
@@ -36,6 +38,40 @@ def test_a_batch_of_nobody_is_not_published_and_not_passed_over(monkeypatch):
     writer.commit([None, Written(0, 0, None, None, (), 0, 0)], 3)
     with pytest.raises(PodkeeperSparkError, match="nothing was published"):
         writer.commit([Written(0, 0, None, None, (PublishedLedger(1, 2, 3),), 2, 5)], 3)
+
+
+def test_a_metadata_service_that_is_away_is_for_tasks_and_commit_to_tell(monkeypatch):
+    """If `abort` failed, too, Spark would show neither error. A task gets the writer as it was pickled."""
+    answers = [MetadataUnavailable("no answer"), listing(7), NoSuchStream("no stream s")]
+    client = AnsweringClient(*answers)
+    monkeypatch.setattr(SinkOptions, "client", lambda _: client)
+    raw = {**URI, "createStream": "false"}
+    writer = StreamingWriter(raw, StructType().add("value", BinaryType()), False)
+    told = r"\[BOOKIE_METADATA_UNAVAILABLE\] stream s: no answer; .* start the query again from its checkpoint"
+    with pytest.raises(PodkeeperSparkError, match=told):
+        pickle.loads(pickle.dumps(writer)).write(iter(()))
+    message = Written(0, 0, "q", 3, tuple(PublishedLedger(each, 2, 3) for each in (7, 8)), 4, 5)
+    with pytest.raises(PodkeeperSparkError, match=told):
+        writer.commit([message], 3)
+    writer.abort([message], 3)
+    assert client.deleted == [8], "not what the stream lists"
+    with pytest.raises(PodkeeperSparkError, match="NO_SUCH_STREAM"):
+        StreamingWriter(raw, StructType().add("value", BinaryType()), False)
+
+
+@pytest.mark.parametrize(
+    ("txn", "then"),
+    [
+        ({}, r"look at the stream \(table=streams\) first"),
+        ({"txnAppId": "etl", "txnVersion": "1"}, "with the same txnAppId and txnVersion, and it counts once"),
+    ],
+)
+def test_a_batch_write_tells_what_to_do_when_the_service_is_back(monkeypatch, txn, then):
+    monkeypatch.setattr(SinkOptions, "client", lambda _: AnsweringClient(listing()))
+    writer = BatchWriter({**URI, **txn}, StructType().add("value", BinaryType()), False)
+    monkeypatch.setattr(SinkOptions, "client", lambda _: AnsweringClient(MetadataUnavailable("no answer")))
+    with pytest.raises(PodkeeperSparkError, match=rf"stream s: no answer; .* Nobody knows .*{then}"):
+        writer.commit([Written(0, 0, None, None, (PublishedLedger(7, 2, 3),), 2, 5)])
 
 
 class AnsweringClient:
