@@ -166,7 +166,6 @@ def test_options_that_make_no_sense_here(spark, uri, client, tmp_path, options, 
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        ("cut", "JSONDecodeError"),
         ("empty", "Incomplete log file"),
         ("foreign", r"\[BOOKIE_OFFSET\] offset .* is no offset"),
     ],
@@ -176,15 +175,42 @@ def test_a_damaged_checkpoint_is_told(spark, uri, client, tmp_path, damage, told
     append(client, start, numbered(20))
     run(copy(spark, uri, start, end, tmp_path / "c"))
     forget(tmp_path / "c" / "commits", 1)
-    path = tmp_path / "c" / "offsets" / "1"
     if damage == "foreign":
         _write_offset(tmp_path / "c", 1, {"topic": {"0": 5}})
     else:
-        path.write_text(path.read_text()[:-9] if damage == "cut" else "")
-        (path.parent / ".1.crc").unlink(missing_ok=True)
+        _write(tmp_path / "c", 1, "")
     with pytest.raises(Exception, match=told):
         run(copy(spark, uri, start, end, tmp_path / "c"))
     assert payloads(client, end) == numbered(20)
+
+
+@pytest.mark.parametrize(
+    ("is_committed", "step", "place"),
+    [
+        (False, "planPartitions", "partitions_func"),
+        (True, "latestOffset", "latest_offset_admission_control_func"),
+    ],
+    ids=["replayed", "committed"],
+)
+def test_an_offset_that_was_cut_is_told_by_spark(spark, uri, client, tmp_path, is_committed, step, place):
+    """PySpark parses it before it calls the source, which never sees it. Without the file the batch is planned anew."""
+    start, end = f"cut-{step}-in", f"cut-{step}-out"
+    append(client, start, numbered(20))
+    run(copy(spark, uri, start, end, tmp_path / "c"))
+    if not is_committed:
+        forget(tmp_path / "c" / "commits", 1)
+    _write(tmp_path / "c", 1, (tmp_path / "c" / "offsets" / "1").read_text()[:-9])
+    with pytest.raises(Exception, match=rf"(?s)source perform {step}: .*\b{place}\b.*\.JSONDecodeError: ") as failure:
+        run(copy(spark, uri, start, end, tmp_path / "c"))
+    assert "BOOKIE_" not in str(failure.value)
+    assert "pyspark_bookie" not in str(failure.value)
+    assert payloads(client, end) == numbered(20)
+
+    for kind in ("offsets", "commits") if is_committed else ("offsets",):
+        forget(tmp_path / "c" / kind, 1)
+    append(client, start, numbered(25)[20:])
+    run(copy(spark, uri, start, end, tmp_path / "c"))
+    assert payloads(client, end) == numbered(25)
 
 
 def _offset(checkpoint, batch):
@@ -194,8 +220,12 @@ def _offset(checkpoint, batch):
 def _write_offset(checkpoint, batch, offset):
     path = checkpoint / "offsets" / str(batch)
     lines = path.read_text().splitlines()
-    path.write_text("\n".join([*lines[:2], json.dumps(offset)]))
-    (path.parent / f".{batch}.crc").unlink(missing_ok=True)
+    _write(checkpoint, batch, "\n".join([*lines[:2], json.dumps(offset)]))
+
+
+def _write(checkpoint, batch, text):
+    (checkpoint / "offsets" / str(batch)).write_text(text)
+    (checkpoint / "offsets" / f".{batch}.crc").unlink(missing_ok=True)
 
 
 def test_a_checkpoint_may_be_moved(spark, uri, client, tmp_path):
