@@ -6,6 +6,7 @@ Whoever makes one kills it in the end (`with`).
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -213,9 +214,15 @@ class SmallDisk:
     def fill(self, *, leave: int = 0) -> Path:
         """Take all space but `leave` bytes with one file; remove it to have the space back."""
         ballast = self.path / "ballast"
-        space = os.statvfs(self.path)
         with ballast.open("wb") as out:
-            os.posix_fallocate(out.fileno(), 0, max(1, space.f_bavail * space.f_frsize - leave))
+            for tries_left in reversed(range(20)):  # a bookie may take some of the space at that very moment
+                space = os.statvfs(self.path)
+                try:
+                    os.posix_fallocate(out.fileno(), 0, max(1, space.f_bavail * space.f_frsize - leave))
+                    break
+                except OSError as error:
+                    if error.errno != errno.ENOSPC or not tries_left:
+                        raise
         return ballast
 
     def remount(self, mode: str) -> None:
