@@ -22,10 +22,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 from bookie_client.logs import get_logger
-from bookie_client.streams.encoding import Head, Row, decode_head, decode_retired, decode_segment, encode_head
+from bookie_client.streams.encoding import Head, decode_head, decode_retired, decode_segment, encode_head
 from bookie_client.streams.layout import LaidOut, Loaded, lay_out, put_together
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import check_stream_name
@@ -51,6 +51,7 @@ CACHED_SEGMENTS: Final = 256
 _RETRY_SECONDS: Final = 0.2
 
 _log = get_logger(__name__)
+T = TypeVar("T")
 
 Change = Callable[[Manifest], Manifest | None]
 """What a stream becomes; None: it stays as it is. Raises to refuse. Pure."""
@@ -73,7 +74,7 @@ class ManifestStore:
     def __init__(self, service: MetadataService) -> None:
         self._heads: RecordStore = service.records(STREAM)
         self._segments: RecordStore = service.records(STREAM_SEGMENT)
-        self._cache: OrderedDict[str, tuple[Row, ...]] = OrderedDict()
+        self._cache: OrderedDict[str, Any] = OrderedDict()
 
     # --- reading --------------------------------------------------------------------------------------------
 
@@ -234,30 +235,28 @@ class ManifestStore:
     async def _load(self, name: str, stored: Versioned[bytes]) -> StoredStream:
         """`MetadataNotFound`: a segment is gone."""
         head = decode_head(name, stored.value)
-        listed = await together([partial(self._segment, name, each.segment_id) for each in head.segments])
+        listed = await together(
+            [partial(self._segment, name, each.segment_id, decode_segment) for each in head.segments]
+        )
         ids = [each.segment_id for each in head.retired if each.segment_id is not None]
-        retired = await together([partial(self._retired_segment, name, each) for each in ids])
+        retired = await together([partial(self._segment, name, each, decode_retired) for each in ids])
         loaded = Loaded(
             dict(zip((each.segment_id for each in head.segments), listed, strict=True)),
             dict(zip(ids, retired, strict=True)),
         )
         return StoredStream(put_together(name, stored.version, head, loaded), head, loaded)
 
-    async def _segment(self, name: str, segment_id: str) -> tuple[Row, ...]:
+    async def _segment(self, name: str, segment_id: str, decode: Callable[[str, bytes], T]) -> T:
+        """What a segment holds, which never changes; each is of one kind."""
         record = _record(name, segment_id)
-        rows = self._cache.get(record)
-        if rows is None:
-            rows = decode_segment(record, (await self._segments.read(record)).value)
-            self._cache[record] = rows
-            if len(self._cache) > CACHED_SEGMENTS:
-                self._cache.popitem(last=False)
-        else:
+        if record in self._cache:
             self._cache.move_to_end(record)
-        return rows
-
-    async def _retired_segment(self, name: str, segment_id: str) -> tuple[int, ...]:
-        record = _record(name, segment_id)
-        return decode_retired(record, (await self._segments.read(record)).value)
+            return cast("T", self._cache[record])
+        found = decode(record, (await self._segments.read(record)).value)
+        self._cache[record] = found
+        if len(self._cache) > CACHED_SEGMENTS:
+            self._cache.popitem(last=False)
+        return found
 
 
 def _record(name: str, segment_id: str) -> str:

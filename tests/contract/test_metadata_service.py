@@ -11,6 +11,7 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
     BadRequest,
     InvalidConfiguration,
+    MetadataDamaged,
     MetadataExists,
     MetadataNotFound,
     MetadataUnavailable,
@@ -217,6 +218,15 @@ class TestLedgers:
         left = await service.tree.children(f"{driver.root}/idgen-long")
         assert {"HOB-0000000003", "HOB-0000000004", "HOB-0000000005"} <= set(left.names)
         assert "HOB-0000000002" not in left.names
+
+    async def test_a_directory_beyond_63_bits_is_named(self, driver: MetadataDriverUnderTest) -> None:
+        service = await driver.open()
+        await service.cluster.initialize()
+        damaged = f"{driver.root}/idgen-long/HOB-{2**31:010d}"
+        await service.tree.create(f"{driver.root}/idgen-long")
+        await service.tree.create(damaged)
+        with pytest.raises(MetadataDamaged, match=f"{damaged} would give"):
+            await service.ledgers.generate_id()
 
     async def test_create_read_write_delete(self, driver: MetadataDriverUnderTest) -> None:
         service, other = await driver.open(), await driver.open()

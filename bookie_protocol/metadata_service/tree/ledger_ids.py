@@ -20,7 +20,7 @@ import asyncio
 from contextlib import suppress
 from typing import Final
 
-from bookie_protocol.errors import LedgerIdsExhausted, MetadataError, MetadataNotFound
+from bookie_protocol.errors import LedgerIdsExhausted, MetadataDamaged, MetadataError, MetadataNotFound
 from bookie_protocol.metadata_service.interface import LedgerLayout
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
@@ -44,7 +44,7 @@ class LedgerIdGenerator:
         self._deletes: set[asyncio.Task[None]] = set()
 
     async def generate(self, *, timeout: float | None = None) -> int:
-        """A new id. `LedgerIdsExhausted`: this layout has none left."""
+        """A new id. `LedgerIdsExhausted`: this layout has none left. `MetadataDamaged`: a node is no generator's."""
         layout = await self._cluster.settled_layout(timeout=timeout)
         long_root = f"{self._root}/{paths.LONG_ID_GENERATION}"
         if self._long_ids is None:
@@ -90,7 +90,13 @@ class LedgerIdGenerator:
         for old in found[:-_KEPT_DIRECTORIES]:
             with suppress(MetadataError):
                 await self._tree.delete(f"{long_root}/{_HIGH_ORDER}{old:010d}", 0, timeout=timeout)
-        return found[-1] if found else 0
+        newest = found[-1] if found else 0
+        if newest > _LARGEST_HIGH_ORDER:
+            raise MetadataDamaged(
+                f"{long_root}/{_HIGH_ORDER}{newest:010d} would give ledger ids above 2^63-1, so nobody has any of it:"
+                " remove it"
+            )
+        return newest
 
     async def _next(self, parent: str, timeout: float | None) -> int | None:
         """The number of a new sequential node below `parent`; None if the sequence has overflowed."""
