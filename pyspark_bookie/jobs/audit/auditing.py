@@ -11,6 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.jobs.audit.job import DEEP_LEDGERS, LIGHT_LEDGERS, AuditArguments
 from pyspark_bookie.jobs.audit.registry import NamedBookies, RegistryCheck
 from pyspark_bookie.jobs.framework.context import JobContext
@@ -34,7 +35,7 @@ def audit(context: JobContext[AuditArguments]) -> JobResult:
         look=LookOptions(digests=args.digests, extra=args.extra),
         recheck_seconds=args.recheck,
         mark=args.mark and not context.dry_run,
-        placement=None if args.placement == "none" else args.placement,
+        placement=policy_held_against(args, context.access),
     )
     context.open_spark()
     choice = chosen(context)
@@ -55,6 +56,12 @@ def audit(context: JobContext[AuditArguments]) -> JobResult:
         more |= tell_absent(context, choice.missing, spool)
         more["marks_without_time"] = check_registry(context, ids, named, spool)
         return totals.result(complete=planned.ended, more=more)
+
+
+def policy_held_against(args: AuditArguments, access: AccessOptions) -> str | None:
+    """The policy by which new copies are placed, unless another one is named; None: no policy."""
+    policy = args.placement or access.placement
+    return None if policy == "none" else policy
 
 
 def check_registry(

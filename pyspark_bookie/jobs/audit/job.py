@@ -25,7 +25,9 @@ class AuditArguments(SelectionArguments):
     slot_bytes_per_second = GENTLE_BYTES_PER_SECOND
 
     digests: bool = argument(False, help="Read every entry of every replica, too, and verify its digest.")
-    placement: str = argument("rack-aware", help="Placement policy that ensembles are held against.", choices=POLICIES)
+    placement: str | None = argument(
+        None, help="Placement policy that ensembles are held against. Default: --option placement=.", choices=POLICIES
+    )
     extra: bool = argument(False, help="List copies that no metadata ask for, too. They are harmless.")
     mark: bool = argument(False, help="Mark ledgers that lost copies, so that auto-recovery restores them.")
     recheck: float = argument(5.0, help="Pause before the second look, without which nothing is told.", kind=DURATION)

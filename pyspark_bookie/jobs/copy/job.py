@@ -8,6 +8,7 @@ from pyspark_bookie.jobs.framework.arguments import UsageError, argument
 from pyspark_bookie.jobs.framework.common import access_options
 from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.ledgers import SelectionArguments, select_ledgers
+from pyspark_bookie.jobs.framework.missing import missing_findings
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.transfer.arguments import TransferArguments
@@ -45,6 +46,5 @@ class CopyJob:
             context.log(f"{len(selected.rows) - len(rows)} ledgers are not closed and are left out")
         target = access_options(args.to_metadata, args.to_option, None)
         settings = args.settings("copy", args.metadata)
-        return run_transfer(
-            context, TransferPlan(ClusterSource(context.access), rows, selected.missing, settings, target)
-        )
+        missing = context.client().run(lambda client: missing_findings(client, selected.missing))
+        return run_transfer(context, TransferPlan(ClusterSource(context.access), rows, missing, settings, target))

@@ -12,8 +12,9 @@ from pyspark_bookie.jobs.export.tasks import ExportBundle, ExportFate, ExportOut
 from pyspark_bookie.jobs.framework.arguments import argument
 from pyspark_bookie.jobs.framework.bundles import bundles
 from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.findings import MISSING, WOULD, LedgerFinding, findings_table
+from pyspark_bookie.jobs.framework.findings import WOULD, LedgerFinding, findings_table
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow, SelectionArguments, select_ledgers
+from pyspark_bookie.jobs.framework.missing import missing_findings
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
 
@@ -54,7 +55,7 @@ class _Run:
 
     def run(self) -> JobResult:
         selected = select_ledgers(self._context)
-        self._found += [LedgerFinding(each, MISSING, "the ledger does not exist") for each in selected.missing]
+        self._found += self._context.client().run(lambda client: missing_findings(client, selected.missing))
         closed = [row for row in selected.rows if row.is_closed]
         pending = self._dry_run(closed) if self._context.dry_run else self._export(closed)
         bad = self._totals["failed"] or selected.missing or self._fates[ExportFate.ANOTHER]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ARCHIVED: Final = "ARCHIVED"
 MISSING: Final = "MISSING"
 WOULD: Final = "WOULD_"
 """In front of what a dry run would do."""
@@ -43,6 +44,11 @@ def readable(ledger_ids: Iterable[int], read: Callable[[int], T]) -> tuple[list[
             told = task_error(error)
             found.append(LedgerFinding(ledger_id, told.code, told.message))
     return there, found
+
+
+def not_at_source(ledger_ids: Iterable[int]) -> list[LedgerFinding]:
+    """For each ledger that was named and that the files do not have."""
+    return [LedgerFinding(each, MISSING, "it is not at the source") for each in sorted(ledger_ids)]
 
 
 def findings_table(found: Sequence[LedgerFinding]) -> pa.Table:

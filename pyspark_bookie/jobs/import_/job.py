@@ -9,7 +9,7 @@ from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.dumps.files import Dumps
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, argument
 from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.findings import readable
+from pyspark_bookie.jobs.framework.findings import not_at_source, readable
 from pyspark_bookie.jobs.framework.ledgers import narrowed
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobResult
@@ -49,7 +49,7 @@ class ImportJob:
         rows = narrowed(
             context, [closed_row(each.ledger_id, each.entries, each.nbytes, each.shape) for each in headers]
         )
-        missing = sorted(set(args.ledgers.singles()) - set(names)) if args.ledgers is not None else []
+        missing = not_at_source(set(args.ledgers.singles()) - set(names)) if args.ledgers is not None else []
         settings = args.settings("import", source)
         return run_transfer(
             context, TransferPlan(DumpSource(source), rows, missing, settings, context.access, unreadable)

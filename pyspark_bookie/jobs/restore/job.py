@@ -11,7 +11,7 @@ from pyspark_bookie.archive.reading import archived_ledgers, read_manifest
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, argument
 from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.findings import readable
+from pyspark_bookie.jobs.framework.findings import not_at_source, readable
 from pyspark_bookie.jobs.framework.ledgers import narrowed
 from pyspark_bookie.jobs.framework.registry import job
 from pyspark_bookie.jobs.framework.result import JobResult
@@ -51,7 +51,7 @@ class RestoreJob:
             context,
             [closed_row(each.ledger_id, each.counts.entries, each.counts.nbytes, each.shape) for each in manifests],
         )
-        missing = sorted(set(args.ledgers.singles()) - set(ids)) if args.ledgers is not None else []
+        missing = not_at_source(set(args.ledgers.singles()) - set(ids)) if args.ledgers is not None else []
         settings = args.settings("restore", source)
         return run_transfer(
             context, TransferPlan(ArchiveSource(source), rows, missing, settings, context.access, unreadable)

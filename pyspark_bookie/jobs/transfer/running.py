@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.jobs.framework.bundles import bundles
 from pyspark_bookie.jobs.framework.context import JobContext
-from pyspark_bookie.jobs.framework.findings import MISSING, WOULD, LedgerFinding, findings_table
+from pyspark_bookie.jobs.framework.findings import WOULD, LedgerFinding, findings_table
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow
 from pyspark_bookie.jobs.framework.result import Counter as Counted
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TransferPlan:
-    """`rows`: the ledgers at the source, in the order in which a stream shall have them. `missing`: ids that were asked
-    for and are not there. `target`: the cluster that gets them. `unreadable`: what the source has and cannot be read;
-    it counts as failed, and keeps a stream from being published."""
+    """`rows`: the ledgers at the source, in the order in which a stream shall have them. `missing`: one for each that
+    was asked for and is not there. `target`: the cluster that gets them. `unreadable`: what the source has and cannot
+    be read; it counts as failed."""
 
     source: Source
     rows: Sequence[LedgerRow]
-    missing: Sequence[int]
+    missing: Sequence[LedgerFinding]
     settings: TransferSettings
     target: AccessOptions
     unreadable: Sequence[LedgerFinding] = ()
@@ -51,8 +51,7 @@ class _Run:
         self._context = context
         self._plan = plan
         self._client = context.client(plan.target)
-        self._found = [LedgerFinding(each, MISSING, "it is not at the source") for each in plan.missing]
-        self._found += plan.unreadable
+        self._found = [*plan.missing, *plan.unreadable]
         self._fates: Counter[TransferFate] = Counter()
         self._totals: Counter[str] = Counter({"failed": len(plan.unreadable)})
         self._there: dict[int, TransferOutcome] = {}
@@ -67,9 +66,8 @@ class _Run:
                 self._found.append(LedgerFinding(row.ledger_id, WOULD + "WRITE", detail))
         else:
             pending = self._transfer(work)
-            complete = len(self._there) == len(self._plan.rows) and not self._plan.unreadable
-            if self._plan.settings.stream is not None and complete:
-                published = self._publish(self._plan.settings.stream)
+            if self._plan.settings.stream is not None:
+                published = self._publish_whole(self._plan.settings.stream)
         bad = self._totals["failed"] or self._plan.missing or self._fates[TransferFate.EXISTS]
         counters: dict[str, Counted] = {
             "selected": len(self._plan.rows),
@@ -147,6 +145,17 @@ class _Run:
                 self._found.append(LedgerFinding(outcome.source_id, "WRITTEN", f"as ledger {outcome.target_id}"))
         elif outcome.fate is TransferFate.EXISTS:
             self._found.append(LedgerFinding(outcome.source_id, "EXISTS", outcome.fate.value))
+
+    def _publish_whole(self, stream: str) -> int | None:
+        """A stream gets all that was asked for or nothing: readers would not see that there is a gap. None: nothing."""
+        lacking = len(self._plan.missing) + len(self._plan.unreadable) + len(self._plan.rows) - len(self._there)
+        if not lacking:
+            return self._publish(stream)
+        self._context.log(
+            f"stream {stream}: nothing is added to it, because {lacking} of its ledgers are not there; run it again"
+            " when they are, or select the others by --ledgers"
+        )
+        return None
 
     def _publish(self, stream: str) -> int:
         """All of them, in order, by one change of the stream; a repeated run changes nothing."""
