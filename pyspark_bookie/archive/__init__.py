@@ -1,8 +1,6 @@
 """Ledgers as Parquet files that any engine can read: what `offload` writes, and `restore` and the
-source read.
+source read. What the metadata service tells of them is `bookie_protocol.archive`'s.
 
-model.py      what is known of the files of a ledger
-record.py     how far a ledger is on its way into an archive: the record in the metadata service
 checksum.py   what is counted of the entries of a ledger, on either side
 layout.py     names of files and folders
 files.py      a file system and a folder in it

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
 
+from bookie_protocol.archive.model import Counts
 from bookie_protocol.errors import EntryDamaged
-from pyspark_bookie.archive.model import Counts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from bookie_protocol.archive.model import ArchivedFile, ArchivedLedger
 from bookie_protocol.errors import CouldNotTell, EntryDamaged, NotThere
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.model import ArchivedFile, ArchivedLedger
 from pyspark_bookie.archive.writing import schema
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from bookie_protocol.archive.model import ArchivedFile, Counts
 from bookie_protocol.errors import EntryDamaged, MetadataDamaged
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.layout import MANIFESTS, manifest_file, parse_manifest_file
 from pyspark_bookie.archive.manifest import Manifest
-from pyspark_bookie.archive.model import ArchivedFile, Counts
 from pyspark_bookie.common.throttle import Throttle
 
 if TYPE_CHECKING:

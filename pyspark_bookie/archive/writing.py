@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie_client.reading.entry import LedgerEntry
+from bookie_protocol.archive.model import ArchivedFile, Counts
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.layout import data_file
-from pyspark_bookie.archive.model import ArchivedFile, Counts
 from pyspark_bookie.common.throttle import Throttle
 
 if TYPE_CHECKING:

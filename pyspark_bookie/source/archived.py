@@ -14,12 +14,13 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from bookie_protocol.errors import CouldNotTell, MetadataDamaged, MetadataNotFound
+from bookie_protocol.archive.lookup import archived_ledger
+from bookie_protocol.archive.model import ArchivedLedger
+from bookie_protocol.archive.record import KIND
+from bookie_protocol.errors import CouldNotTell, MetadataDamaged
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.model import ArchivedLedger
 from pyspark_bookie.archive.parts import ArchivedFileMissing, ArchiveUnavailable
 from pyspark_bookie.archive.reading import read_manifest
-from pyspark_bookie.archive.record import KIND, OffloadRecord
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.common.together import bounded
 
@@ -32,14 +33,7 @@ _MANIFESTS_AT_A_TIME: Final = 16
 async def archived(client: Client, ledger_id: int) -> ArchivedLedger | None:
     """What the archive has of a ledger; None: nothing that is complete. Raises `MetadataUnavailable`,
     `MetadataDamaged`."""
-    try:
-        stored = await client.metadata_service.records(KIND).read(str(ledger_id))
-    except MetadataNotFound:
-        return None
-    record = OffloadRecord.decode(stored.value)
-    if record.ledger_id != ledger_id:
-        raise MetadataDamaged(f"the record of kind {KIND} of ledger {ledger_id} is that of ledger {record.ledger_id}")
-    return record.archived
+    return await archived_ledger(client.metadata_service, ledger_id)
 
 
 async def all_archived(client: Client, ledger_ids: Iterable[int]) -> dict[int, ArchivedLedger]:

@@ -22,9 +22,9 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
+from bookie_protocol.archive.model import ArchivedLedger
 from bookie_protocol.digest import DigestType
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata, LedgerState
-from pyspark_bookie.archive.model import ArchivedLedger
 from pyspark_bookie.common.throttle import share
 
 RANGE_COST: Final = 64 * 1024

@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from bookie_protocol.archive.model import ArchivedLedger
 from bookie_protocol.errors import MetadataNotFound, NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
-from pyspark_bookie.archive.model import ArchivedLedger
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.common.together import bounded

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from bookie_protocol.archive.record import OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.reading import read_manifest
-from pyspark_bookie.archive.record import OffloadRecord, OffloadState
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.machine import Offloader, OffloadSettings
 from pyspark_bookie.jobs.offload.store import OffloadStore, Stored

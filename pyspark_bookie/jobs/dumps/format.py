@@ -23,10 +23,10 @@ from typing import Any, Final, Protocol
 
 import google_crc32c
 
+from bookie_protocol.archive.model import Counts
 from bookie_protocol.errors import EntryDamaged
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.manifest import LedgerShape
-from pyspark_bookie.archive.model import Counts
 
 _MAGIC: Final = b"PKLEDGER"
 _VERSION: Final = 1

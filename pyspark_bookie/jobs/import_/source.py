@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bookie_protocol.archive.model import Counts
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.model import Counts
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.dumps.files import Dumps
 from pyspark_bookie.jobs.transfer.sources import LedgerAtSource, OpenSource

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from bookie_protocol.archive.record import Abandoned
 from pyspark_bookie.archive.files import Files, Listed
 from pyspark_bookie.archive.layout import (
     DATA,
@@ -25,7 +26,6 @@ from pyspark_bookie.archive.layout import (
     temporary_folder,
 )
 from pyspark_bookie.archive.reading import read_manifest
-from pyspark_bookie.archive.record import Abandoned
 
 
 def remove_attempt(files: Files, ledger_id: int, attempt: Abandoned) -> None:

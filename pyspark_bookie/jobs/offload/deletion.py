@@ -24,11 +24,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.streams.model import STREAM_KEY
+from bookie_protocol.archive.record import LedgerIdentity, OffloadRecord, OffloadState
 from bookie_protocol.errors import EntryDamaged, MetadataVersionConflict, NoSuchLedger, NotThere
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.reading import count_files, read_manifest
-from pyspark_bookie.archive.record import LedgerIdentity, OffloadRecord, OffloadState
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.ledgers import text_of
 from pyspark_bookie.jobs.offload.store import OffloadStore

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from bookie_protocol.archive.record import OffloadRecord
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.archive.layout import PARTITIONS
-from pyspark_bookie.archive.record import OffloadRecord
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, SIZE, UsageError, argument
 from pyspark_bookie.jobs.framework.bundles import bundles
 from pyspark_bookie.jobs.framework.common import GENTLE_BYTES_PER_SECOND

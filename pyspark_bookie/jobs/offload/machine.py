@@ -24,18 +24,18 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from bookie_protocol.archive.model import ArchivedFile
+from bookie_protocol.archive.record import (
+    LedgerIdentity,
+    OffloadRecord,
+    OffloadState,
+)
 from bookie_protocol.errors import EntryDamaged, LedgerNotClosed, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.layout import data_folder, manifest_file, temporary_folder
 from pyspark_bookie.archive.manifest import LedgerShape, Manifest
-from pyspark_bookie.archive.model import ArchivedFile
 from pyspark_bookie.archive.reading import count_files
-from pyspark_bookie.archive.record import (
-    LedgerIdentity,
-    OffloadRecord,
-    OffloadState,
-)
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pyspark_bookie.archive.record import OffloadRecord, OffloadState
+from bookie_protocol.archive.record import OffloadRecord, OffloadState
 from pyspark_bookie.jobs.framework.ledgers import LedgerRow
 from pyspark_bookie.jobs.offload.deletion import DeletionSettings, is_due
 

@@ -20,6 +20,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.streams.model import APPLICATION, STREAM_KEY, WRITER_KEY
+from bookie_protocol.archive.model import Counts
 from bookie_protocol.errors import (
     BadRequest,
     EntryDamaged,
@@ -31,7 +32,6 @@ from bookie_protocol.errors import (
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.versioned import Versioned
 from pyspark_bookie.archive.checksum import Counter
-from pyspark_bookie.archive.model import Counts
 from pyspark_bookie.common.secrets import read_secret
 from pyspark_bookie.jobs.framework.records import JobRecords
 from pyspark_bookie.jobs.transfer.record import KIND, TRANSFER_KEY, TransferRecord, TransferState, record_key

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
+from bookie_protocol.archive.model import Counts
 from bookie_protocol.errors import MetadataDamaged
-from pyspark_bookie.archive.model import Counts
 
 KIND: Final = "transfer"
 """The kind of the records."""

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from bookie_protocol.archive.model import Counts
 from bookie_protocol.errors import LedgerNotClosed, NoSuchLedger
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.manifest import LedgerShape
-from pyspark_bookie.archive.model import Counts
 from pyspark_bookie.archive.reading import read_manifest, read_payloads
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.throttle import Throttle

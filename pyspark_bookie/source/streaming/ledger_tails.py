@@ -20,9 +20,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.access import access_to
+from bookie_protocol.archive.model import ArchivedLedger
 from bookie_protocol.errors import NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from pyspark_bookie.archive.model import ArchivedLedger
 from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, spark_error, told
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.archived import all_archived, archived, recorded

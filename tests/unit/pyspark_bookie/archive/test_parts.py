@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from bookie_client.reading.entry import LedgerEntry
+from bookie_protocol.archive.model import ArchivedLedger
 from pyspark_bookie.archive import parts
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.model import ArchivedLedger
 from pyspark_bookie.archive.parts import ArchiveDamaged, ArchivedFileMissing, ArchiveUnavailable, read_entries
 from pyspark_bookie.archive.writing import write_ledger
 from pyspark_bookie.common.throttle import Throttle

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bookie_client.streams import StreamPosition, Streams
+from bookie_protocol.archive.record import KIND, OffloadState
 from bookie_protocol.errors import MetadataUnavailable
-from pyspark_bookie.archive.record import KIND, OffloadState
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source import selection

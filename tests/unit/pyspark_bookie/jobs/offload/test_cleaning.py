@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from bookie_protocol.archive.record import OffloadState
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.record import OffloadState
 from pyspark_bookie.jobs.offload.cleaning import find_orphans, remove_orphans
 from pyspark_bookie.jobs.offload.store import OffloadStore
 from tests.support.ledger_shelf import LedgerShelf

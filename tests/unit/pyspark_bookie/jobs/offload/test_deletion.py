@@ -8,10 +8,10 @@ from dataclasses import replace
 import pyarrow.parquet as pq
 import pytest
 
+from bookie_protocol.archive.record import OffloadState
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.layout import manifest_file
-from pyspark_bookie.archive.record import OffloadState
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
 from pyspark_bookie.jobs.offload.store import OffloadStore

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
+from bookie_protocol.archive.record import OffloadState
 from bookie_protocol.errors import EntryDamaged, Unauthorized
 from bookie_protocol.ledger_metadata.model import LedgerState
-from pyspark_bookie.archive.record import OffloadState
 from pyspark_bookie.jobs.offload.machine import Fate
 from pyspark_bookie.jobs.offload.store import OffloadStore, TakenOver
 from tests.support.killing import Killed, KillSwitch

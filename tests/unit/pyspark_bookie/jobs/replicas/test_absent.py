@@ -10,8 +10,8 @@ import pytest
 
 from bookie_client.streams import PublishedLedger, StreamPosition, Streams, StreamSettings
 from bookie_client.streams.model import STREAM_KEY
+from bookie_protocol.archive.record import KIND, OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.record import KIND, OffloadRecord, OffloadState
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.result import JobExit
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings

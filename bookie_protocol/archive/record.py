@@ -23,9 +23,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
+from bookie_protocol.archive.model import ArchivedFile, ArchivedLedger, Counts
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from pyspark_bookie.archive.model import ArchivedFile, ArchivedLedger, Counts
 
 KIND: Final = "offload"
 """The kind of the records."""
