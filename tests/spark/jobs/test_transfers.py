@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bookie_client import BlockingClient
-from bookie_client.streams import Streams
+from bookie_client.streams import PublishedLedger, Streams
+from bookie_protocol.errors import NoSuchStream
 from tests.support.job_ledgers import awkward_payloads, read_ledger, write_ledger
 from tests.support.metadata_process import MetadataProcess
 from tests.support.serve_cluster import ServeCluster
@@ -109,6 +110,61 @@ def test_ledgers_are_copied_to_another_cluster(
         other.delete(next(iter(payloads)))
     repeated = run_job(capfd, *common, *quorums, "--keep-ids")
     assert (repeated.row["written"], repeated.row["already_there"]) == (1, 2)
+
+
+def test_a_stream_is_copied_whole_or_not_at_all(
+    spark: SparkSession,
+    client: BlockingClient,
+    uri: str,
+    other_uri: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    payloads = [[b"one"], [b"two"] * 2, [b"three"] * 3]
+    ids = [write_ledger(client, each, owner=b"whole") for each in payloads]
+    listed = [
+        PublishedLedger(ledger_id, len(each), sum(map(len, each)))
+        for ledger_id, each in zip(ids, payloads, strict=True)
+    ]
+    client.run(lambda inner: Streams(inner).create("whole"))
+    client.run(lambda inner: Streams(inner).publish("whole", listed))
+    archive = str(tmp_path / "archive")
+    one = ("--metadata", uri, "--ledgers", str(ids[1]))
+    taken = run_job(capfd, "offload", *one, "--target", archive, "--delete-after", "0", "--keep-listed")
+    assert (taken.code, taken.row["deleted"]) == (0, 1), taken.output
+
+    quorums = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
+    copy = (
+        "copy",
+        "--metadata",
+        uri,
+        "--to-metadata",
+        other_uri,
+        "--stream",
+        "whole",
+        "--to-stream",
+        "whole",
+        *quorums,
+    )
+    gap = run_job(capfd, *copy)
+    assert (gap.code, gap.row["written"], gap.row["missing"], gap.row["published"]) == (2, 2, 1, None), gap.output
+    assert "stream whole: nothing is added to it, because 1 of its ledgers are not there" in gap.errors
+    remedy = f"restore --source file://{archive} --keep-ids --ledgers {ids[1]}"
+    assert "ARCHIVED" in gap.output
+    assert remedy in gap.output
+    with BlockingClient(other_uri) as other, pytest.raises(NoSuchStream):
+        other.run(lambda inner: Streams(inner).manifest("whole"))
+    exported = run_job(capfd, "export", *one, "--target", str(tmp_path / "dumps"))
+    assert (exported.code, exported.row["missing"]) == (2, 1)
+    assert remedy in exported.output
+
+    restored = run_job(capfd, *remedy.split(), "--metadata", uri, "--new-password-file", secret(tmp_path))
+    assert (restored.code, restored.row["written"]) == (0, 1), restored.output
+    whole = run_job(capfd, *copy)
+    assert (whole.code, whole.row["written"], whole.row["already_there"], whole.row["published"]) == (0, 1, 2, 3)
+    with BlockingClient(other_uri) as other:
+        manifest = other.run(lambda inner: Streams(inner).manifest("whole"))
+        assert [read_ledger(other, ledger.ledger_id) for ledger in manifest.ledgers] == payloads
 
 
 def test_dumps_go_out_and_come_back(
