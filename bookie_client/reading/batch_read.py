@@ -21,7 +21,7 @@ from typing import NamedTuple
 from bookie_client.batch_support import BatchSupport
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.reading.entry_read import ReadObserver
-from bookie_client.reading.replicas import read_failure
+from bookie_client.reading.read_failure import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_client.reading.verified import Verified, verify_packed
 from bookie_protocol.digest import DigestManager

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from bookie_client.connection.channel import Channel
 from bookie_client.connection.request import Request
-from bookie_client.reading.replicas import read_failure
+from bookie_client.reading.read_failure import read_failure
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import DigestMismatch, PodkeeperError
 

@@ -1,8 +1,8 @@
 """Where the entries of one ledger come from: which replica is asked, by which request, and what is learnt of it.
 
 Invariants
-- Every replica that gave damaged bytes is counted, per bookie, and logged; so often that it is seen and never
-  once per entry of a rotten disk.
+- Every replica that gave damaged bytes is counted, per bookie, and logged; so is each that its bookie could not read
+  from its disk. So often that it is seen and never once per entry of a rotten disk.
 - A sticky choice only moves when the chosen bookie failed.
 
 Event loop only.
@@ -29,10 +29,10 @@ from bookie_client.reading.entry_group import EntryGroup
 from bookie_client.reading.entry_read import ReadPath
 from bookie_client.reading.order import NOTHING_KNOWN, ReplicaView, least_busy_first, replica_order
 from bookie_client.reading.origins import Origins
-from bookie_client.reading.replicas import read_failure
+from bookie_client.reading.read_failure import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy, Speculator
 from bookie_protocol.digest import DigestManager
-from bookie_protocol.errors import DigestMismatch, PodkeeperError
+from bookie_protocol.errors import DigestMismatch, PodkeeperError, StorageFault
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 _log = get_logger(__name__)
@@ -42,7 +42,7 @@ LEAST_BATCH_SECONDS: Final = 0.05
 BATCH_DECAY: Final = 0.9
 """How fast the slowest batch is forgotten, per batch."""
 LOGGED_ONE_BY_ONE: Final = 10
-"""Damaged replicas of one bookie that are logged each; after them the 16th, 32nd, 64th and so on."""
+"""Bad replicas of one bookie that are logged each; after them the 16th, 32nd, 64th and so on."""
 
 
 class Fetched(NamedTuple):
@@ -63,6 +63,10 @@ def fetched(answers: Iterable[LedgerEntry | PodkeeperError]) -> Fetched:
         entries.append(answer)
         nbytes += len(answer.payload)
     return Fetched(entries, nbytes, None)
+
+
+def _is_told(count: int) -> bool:
+    return count <= LOGGED_ONE_BY_ONE or count.bit_count() == 1
 
 
 class Channels(dict[str, Channel]):
@@ -98,6 +102,7 @@ class EntrySources:
         self.ledger_id = value.ledger_id
         self.served_by: Counter[str] = Counter()
         self.damaged_at: Counter[str] = Counter()
+        self._faults_at: Counter[str] = Counter()
         self.origins: Origins | None = None
         self.is_striped = value.ensemble_size != value.write_quorum_size
         self.policy = SpeculationPolicy.of(options)
@@ -269,13 +274,23 @@ class EntrySources:
         self.damaged_at[bookie] += 1
         self.context.damaged_replicas[bookie] += 1
         count = self.damaged_at[bookie]
-        if count <= LOGGED_ONE_BY_ONE or count.bit_count() == 1:
+        if _is_told(count):
             _log.warning(
                 "damaged replica", ledger=self.ledger_id, entry=entry_id, bookie=bookie, error=str(error), so_far=count
             )
 
     def failed(self, bookie: str, error: PodkeeperError) -> None:
         """A replica did not serve an entry: a sticky reader turns to the next one."""
+        if isinstance(error, StorageFault):
+            self._faults_at[bookie] += 1
+            if _is_told(so_far := self._faults_at[bookie]):
+                _log.warning(
+                    "a bookie cannot read its replica",
+                    ledger=self.ledger_id,
+                    bookie=bookie,
+                    error=str(error),
+                    so_far=so_far,
+                )
         if self._sticky is not None:
             metadata = self.metadata()
             if any(ensemble[self._sticky] == bookie for ensemble in metadata.ensembles.values()):

@@ -24,7 +24,7 @@ from typing import Final
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.followed import FollowedLedger
 from bookie_client.reading.lac_follower import LacFollower
-from bookie_client.reading.replicas import may_pass
+from bookie_client.reading.read_failure import may_pass
 from bookie_protocol.errors import PodkeeperError
 
 ReadBatches = Callable[[int, int], AsyncGenerator[Sequence[LedgerEntry], None]]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from bookie_client.reading.replicas import read_failure
+from bookie_client.reading.read_failure import read_failure
 from bookie_client.reading.speculation import SpeculationPolicy
 from bookie_client.recovery.entry_vote import EntryVote, Verdict
 from bookie_client.recovery.parts import RecoveryParts

@@ -42,7 +42,23 @@ def test_a_failed_replica_is_followed_by_the_next_at_once():
     assert seconds == pytest.approx(0.003)
 
 
-def test_a_damaged_replica_is_passed_over_counted_and_logged():
+def test_a_replica_that_its_bookie_cannot_read_is_passed_over_and_logged_more_and_more_rarely(caplog):
+    rig = Rig()
+    rig.bookies["A"].error = StorageFault
+    rig.bookies["B"].error = NoSuchEntry
+
+    async def main():
+        reader = rig.reader()
+        return [await reader.read_entry(0) for _ in range(40)]
+
+    assert {entry.payload for entry in run_virtually(main)} == {rig.payloads[0]}
+    told = [record.getMessage() for record in caplog.records if "cannot read its replica" in record.getMessage()]
+    assert len(told) == 12  # the first ten, the 16th, the 32nd
+    assert all("bookie=A" in line and "ledger=7" in line for line in told), told
+    assert "so_far=32" in told[-1]
+
+
+def test_a_damaged_replica_is_passed_over_counted_and_logged(caplog):
     rig = Rig()
     rig.bookies["A"].damage(0)
 
@@ -55,6 +71,9 @@ def test_a_damaged_replica_is_passed_over_counted_and_logged():
     assert entry.payload == rig.payloads[0]
     assert damaged == of_client == {"A": 1}
     assert served == {"B": 1}
+    [told] = [record.getMessage() for record in caplog.records if "damaged replica" in record.getMessage()]
+    assert "entry=0" in told
+    assert "bookie=A" in told
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bookie_client.reading.replicas import may_pass, outcome_of, read_failure
+from bookie_client.reading.read_failure import may_pass, outcome_of, read_failure
 from bookie_protocol.errors import (
     BookieUnavailable,
     DigestMismatch,
