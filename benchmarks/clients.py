@@ -1,7 +1,7 @@
 """Our client beside the Java client on the same bookies: `python -m benchmarks.clients [--quick]`.
 
-Three bookies of ours; the two clients in turn, round after round. Prints ratios and writes every figure, as
-`benchmarks.compare` does for bookies.
+Three bookies of ours, fresh ones for each load, so that what was written before fills no disk; the two clients in turn,
+round after round. Prints ratios and writes every figure, as `benchmarks.compare` does for bookies.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ class Comparison:
             result = self.run(kind, "add", *load.options(), *self._time, "--rate", rate)
             self._samples.add(kind, f"append {load.name}, p99 at half peak", "ms", "less", result["p99_ms"])
 
-    def reads(self, size: int, directory: Path) -> None:
+    def reads(self, size: int) -> None:
         """A scan of one closed ledger from the bookies' memory, by ranges of 100 entries."""
         for kind in (OURS, JAVA):
-            file = directory / f"{kind}-{size}-{time.monotonic_ns()}"
+            file = self._environment.directory / f"{kind}-{size}-{time.monotonic_ns()}"
             load = Load(size, 1, 1, 2000)
             self.run(kind, "add", *load.options(), "--warmup", "0", "--duration", "1", "--ledger-file", str(file))
             # The Java client reads batches in its v2 protocol only.
@@ -146,25 +146,24 @@ class Comparison:
 def main(quick: bool, rounds: int, parent: Path | None, out: Path) -> None:
     """Compares the two clients on three bookies of ours."""
     session, samples = Session("clients"), Samples()
-    with Environment(parent) as environment:
-        for _ in range(BOOKIES):
-            environment.bookie(OURS).start()
-        comparison = Comparison(environment, samples, 3 if quick else 5, session.log)
-        for _ in range(rounds):
-            for load in QUICK if quick else FULL:
-                _attempt(samples, load.name, lambda load=load: comparison.appends(load))  # type: ignore[misc]
-            for quorum in (1, 3):
-                _attempt(samples, "tail", lambda quorum=quorum: comparison.tails(quorum))  # type: ignore[misc]
-            for size in (1024,) if quick else (1024, 128):
-                _attempt(samples, "reads", lambda size=size: comparison.reads(size, environment.directory))  # type: ignore[misc]
+
+    def attempt(what: str, measure: Callable[[Comparison], None]) -> None:
+        try:
+            with Environment(parent) as environment:
+                for _ in range(BOOKIES):
+                    environment.bookie(OURS).start()
+                measure(Comparison(environment, samples, 3 if quick else 5, session.log))
+        except (DriverError, RuntimeError, TimeoutError) as error:
+            samples.failures.append(f"{what}: {str(error)[-800:]}")
+
+    for _ in range(rounds):
+        for load in QUICK if quick else FULL:
+            attempt(load.name, lambda comparison, load=load: comparison.appends(load))  # type: ignore[misc]
+        for quorum in (1, 3):
+            attempt("tail", lambda comparison, quorum=quorum: comparison.tails(quorum))  # type: ignore[misc]
+        for size in (1024,) if quick else (1024, 128):
+            attempt("reads", lambda comparison, size=size: comparison.reads(size))  # type: ignore[misc]
     session.report(samples, out)
-
-
-def _attempt(samples: Samples, what: str, measure: Callable[[], None]) -> None:
-    try:
-        measure()
-    except (DriverError, RuntimeError, TimeoutError) as error:
-        samples.failures.append(f"{what}: {str(error)[-800:]}")
 
 
 if __name__ == "__main__":

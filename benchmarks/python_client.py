@@ -18,6 +18,7 @@ import sys
 import time
 from array import array
 from collections.abc import Iterable, Sequence
+from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -86,17 +87,19 @@ class AddLoad:
     def __init__(self, meter: Meter, options: dict[str, Any]) -> None:
         self._meter = meter
         self._options = options
-        self._free = options["window"]
+        self._bulk: int = options["bulk"]
+        self._free: int = options["window"]
         self._room = asyncio.Event()
         self._error: BaseException | None = None
 
     async def run(self, ledgers: Sequence[LedgerWriter]) -> None:
         options, meter = self._options, self._meter
-        payload, bulk = Random(1).randbytes(options["size"]), options["bulk"]
+        payload, bulk = Random(1).randbytes(options["size"]), self._bulk
         batch = [payload] * bulk
         began = time.perf_counter()
         measure_at, end_at = began + options["warmup"], began + options["warmup"] + options["duration"]
         measuring, sent, rate = False, 0, options["rate"]
+        context = copy_context()  # one for all call-backs, instead of a copy for each
         while self._error is None:
             while self._free < bulk:
                 self._room.clear()
@@ -123,7 +126,7 @@ class AddLoad:
                 future = await ledger.submit_many(batch)
             else:
                 future = await ledger.submit(payload)
-            future.add_done_callback(partial(self._done, since))
+            future.add_done_callback(partial(self._done, since), context=context)
         meter.end()
         for ledger in ledgers:
             await ledger.close()
@@ -131,9 +134,9 @@ class AddLoad:
             raise self._error
 
     def _done(self, since: float, future: asyncio.Future[Any]) -> None:
-        self._free += self._options["bulk"]
+        self._free += self._bulk
         self._error = self._error or future.exception()
-        self._meter.answered(since, self._options["bulk"])
+        self._meter.answered(since, self._bulk)
         self._room.set()
 
 
