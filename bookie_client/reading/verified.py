@@ -75,7 +75,9 @@ def _sound_crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most:
     if not starts or (at < end and entry_id < stop):
         return None
     append(at)
-    return EntryBatch(ledger_id, first, body, starts, _PACKED_CRC32C_HEADER.size)
+    evenly = range(starts[0], at + 1, starts[1] - starts[0])
+    placed = evenly if starts == [*evenly] else starts
+    return EntryBatch(ledger_id, first, body, placed, _PACKED_CRC32C_HEADER.size)
 
 
 def verify_run(digest: DigestManager, ledger_id: int, first: int, entries: Sequence[bytes]) -> Verified:

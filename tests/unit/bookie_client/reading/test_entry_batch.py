@@ -41,6 +41,18 @@ def test_it_has_the_entries_of_a_list(payloads, in_front):
     assert all(type(entry) is LedgerEntry and type(entry.payload) is bytes for entry in batch)
 
 
+@given(st.integers(0, 40), st.integers(1, 12), st.data())
+def test_entries_of_one_size_are_taken_apart_as_others_are(size, count, data):
+    payloads = data.draw(st.lists(st.binary(min_size=size, max_size=size), min_size=count, max_size=count))
+    batch, expected = batch_of(payloads)
+    assert isinstance(batch.starts, range)
+    assert list(batch) == list(EntryBatch(LEDGER, FIRST, batch.body, list(batch.starts), batch.payload_at)) == expected
+    part = batch[count // 2 : count]
+    assert isinstance(part.starts, range)
+    assert list(part) == expected[count // 2 :]
+    assert isinstance(batch_of([*payloads, b"x" * (size + 1)])[0].starts, list)
+
+
 @given(
     payloads=st.lists(st.binary(max_size=9), min_size=1, max_size=8),
     start=st.none() | st.integers(-9, 9),
