@@ -15,11 +15,17 @@ from tests.support.packed import packed
 LEDGER = 7
 
 
+ALIKE = st.integers(0, 60).flatmap(
+    lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1, max_size=12)
+)
+"""Payloads of one size."""
+
+
 @pytest.mark.parametrize("digest_type", list(DigestType))
 @given(
-    payloads=st.lists(st.binary(max_size=60), min_size=1, max_size=12),
+    payloads=ALIKE | st.lists(st.binary(max_size=60), min_size=1, max_size=12),
     first=st.integers(0, 2**40),
-    spoilt=st.dictionaries(st.integers(0, 11), st.sampled_from(["cut", "ledger", "entry", "payload"])),
+    spoilt=st.dictionaries(st.integers(0, 11), st.sampled_from(["cut", "ledger", "entry", "payload", "bit"])),
     most=st.integers(1, 13),
 )
 def test_each_entry_is_good_or_told_to_be_damaged(digest_type, payloads, first, spoilt, most):
@@ -33,6 +39,8 @@ def test_each_entry_is_good_or_told_to_be_damaged(digest_type, payloads, first, 
             entry = entry[: digest.overhead - 1]
         if how == "payload":
             entry += b"?"
+        if how == "bit":
+            entry = entry[:-1] + bytes((entry[-1] ^ 4,))
         entries.append(entry)
     verified = verify_run(digest, LEDGER, first, entries)
     at_once, expected = (
@@ -45,7 +53,9 @@ def test_each_entry_is_good_or_told_to_be_damaged(digest_type, payloads, first, 
     }
     nothing_checked = digest_type is DigestType.DUMMY
     bad = {
-        place for place, how in spoilt.items() if place < len(payloads) and not (how == "payload" and nothing_checked)
+        place
+        for place, how in spoilt.items()
+        if place < len(payloads) and not (how in ("payload", "bit") and nothing_checked)
     }
     assert set(verified.damaged) == bad
     assert all(isinstance(error, DigestMismatch) for error in verified.damaged.values())
@@ -53,7 +63,7 @@ def test_each_entry_is_good_or_told_to_be_damaged(digest_type, payloads, first, 
     for place, (entry, payload) in enumerate(zip(verified.entries, payloads, strict=True)):
         if place in bad:
             assert (entry.entry_id, entry.payload) == (first + place, b"")
-        elif spoilt.get(place) != "payload":
+        elif spoilt.get(place) not in ("payload", "bit"):
             assert entry == (LEDGER, first + place, 1000 + place, payload, first + place - 1)
     assert verified.nbytes == sum(len(entry.payload) for entry in verified.entries)
 
