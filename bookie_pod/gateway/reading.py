@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from bookie_client import LedgerEntry, LedgerReader
 from bookie_client.batches import Batches
@@ -40,9 +40,17 @@ class BatchLimits:
         )
 
 
+class Part(NamedTuple):
+    """One response. Its payloads are counted here, because to ask the message would serialise it once more."""
+
+    message: messages.ReadResponse
+    entries: int
+    nbytes: int
+
+
 async def responses(
     reader: LedgerReader, entries: AsyncIterator[LedgerEntry], limits: BatchLimits
-) -> AsyncIterator[messages.ReadResponse]:
+) -> AsyncIterator[Part]:
     """What is to be sent, in order. Raises what reading raises."""
     batches = Batches(entries, _size_of, max_items=limits.entries, max_bytes=limits.nbytes)
     empty = True
@@ -66,13 +74,14 @@ def _parts(batch: list[LedgerEntry], max_bytes: int) -> Iterator[list[LedgerEntr
         yield batch
 
 
-def _response(reader: LedgerReader, entries: list[LedgerEntry]) -> messages.ReadResponse:
-    return messages.ReadResponse(
+def _response(reader: LedgerReader, entries: list[LedgerEntry]) -> Part:
+    message = messages.ReadResponse(
         first_entry_id=entries[0].entry_id if entries else 0,
         entries=[entry.payload for entry in entries],
         last_add_confirmed=reader.last_add_confirmed,
         ledger_closed=reader.is_closed,
     )
+    return Part(message, len(entries), sum(map(_size_of, entries)))
 
 
 def _size_of(entry: LedgerEntry) -> int:

@@ -12,6 +12,7 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from bookie_pod.config.sections.gateway import GatewayConfig
 from bookie_pod.gateway.appending import AppendCall
 from bookie_pod.gateway.budget import ByteBudget
 from bookie_pod.gateway.messages import check_ledger_id, creation, digest_of, metadata_message
-from bookie_pod.gateway.reading import BatchLimits, responses
+from bookie_pod.gateway.reading import BatchLimits, Part, responses
 from bookie_pod.gateway.status import status_of
 from bookie_pod.gateway.writers import OpenWriters
 from bookie_pod.metrics.gateway import GatewayMetrics
@@ -135,7 +136,7 @@ class LedgerService(LedgerServiceServicer):
             await writers.close(writer)
             return metadata_message(writer.handle.metadata)
         metadata = await self._client.metadata(ledger_id)
-        if metadata.password is not None and metadata.password != password:
+        if metadata.password is not None and not hmac.compare_digest(metadata.password, password):
             raise Unauthorized(f"ledger {ledger_id} has another password")
         if not metadata.is_closed:
             raise LedgerNotClosed(
@@ -149,8 +150,8 @@ class LedgerService(LedgerServiceServicer):
             limits = BatchLimits.of(request, self._parts.config.read_batch_bytes)
             async with self._open(request, recover=request.recover) as reader:
                 last = request.last_entry_id if request.HasField("last_entry_id") else None
-                async for response in responses(reader, reader.entries(request.first_entry_id, last), limits):
-                    await self._send(context, response)
+                async for part in responses(reader, reader.entries(request.first_entry_id, last), limits):
+                    await self._send(context, part)
 
     async def _tail(self, request: messages.TailRequest, context: Context) -> None:
         with self._stream():
@@ -158,8 +159,8 @@ class LedgerService(LedgerServiceServicer):
             async with self._open(request, recover=False) as reader:
                 given = request.HasField("first_entry_id")
                 start = request.first_entry_id if given else reader.last_add_confirmed + 1
-                async for response in responses(reader, reader.tail(start), limits):
-                    await self._send(context, response)
+                async for part in responses(reader, reader.tail(start), limits):
+                    await self._send(context, part)
 
     def _open(self, request: messages.ReadRequest | messages.TailRequest, *, recover: bool) -> Opening[LedgerReader]:
         return self._client.open(
@@ -169,9 +170,9 @@ class LedgerService(LedgerServiceServicer):
             recover=recover,
         )
 
-    async def _send(self, context: Context, response: messages.ReadResponse) -> None:
-        await context.write(response)
-        self._parts.metrics.was_read(len(response.entries), response.ByteSize())
+    async def _send(self, context: Context, part: Part) -> None:
+        await context.write(part.message)
+        self._parts.metrics.was_read(part.entries, part.nbytes)
 
     @contextmanager
     def _stream(self) -> Iterator[None]:

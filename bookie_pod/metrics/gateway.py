@@ -15,11 +15,11 @@ class GatewayMetrics:
         self.appended_entries = self._scope.counter("APPENDED_ENTRIES")
         """Entries taken from clients."""
         self.appended_bytes = self._scope.counter("APPENDED_BYTES")
-        """Bytes of the requests that held them."""
+        """Payload bytes of these."""
         self.read_entries = self._scope.counter("READ_ENTRIES")
         """Entries handed to clients."""
         self.read_bytes = self._scope.counter("READ_BYTES")
-        """Bytes of the responses that held them."""
+        """Payload bytes of these."""
         self.failed = self._scope.counter("FAILED_CALLS")
         """Calls that ended with an error."""
 

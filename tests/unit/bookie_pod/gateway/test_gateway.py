@@ -15,7 +15,7 @@ from tests.unit.bookie_pod.gateway.calls import CLOSED, batches, error_of, read_
 from tests.unit.bookie_pod.gateway.conftest import serve
 
 
-async def test_what_was_appended_is_read(stub):
+async def test_what_was_appended_is_read(served, stub):
     payloads = [f"entry {i}".encode() for i in range(5000)]
     requests = [pb.AppendRequest(entries=payloads[i : i + 500]) for i in range(0, 5000, 500)]
     responses = await write(stub, *requests, password=b"pw", custom_metadata={"app": b"x"})
@@ -32,6 +32,8 @@ async def test_what_was_appended_is_read(stub):
     assert dict(metadata.custom_metadata) == {"app": b"x"}
     assert [len(segment.bookies) for segment in metadata.segments] == [3]
     assert b"pw" not in metadata.SerializeToString()
+    for way in ("APPENDED", "READ"):
+        assert (served.level(f"{way}_ENTRIES"), served.level(f"{way}_BYTES")) == (5000, sum(map(len, payloads)))
 
 
 async def test_create_append_twice_close(served, stub):
