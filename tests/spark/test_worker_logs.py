@@ -42,17 +42,37 @@ def logs(spark):
         spark.conf.unset(LOGGING)
 
 
+def hurt_replica(cluster: ServeCluster, digest: DigestType) -> tuple[int, str]:
+    """A ledger of thirty entries, and the bookie whose copy of the first one has a flipped bit."""
+    with BlockingClient(cluster.uri) as client:
+        ledger_id = write_ledger(client, numbered(30), **FULL, digest=digest)
+        hurt = client.metadata(ledger_id).bookies_for(0)[0]
+    assert cluster.bookies[hurt].stop() == 0
+    flip_bit(cluster.bookies[hurt], numbered(30)[0])
+    cluster.start([hurt])
+    return ledger_id, hurt
+
+
+def told_while_reading(spark, cluster, logs, ledger_id, hurt):
+    """The row of the replica, of a query that has every entry all the same."""
+    frame = load(spark, cluster.uri, ledgers=ledger_id, locality="none")
+    assert sorted(bytes(row.value) for row in frame.select("value").collect()) == numbered(30)
+    (row,) = logs().where(f"msg LIKE '%replica%' AND msg LIKE '%bookie={hurt} %'").collect()
+    assert (row.level, row.logger) == ("WARNING", "bookie_client.reading.sources")
+    return row.msg
+
+
 def test_a_damaged_replica_costs_no_entry_and_is_told_as_a_row(spark, breakable, logs):
     """A digest that needs the ledger's password is for clients alone to verify: the bookie serves what is damaged."""
-    with BlockingClient(breakable.uri) as client:
-        ledger_id = write_ledger(client, numbered(30), **FULL, digest=DigestType.MAC)
-        hurt = client.metadata(ledger_id).bookies_for(0)[0]
-    assert breakable.bookies[hurt].stop() == 0
-    flip_bit(breakable.bookies[hurt], numbered(30)[0])
-    breakable.start([hurt])
+    ledger_id, hurt = hurt_replica(breakable, DigestType.MAC)
+    told = told_while_reading(spark, breakable, logs, ledger_id, hurt)
+    assert told.startswith("damaged replica")
+    assert f"ledger={ledger_id} entry=0 bookie={hurt} error=" in told
 
-    frame = load(spark, breakable.uri, ledgers=ledger_id, locality="none")
-    assert sorted(bytes(row.value) for row in frame.select("value").collect()) == numbered(30)
-    (row,) = logs().where("msg LIKE 'damaged replica%'").collect()
-    assert (row.level, row.logger) == ("WARNING", "bookie_client.reading.sources")
-    assert f"ledger={ledger_id} entry=0 bookie={hurt} error=" in row.msg
+
+def test_a_replica_that_its_bookie_found_damaged_is_told_as_well(spark, breakable, logs):
+    ledger_id, hurt = hurt_replica(breakable, DigestType.CRC32C)
+    told = told_while_reading(spark, breakable, logs, ledger_id, hurt)
+    assert told.startswith("a bookie cannot read its replica")
+    assert f"ledger={ledger_id} bookie={hurt} error=" in told
+    assert "answered EIO to the batch read from entry 0" in told
