@@ -34,7 +34,7 @@ from bookie_client.writing.writer import LedgerWriter
 PASSWORD = b"bench"
 _SINCE = struct.Struct(">d")
 GC_THRESHOLD = 50_000
-"""What docs/client.md recommends to programs that append much: entries under way are no garbage."""
+"""What docs/client.md recommends to programs that append or read much: entries under way are no garbage."""
 
 
 class Meter:
@@ -238,14 +238,14 @@ async def _run(command: str, options: dict[str, Any]) -> dict[str, Any]:
         batch_reads=options["batch"] > 1,
     )
     async with Client(options["metadata"], settings) as client:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(GC_THRESHOLD)
         quorums = {key: options[key] for key in ("ensemble", "write_quorum", "ack_quorum")}
         if command == "tail":
             await tail_load(meter, options, client, await client.create(password=PASSWORD, **quorums))
         elif command == "add":
             ledgers = [await client.create(password=PASSWORD, **quorums) for _ in range(options["ledgers"])]
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(GC_THRESHOLD)
             await AddLoad(meter, options).run(ledgers)
             if options["ledger_file"]:
                 _remember(options["ledger_file"], ledgers)

@@ -83,7 +83,8 @@ class RangeRead:
         for group in self._groups:
             group.abandon()
         self._groups.clear()
-        tasks = list(self._tasks)
+        # The one that brought the last entries has ended, and nobody need wait a turn of the loop for it.
+        tasks = [task for task in self._tasks if not task.done()]
         for task in tasks:
             task.cancel()
         if tasks:
