@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +159,11 @@ def main(quick: bool, rounds: int, parent: Path | None, out: Path) -> None:
 
     for _ in range(rounds):
         for load in QUICK if quick else FULL:
-            attempt(load.name, lambda comparison, load=load: comparison.appends(load))  # type: ignore[misc]
+            attempt(load.name, partial(Comparison.appends, load=load))
         for quorum in (1, 3):
-            attempt("tail", lambda comparison, quorum=quorum: comparison.tails(quorum))  # type: ignore[misc]
+            attempt("tail", partial(Comparison.tails, write_quorum=quorum))
         for size in (1024,) if quick else (1024, 128):
-            attempt("reads", lambda comparison, size=size: comparison.reads(size))  # type: ignore[misc]
+            attempt("reads", partial(Comparison.reads, size=size))
     session.report(samples, out)
 
 

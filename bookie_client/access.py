@@ -28,11 +28,16 @@ class LedgerAccess:
     master_key: bytes = field(repr=False)
 
 
+def check_password(metadata: LedgerMetadata, password: bytes) -> None:
+    """Raises `Unauthorized` when the ledger has recorded another one; not all ledgers have recorded any."""
+    if metadata.password is not None and not compare_digest(metadata.password, password):
+        raise Unauthorized(f"ledger {metadata.ledger_id} has another password")
+
+
 def access_to(metadata: LedgerMetadata, password: bytes | None, digest: DigestType) -> LedgerAccess:
     """Access with this password; None: with the recorded one, for administration. Raises `Unauthorized`."""
-    recorded = metadata.password
     if password is None:
-        password = recorded or b""
-    elif recorded is not None and not compare_digest(recorded, password):
-        raise Unauthorized(f"ledger {metadata.ledger_id} has another password")
+        password = metadata.password or b""
+    else:
+        check_password(metadata, password)
     return LedgerAccess(digest_manager(metadata.digest_type or digest, password), master_key(password))

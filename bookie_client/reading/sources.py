@@ -65,10 +65,6 @@ def fetched(answers: Iterable[LedgerEntry | PodkeeperError]) -> Fetched:
     return Fetched(entries, nbytes, None)
 
 
-def _is_told(count: int) -> bool:
-    return count <= LOGGED_ONE_BY_ONE or count.bit_count() == 1
-
-
 class Channels(dict[str, Channel]):
     """The channels that one ledger's reads use, by bookie: looked up once for each bookie, not for each entry."""
 
@@ -273,24 +269,13 @@ class EntrySources:
         """A replica served bytes that are not the entry."""
         self.damaged_at[bookie] += 1
         self.context.damaged_replicas[bookie] += 1
-        count = self.damaged_at[bookie]
-        if _is_told(count):
-            _log.warning(
-                "damaged replica", ledger=self.ledger_id, entry=entry_id, bookie=bookie, error=str(error), so_far=count
-            )
+        self._tell("damaged replica", self.damaged_at[bookie], error, entry=entry_id, bookie=bookie)
 
     def failed(self, bookie: str, error: PodkeeperError) -> None:
         """A replica did not serve an entry: a sticky reader turns to the next one."""
         if isinstance(error, StorageFault):
             self._faults_at[bookie] += 1
-            if _is_told(so_far := self._faults_at[bookie]):
-                _log.warning(
-                    "a bookie cannot read its replica",
-                    ledger=self.ledger_id,
-                    bookie=bookie,
-                    error=str(error),
-                    so_far=so_far,
-                )
+            self._tell("a bookie cannot read its replica", self._faults_at[bookie], error, bookie=bookie)
         if self._sticky is not None:
             metadata = self.metadata()
             if any(ensemble[self._sticky] == bookie for ensemble in metadata.ensembles.values()):
@@ -305,3 +290,7 @@ class EntrySources:
         """What a bookie says is confirmed."""
         if self._on_lac is not None:
             self._on_lac(lac)
+
+    def _tell(self, what: str, so_far: int, error: PodkeeperError, **where: object) -> None:
+        if so_far <= LOGGED_ONE_BY_ONE or so_far.bit_count() == 1:
+            _log.warning(what, ledger=self.ledger_id, **where, error=str(error), so_far=so_far)

@@ -18,7 +18,7 @@ import google_crc32c
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_batch import EntryBatch
 from bookie_protocol.digest import DigestManager, DigestType
-from bookie_protocol.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
+from bookie_protocol.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, ENTRY_IDS
 from bookie_protocol.errors import DigestMismatch
 from bookie_protocol.wire.packed_entries import PackedEntries
 from bookie_protocol.wire.v2_layout import ENTRY_LENGTH
@@ -65,7 +65,7 @@ class _OneSize(NamedTuple):
 @lru_cache(maxsize=256)
 def _one_size(size: int) -> _OneSize:
     return _OneSize(
-        struct.Struct(f">iqq{size - 16}x"),
+        struct.Struct(f">iqq{size - ENTRY_IDS.size}x"),
         struct.Struct(f">{_LENGTH_SIZE}x{ENTRY_HEADER_SIZE}sI{size - _CRC32C_OVERHEAD}s"),
     )
 

@@ -40,7 +40,7 @@ class BatchLimits:
         )
 
 
-class Part(NamedTuple):
+class CountedResponse(NamedTuple):
     """One response. Its payloads are counted here, because to ask the message would serialise it once more."""
 
     message: messages.ReadResponse
@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 async def responses(
     reader: LedgerReader, entries: AsyncIterator[LedgerEntry], limits: BatchLimits
-) -> AsyncIterator[Part]:
+) -> AsyncIterator[CountedResponse]:
     """What is to be sent, in order. Raises what reading raises."""
     batches = Batches(entries, _size_of, max_items=limits.entries, max_bytes=limits.nbytes)
     empty = True
@@ -74,14 +74,14 @@ def _parts(batch: list[LedgerEntry], max_bytes: int) -> Iterator[list[LedgerEntr
         yield batch
 
 
-def _response(reader: LedgerReader, entries: list[LedgerEntry]) -> Part:
+def _response(reader: LedgerReader, entries: list[LedgerEntry]) -> CountedResponse:
     message = messages.ReadResponse(
         first_entry_id=entries[0].entry_id if entries else 0,
         entries=[entry.payload for entry in entries],
         last_add_confirmed=reader.last_add_confirmed,
         ledger_closed=reader.is_closed,
     )
-    return Part(message, len(entries), sum(map(_size_of, entries)))
+    return CountedResponse(message, len(entries), sum(map(_size_of, entries)))
 
 
 def _size_of(entry: LedgerEntry) -> int:

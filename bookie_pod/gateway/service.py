@@ -12,7 +12,6 @@ Event loop only.
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,16 +21,17 @@ import grpc
 import structlog
 
 from bookie_client import Client, LedgerReader
+from bookie_client.access import check_password
 from bookie_client.opening import Opening
 from bookie_pod.config.sections.gateway import GatewayConfig
 from bookie_pod.gateway.appending import AppendCall
 from bookie_pod.gateway.budget import ByteBudget
 from bookie_pod.gateway.messages import check_ledger_id, creation, digest_of, metadata_message
-from bookie_pod.gateway.reading import BatchLimits, Part, responses
+from bookie_pod.gateway.reading import BatchLimits, CountedResponse, responses
 from bookie_pod.gateway.status import status_of
 from bookie_pod.gateway.writers import OpenWriters
 from bookie_pod.metrics.gateway import GatewayMetrics
-from bookie_protocol.errors import BookieUnavailable, LedgerNotClosed, PodkeeperError, TooManyRequests, Unauthorized
+from bookie_protocol.errors import BookieUnavailable, LedgerNotClosed, PodkeeperError, TooManyRequests
 from bookie_protocol.ledger_service import ledger_service_pb2 as messages
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceServicer
 
@@ -136,8 +136,7 @@ class LedgerService(LedgerServiceServicer):
             await writers.close(writer)
             return metadata_message(writer.handle.metadata)
         metadata = await self._client.metadata(ledger_id)
-        if metadata.password is not None and not hmac.compare_digest(metadata.password, password):
-            raise Unauthorized(f"ledger {ledger_id} has another password")
+        check_password(metadata, password)
         if not metadata.is_closed:
             raise LedgerNotClosed(
                 f"ledger {ledger_id} is {metadata.state.value}, and this gateway does not have its writer: close it"
@@ -150,8 +149,8 @@ class LedgerService(LedgerServiceServicer):
             limits = BatchLimits.of(request, self._parts.config.read_batch_bytes)
             async with self._open(request, recover=request.recover) as reader:
                 last = request.last_entry_id if request.HasField("last_entry_id") else None
-                async for part in responses(reader, reader.entries(request.first_entry_id, last), limits):
-                    await self._send(context, part)
+                async for response in responses(reader, reader.entries(request.first_entry_id, last), limits):
+                    await self._send(context, response)
 
     async def _tail(self, request: messages.TailRequest, context: Context) -> None:
         with self._stream():
@@ -159,8 +158,8 @@ class LedgerService(LedgerServiceServicer):
             async with self._open(request, recover=False) as reader:
                 given = request.HasField("first_entry_id")
                 start = request.first_entry_id if given else reader.last_add_confirmed + 1
-                async for part in responses(reader, reader.tail(start), limits):
-                    await self._send(context, part)
+                async for response in responses(reader, reader.tail(start), limits):
+                    await self._send(context, response)
 
     def _open(self, request: messages.ReadRequest | messages.TailRequest, *, recover: bool) -> Opening[LedgerReader]:
         return self._client.open(
@@ -170,9 +169,9 @@ class LedgerService(LedgerServiceServicer):
             recover=recover,
         )
 
-    async def _send(self, context: Context, part: Part) -> None:
-        await context.write(part.message)
-        self._parts.metrics.was_read(part.entries, part.nbytes)
+    async def _send(self, context: Context, response: CountedResponse) -> None:
+        await context.write(response.message)
+        self._parts.metrics.was_read(response.entries, response.nbytes)
 
     @contextmanager
     def _stream(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.archive.lookup import archived_ledger
@@ -30,15 +31,9 @@ if TYPE_CHECKING:
 _MANIFESTS_AT_A_TIME: Final = 16
 
 
-async def archived(client: Client, ledger_id: int) -> ArchivedLedger | None:
-    """What the archive has of a ledger; None: nothing that is complete. Raises `MetadataUnavailable`,
-    `MetadataDamaged`."""
-    return await archived_ledger(client.metadata_service, ledger_id)
-
-
 async def all_archived(client: Client, ledger_ids: Iterable[int]) -> dict[int, ArchivedLedger]:
     """Of these ledgers those that are in the archive. Raises as `archived`."""
-    found = await bounded(list(ledger_ids), lambda ledger_id: archived(client, ledger_id))
+    found = await bounded(list(ledger_ids), partial(archived_ledger, client.metadata_service))
     return {each.ledger_id: each for each in found if each is not None}
 
 

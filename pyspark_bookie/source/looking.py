@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.access import access_to
+from bookie_protocol.archive.lookup import archived_ledger
 from bookie_protocol.errors import NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, spark_error
 from pyspark_bookie.common.together import bounded
-from pyspark_bookie.source.archived import archived
 from pyspark_bookie.source.options import OpenLedgers, SourceOptions
 from pyspark_bookie.source.planning import LedgerSnapshot, LostLedger, Range, without_bookies
 from pyspark_bookie.source.positions import EARLIEST, LATEST
@@ -79,7 +79,7 @@ async def moved_snapshot(
 ) -> LedgerSnapshot | None:
     """A ledger that is gone from the cluster, as it can be read from the archive; None: it is not there either, or not
     to be looked for. Raises `MetadataUnavailable`, `MetadataDamaged`."""
-    found = await archived(client, ledger_id) if options.reads_archive else None
+    found = await archived_ledger(client.metadata_service, ledger_id) if options.reads_archive else None
     return None if found is None else without_bookies(ledger_id, options.digest_type, stream, found)
 
 

@@ -222,11 +222,13 @@ class TestLedgers:
     async def test_a_directory_beyond_63_bits_is_named(self, driver: MetadataDriverUnderTest) -> None:
         service = await driver.open()
         await service.cluster.initialize()
-        damaged = f"{driver.root}/idgen-long/HOB-{2**31:010d}"
-        await service.tree.create(f"{driver.root}/idgen-long")
-        await service.tree.create(damaged)
-        with pytest.raises(MetadataDamaged, match=f"{damaged} would give"):
+        root, names = f"{driver.root}/idgen-long", {f"HOB-{number:010d}" for number in (1, 2, 3, 4, 2**31)}
+        await service.tree.create(root)
+        for name in names:
+            await service.tree.create(f"{root}/{name}")
+        with pytest.raises(MetadataDamaged, match=f"{root}/HOB-{2**31} would give"):
             await service.ledgers.generate_id()
+        assert set((await service.tree.children(root)).names) == names
 
     async def test_create_read_write_delete(self, driver: MetadataDriverUnderTest) -> None:
         service, other = await driver.open(), await driver.open()

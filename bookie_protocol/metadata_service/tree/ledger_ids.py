@@ -87,15 +87,15 @@ class LedgerIdGenerator:
             for name in children.names
             if name.startswith(_HIGH_ORDER) and name.removeprefix(_HIGH_ORDER).isdecimal()
         )
-        for old in found[:-_KEPT_DIRECTORIES]:
-            with suppress(MetadataError):
-                await self._tree.delete(f"{long_root}/{_HIGH_ORDER}{old:010d}", 0, timeout=timeout)
         newest = found[-1] if found else 0
         if newest > _LARGEST_HIGH_ORDER:
             raise MetadataDamaged(
                 f"{long_root}/{_HIGH_ORDER}{newest:010d} would give ledger ids above 2^63-1, so nobody has any of it:"
                 " remove it"
             )
+        for old in found[:-_KEPT_DIRECTORIES]:
+            with suppress(MetadataError):
+                await self._tree.delete(f"{long_root}/{_HIGH_ORDER}{old:010d}", 0, timeout=timeout)
         return newest
 
     async def _next(self, parent: str, timeout: float | None) -> int | None:

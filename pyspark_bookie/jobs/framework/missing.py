@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from bookie_protocol.archive.lookup import archived_ledger
 from bookie_protocol.errors import MetadataDamaged
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.findings import ARCHIVED, MISSING, LedgerFinding
 from pyspark_bookie.jobs.framework.tasks import task_error
-from pyspark_bookie.source.archived import archived
 
 if TYPE_CHECKING:
     from bookie_client import Client
@@ -24,7 +24,7 @@ async def missing_findings(client: Client, ledger_ids: Iterable[int]) -> list[Le
 
     async def finding(ledger_id: int) -> LedgerFinding:
         try:
-            there = await archived(client, ledger_id)
+            there = await archived_ledger(client.metadata_service, ledger_id)
         except MetadataDamaged as error:
             told = task_error(error)
             return LedgerFinding(ledger_id, told.code, told.message)

@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from bookie_protocol.archive.lookup import archived_ledger
 from bookie_protocol.archive.model import ArchivedLedger
 from bookie_protocol.errors import MetadataDamaged, NotThere
 from pyspark_bookie.common.together import bounded
@@ -26,7 +27,6 @@ from pyspark_bookie.jobs.framework.context import JobContext
 from pyspark_bookie.jobs.framework.result import Counter as Value
 from pyspark_bookie.jobs.replicas.findings import Finding, Verdict, of_ledger
 from pyspark_bookie.jobs.replicas.spool import FindingsSpool
-from pyspark_bookie.source.archived import archived
 from pyspark_bookie.source.selection import stored_metadata
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ async def _judge(client: Client, stream: str, listed: StreamLedger) -> ArchivedL
     ledger_id, entries = listed.ledger_id, "an end that is not known" if listed.is_open else f"{listed.entries} entries"
     try:
         exists = await stored_metadata(client, ledger_id) is not None
-        there = await archived(client, ledger_id)
+        there = await archived_ledger(client.metadata_service, ledger_id)
     except MetadataDamaged as error:
         text = f"stream {stream} lists it, and whether it is in an archive cannot be told: {error}"
         return of_ledger(ledger_id, Verdict.UNKNOWN, text)

@@ -20,12 +20,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.access import access_to
+from bookie_protocol.archive.lookup import archived_ledger
 from bookie_protocol.archive.model import ArchivedLedger
 from bookie_protocol.errors import NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, spark_error, told
 from pyspark_bookie.common.together import bounded
-from pyspark_bookie.source.archived import all_archived, archived, recorded
+from pyspark_bookie.source.archived import all_archived, recorded
 from pyspark_bookie.source.looking import moved_snapshot, snapshot_of
 from pyspark_bookie.source.options import OpenLedgers
 from pyspark_bookie.source.planning import LedgerSnapshot
@@ -124,7 +125,7 @@ class SelectedLedgers:
 
     async def _move_now(self, client: Client, ledger_id: int) -> None:
         """An open ledger is gone: it was closed meanwhile if the archive has it."""
-        found = await archived(client, ledger_id) if self._options.reads_archive else None
+        found = await archived_ledger(client.metadata_service, ledger_id) if self._options.reads_archive else None
         if found is None:
             del self._open[ledger_id]
         else:
