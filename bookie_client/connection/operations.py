@@ -22,16 +22,18 @@ Source: reference wire protocol, sections 3, 4, 8 and 11; reference client proto
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import TypeVar
 
 from bookie_client.connection.answers import NO_LAC, BookieInfo, EntryAnswer, LacAnswer, LongPollAnswer
+from bookie_client.connection.batch_request import BatchDone, BatchRequest
 from bookie_client.connection.dialect import KeyAndFrame
 from bookie_client.connection.one_shot import OneShot, detail_of, nothing
 from bookie_client.connection.pool import Channel, ChannelPool
 from bookie_client.connection.request import Answer
 from bookie_protocol.entry import LAST_ENTRY
-from bookie_protocol.errors import BadVersion, ConnectionLost, ProtocolViolation
+from bookie_protocol.errors import PodkeeperError, ProtocolViolation
 from bookie_protocol.wire.availability import Availability
 from bookie_protocol.wire.packed_entries import PackedEntries
 
@@ -96,6 +98,36 @@ class BookieOperations:
         channel.send_add(frame, key, one_shot)
         await one_shot.result
 
+    def send_batch_read(
+        self,
+        bookie: str,
+        ledger_id: int,
+        first_entry_id: int,
+        max_count: int,
+        max_bytes: int,
+        done: BatchDone,
+    ) -> BatchRequest:
+        """Ask for consecutive entries from the first on; `done` is told what came of it, later. At most `max_count` are
+        asked for (0: no limit); a bookie that does not obey may send more.
+
+        `max_bytes` limits the answer's frame; 0, or more than the frame limit, means the frame limit.
+        """
+        options = self._pool.options
+        limit = options.max_frame_size
+        channel = self._pool.channel(bookie, ledger_id, 2, apart=True)
+        key, frame = channel.dialect.batch_read(
+            next(self._transactions),
+            ledger_id,
+            first_entry_id,
+            max_count,
+            max_bytes if 0 < max_bytes < limit else limit,
+            recovery=False,
+            batch_class=options.reads_are_batch,
+        )
+        request = BatchRequest(bookie, ledger_id, first_entry_id, self._batch_reads_known, done)
+        channel.send(frame, key, request, options.read_timeout)
+        return request
+
     async def batch_read(
         self,
         bookie: str,
@@ -103,36 +135,26 @@ class BookieOperations:
         first_entry_id: int,
         max_count: int,
         max_bytes: int,
-        *,
-        high_priority: bool = False,
     ) -> PackedEntries:
-        """Consecutive entries from the first on, as they came: at least one. At most `max_count` are asked for (0: no
-        limit); a bookie that does not obey may send more.
+        """As `send_batch_read`, awaited: the entries as they came, at least one.
 
-        `max_bytes` limits the answer's frame; 0, or more than the frame limit, means the frame limit. Raises
-        what `read_entry` raises for the first entry, and `BadVersion` when the bookie does not know batch
+        Raises what `read_entry` raises for the first entry, and `BadVersion` when the bookie does not know batch
         reads (it hung up on the first one: bookies before 4.17 do).
         """
-        limit = self._pool.options.max_frame_size
-        channel = self._pool.channel(bookie, ledger_id, 2, apart=True)
-        request = channel.dialect.batch_read(
-            next(self._transactions),
-            ledger_id,
-            first_entry_id,
-            max_count,
-            max_bytes if 0 < max_bytes < limit else limit,
-            recovery=high_priority,
-            batch_class=self._pool.options.reads_are_batch and not high_priority,
-        )
-        one_shot = OneShot(f"the batch read from entry {first_entry_id} of ledger {ledger_id}", _entries)
+        answered: asyncio.Future[PackedEntries | PodkeeperError] = asyncio.get_running_loop().create_future()
+
+        def done(_: str, outcome: PackedEntries | PodkeeperError) -> None:
+            if not answered.done():  # else cancelled in this very turn of the loop
+                answered.set_result(outcome)
+
+        request = self.send_batch_read(bookie, ledger_id, first_entry_id, max_count, max_bytes, done)
         try:
-            entries = await self._ask(channel, request, one_shot, self._pool.options.read_timeout)
-        except ConnectionLost as error:
-            if bookie in self._batch_reads_known:
-                raise
-            raise BadVersion(f"bookie {bookie} hung up on a batch read, so it knows none: {error}") from error
-        self._batch_reads_known.add(bookie)
-        return entries
+            outcome = await answered
+        finally:
+            request.abandon()
+        if isinstance(outcome, PodkeeperError):
+            raise outcome
+        return outcome
 
     # --- the last add confirmed -----------------------------------------------------------------------------
 
@@ -227,13 +249,6 @@ def _entry(answer: Answer) -> EntryAnswer:
     if not answer.entry:
         raise ProtocolViolation("the bookie's answer to a read holds no entry")
     return EntryAnswer(answer.entry, answer.max_lac)
-
-
-def _entries(answer: Answer) -> PackedEntries:
-    entries = answer.detail
-    if not isinstance(entries, PackedEntries) or entries.is_empty:
-        raise ProtocolViolation("the bookie's answer to a batch read holds no entry")
-    return entries
 
 
 def _long_poll(answer: Answer) -> LongPollAnswer:

@@ -5,20 +5,21 @@ Invariants
   their requests are given up.
 - A bookie that does not know batch reads is remembered; if that is why nobody served, the outcome is
   `BatchRefused` and single reads may still succeed.
-- Nothing of it is under way once `run` has ended or was cancelled.
+- `done` is called exactly once, unless the read was abandoned before; then never. Never from inside `send`.
 
-Event loop only.
+Nothing here is a task: a range of a hundred entries is one request, and a task costs a third of it. Event loop only.
 
 Source: reference client protocol, section 11.5.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from math import inf
 from typing import NamedTuple
 
 from bookie_client.batch_support import BatchSupport
+from bookie_client.connection.batch_request import BatchRequest
 from bookie_client.connection.operations import BookieOperations
 from bookie_client.reading.entry_read import ReadObserver
 from bookie_client.reading.read_failure import read_failure
@@ -37,11 +38,21 @@ class BatchAnswer(NamedTuple):
     """What one replica gave; at least one entry is good."""
 
     bookie: str
+    first: int
     verified: Verified
 
 
+class BatchQuestion(NamedTuple):
+    """Up to `most` entries from `first` on, in a frame of at most `max_bytes`."""
+
+    ledger_id: int
+    first: int
+    most: int
+    max_bytes: int
+
+
 class BatchParts(NamedTuple):
-    """What all batch reads of one handle share."""
+    """What all batch reads of one handle share. `clock`: that of the event loop."""
 
     operations: BookieOperations
     support: BatchSupport
@@ -49,107 +60,112 @@ class BatchParts(NamedTuple):
     observer: ReadObserver
     policy: SpeculationPolicy
     fan_out: int
+    clock: Callable[[], float]
 
 
 class BatchRead:
-    """Asks `order` in turn for up to `count` entries from `first` on. `delay`: seconds the first one has."""
+    """Asks `order` in turn. `done` is told the answer, or an exception: `BatchRefused`, the error that counts for the
+    first entry as single reads would raise it, or a defect."""
 
     def __init__(
         self,
         parts: BatchParts,
-        ledger_id: int,
-        first: int,
-        count: int,
-        max_bytes: int,
+        question: BatchQuestion,
         order: Sequence[str],
-        delay: float,
+        done: Callable[[BatchRead, BatchAnswer | Exception], None],
     ) -> None:
+        self.started = parts.clock()
+        self.due = inf
         self._parts = parts
-        self._what = ledger_id, first, count, max_bytes
+        self._question = question
         self._order = order
-        self._delay = delay
-        self._asked: list[str] = []
-        self._under_way: dict[asyncio.Task[PackedEntries], str] = {}
+        self._done = done
+        self._delay = inf
+        self._asked = 0
+        self._under_way: dict[str, BatchRequest] = {}
         self._errors: dict[str, PodkeeperError] = {}
         self._refusals = 0
 
-    async def run(self) -> BatchAnswer:
-        """The first good answer. Raises `BatchRefused`, or the error that counts for the first entry, as
-        single reads would."""
-        try:
-            for _ in range(self._parts.fan_out):
-                self._ask_next()
-            while self._under_way:
-                answer = await self._next_answer()
-                if answer is not None:
-                    return answer
-                if not self._under_way:
-                    self._ask_next()
-            if self._refusals:
-                raise BatchRefused
-            raise read_failure(self._what[0], self._what[1], self._errors)
-        finally:
-            await self._give_up()
+    def send(self, delay: float) -> None:
+        """Ask the first replica, or as many at once as wanted. It has `delay` seconds before the next one is asked."""
+        self._delay = delay
+        for _ in range(min(self._parts.fan_out, len(self._order))):
+            self._ask_next()
+        self._wait_from(self.started)
+
+    def speculate(self, now: float, alive: frozenset[str]) -> None:
+        """See `speculation.Waiting`. A batch is a scan's worth of work, so whoever lets it wait is not given more time
+        for answering others."""
+        self._ask_next()
+        self._delay = self._parts.policy.next_delay(self._delay)
+        self._wait_from(now)
+
+    def abandon(self) -> None:
+        """Nobody waits any more."""
+        self.due = inf
+        for request in self._under_way.values():
+            request.abandon()
+        self._under_way.clear()
 
     def _ask_next(self) -> None:
-        if len(self._asked) == len(self._order):
-            return
-        bookie = self._order[len(self._asked)]
-        self._asked.append(bookie)
-        task = asyncio.get_running_loop().create_task(self._parts.operations.batch_read(bookie, *self._what))
-        self._under_way[task] = bookie
+        bookie = self._order[self._asked]
+        self._asked += 1
+        self._under_way[bookie] = self._parts.operations.send_batch_read(bookie, *self._question, self._answered)
 
-    async def _next_answer(self) -> BatchAnswer | None:
-        """Wait until somebody answers or speculation is due; a good answer, if there was one."""
-        may_speculate = not self._parts.policy.is_off and len(self._asked) < len(self._order)
-        done, _ = await asyncio.wait(
-            self._under_way,
-            timeout=self._delay if may_speculate else None,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        if not done:
+    def _wait_from(self, now: float) -> None:
+        may_speculate = self._asked < len(self._order) and not self._parts.policy.is_off
+        self.due = now + self._delay if may_speculate else inf
+
+    def _answered(self, bookie: str, answer: PackedEntries | PodkeeperError) -> None:
+        del self._under_way[bookie]
+        try:
+            outcome = self._outcome(bookie, answer)
+        except Exception as defect:  # a connection called: whoever waits for the batch must see it
+            outcome = defect
+        if outcome is not None:
+            self.abandon()
+            self._done(self, outcome)
+
+    def _outcome(self, bookie: str, answer: PackedEntries | PodkeeperError) -> BatchAnswer | Exception | None:
+        """None: it goes on."""
+        try:
+            if isinstance(answer, PodkeeperError):
+                raise answer
+            taken = self._take(bookie, answer)
+        except PodkeeperError as error:
+            self._failed(bookie, error)
+        else:
+            self._tell_slow(bookie)
+            return taken
+        if not self._under_way:
+            if self._asked == len(self._order):
+                return BatchRefused() if self._refusals else read_failure(*self._question[:2], self._errors)
             self._ask_next()
-            self._delay = self._parts.policy.next_delay(self._delay)
-        for task in done:
-            bookie = self._under_way.pop(task)
-            try:
-                answer = self._take(bookie, task.result())
-            except PodkeeperError as error:
-                self._failed(bookie, error)
-            else:
-                self._tell_slow(bookie)
-                return answer
+        self._wait_from(self._parts.clock())
         return None
-
-    async def _give_up(self) -> None:
-        for task in self._under_way:
-            task.cancel()
-        if self._under_way:
-            for task in (await asyncio.wait(self._under_way))[0]:
-                if not task.cancelled():
-                    task.exception()  # a loser's; nobody else looks at it
 
     def _take(self, bookie: str, entries: PackedEntries) -> BatchAnswer:
         parts = self._parts
-        ledger_id, first, count, _ = self._what
-        verified = verify_packed(parts.digest, ledger_id, first, entries, count)
+        ledger_id, first, most, _ = self._question
+        verified = verify_packed(parts.digest, ledger_id, first, entries, most)
         parts.support.served(bookie)
         if len(verified.damaged) == len(verified.entries):
             for place, error in verified.damaged.items():
                 parts.observer.damaged(bookie, first + place, error)
             raise verified.damaged[0]
-        return BatchAnswer(bookie, verified)
+        return BatchAnswer(bookie, first, verified)
 
     def _failed(self, bookie: str, error: PodkeeperError) -> None:
         parts = self._parts
         self._errors[bookie] = error
-        if parts.support.judge(bookie, error, asyncio.get_running_loop().time()):
+        if parts.support.judge(bookie, error, parts.clock()):
             self._refusals += 1
         else:
             parts.observer.failed(bookie, error)
 
     def _tell_slow(self, winner: str) -> None:
-        before = self._asked[: self._asked.index(winner)]
-        slow = [bookie for bookie in before if bookie not in self._errors]
-        if slow and self._parts.fan_out == 1:
+        if self._asked == 1 or self._parts.fan_out > 1:
+            return
+        slow = [bookie for bookie in self._order[: self._order.index(winner)] if bookie not in self._errors]
+        if slow:
             self._parts.observer.outrun(slow)

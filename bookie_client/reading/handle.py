@@ -22,8 +22,8 @@ from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.followed import FollowedLedger
 from bookie_client.reading.lac import read_last_confirmed, try_read_last_confirmed
 from bookie_client.reading.lac_follower import LacFollower
-from bookie_client.reading.reader import EntryReader, all_of, one_by_one
-from bookie_client.reading.second_look import batches_with_second_look
+from bookie_client.reading.reader import EntryReader, one_by_one
+from bookie_client.reading.second_look import batches_with_second_look, read_with_second_look
 from bookie_client.reading.tail import tail
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadRequest, NoSuchLedger, PodkeeperError
@@ -119,7 +119,7 @@ class LedgerReader:
 
     async def read(self, first: int, last: int) -> list[LedgerEntry]:
         """Entries `first` to `last`, both included; one bad entry fails the whole range. Raises as `entries`."""
-        return await all_of(self._batches(first, last, bound=self.last_add_confirmed))
+        return await self._read(first, last, bound=self.last_add_confirmed)
 
     def entries(self, first: int = 0, last: int | None = None) -> AsyncIterator[LedgerEntry]:
         """Iterate over entries in order, by default up to the last one confirmed, with reads pipelined in a
@@ -146,7 +146,7 @@ class LedgerReader:
 
             newest = await reader.read_unconfirmed(reader.last_add_confirmed + 1, reader.last_add_confirmed + 1)
         """
-        return await all_of(self._batches(first, last, bound=self.last_add_confirmed if self.is_closed else last))
+        return await self._read(first, last, bound=self.last_add_confirmed if self.is_closed else last)
 
     def tail(self, start: int = 0) -> AsyncIterator[LedgerEntry]:
         """Iterate over entries from `start` on as they become confirmed; ends when the ledger is closed and read
@@ -214,3 +214,6 @@ class LedgerReader:
 
     def _batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         return batches_with_second_look(self._reader, first, last, bound=bound, refresh=self._ledger.refresh)
+
+    async def _read(self, first: int, last: int, *, bound: int) -> list[LedgerEntry]:
+        return await read_with_second_look(self._reader, first, last, bound=bound, refresh=self._ledger.refresh)

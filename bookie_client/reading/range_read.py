@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 
-from bookie_client.reading.batch_read import BatchRefused
+from bookie_client.reading.batch_read import BatchAnswer, BatchRead, BatchRefused
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_group import EntryGroup
 from bookie_client.reading.plan import Piece, ReadPlan
@@ -26,34 +26,52 @@ from bookie_protocol.errors import PodkeeperError
 
 
 class RangeRead:
-    """Made by `EntryReader`; iterate once."""
+    """Made by `EntryReader`; used once, by `batches` or by `read_into`."""
 
     def __init__(self, sources: EntrySources, plan: ReadPlan) -> None:
         self._sources = sources
         self._plan = plan
         self._loop = asyncio.get_running_loop()
         self._speculator = Speculator(self._loop, sources.served_by)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._groups: dict[EntryGroup, Piece] = {}
+        self._batches: dict[BatchRead, Piece] = {}
+        self._mending: set[asyncio.Task[None]] = set()
+        self._handed_out: Piece | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self._broken: BaseException | None = None
+        self._broken: Exception | None = None
 
-    async def run(self) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+    async def batches(self) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         """The entries, some at a time. A batch stays in the window until the next one is asked for."""
-        plan = self._plan
         try:
-            while not plan.is_finished:
-                self._issue()
-                head = plan.pieces[0]
-                while not head.is_done:
-                    await self._wait()
-                if head.entries:
-                    yield head.entries
+            while (batch := await self._next()) is not None:
+                yield batch
+        finally:
+            await self._stop()
+
+    async def read_into(self, entries: list[LedgerEntry]) -> None:
+        """All entries; those in front of an error are there when it is raised."""
+        try:
+            while (batch := await self._next()) is not None:
+                entries += batch
+        finally:
+            await self._stop()
+
+    async def _next(self) -> Sequence[LedgerEntry] | None:
+        """None: that was all."""
+        plan = self._plan
+        while True:
+            if (head := self._handed_out) is not None:
                 if head.error is not None:
                     raise head.error
                 plan.consumed()
-        finally:
-            await self._stop()
+            if plan.is_finished:
+                return None
+            self._issue()
+            self._handed_out = head = plan.pieces[0]
+            while not head.is_done:
+                await self._wait()
+            if head.entries:
+                return head.entries
 
     def _issue(self) -> None:
         while (piece := self._plan.ask()) is not None:
@@ -74,21 +92,35 @@ class RangeRead:
 
     def _piece_done(self) -> None:
         """Wake whoever waits for it; and what it left, or what its size allows, may be asked for now."""
-        if self._waiter is not None and not self._waiter.done() and self._plan.pieces[0].is_done:
-            self._waiter.set_result(None)
+        if self._plan.pieces[0].is_done:
+            self._wake()
         self._issue()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _break(self, defect: Exception) -> None:
+        """Not an answer of a bookie: whoever iterates must see it."""
+        self._broken = defect
+        self._wake()
 
     async def _stop(self) -> None:
         self._speculator.stop()
         for group in self._groups:
             group.abandon()
+        for read in self._batches:
+            read.abandon()
         self._groups.clear()
-        # The one that brought the last entries has ended, and nobody need wait a turn of the loop for it.
-        tasks = [task for task in self._tasks if not task.done()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        self._batches.clear()
+        if self._mending:
+            for task in self._mending:
+                task.cancel()
+            await asyncio.wait(self._mending)
+
+    def _took(self, piece: Piece, got: Fetched) -> None:
+        self._plan.took(piece, *got)
+        self._piece_done()
 
     # --- one request per entry ------------------------------------------------------------------------------
 
@@ -106,40 +138,50 @@ class RangeRead:
     # --- batches --------------------------------------------------------------------------------------------
 
     def _read_batch(self, piece: Piece) -> None:
-        task = self._loop.create_task(self._fetch_batch(piece), name=f"batch read from {piece.start}")
-        self._tasks.add(task)
-        task.add_done_callback(self._batch_ended)
-
-    def _batch_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            # Not an answer of a bookie but a defect: whoever iterates must see it.
-            self._broken = error
-            if self._waiter is not None and not self._waiter.done():
-                self._waiter.set_result(None)
-
-    async def _fetch_batch(self, piece: Piece) -> None:
         sources = self._sources
         order = sources.batch_order(piece.start, piece.ordinal)
-        if not order:
-            self._fall_back(piece)
-            return
-        try:
-            got = await sources.read_batch(piece.start, piece.count, piece.max_bytes, order)
-        except BatchRefused:
-            self._fall_back(piece)
-        except PodkeeperError as error:
-            self._took(piece, Fetched([], 0, error))
+        if order:
+            read = sources.read_batch(piece.start, piece.count, piece.max_bytes, order, self._batch_done)
+            self._batches[read] = piece
+            self._speculator.watch(read)
         else:
+            self._fall_back(piece)
+
+    def _batch_done(self, read: BatchRead, outcome: BatchAnswer | Exception) -> None:
+        piece = self._batches.pop(read)
+        self._speculator.forget(read)
+        if isinstance(outcome, BatchAnswer):
             self._plan.head_only = False
-            self._took(piece, got)
+            got = self._sources.took_batch(read, outcome)
+            if outcome.verified.damaged:
+                self._mend(piece, outcome)
+            else:
+                self._took(piece, got)
+        elif isinstance(outcome, BatchRefused):
+            self._fall_back(piece)
+            self._issue()
+        elif isinstance(outcome, PodkeeperError):
+            self._took(piece, Fetched([], 0, outcome))
+        else:
+            self._break(outcome)
 
     def _fall_back(self, piece: Piece) -> None:
         """No replica serves batches at present: this range goes on without them."""
         self._plan.by_batch = self._plan.head_only = False
         self._plan.give_back(piece)
-        self._issue()
 
-    def _took(self, piece: Piece, got: Fetched) -> None:
-        self._plan.took(piece, *got)
-        self._piece_done()
+    # --- what was damaged in a batch ------------------------------------------------------------------------
+
+    def _mend(self, piece: Piece, answer: BatchAnswer) -> None:
+        task = self._loop.create_task(self._fetch_damaged(piece, answer), name=f"damaged entries from {piece.start}")
+        self._mending.add(task)
+        task.add_done_callback(self._mended)
+
+    async def _fetch_damaged(self, piece: Piece, answer: BatchAnswer) -> None:
+        self._took(piece, await self._sources.mended(answer))
+
+    def _mended(self, task: asyncio.Task[None]) -> None:
+        self._mending.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            assert isinstance(error, Exception)
+            self._break(error)

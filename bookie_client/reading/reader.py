@@ -15,7 +15,7 @@ Source: reference client protocol, section 11.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from bookie_client.context import ClientContext
@@ -46,6 +46,7 @@ class EntryReader:
         recovering: bool = False,
     ) -> None:
         self._sources = EntrySources(context, metadata, digest, on_lac, recovering=recovering)
+        self._limits = _limits(self._sources)
 
     @property
     def served_by(self) -> Counter[str]:
@@ -65,8 +66,12 @@ class EntryReader:
         iteration raises `DigestMismatch`, `BookieUnavailable`, `NoSuchEntry` ... as the replicas' answers
         tell.
         """
-        self._check(first, last, bound)
-        return RangeRead(self._sources, self._plan(first, last)).run()
+        return self._range(first, last, bound).batches()
+
+    def read_into(self, entries: list[LedgerEntry], first: int, last: int, *, bound: int) -> Awaitable[None]:
+        """As `batches`, all of them into one list: it costs less than iterating. When it raises, the entries in front
+        of the bad one are there."""
+        return self._range(first, last, bound).read_into(entries)
 
     async def read_entry(self, entry_id: int) -> LedgerEntry:
         """One entry, whatever the last add confirmed is. Raises as iterating over `batches` does."""
@@ -92,25 +97,30 @@ class EntryReader:
 
     # --- inside ---------------------------------------------------------------------------------------------
 
-    def _check(self, first: int, last: int, bound: int) -> None:
+    def _range(self, first: int, last: int, bound: int) -> RangeRead:
         ledger_id = self._sources.ledger_id
         if first < 0 or last < first - 1:
             raise BadRequest(f"ledger {ledger_id}: entries {first} to {last} are no range")
         if last > bound:
             raise BadRequest(f"ledger {ledger_id}: entry {last} is above the last add confirmed, {bound}")
+        return RangeRead(self._sources, self._plan(first, last))
 
     def _plan(self, first: int, last: int) -> ReadPlan:
-        sources, options = self._sources, self._sources.context.options
-        batches = options.batch_reads and not sources.is_striped
-        limits = ReadLimits(
-            max_entries=options.read_window_entries,
-            max_bytes=options.read_window_bytes,
-            batch_entries=options.batch_read_entries if batches else 1,
-            batch_bytes=min(options.batch_read_bytes, options.max_frame_size),
-        )
-        plan = ReadPlan(first, last, limits, sources.average(), sources.segment_end)
+        sources = self._sources
+        plan = ReadPlan(first, last, self._limits, sources.average(), sources.segment_end)
         plan.head_only = not any(map(sources.context.batch_support.is_proven, sources.metadata().last_ensemble))
         return plan
+
+
+def _limits(sources: EntrySources) -> ReadLimits:
+    options = sources.context.options
+    batches = options.batch_reads and not sources.is_striped
+    return ReadLimits(
+        max_entries=options.read_window_entries,
+        max_bytes=options.read_window_bytes,
+        batch_entries=options.batch_read_entries if batches else 1,
+        batch_bytes=min(options.batch_read_bytes, options.max_frame_size),
+    )
 
 
 async def one_by_one(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> AsyncGenerator[LedgerEntry, None]:
@@ -119,12 +129,3 @@ async def one_by_one(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> As
         async for batch in batches:
             for entry in batch:
                 yield entry
-
-
-async def all_of(batches: AsyncGenerator[Sequence[LedgerEntry], None]) -> list[LedgerEntry]:
-    """The entries of all batches in one list; one bad entry fails the whole range."""
-    result: list[LedgerEntry] = []
-    async with aclosing(batches):
-        async for batch in batches:
-            result += batch
-    return result

@@ -26,6 +26,22 @@ def batches_with_second_look(
     return _batches(reader, first, last, reader.batches(first, last, bound=bound), refresh)
 
 
+async def read_with_second_look(
+    reader: EntryReader, first: int, last: int, *, bound: int, refresh: Refresh
+) -> list[LedgerEntry]:
+    """All of them; one bad entry fails the whole range."""
+    entries: list[LedgerEntry] = []
+    reading = reader.read_into(entries, first, last, bound=bound)
+    while True:
+        try:
+            await reading
+            return entries
+        except PodkeeperError:
+            if not await refresh():
+                raise
+        reading = reader.read_into(entries, first + len(entries), last, bound=last)
+
+
 async def _batches(
     reader: EntryReader,
     first: int,

@@ -23,7 +23,7 @@ from bookie_client.connection.channel import Channel
 from bookie_client.connection.pool import ChannelPool
 from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
-from bookie_client.reading.batch_read import BatchParts, BatchRead
+from bookie_client.reading.batch_read import BatchAnswer, BatchParts, BatchQuestion, BatchRead
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_group import EntryGroup
 from bookie_client.reading.entry_read import ReadPath
@@ -104,7 +104,10 @@ class EntrySources:
         self.policy = SpeculationPolicy.of(options)
         fan_out = value.write_quorum_size if options.parallel_reads else 1
         self.path = ReadPath(Channels(context.pool, self.ledger_id), digest, self, fan_out)
-        self._batch_parts = BatchParts(context.operations, context.batch_support, digest, self, self.policy, fan_out)
+        clock = asyncio.get_running_loop().time
+        self._batch_parts = BatchParts(
+            context.operations, context.batch_support, digest, self, self.policy, fan_out, clock
+        )
         self._slowest_batch = LEAST_BATCH_SECONDS
         self._on_lac = on_lac
         self._batch_class = options.reads_are_batch and not recovering
@@ -148,7 +151,7 @@ class EntrySources:
         return ensemble[self._sticky :] + ensemble[: self._sticky]
 
     def _reordered(self, replicas: Sequence[str], view: ReplicaView) -> list[str]:
-        if view is NOTHING_KNOWN:
+        if view is NOTHING_KNOWN or len(replicas) == 1:
             return list(replicas)
         options, random, health = self.context.options, self.context.random, self.context.health
         if options.random_read_order and self._sticky is None:
@@ -222,30 +225,42 @@ class EntrySources:
             return answer
         raise answer
 
-    async def read_batch(self, first: int, count: int, max_bytes: int, order: Sequence[str]) -> Fetched:
-        """Up to `count` consecutive entries from `first` on, at least one or an error. What was damaged in the
-        batch is read elsewhere. Raises as `BatchRead.run`."""
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        expected = max(self.context.health.expected_read_seconds(order[0]), self._slowest_batch)
-        delay = self.policy.first_delay(expected)
-        bookie, verified = await BatchRead(
-            self._batch_parts, self.ledger_id, first, count, max_bytes, order, delay
-        ).run()
-        took = loop.time() - started
+    def read_batch(
+        self,
+        first: int,
+        count: int,
+        max_bytes: int,
+        order: Sequence[str],
+        done: Callable[[BatchRead, BatchAnswer | Exception], None],
+    ) -> BatchRead:
+        """Ask for up to `count` consecutive entries from `first` on; `done` is told, later, what came of it."""
+        read = BatchRead(self._batch_parts, BatchQuestion(self.ledger_id, first, count, max_bytes), order, done)
+        expected = self._slowest_batch
+        if len(order) > 1:
+            expected = max(self.context.health.expected_read_seconds(order[0]), expected)
+        read.send(self.policy.first_delay(expected))
+        return read
+
+    def took_batch(self, read: BatchRead, answer: BatchAnswer) -> Fetched:
+        """Learn from it. Its entries, unless some are damaged: then `mended` has them."""
+        bookie, first, verified = answer
+        took = asyncio.get_running_loop().time() - read.started
         self._slowest_batch = max(LEAST_BATCH_SECONDS, BATCH_DECAY * self._slowest_batch, took)
         if self.origins is not None:
             self.origins.batch(bookie, first, len(verified.entries), took)
         self.served_by[bookie] += len(verified.entries) - len(verified.damaged)
-        if not verified.damaged:
-            return Fetched(verified.entries, verified.nbytes, None)
+        return Fetched(verified.entries, verified.nbytes, None)
+
+    async def mended(self, answer: BatchAnswer) -> Fetched:
+        """The entries of a batch, with what is damaged there read elsewhere; up to the first that nobody serves."""
+        bookie, first, verified = answer
         answers: list[LedgerEntry | PodkeeperError] = list(verified.entries)
         for place, error in verified.damaged.items():
             self.damaged(bookie, first + place, error)
             self.failed(bookie, error)
         reads = (self._read_elsewhere(first + place, bookie, error) for place, error in verified.damaged.items())
-        for place, answer in zip(verified.damaged, await asyncio.gather(*reads), strict=True):
-            answers[place] = answer
+        for place, got in zip(verified.damaged, await asyncio.gather(*reads), strict=True):
+            answers[place] = got
         return fetched(answers)
 
     async def _read_elsewhere(self, entry_id: int, bookie: str, error: DigestMismatch) -> LedgerEntry | PodkeeperError:

@@ -12,11 +12,12 @@ from types import SimpleNamespace
 from bookie_client.batch_support import BatchSupport
 from bookie_client.connection.answers import EntryAnswer
 from bookie_client.connection.health import BookieHealth
+from bookie_client.connection.operations import BookieOperations
 from bookie_client.options import ClientOptions
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY
-from bookie_client.reading.reader import EntryReader, all_of
+from bookie_client.reading.reader import EntryReader
 from bookie_protocol.digest import DigestType, digest_manager
-from bookie_protocol.errors import BadVersion, NoSuchEntry
+from bookie_protocol.errors import BadVersion, NoSuchEntry, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from tests.support.packed import packed
 from tests.support.virtual_loop import VirtualLoop
@@ -40,7 +41,9 @@ def run_virtually(main):
 
 async def read_range(reader, first, last):
     """All entries of the range, as a handle reads them."""
-    return await all_of(reader.batches(first, last, bound=last))
+    entries = []
+    await reader.read_into(entries, first, last, bound=last)
+    return entries
 
 
 def now():
@@ -99,6 +102,52 @@ class Channel:
             request.answered(entry, 99)
 
 
+class Batch:
+    """A batch read under way."""
+
+    def __init__(self, rig, name, question, done):
+        self.rig = rig
+        self.name = name
+        self.question = question
+        self.done = done
+        self.is_over = False
+        delay = rig.bookies[name].delay
+        if delay is not None:
+            asyncio.get_running_loop().call_later(delay, self.end)
+
+    def abandon(self):
+        if not self.is_over:
+            self.is_over = True
+            self.rig.given_up += 1
+            self.rig.batches_under_way -= 1
+
+    def end(self):
+        if self.is_over:
+            return
+        self.is_over = True
+        self.rig.batches_under_way -= 1
+        bookie = self.rig.bookies[self.name]
+        try:
+            answer = self.answer(bookie, *self.question)
+        except PodkeeperError as error:
+            answer = error
+        self.done(self.name, answer)
+
+    @staticmethod
+    def answer(bookie, first, max_count, max_bytes):
+        if not bookie.knows_batches:
+            raise BadVersion("no batches")
+        if bookie.batch_error is not None:
+            raise bookie.batch_error("scripted")
+        entries, size = [bookie.answer(first)], 36 + len(bookie.answer(first)) + 4
+        while len(entries) < max_count and (entry := bookie.entries.get(first + len(entries))) is not None:
+            size += len(entry) + 4
+            if size > max_bytes:
+                break
+            entries.append(entry)
+        return packed(entries)
+
+
 class Rig:
     """Ledger 7 on bookies A, B, C ...; every entry on its write set."""
 
@@ -152,30 +201,15 @@ class Rig:
         await self._wait(bookie)
         return EntryAnswer(bookie.answer(entry_id), None)
 
-    async def batch_read(self, name, ledger_id, first, max_count, max_bytes):
+    def send_batch_read(self, name, ledger_id, first, max_count, max_bytes, done):
         assert ledger_id == LEDGER
-        bookie = self.bookies[name]
-        bookie.batches.append((first, max_count))
+        self.bookies[name].batches.append((first, max_count))
+        batch = Batch(self, name, (first, max_count, max_bytes), done)
         self.batches_under_way += 1
         self.most_batches = max(self.most_batches, self.batches_under_way)
-        try:
-            await self._wait(bookie)
-        except asyncio.CancelledError:
-            self.given_up += 1
-            raise
-        finally:
-            self.batches_under_way -= 1
-        if not bookie.knows_batches:
-            raise BadVersion("no batches")
-        if bookie.batch_error is not None:
-            raise bookie.batch_error("scripted")
-        entries, size = [bookie.answer(first)], 36 + len(bookie.answer(first)) + 4
-        while len(entries) < max_count and (entry := bookie.entries.get(first + len(entries))) is not None:
-            size += len(entry) + 4
-            if size > max_bytes:
-                break
-            entries.append(entry)
-        return packed(entries)
+        return batch
+
+    batch_read = BookieOperations.batch_read
 
     async def _wait(self, bookie):
         if bookie.delay is None:

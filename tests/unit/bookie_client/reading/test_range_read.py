@@ -6,8 +6,10 @@ from contextlib import aclosing
 import pytest
 
 from bookie_client.batch_support import RETRY_SECONDS
+from bookie_client.reading import batch_read
 from bookie_client.reading.range_read import RangeRead
 from bookie_client.reading.reader import one_by_one
+from bookie_client.reading.sources import EntrySources
 from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NoSuchEntry, StorageFault
 from tests.unit.bookie_client.reading.rig import Rig, now, read_range, run_virtually
 
@@ -55,7 +57,7 @@ def test_the_window_bounds_batches_in_bytes():
         plan = reader._plan(0, 399)
         plans.append(plan)
         count = 0
-        async with aclosing(RangeRead(reader._sources, plan).run()) as batches:
+        async with aclosing(RangeRead(reader._sources, plan).batches()) as batches:
             async for batch in batches:
                 count += len(batch)
                 assert plan.bytes_in_use <= 80_000
@@ -416,19 +418,50 @@ def test_cancelling_leaves_nothing_behind(batch_reads):
     run_virtually(main)
 
 
-def test_a_defect_is_raised_where_the_range_is_read():
-    rig = Rig(100)
+def broken(*what):
+    raise RuntimeError("a defect")
 
-    async def broken(*what):
-        raise RuntimeError("a defect")
+
+def test_a_defect_in_asking_is_raised_where_the_range_is_read():
+    rig = Rig(100)
 
     async def main():
         reader = rig.reader()
-        rig.context.operations.batch_read = broken
+        rig.context.operations.send_batch_read = broken
         with pytest.raises(RuntimeError, match="a defect"):
             await read_range(reader, 0, 99)
 
     run_virtually(main)
+
+
+@pytest.mark.parametrize("damaged", [(), (3,)])
+def test_a_defect_in_taking_an_answer_is_raised_where_the_range_is_read(monkeypatch, damaged):
+    """A connection hands answers over: raised there, the defect would cost the connection, and the reader waited."""
+    rig = Rig(100)
+    for entry_id in damaged:
+        rig.bookies["A"].damage(entry_id)
+    monkeypatch.setattr(*(EntrySources, "mended", broken) if damaged else (batch_read, "verify_packed", broken))
+
+    async def main():
+        with pytest.raises(RuntimeError, match="a defect"):
+            await read_range(rig.reader(), 0, 99)
+
+    run_virtually(main)
+
+
+def test_what_was_read_in_front_of_a_bad_entry_is_there():
+    rig = Rig(100, batch_read_entries=10)
+    for bookie in rig.bookies.values():
+        bookie.damage(42)
+
+    async def main():
+        entries = []
+        with pytest.raises(DigestMismatch):
+            await rig.reader().read_into(entries, 0, 99, bound=99)
+        return entries
+
+    entries = run_virtually(main)
+    assert (right(rig, entries), len(entries)) == (True, 42)
 
 
 def test_open_ledgers_are_read_without_knowing_sizes():

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from bookie_client import Client, ClientOptions
-from bookie_client.connection.operations import BookieOperations
+from bookie_client.connection.batch_request import BatchRequest
 from bookie_client.reading.maintenance import replicas
 from bookie_client.reading.reader import EntryReader
 from bookie_protocol.digest import DigestType, digest_manager
@@ -39,14 +39,13 @@ async def served(tmp_path, metadata):
 @pytest.fixture
 def batches(monkeypatch):
     """The sizes of the batch reads that were answered."""
-    sizes, original = [], BookieOperations.batch_read
+    sizes, original = [], BatchRequest.take
 
-    async def counted(*args, **options):
-        entries = await original(*args, **options)
-        sizes.append(len(entries.split()))
-        return entries
+    def counted(request, answer):
+        sizes.append(len(answer.detail.split()))
+        original(request, answer)
 
-    monkeypatch.setattr(BookieOperations, "batch_read", counted)
+    monkeypatch.setattr(BatchRequest, "take", counted)
     return sizes
 
 
