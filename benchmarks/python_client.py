@@ -18,6 +18,7 @@ import sys
 import time
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ import click
 import uvloop
 
 from bookie_client import Client, ClientOptions
+from bookie_client.reading.entry_batch import payloads_of
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.writer import LedgerWriter
 
@@ -167,9 +169,19 @@ async def tail_load(meter: Meter, options: dict[str, Any], client: Client, ledge
     await reading
 
 
+async def _in_place(reader: LedgerReader, first: int, last: int) -> list[bytes | memoryview]:
+    """The payloads of a range, each in the answer that brought it."""
+    found: list[bytes | memoryview] = []
+    async with aclosing(reader.batches(first, last)) as batches:
+        async for batch in batches:
+            found += payloads_of(batch)
+    return found
+
+
 async def read_load(meter: Meter, options: dict[str, Any], reader: LedgerReader) -> None:
     """Reads one ledger from its start to its end, again and again: `window` ranges of `batch` entries at a
     time."""
+    read = partial(_in_place, reader) if options["in_place"] else reader.read
     last, batch = reader.last_add_confirmed, options["batch"]
     began = time.perf_counter()
     measure_at, end_at = began + options["warmup"], began + options["warmup"] + options["duration"]
@@ -183,7 +195,7 @@ async def read_load(meter: Meter, options: dict[str, Any], reader: LedgerReader)
                 meter.begin()
             first, upto = position, min(position + batch - 1, last)
             position = 0 if upto == last else upto + 1
-            found = await reader.read(first, upto)
+            found = await read(first, upto)
             meter.answered(now, len(found))
 
     await asyncio.gather(*(work() for _ in range(options["window"])))
@@ -269,6 +281,7 @@ async def _run(command: str, options: dict[str, Any]) -> dict[str, Any]:
 @click.option("--window", default=4000)
 @click.option("--bulk", default=1, help="Entries of one call.")
 @click.option("--batch", default=100, help="Entries of one read.")
+@click.option("--in-place", is_flag=True, help="Read payloads as views of the bookies' answers, not as entries.")
 @click.option("--rate", default=0)
 @click.option("--warmup", default=2.0)
 @click.option("--duration", default=5.0)

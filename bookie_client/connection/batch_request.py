@@ -26,11 +26,11 @@ BatchDone = Callable[[str, PackedEntries | PodkeeperError], None]
 class BatchRequest(Request):
     """Made by `BookieOperations.send_batch_read`. `proven`: bookies that have served a batch; it adds its own."""
 
-    __slots__ = ("_bookie", "_done", "_first", "_ledger_id", "_proven")
+    __slots__ = ("_bookie", "_done", "_first", "_proven", "ledger_id")
 
     def __init__(self, bookie: str, ledger_id: int, first: int, proven: set[str], done: BatchDone) -> None:
         self._bookie = bookie
-        self._ledger_id = ledger_id
+        self.ledger_id = ledger_id
         self._first = first
         self._proven = proven
         self._done: BatchDone | None = done
@@ -62,7 +62,7 @@ class BatchRequest(Request):
         self._end(error)
 
     def describe(self) -> str:
-        return f"the batch read from entry {self._first} of ledger {self._ledger_id}"
+        return f"the batch read from entry {self._first} of ledger {self.ledger_id}"
 
     def _end(self, outcome: PackedEntries | PodkeeperError) -> None:
         done, self._done = self._done, None

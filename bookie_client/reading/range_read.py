@@ -19,8 +19,9 @@ from collections.abc import AsyncGenerator, Sequence
 from bookie_client.reading.batch_read import BatchAnswer, BatchRead, BatchRefused
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_group import EntryGroup
+from bookie_client.reading.fetched import Fetched, fetched
 from bookie_client.reading.plan import Piece, ReadPlan
-from bookie_client.reading.sources import EntrySources, Fetched, fetched
+from bookie_client.reading.sources import EntrySources
 from bookie_client.reading.speculation import Speculator
 from bookie_protocol.errors import PodkeeperError
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from bookie_client.connection.channel import Channel
 from bookie_client.connection.pool import ChannelPool
@@ -27,6 +27,7 @@ from bookie_client.reading.batch_read import BatchAnswer, BatchParts, BatchQuest
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_group import EntryGroup
 from bookie_client.reading.entry_read import ReadPath
+from bookie_client.reading.fetched import Fetched, fetched
 from bookie_client.reading.order import NOTHING_KNOWN, ReplicaView, least_busy_first, replica_order
 from bookie_client.reading.origins import Origins
 from bookie_client.reading.read_failure import read_failure
@@ -43,26 +44,6 @@ BATCH_DECAY: Final = 0.9
 """How fast the slowest batch is forgotten, per batch."""
 LOGGED_ONE_BY_ONE: Final = 10
 """Bad replicas of one bookie that are logged each; after them the 16th, 32nd, 64th and so on."""
-
-
-class Fetched(NamedTuple):
-    """Consecutive entries, and what the one behind them met; `nbytes` of payload."""
-
-    entries: Sequence[LedgerEntry]
-    nbytes: int
-    error: PodkeeperError | None
-
-
-def fetched(answers: Iterable[LedgerEntry | PodkeeperError]) -> Fetched:
-    """The entries in front of the first error."""
-    entries: list[LedgerEntry] = []
-    nbytes = 0
-    for answer in answers:
-        if not isinstance(answer, LedgerEntry):
-            return Fetched(entries, nbytes, answer)
-        entries.append(answer)
-        nbytes += len(answer.payload)
-    return Fetched(entries, nbytes, None)
 
 
 class Channels(dict[str, Channel]):

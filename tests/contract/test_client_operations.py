@@ -126,8 +126,7 @@ async def test_a_read_only_bookie_takes_no_adds(ask: Operations, bookie: ServedB
 async def test_batch_reads_in_clients_of_both_versions(ask: Operations, bookie: ServedBookie) -> None:
     await fill(ask, 20)
     assert (await ask.batch_read(B, 1, 5, 4, 0)).split() == [entry(1, e) for e in range(5, 9)]
-    urgent = await ask.batch_read(B, 1, 15, 0, 1 << 20, high_priority=True)
-    assert urgent.split() == [entry(1, e) for e in range(15, 20)]
+    assert (await ask.batch_read(B, 1, 15, 0, 1 << 20)).split() == [entry(1, e) for e in range(15, 20)]
     size = len(entry(1, 0)) + 4
     assert (await ask.batch_read(B, 1, 0, 0, 36 + 3 * size)).split() == [entry(1, e) for e in range(3)]
     assert (await ask.batch_read(B, 1, 0, 10, 1)).split() == [entry(1, 0)]

@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack
 import pytest
 
 from bookie_client import Client, ClientOptions
-from bookie_client.connection.batch_request import BatchRequest
 from bookie_client.reading.maintenance import replicas
 from bookie_client.reading.reader import EntryReader
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import NoSuchEntry
+from tests.support.batch_answers import note_batches
 from tests.support.memory_metadata import MemoryMetadata
 from tests.support.model_bookie import ModelBookie, ModelBookieServer
 from tests.support.served_bookie import ServedBookie
@@ -36,21 +36,9 @@ async def served(tmp_path, metadata):
         yield bookies
 
 
-@pytest.fixture
-def batches(monkeypatch):
-    """The sizes of the batch reads that were answered."""
-    sizes, original = [], BatchRequest.take
-
-    def counted(request, answer):
-        sizes.append(len(answer.detail.split()))
-        original(request, answer)
-
-    monkeypatch.setattr(BatchRequest, "take", counted)
-    return sizes
-
-
 @pytest.mark.parametrize("flushed", [False, True])
-async def test_ranges_come_by_batch_whatever_the_protocol(served, metadata, batches, version, flushed):
+async def test_ranges_come_by_batch_whatever_the_protocol(served, metadata, monkeypatch, version, flushed):
+    batches = note_batches(monkeypatch)
     written = payloads(3000)
     async with Client(metadata, ClientOptions(protocol_version=version, batch_read_entries=100)) as client:
         async with client.create(ensemble=3, write_quorum=3, ack_quorum=3, password=b"pw") as ledger:
@@ -61,20 +49,21 @@ async def test_ranges_come_by_batch_whatever_the_protocol(served, metadata, batc
         async with client.open(ledger.ledger_id, password=b"pw") as reader:
             assert [e.payload for e in await reader.read(0, 2999)] == written
             assert set(reader.served_by) == {"b1", "b2", "b3"}
-            assert sum(reader.served_by.values()) == sum(batches) == 3000
+            assert sum(reader.served_by.values()) == sum(count for _, count in batches) == 3000
             assert 30 <= len(batches) <= 36
             assert [e.payload for e in await reader.read(17, 1234)] == written[17:1235]
-            assert sum(batches) == sum(reader.served_by.values())
+            assert sum(count for _, count in batches) == sum(reader.served_by.values())
 
 
-async def test_batches_are_bounded_in_bytes(served, metadata, batches):
+async def test_batches_are_bounded_in_bytes(served, metadata, monkeypatch):
+    batches = note_batches(monkeypatch)
     sizes = {"batch_read_bytes": 20_000, "read_window_bytes": 160_000, "max_frame_size": 1 << 20}
     async with Client(metadata, ClientOptions(**sizes)) as client:
         async with client.create(ensemble=3, write_quorum=3, ack_quorum=3) as ledger:
             await ledger.append_many([bytes(900)] * 500 + [bytes(200_000)] + [bytes(900)] * 100)
         async with client.open(ledger.ledger_id) as reader:
             assert sum([len(e.payload) async for e in reader.entries()]) == 600 * 900 + 200_000
-    assert max(batches) * 900 <= 20_000
+    assert max(count for _, count in batches) * 900 <= 20_000
 
 
 async def test_the_end_of_what_bookies_hold_ends_an_unbounded_range(served, metadata):
