@@ -34,7 +34,6 @@ from bookie_protocol.keys import mac_key
 
 Buffer = bytes | bytearray | memoryview
 
-_pack_header: Final = ENTRY_HEADER.pack
 _pack_crc32c: Final = struct.Struct(">I").pack
 _crc32c: Final = google_crc32c.value
 _extend: Final = google_crc32c.extend
@@ -156,11 +155,6 @@ class Crc32cDigest(DigestManager):
 
     def digest(self, header: bytes, payload: bytes) -> bytes:
         return _pack_crc32c(_extend(_crc32c(header), payload))
-
-    def front(self, ledger_id: int, entry_id: int, lac: int, length: int, payload: bytes) -> bytes:
-        # The default type, for every entry that is written: one call instead of two.
-        header = _pack_header(ledger_id, entry_id, lac, length)
-        return header + _pack_crc32c(_extend(_crc32c(header), payload))
 
 
 class MacDigest(DigestManager):

@@ -259,18 +259,23 @@ class BookieConnection(asyncio.Protocol):
         return position
 
     def _take_acknowledgements(self, data: bytes) -> int:
-        """Handle the answers to adds with which `data` begins, if nothing else stands between them."""
+        """Handle the answers to adds with which `data` begins, if nothing else stands between them. Adds of one writer
+        that lie one behind the other are told together."""
         run = self._dialect.acknowledged_run(data)
         if run is None:
             return 0
         keys, taken = run
-        pop, bookie = self._outstanding.pop, self.bookie_id
+        pop = self._outstanding.pop
+        answered: list[BookieRequest] = []
         for key in keys:
             request = pop(key, None)
             if isinstance(request, _SameKey):
                 request = self._take_out(key, request, request[0])
             if request is not None:
-                request.acknowledged(bookie)
+                answered.append(request)
+        at, bookie = 0, self.bookie_id
+        while at < len(answered):
+            at = answered[at].acknowledged_run(answered, at, bookie)
         return taken
 
     def _slow_answer(self, body: bytes) -> None:

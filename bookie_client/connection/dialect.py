@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from bookie_client.connection.request import Answer, SplitAdd
+from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadVersion
 from bookie_protocol.wire.auth import AuthMessage
 
@@ -38,10 +39,9 @@ class AddEncoder(Protocol):
         """One add. The entry may come in two parts, which are copied once."""
         ...
 
-    def complete_heads(self, adds: Sequence[SplitAdd], txn_ids: Iterator[int], /) -> None:
-        """One add or many, of consecutive entries, whose `head` holds header and digest of the entry so far: puts in
-        front of it what a frame has there, and gives each its `key`. Head, body and `tail` are the frame then.
-        `txn_ids` counts up."""
+    def make_heads(self, adds: Sequence[SplitAdd], lac: int, digest: DigestManager, txn_ids: Iterator[int], /) -> None:
+        """Give one add or many, of consecutive entries, their `head` and `key`: the header of the entry carries `lac`.
+        Head, body and `tail` are the frame then. `txn_ids` counts up."""
         ...
 
 

@@ -18,12 +18,14 @@ from typing import Final
 
 from bookie_client.connection.dialect import AddEncoder, Dialect, KeyAndFrame
 from bookie_client.connection.request import Answer, SplitAdd, error_for
-from bookie_protocol.entry import ENTRY_IDS
+from bookie_protocol.digest import DigestManager
+from bookie_protocol.entry import ENTRY_HEADER, ENTRY_IDS
 from bookie_protocol.wire import v2
 from bookie_protocol.wire.auth import AuthMessage
 from bookie_protocol.wire.framing import LENGTH
 from bookie_protocol.wire.v2_layout import ADD_ENTRY_OFFSET, CURRENT_VERSION, Flag, OpCode, header_word
 
+_pack_header: Final = ENTRY_HEADER.pack
 _REQUEST_ID: Final = struct.Struct(">q")
 
 
@@ -58,15 +60,17 @@ class V2AddEncoder:
         head = v2.add_request_head(self._master_key, len(front) + len(rest), self._flags)
         return ENTRY_IDS.pack(self._ledger_id, entry_id), b"".join((head, front, rest))
 
-    def complete_heads(self, adds: Sequence[SplitAdd], txn_ids: Iterator[int], /) -> None:
-        ids, size, head = ENTRY_IDS.size, -1, b""
+    def make_heads(self, adds: Sequence[SplitAdd], lac: int, digest: DigestManager, txn_ids: Iterator[int], /) -> None:
+        ledger_id, overhead, last, before = self._ledger_id, digest.overhead, -1, b""
         for add in adds:
-            front = add.head
-            if len(front) + len(add.body) != size:
-                size = len(front) + len(add.body)
-                head = v2.add_request_head(self._master_key, size, self._flags)
-            add.key = front[:ids]
-            add.head = head + front
+            body = add.body
+            size = len(body)
+            if size != last:
+                last = size
+                before = v2.add_request_head(self._master_key, overhead + size, self._flags)
+            header = _pack_header(ledger_id, add.entry_id, lac, add.length)
+            add.key = header[: ENTRY_IDS.size]
+            add.head = b"".join((before, header, digest.digest(header, body)))
 
 
 class V2Dialect(Dialect):

@@ -7,40 +7,28 @@ Source: reference wire protocol, sections 4, 8 and 12.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from bookie_client.connection.added_v3 import added_key, added_run
 from bookie_client.connection.answers import BookieInfo, LacAnswer
 from bookie_client.connection.dialect import AddEncoder, Dialect, KeyAndFrame
 from bookie_client.connection.request import Answer, SplitAdd, error_for
+from bookie_protocol.digest import DigestManager
+from bookie_protocol.entry import ENTRY_HEADER
 from bookie_protocol.errors import V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3, v3_encode
 from bookie_protocol.wire.auth import AuthMessage, from_protobuf, to_protobuf
 from bookie_protocol.wire.availability import decode_availability
-from bookie_protocol.wire.framing import LENGTH_SIZE
 from bookie_protocol.wire.varint import consecutive_varints, encode_varint
 
+_pack_header: Final = ENTRY_HEADER.pack
 _TOTAL_AND_FREE: Final = pb.GetBookieInfoRequest.TOTAL_DISK_CAPACITY | pb.GetBookieInfoRequest.FREE_DISK_SPACE
 
 MAX_SHAPES: Final = 256
 """Shapes of adds (entry size, widths of the numbers) that one encoder remembers."""
-
-_ADDED_HEADER: Final = b"\x08\x03\x10\x02\x18"
-_VARINT: Final = rb"[\x80-\xff]*[\x00-\x7f]"
-_ADDED_FRAME: Final = re.compile(
-    # length word, header{VERSION_THREE, ADD_ENTRY, txn}, status EOK, addResponse{status EOK, ledger id, entry id}
-    rb"\x00\x00\x00([\x00-\x7f])\x0a[\x00-\x7f]"
-    + re.escape(_ADDED_HEADER)
-    + b"("
-    + _VARINT
-    + rb")\x10\x00\xaa\x06[\x00-\x7f]\x08\x00\x10"
-    + _VARINT
-    + rb"\x18"
-    + _VARINT
-)
 
 
 class V3AddEncoder:
@@ -58,21 +46,32 @@ class V3AddEncoder:
         before, between, behind = self._parts(len(front) + len(rest) << 8 | len(txn) << 4 | len(number))
         return txn, b"".join((before, txn, between, number, behind, front, rest, self.tail))
 
-    def complete_heads(self, adds: Sequence[SplitAdd], txn_ids: Iterator[int], /) -> None:
-        count, first = len(adds), adds[0].entry_id
+    def make_heads(self, adds: Sequence[SplitAdd], lac: int, digest: DigestManager, txn_ids: Iterator[int], /) -> None:
+        count = len(adds)
         first_txn, *_ = islice(txn_ids, count)
         txns = consecutive_varints(first_txn, count)
-        numbers = consecutive_varints(first, count)
-        last = -1
+        self._make_heads(adds, txns, consecutive_varints(adds[0].entry_id, count), lac, digest)
+
+    def _make_heads(
+        self, adds: Sequence[SplitAdd], txns: list[bytes], numbers: list[bytes], lac: int, digest: DigestManager
+    ) -> None:
+        widths = len(txns[0]) << 4 | len(numbers[0])
+        if widths != len(txns[-1]) << 4 | len(numbers[-1]):  # one of the two gets longer on the way, which is rare
+            half = len(adds) // 2
+            self._make_heads(adds[:half], txns[:half], numbers[:half], lac, digest)
+            self._make_heads(adds[half:], txns[half:], numbers[half:], lac, digest)
+            return
+        ledger_id, overhead, last = self._ledger_id, digest.overhead, -1
         before = between = behind = b""
         for add, txn, number in zip(adds, txns, numbers, strict=True):
-            front = add.head
-            shape = len(front) + len(add.body) << 8 | len(txn) << 4 | len(number)
-            if shape != last:
-                last = shape
-                before, between, behind = self._parts(shape)
+            body = add.body
+            size = len(body)
+            if size != last:
+                last = size
+                before, between, behind = self._parts(overhead + size << 8 | widths)
+            header = _pack_header(ledger_id, add.entry_id, lac, add.length)
             add.key = txn
-            add.head = b"".join((before, txn, between, number, behind, front))
+            add.head = b"".join((before, txn, between, number, behind, header, digest.digest(header, body)))
 
     def _parts(self, shape: int) -> tuple[bytes, bytes, bytes]:
         """`shape`: entry size << 8 | width of the transaction id << 4 | width of the entry id."""
@@ -175,25 +174,10 @@ class V3Dialect(Dialect):
         return _framed(request)
 
     def acknowledged_run(self, data: bytes) -> tuple[Sequence[bytes], int] | None:
-        if not data.startswith(_ADDED_HEADER, LENGTH_SIZE + 2):
-            return None
-        parts = _ADDED_FRAME.split(data)
-        rest = parts.pop()
-        # What was found must be all of it, from the start and without a gap, and the length words must agree.
-        taken = len(data) - len(rest)
-        lengths = parts[1::3]
-        if not lengths or any(parts[::3]) or sum(b"".join(lengths)) + LENGTH_SIZE * len(lengths) != taken:
-            return None
-        return parts[2::3], taken
+        return added_run(data)
 
     def acknowledged(self, data: bytes, start: int, end: int) -> bytes | None:
-        # header{VERSION_THREE, ADD_ENTRY, txn}, status EOK, addResponse{status EOK, ...}
-        if data[start + 2 : start + 7] != _ADDED_HEADER:
-            return None
-        body = start + 2 + data[start + 1]
-        if body + 7 > end or data[body : body + 4] != b"\x10\x00\xaa\x06" or data[body + 5 : body + 7] != b"\x08\x00":
-            return None
-        return data[start + 7 : body]
+        return added_key(data, start, end)
 
     def decode(self, body: bytes) -> Answer:
         response = v3.parse_response(body)

@@ -10,6 +10,7 @@ Event loop only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from bookie_protocol.errors import (
@@ -66,6 +67,12 @@ class BookieRequest(ABC):
         """The bookie did what was asked, and its answer is the usual one to an add."""
         self.accepted(bookie, ADDED)
 
+    def acknowledged_run(self, run: Sequence[BookieRequest], at: int, bookie: str) -> int:
+        """As `acknowledged`, for this request, which is `run[at]`, and those behind it that it can speak for: all of
+        `run` was answered so, in this order. Returns the index of the first that was not told."""
+        self.acknowledged(bookie)
+        return at + 1
+
     @abstractmethod
     def accepted(self, bookie: str, answer: Answer) -> None:
         """The bookie did what was asked."""
@@ -98,6 +105,8 @@ class SplitAdd(FramedRequest):
     __slots__ = ("body", "head")
 
     entry_id: int
+    length: int
+    """Payload bytes of the ledger up to and including this entry."""
     head: bytes
     body: bytes
 

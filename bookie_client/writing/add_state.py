@@ -28,9 +28,10 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from bookie_client.connection.request import BookieRequest
 from bookie_client.distribution import Quorums
 from bookie_client.writing.outcome import Outcome, failure_of
-from bookie_client.writing.pending_add import PendingAdd
+from bookie_client.writing.pending_add import PendingAdd, count_together
 from bookie_client.writing.write_ensemble import Positions, WriteEnsemble
 from bookie_protocol.errors import BookieReadOnly, LedgerClosed, LedgerFenced, PodkeeperError, QuorumLost, Unauthorized
 
@@ -202,6 +203,20 @@ class AddState:
             add.failed &= ~bit
         add.acks += 1
         return add.acks >= self._ack and add.entry_id == self._next and self._ensemble.changing is None
+
+    def acknowledged_run(self, add: PendingAdd, run: Sequence[BookieRequest], at: int, bookie: str) -> int:
+        """As `acknowledged`, for `add`, which is `run[at]`, and adds of this ledger behind it. Returns the index of the
+        first for which it was not done; `is_deliverable` tells whether `deliver` has something now."""
+        if bookie not in add.ensemble or (self._striped and self._ensemble.changes):
+            self.acknowledged(add, bookie)
+            return at + 1
+        return count_together(add, run, at, add.ensemble.index(bookie))
+
+    @property
+    def is_deliverable(self) -> bool:
+        """The oldest add is complete, and no change holds it back."""
+        pending = self._pending
+        return bool(pending) and pending[0].acks >= self._ack and self._ensemble.changing is None
 
     def deliver(self) -> Sequence[PendingAdd]:
         """Take the adds that are complete, in order: the application is told now."""

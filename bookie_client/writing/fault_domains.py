@@ -17,9 +17,10 @@ Source: reference client protocol, section 16.6 (`enforceMinNumFaultDomainsForWr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from bookie_client.connection.request import BookieRequest
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
 from bookie_client.placement.policy import AcknowledgementRule
@@ -45,6 +46,11 @@ class SpreadAddState(AddState):
             return False
         self._count(add)
         return add.acks >= self._ack and add.entry_id == self._next and self._ensemble.changing is None
+
+    def acknowledged_run(self, add: PendingAdd, run: Sequence[BookieRequest], at: int, bookie: str) -> int:
+        # Each by itself: which bookies acknowledged it decides, not how many.
+        self.acknowledged(add, bookie)
+        return at + 1
 
     def _move_pending(self, ensemble: tuple[str, ...]) -> list[tuple[PendingAdd, int]]:
         resend = super()._move_pending(ensemble)

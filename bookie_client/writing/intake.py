@@ -35,17 +35,15 @@ class AddIntake:
         state: AddState,
         outbox: Outbox,
         window: Window,
-        idle: asyncio.Event,
         *,
         overhead: int,
         max_frame: int,
     ) -> None:
-        """`idle` is cleared by each add; `overhead`: bytes of a frame beside the payload."""
+        """`overhead`: bytes of a frame beside the payload."""
         self._answers = answers
         self._state = state
         self._outbox = outbox
         self._window = window
-        self._idle = idle
         self._overhead = overhead
         self._max_payload = max_frame - overhead
         self._loop = asyncio.get_running_loop()
@@ -150,7 +148,6 @@ class AddIntake:
         add.answers = self._answers
         add.body = body
         add.nbytes = nbytes
-        self._idle.clear()
         self._outbox.put(add)
         return add.entry_id
 
@@ -170,6 +167,5 @@ class AddIntake:
             add.answers = answers
             add.nbytes = len(add.body) + overhead
         batch.expect_run(adds[0].entry_id, len(adds))
-        self._idle.clear()
         self._outbox.put_run(adds, nbytes)
         return 0

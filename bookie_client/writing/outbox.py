@@ -28,7 +28,8 @@ BULK_BYTES: Final = 256 * 1024
 
 
 class Outbox:
-    """Of one pipeline. `after` is called behind each flush that sent something, `broke` when one has a defect."""
+    """Of one pipeline. What is put clears `idle`. `after` is called behind each flush that sent something, `broke` when
+    one has a defect."""
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Outbox:
         state: AddState,
         digest: DigestManager,
         encoder: AddEncoder,
+        idle: asyncio.Event,
         after: Callable[[], None],
         broke: Callable[[str, Exception], None],
     ) -> None:
@@ -43,6 +45,7 @@ class Outbox:
         self._state = state
         self._digest = digest
         self._encoder = encoder
+        self._idle = idle
         self._after = after
         self._broke = broke
         self._loop = asyncio.get_running_loop()
@@ -56,7 +59,10 @@ class Outbox:
 
     def put(self, add: PendingAdd) -> None:
         """Take in a new add."""
-        self._fresh.append(add)
+        fresh = self._fresh
+        if not fresh:  # behind others it is clear already: nothing is idle before they have left
+            self._idle.clear()
+        fresh.append(add)
         self._fresh_bytes += add.nbytes
         if not self._flush_due:
             self._flush_due = True
@@ -66,6 +72,7 @@ class Outbox:
 
     def put_run(self, adds: list[PendingAdd], nbytes: int) -> None:
         """Take in many new adds; bytes of all of them."""
+        self._idle.clear()
         self._fresh += adds
         self._fresh_bytes += nbytes
         if self._fresh_bytes >= BULK_BYTES:
@@ -112,10 +119,7 @@ class Outbox:
         self.flush()
 
     def _encode(self, adds: list[PendingAdd]) -> None:
-        front, ledger_id, lac = self._digest.front, self._state.ledger_id, self._state.piggy_back()
-        for add in adds:
-            add.head = front(ledger_id, add.entry_id, lac, add.length, add.body)
-        self._encoder.complete_heads(adds, self._context.transactions)
+        self._encoder.make_heads(adds, self._state.piggy_back(), self._digest, self._context.transactions)
 
     def _send_everywhere(self, adds: list[PendingAdd]) -> None:
         everybody = (1 << len(self._channels)) - 1
@@ -136,8 +140,8 @@ class Outbox:
                 channel.send_adds(self._frames(its), its)
 
     def _frames(self, adds: list[PendingAdd]) -> bytes:
-        pieces: list[bytes] = []
-        tail = self._tail
-        for add in adds:
-            pieces += (add.head, add.body, tail) if tail else (add.head, add.body)
+        step = 3 if self._tail else 2
+        pieces = [self._tail] * (step * len(adds))
+        pieces[::step] = [add.head for add in adds]
+        pieces[1::step] = [add.body for add in adds]
         return b"".join(pieces)

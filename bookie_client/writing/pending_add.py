@@ -12,9 +12,10 @@ Source: reference client protocol, sections 5 and 6.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-from bookie_client.connection.request import Answer, SplitAdd
+from bookie_client.connection.request import Answer, BookieRequest, SplitAdd
 from bookie_protocol.errors import PodkeeperError
 
 
@@ -35,6 +36,8 @@ class AddAnswers(Protocol):
     def frame(self, add: PendingAdd) -> bytes: ...
 
     def deliver_soon(self) -> None: ...
+
+    def adds_acknowledged(self, add: PendingAdd, run: Sequence[BookieRequest], at: int, bookie: str) -> int: ...
 
     def add_answered(self, add: PendingAdd) -> None: ...
 
@@ -98,8 +101,11 @@ class PendingAdd(SplitAdd):
         answers = self.answers
         if answers.state.acknowledged(self, bookie):
             answers.deliver_soon()
-        elif self.lingering:
+        if self.lingering:
             answers.add_answered(self)
+
+    def acknowledged_run(self, run: Sequence[BookieRequest], at: int, bookie: str) -> int:
+        return self.answers.adds_acknowledged(self, run, at, bookie)
 
     def accepted(self, bookie: str, answer: Answer) -> None:
         self.acknowledged(bookie)
@@ -112,3 +118,21 @@ class PendingAdd(SplitAdd):
 
     def __repr__(self) -> str:
         return f"PendingAdd(entry {self.entry_id}, acked {self.acked:b}, failed {self.failed:b})"
+
+
+def count_together(first: PendingAdd, run: Sequence[BookieRequest], at: int, position: int) -> int:
+    """The bookie at `position` stored `first`, which is `run[at]`, and what is behind it. Counts this for as many as
+    are adds of the same handle, sent to the same ensemble; returns the index of the first that is not."""
+    answers, ensemble = first.answers, first.ensemble
+    bit = 1 << position
+    others = ~bit
+    for index in range(at, len(run)):
+        add = run[index]
+        if not isinstance(add, PendingAdd) or add.answers is not answers or add.ensemble is not ensemble:
+            return index
+        add.waiting &= others
+        if not add.acked & bit:
+            add.acked |= bit
+            add.failed &= others
+            add.acks += 1
+    return len(run)

@@ -19,9 +19,10 @@ Source: reference client protocol, sections 6, 7 and 14.7.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 from bookie_client.connection.dialect import AddEncoder
+from bookie_client.connection.request import BookieRequest
 from bookie_client.context import ClientContext
 from bookie_client.logs import get_logger
 from bookie_client.reading.background import defect_found, fail_on_defect
@@ -61,16 +62,16 @@ class AddPipeline:
         options = context.options
         self._window = Window.of(options)
         self._loop = asyncio.get_running_loop()
-        self._outbox = Outbox(context, state, digest, encoder, self._after_sending, self._broke)
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._outbox = Outbox(context, state, digest, encoder, self._idle, self._after_sending, self._broke)
         self._changes = ChangeRunner(state, change, options.degraded_retry_interval)
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending = False
         self._delivery_due = False
-        self._idle = asyncio.Event()
-        self._idle.set()
         overhead = context.pool.dialect.add_overhead + digest.overhead
         self.intake = AddIntake(
-            self, state, self._outbox, self._window, self._idle, overhead=overhead, max_frame=options.max_frame_size
+            self, state, self._outbox, self._window, overhead=overhead, max_frame=options.max_frame_size
         )
 
     # --- the handle -----------------------------------------------------------------------------------------
@@ -108,6 +109,19 @@ class AddPipeline:
         if not self._delivery_due:
             self._delivery_due = True
             self._loop.call_soon(self._deliver_turn)
+
+    def adds_acknowledged(self, add: PendingAdd, run: Sequence[BookieRequest], at: int, bookie: str) -> int:
+        """A bookie stored `add`, which is `run[at]`, and what is behind it: as many as are adds of this ledger are told
+        together. Returns the index of the first that was not."""
+        state = self.state
+        end = state.acknowledged_run(add, run, at, bookie)
+        if state.is_deliverable:
+            self.deliver_soon()
+        if self._window.lingering:
+            for each in run[at:end]:
+                if isinstance(each, PendingAdd) and each.lingering:
+                    self.add_answered(each)
+        return end
 
     def add_answered(self, add: PendingAdd) -> None:
         """A bookie answered an add that was delivered before."""

@@ -43,12 +43,11 @@ class Window:
         # As in `_fits`; written out, because every add comes by.
         if self._waiters or self.lingering > self._max_linger:
             return False
-        if (self.entries or entries > 1) and (
-            self.entries + entries > self._max_entries or self.nbytes + nbytes > self._max_bytes
-        ):
+        all_entries, all_bytes = self.entries + entries, self.nbytes + nbytes
+        # One alone passes whatever its size.
+        if (all_entries > self._max_entries or all_bytes > self._max_bytes) and all_entries > 1:
             return False
-        self.entries += entries
-        self.nbytes += nbytes
+        self.entries, self.nbytes = all_entries, all_bytes
         return True
 
     async def acquire(self, nbytes: int) -> None:

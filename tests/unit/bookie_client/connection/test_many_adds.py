@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bookie_client.connection.added_v3 import MIN_COLUMNS, run_of_any_shape, run_of_one_shape
 from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.writing.pending_add import PendingAdd
@@ -32,9 +33,8 @@ def test_adds_that_are_encoded_together_are_the_bytes_of_single_ones(
     for number, size in enumerate(sizes):
         add = PendingAdd(first + number, size, ("a",))
         add.body = bytes([number]) * size
-        add.head = manager.front(ledger_id, add.entry_id, 5, size, add.body)
         adds.append(add)
-    encoder.complete_heads(adds, count(txn_id))
+    encoder.make_heads(adds, 5, manager, count(txn_id))
     alone = dialect.add_encoder(ledger_id, KEY, recovery=recovery)
     for number, add in enumerate(adds):
         entry = manager.encode(ledger_id, add.entry_id, 5, add.length, add.body)
@@ -83,6 +83,39 @@ def test_a_run_of_acknowledgements_is_what_its_frames_are(dialect, ids, cut, oth
         return  # always right: each frame is looked at then
     assert (list(run[0]), run[1]) == (keys, taken)
     assert not other_first
+
+
+def check_one_shape(data):
+    """What is found at once is what looking at each frame finds. Returns how many answers that are."""
+    keys, taken = run_of_one_shape(data) or ([], 0)
+    assert (list(keys), taken) == one_by_one(V3Dialect(), data[:taken])
+    return len(keys)
+
+
+@given(BIG, BIG, BIG, st.integers(MIN_COLUMNS - 1, 3 * MIN_COLUMNS), st.integers(0, 10**6), st.integers(0, 255))
+def test_in_a_long_run_no_frame_is_taken_for_what_it_is_not(txn_id, ledger_id, entry_id, many, at, byte):
+    """One byte of it differs, in any frame at any place."""
+    data = b"".join(added(V3Dialect(), txn_id + number, ledger_id, entry_id + number) for number in range(many))
+    at %= len(data)
+    check_one_shape(data[:at] + bytes([byte]) + data[at + 1 :])
+
+
+@pytest.mark.parametrize("many", [MIN_COLUMNS, 100])
+def test_a_byte_that_differs_in_the_last_frame_is_seen(many):
+    frames = [added(V3Dialect(), 200 + number, 7, 300 + number) for number in range(many)]
+    data = b"".join(frames)
+    assert check_one_shape(data) == many
+    for at in range(len(data) - len(frames[-1]), len(data)):
+        check_one_shape(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert check_one_shape(data[:at]) in {0, many - 1}
+
+
+@pytest.mark.parametrize("many", [MIN_COLUMNS, 100])
+def test_both_ways_of_looking_find_the_same(many):
+    data = b"".join(added(V3Dialect(), 200 + number, 7, 300 + number) for number in range(many + 1))[:-1]
+    keys, taken = run_of_any_shape(data)
+    assert len(keys) == many
+    assert run_of_one_shape(data) == (list(keys), taken)
 
 
 @pytest.mark.parametrize("dialect", [V2Dialect(), V3Dialect()])
