@@ -97,7 +97,7 @@ class Channel:
         # One tick more, because it may be sent just before one.
         ticks = ceil(timeout / self._pool.ticker.seconds) + 1
         if self._connection is not None:
-            self._connection.send(frame, key, request, ticks)
+            self._connection.send_at_once(frame, key, request, ticks)
         else:
             self._send_later(_Waiting(frame, key, request, ticks, False))
 

@@ -118,6 +118,13 @@ class BookieConnection(asyncio.Protocol):
             self._queue_behind(key, before, request)
         self._put(frame)
 
+    def send_at_once(self, frame: bytes, key: bytes, request: BookieRequest, ticks: int) -> None:
+        """The same, and it does not wait for what else this turn of the loop sends. A batch read is much work: kept
+        back
+        while answers to others are looked at, the bookie would have nothing to do, and then this side."""
+        self.send(frame, key, request, ticks)
+        self._write()
+
     def send_many(self, frames: bytes, requests: Sequence[FramedRequest], ticks: int) -> None:
         """Send many requests at once; `frames` are their frames, one behind the other."""
         if self._reason is not None:
