@@ -120,8 +120,7 @@ class BookieConnection(asyncio.Protocol):
 
     def send_at_once(self, frame: bytes, key: bytes, request: BookieRequest, ticks: int) -> None:
         """The same, and it does not wait for what else this turn of the loop sends. A batch read is much work: kept
-        back
-        while answers to others are looked at, the bookie would have nothing to do, and then this side."""
+        back while answers to others are looked at, the bookie would have nothing to do, and then this side."""
         self.send(frame, key, request, ticks)
         self._write()
 
