@@ -28,8 +28,7 @@ from typing import Any
 import click
 import uvloop
 
-from bookie_client import Client, ClientOptions
-from bookie_client.reading.entry_batch import payloads_of
+from bookie_client import Client, ClientOptions, payloads_of
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.writer import LedgerWriter
 

@@ -106,5 +106,6 @@ def payload_bytes(entries: Sequence[LedgerEntry]) -> int:
 
 
 def payloads_of(entries: Sequence[LedgerEntry]) -> Sequence[bytes | memoryview]:
-    """For whoever copies them elsewhere: those of a batch in its answer in place."""
+    """Of a batch from `LedgerReader.batches`, as a rule without an object for each entry: views, which keep the
+    bookie's answer alive, or bytes. For whoever looks at payloads once or copies them elsewhere."""
     return entries.payloads() if isinstance(entries, EntryBatch) else [entry.payload for entry in entries]

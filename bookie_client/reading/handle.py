@@ -133,7 +133,7 @@ class LedgerReader:
 
     def batches(self, first: int = 0, last: int | None = None) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         """The same entries, some at a time, which costs less per entry. A batch that is kept keeps the answer that it
-        came in; `list(batch)` does not. Raises as `entries`."""
+        came in; `list(batch)` does not. `payloads_of(batch)` makes no objects of entries. Raises as `entries`."""
         end = self.last_add_confirmed if last is None else last
         return self._batches(first, end, bound=self.last_add_confirmed)
 
