@@ -14,7 +14,8 @@ Source: reference client protocol, sections 11.2 to 11.5.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
 
 from bookie_client.reading.batch_read import BatchAnswer, BatchRead, BatchRefused
 from bookie_client.reading.entry import LedgerEntry
@@ -106,6 +107,14 @@ class RangeRead:
         self._broken = defect
         self._wake()
 
+    @contextmanager
+    def _surfacing(self) -> Iterator[None]:
+        """Around what connections call: to them no defect must go back, it would end them."""
+        try:
+            yield
+        except Exception as defect:
+            self._break(defect)
+
     async def _stop(self) -> None:
         self._speculator.stop()
         for group in self._groups:
@@ -132,9 +141,10 @@ class RangeRead:
         self._speculator.watch(group)
 
     def _group_done(self, group: EntryGroup) -> None:
-        piece = self._groups.pop(group)
-        self._speculator.forget(group)
-        self._took(piece, fetched(group.answers[entry_id] for entry_id in range(piece.start, piece.stop)))
+        with self._surfacing():
+            piece = self._groups.pop(group)
+            self._speculator.forget(group)
+            self._took(piece, fetched(group.answers[entry_id] for entry_id in range(piece.start, piece.stop)))
 
     # --- batches --------------------------------------------------------------------------------------------
 
@@ -149,8 +159,11 @@ class RangeRead:
             self._fall_back(piece)
 
     def _batch_done(self, read: BatchRead, outcome: BatchAnswer | Exception) -> None:
-        piece = self._batches.pop(read)
-        self._speculator.forget(read)
+        with self._surfacing():
+            self._speculator.forget(read)
+            self._take_batch(self._batches.pop(read), read, outcome)
+
+    def _take_batch(self, piece: Piece, read: BatchRead, outcome: BatchAnswer | Exception) -> None:
         if isinstance(outcome, BatchAnswer):
             self._plan.head_only = False
             got = self._sources.took_batch(read, outcome)
@@ -164,7 +177,7 @@ class RangeRead:
         elif isinstance(outcome, PodkeeperError):
             self._took(piece, Fetched([], 0, outcome))
         else:
-            self._break(outcome)
+            raise outcome
 
     def _fall_back(self, piece: Piece) -> None:
         """No replica serves batches at present: this range goes on without them."""

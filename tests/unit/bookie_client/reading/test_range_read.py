@@ -7,6 +7,7 @@ import pytest
 
 from bookie_client.batch_support import RETRY_SECONDS
 from bookie_client.reading import batch_read
+from bookie_client.reading.plan import ReadPlan
 from bookie_client.reading.range_read import RangeRead
 from bookie_client.reading.reader import one_by_one
 from bookie_client.reading.sources import EntrySources
@@ -441,6 +442,23 @@ def test_a_defect_in_taking_an_answer_is_raised_where_the_range_is_read(monkeypa
     for entry_id in damaged:
         rig.bookies["A"].damage(entry_id)
     monkeypatch.setattr(*(EntrySources, "mended", broken) if damaged else (batch_read, "verify_packed", broken))
+
+    async def main():
+        with pytest.raises(RuntimeError, match="a defect"):
+            await read_range(rig.reader(), 0, 99)
+
+    run_virtually(main)
+
+
+@pytest.mark.parametrize("batch_reads", [True, False])
+@pytest.mark.parametrize("bookies_that_fail", ["", "ABC"])
+def test_a_defect_in_what_comes_behind_an_answer_is_raised_where_the_range_is_read(
+    monkeypatch, batch_reads, bookies_that_fail
+):
+    rig = Rig(100, batch_reads=batch_reads)
+    for name in bookies_that_fail:
+        rig.bookies[name].error = StorageFault
+    monkeypatch.setattr(ReadPlan, "took", broken)
 
     async def main():
         with pytest.raises(RuntimeError, match="a defect"):
