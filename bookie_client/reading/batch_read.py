@@ -7,7 +7,8 @@ Invariants
   `BatchRefused` and single reads may still succeed.
 - `done` is called exactly once, unless the read was abandoned before; then never. Never from inside `send`.
 
-Nothing here is a task: a range of a hundred entries is one request, and a task costs a third of it. Event loop only.
+Nothing here is a task: a range of a hundred entries is often one batch, and tasks cost as much as verifying it does.
+Event loop only.
 
 Source: reference client protocol, section 11.5.
 """
