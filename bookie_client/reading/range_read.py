@@ -14,8 +14,7 @@ Source: reference client protocol, sections 11.2 to 11.5.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Sequence
 
 from bookie_client.reading.batch_read import BatchAnswer, BatchRead, BatchRefused
 from bookie_client.reading.entry import LedgerEntry
@@ -107,14 +106,6 @@ class RangeRead:
         self._broken = defect
         self._wake()
 
-    @contextmanager
-    def _surfacing(self) -> Iterator[None]:
-        """Around what connections call: to them no defect must go back, it would end them."""
-        try:
-            yield
-        except Exception as defect:
-            self._break(defect)
-
     async def _stop(self) -> None:
         self._speculator.stop()
         for group in self._groups:
@@ -141,10 +132,12 @@ class RangeRead:
         self._speculator.watch(group)
 
     def _group_done(self, group: EntryGroup) -> None:
-        with self._surfacing():
+        try:
             piece = self._groups.pop(group)
             self._speculator.forget(group)
             self._took(piece, fetched(group.answers[entry_id] for entry_id in range(piece.start, piece.stop)))
+        except Exception as defect:  # a connection called: it would end with it
+            self._break(defect)
 
     # --- batches --------------------------------------------------------------------------------------------
 
@@ -159,9 +152,11 @@ class RangeRead:
             self._fall_back(piece)
 
     def _batch_done(self, read: BatchRead, outcome: BatchAnswer | Exception) -> None:
-        with self._surfacing():
+        try:
             self._speculator.forget(read)
             self._take_batch(self._batches.pop(read), read, outcome)
+        except Exception as defect:
+            self._break(defect)
 
     def _take_batch(self, piece: Piece, read: BatchRead, outcome: BatchAnswer | Exception) -> None:
         if isinstance(outcome, BatchAnswer):

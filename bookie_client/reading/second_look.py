@@ -53,7 +53,7 @@ async def _batches(
         try:
             async with aclosing(batches):
                 async for batch in batches:
-                    first = batch[-1].entry_id + 1
+                    first += len(batch)
                     yield batch
             return
         except PodkeeperError:

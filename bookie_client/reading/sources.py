@@ -85,9 +85,9 @@ class EntrySources:
         self.policy = SpeculationPolicy.of(options)
         fan_out = value.write_quorum_size if options.parallel_reads else 1
         self.path = ReadPath(Channels(context.pool, self.ledger_id), digest, self, fan_out)
-        clock = asyncio.get_running_loop().time
+        self._clock = asyncio.get_running_loop().time
         self._batch_parts = BatchParts(
-            context.operations, context.batch_support, digest, self, self.policy, fan_out, clock
+            context.operations, context.batch_support, digest, self, self.policy, fan_out, self._clock
         )
         self._slowest_batch = LEAST_BATCH_SECONDS
         self._on_lac = on_lac
@@ -104,9 +104,9 @@ class EntrySources:
         one."""
         ensemble = self.metadata().ensemble_for(entry_id)
         first = (ordinal if self._sticky is None else self._sticky) % len(ensemble)
-        now = asyncio.get_running_loop().time()
-        support = self.context.batch_support
-        order = self._reordered(ensemble[first:] + ensemble[:first], self._view())
+        view = self._view() if len(ensemble) > 1 else NOTHING_KNOWN
+        order = self._reordered(ensemble[first:] + ensemble[:first], view)
+        support, now = self.context.batch_support, self._clock()
         return [bookie for bookie in order if support.may_ask(bookie, now)]
 
     def order(self, entry_id: int) -> list[str]:
@@ -181,7 +181,7 @@ class EntrySources:
                 firsts.add(replicas[0])
             requests.append((entry_id, replicas, read(next(transactions), ledger_id, entry_id)))
         expected = max(map(context.health.expected_read_seconds, firsts))
-        group.send(requests, asyncio.get_running_loop().time(), self.policy.first_delay(expected))
+        group.send(requests, self._clock(), self.policy.first_delay(expected))
 
     async def read_one(
         self,
@@ -225,7 +225,7 @@ class EntrySources:
     def took_batch(self, read: BatchRead, answer: BatchAnswer) -> Fetched:
         """Learn from it. Its entries, unless some are damaged: then `mended` has them."""
         bookie, first, verified = answer
-        took = asyncio.get_running_loop().time() - read.started
+        took = self._clock() - read.started
         self._slowest_batch = max(LEAST_BATCH_SECONDS, BATCH_DECAY * self._slowest_batch, took)
         if self.origins is not None:
             self.origins.batch(bookie, first, len(verified.entries), took)
