@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 from typing import Final, cast
 
 from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.lateness import Lateness
+from bookie_client.connection.outstanding import Outstanding, SameKey
 from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.connection.ticker import Ticker
 from bookie_protocol.errors import BookieTimeout, BookieUnavailable, ConnectionLost, PodkeeperError, ProtocolViolation
@@ -37,23 +37,6 @@ LARGE_FRAME: Final = 64 * 1024
 large."""
 TICKS_PER_TIMEOUT: Final = 4
 """A request is given up after its time-out and at most one tick (a quarter of the shortest time-out) more."""
-
-
-class _SameKey(list[BookieRequest]):
-    """Requests with one key, oldest first: in version 2 the key is the entry."""
-
-    @property
-    def deadline(self) -> int:
-        return self.earliest.deadline
-
-    @property
-    def earliest(self) -> BookieRequest:
-        """The one that is given up first."""
-        return min(self, key=attrgetter("deadline"))
-
-
-def _first(waiting: BookieRequest | _SameKey) -> BookieRequest:
-    return waiting.earliest if isinstance(waiting, _SameKey) else waiting
 
 
 class BookieConnection(asyncio.Protocol):
@@ -82,7 +65,7 @@ class BookieConnection(asyncio.Protocol):
         self._on_closed = on_closed
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._outstanding: dict[bytes, BookieRequest | _SameKey] = {}
+        self._outstanding = Outstanding()
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_scheduled = False
@@ -113,9 +96,7 @@ class BookieConnection(asyncio.Protocol):
             self._loop.call_soon(request.refused, self.bookie_id, self._reason)
             return
         request.deadline = self._ticker.now + ticks
-        before = self._outstanding.setdefault(key, request)
-        if before is not request:
-            self._queue_behind(key, before, request)
+        self._outstanding.put(key, request)
         self._put(frame)
 
     def send_at_once(self, frame: bytes, key: bytes, request: BookieRequest, ticks: int) -> None:
@@ -131,12 +112,13 @@ class BookieConnection(asyncio.Protocol):
                 self._loop.call_soon(request.refused, self.bookie_id, self._reason)
             return
         deadline = self._ticker.now + ticks
-        setdefault = self._outstanding.setdefault
+        outstanding = self._outstanding
+        setdefault = outstanding.setdefault
         for request in requests:
             request.deadline = deadline
             before = setdefault(request.key, request)
             if before is not request:
-                self._queue_behind(request.key, before, request)
+                outstanding.put_behind(request.key, before, request)
         if self._lateness is not None and requests:
             self._lateness.adds_sent(requests[-1].key)
         self._put(frames)
@@ -197,11 +179,10 @@ class BookieConnection(asyncio.Protocol):
         self._transport = None
         self._gone.set()
         self._ticker.detach(self._tick)
-        outstanding, self._outstanding = self._outstanding, {}
+        outstanding, self._outstanding = self._outstanding, Outstanding()
         self._on_closed(self)
-        for waiting in outstanding.values():
-            for request in waiting if isinstance(waiting, _SameKey) else (waiting,):
-                request.refused(self.bookie_id, self._reason)
+        for request in outstanding.requests():
+            request.refused(self.bookie_id, self._reason)
 
     def close(self, reason: PodkeeperError) -> None:
         """Drop the connection; what is outstanding fails with `reason`."""
@@ -240,7 +221,7 @@ class BookieConnection(asyncio.Protocol):
     def _take_frames(self, data: bytes) -> int:
         """Handle all complete frames of `data`; returns how many bytes they took."""
         position, size, longest = self._take_acknowledgements(data), len(data), self._max_frame_size - LENGTH_SIZE
-        unpack, acknowledged, pop = LENGTH.unpack_from, self._dialect.acknowledged, self._outstanding.pop
+        unpack, acknowledged, take = LENGTH.unpack_from, self._dialect.acknowledged, self._outstanding.take
         bookie = self.bookie_id
         while size - position >= LENGTH_SIZE:
             (length,) = unpack(data, position)
@@ -256,9 +237,7 @@ class BookieConnection(asyncio.Protocol):
             if key is None:
                 self._slow_answer(data[start:end])
                 continue
-            request = pop(key, None)
-            if isinstance(request, _SameKey):
-                request = self._take_out(key, request, request[0])
+            request = take(key)
             if request is not None:
                 request.acknowledged(bookie)
         self._wanted = LENGTH_SIZE
@@ -271,12 +250,13 @@ class BookieConnection(asyncio.Protocol):
         if run is None:
             return 0
         keys, taken = run
-        pop = self._outstanding.pop
+        outstanding = self._outstanding
+        pop = outstanding.pop
         answered: list[BookieRequest] = []
         for key in keys:
             request = pop(key, None)
-            if isinstance(request, _SameKey):
-                request = self._take_out(key, request, request[0])
+            if isinstance(request, SameKey):
+                request = outstanding.oldest(key, request)
             if request is not None:
                 answered.append(request)
         at, bookie = 0, self.bookie_id
@@ -286,9 +266,7 @@ class BookieConnection(asyncio.Protocol):
 
     def _slow_answer(self, body: bytes) -> None:
         answer = self._dialect.decode(body)
-        request = self._outstanding.pop(answer.key, None)
-        if isinstance(request, _SameKey):
-            request = self._take_out(answer.key, request, request[0])
+        request = self._outstanding.take(answer.key)
         if request is None:
             return  # given up before
         sent = getattr(request, "sent", None)
@@ -302,37 +280,23 @@ class BookieConnection(asyncio.Protocol):
             what = f"bookie {self.bookie_id} answered {answer.error.v3.name} to {request.describe()}"
             request.refused(self.bookie_id, answer.error(what))
 
-    def _queue_behind(self, key: bytes, before: BookieRequest | _SameKey, request: BookieRequest) -> None:
-        if isinstance(before, _SameKey):
-            before.append(request)
-        else:
-            self._outstanding[key] = _SameKey((before, request))
-
-    def _take_out(self, key: bytes, waiting: _SameKey, request: BookieRequest) -> BookieRequest:
-        """One of several requests ends; the others stay."""
-        waiting.remove(request)
-        self._outstanding[key] = waiting if len(waiting) > 1 else waiting[0]
-        return request
-
     # --- time-outs ------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         expired = self._expired()
-        for key, waiting in expired:
-            if self._outstanding.get(key) is not waiting:
-                continue
-            del self._outstanding[key]
-            self._give_up(self._take_out(key, waiting, waiting.earliest) if isinstance(waiting, _SameKey) else waiting)
+        for key, request in expired:
+            if self._outstanding.drop(key, request):
+                self._give_up(request)
         if expired and self._reason is None:
             self._check_silence()
 
-    def _expired(self) -> list[tuple[bytes, BookieRequest | _SameKey]]:
-        now, lateness, outstanding = self._ticker.now, self._lateness, self._outstanding
+    def _expired(self) -> list[tuple[bytes, BookieRequest]]:
+        now, lateness = self._ticker.now, self._lateness
         if lateness is None:
-            return [(key, waiting) for key, waiting in outstanding.items() if waiting.deadline <= now]
+            return self._outstanding.due(now, lambda _: 0)
         lateness.look()
-        expired = [(key, each) for key, each in outstanding.items() if each.deadline + lateness.of(_first(each)) <= now]
-        lateness.timed_out((key, _first(each)) for key, each in expired)
+        expired = self._outstanding.due(now, lateness.of)
+        lateness.timed_out(expired)
         return expired
 
     def _give_up(self, request: BookieRequest) -> None:
