@@ -3,7 +3,7 @@
 Invariants
 - Every request ends exactly once, and never inside the call that sent it.
 - Answers may come in any order; each ends the oldest request with its key.
-- What is sent during one turn of the event loop goes out in one write.
+- What is sent during one turn of the event loop goes out in one write, but for batch reads (`send_at_once`).
 - An answer that is no frame, or too large, closes the connection: the stream cannot be trusted any more. A
   request that times out does not (the bookie may be slow); its late answer is dropped. But when requests time
   out and nothing at all is heard for a while longer, the connection is given up: the bookie may live elsewhere
