@@ -22,7 +22,8 @@ URI = "embedded://127.0.0.1:3180/ledgers"
 @pytest.fixture(scope="module")
 def namespace(tmp_path_factory):
     sessions = SparkSessions(tmp_path_factory.mktemp("spark"))
-    yield {"__name__": "docs", "spark": sessions.get()}
+    # Of its own: another module's session may be alive in this process, and what its workers logged is in its table.
+    yield {"__name__": "docs", "spark": sessions.get().newSession()}
     sessions.stop()
 
 

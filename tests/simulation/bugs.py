@@ -18,6 +18,7 @@ from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
 from bookie_client.connection.lateness import Lateness
 from bookie_client.connection.operations import BookieOperations
+from bookie_client.connection.outstanding import Outstanding
 from bookie_client.connection.request import BookieRequest
 from bookie_client.reading import lac_vote
 from bookie_client.reading.lac_vote import LacVote
@@ -173,7 +174,7 @@ def _force_in_spite_of_a_restart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnsyncedWatch, "_lost", lambda self, bookie: None)
 
 
-class _Answered(dict[bytes, Any]):
+class _Answered(Outstanding):
     """What waits in a connection, where an add goes on waiting when it was answered."""
 
     def pop(self, key: bytes, *default: Any) -> Any:
