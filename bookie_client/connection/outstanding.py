@@ -1,8 +1,8 @@
 """The requests of one connection that wait for their answer, by key.
 
 Invariants
-- Several may wait under one key: in version 2 that of an add is its entry. Answers end them oldest first, time-outs
-  the one first that is due first.
+- Several may wait under one key, for in version 2 it is the entry. Answers end them oldest first, time-outs the one
+  that is due first.
 - A request waits under one key, once.
 
 It is a dictionary itself, so that whoever handles many answers at once needs no call for each.

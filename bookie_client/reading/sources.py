@@ -92,6 +92,7 @@ class EntrySources:
         self._slowest_batch = LEAST_BATCH_SECONDS
         self._on_lac = on_lac
         self._batch_class = options.reads_are_batch and not recovering
+        self._reorders = options.reorder_reads and value.write_quorum_size > 1  # of one replica there is no order
         self._sticky: int | None = None
         if options.sticky_reads and not self.is_striped:
             self._sticky = context.random.randrange(value.ensemble_size)
@@ -104,8 +105,7 @@ class EntrySources:
         one."""
         ensemble = self.metadata().ensemble_for(entry_id)
         first = (ordinal if self._sticky is None else self._sticky) % len(ensemble)
-        view = self._view() if len(ensemble) > 1 else NOTHING_KNOWN
-        order = self._reordered(ensemble[first:] + ensemble[:first], view)
+        order = self._reordered(ensemble[first:] + ensemble[:first], self._view())
         support, now = self.context.batch_support, self._clock()
         return [bookie for bookie in order if support.may_ask(bookie, now)]
 
@@ -132,7 +132,7 @@ class EntrySources:
         return ensemble[self._sticky :] + ensemble[: self._sticky]
 
     def _reordered(self, replicas: Sequence[str], view: ReplicaView) -> list[str]:
-        if view is NOTHING_KNOWN or len(replicas) == 1:
+        if view is NOTHING_KNOWN:
             return list(replicas)
         options, random, health = self.context.options, self.context.random, self.context.health
         if options.random_read_order and self._sticky is None:
@@ -141,7 +141,7 @@ class EntrySources:
 
     def _view(self) -> ReplicaView:
         context = self.context
-        if not context.options.reorder_reads:
+        if not self._reorders:
             return NOTHING_KNOWN
         health, bookies = context.health, context.bookies
         writable, read_only = bookies.known_writable, bookies.known_read_only
