@@ -14,10 +14,10 @@ Source: reference wire protocol, section 4.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Sequence
 from typing import Final
 
+from bookie_protocol.columns import byte_column
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE
 
 _HEADER: Final = b"\x08\x03\x10\x02\x18"
@@ -70,8 +70,7 @@ def run_of_one_shape(data: bytes) -> tuple[Sequence[bytes], int] | None:
     for column in (*range(_KEY_OFFSET), *range(key_end, key_end + _STATUS_SIZE)):
         if data[column:taken:size] != data[column : column + 1] * count:
             return None
-    keys = struct.iter_unpack(f"{_KEY_OFFSET}x{len(key)}s{size - key_end}x", data[:taken])
-    return [key for (key,) in keys], taken
+    return byte_column(data, _KEY_OFFSET, len(key), size, count), taken
 
 
 def run_of_any_shape(data: bytes) -> tuple[Sequence[bytes], int] | None:

@@ -15,12 +15,12 @@ Source: reference wire protocol, sections 3 and 4.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
-from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
+
+from bookie_protocol.columns import byte_column
 
 SHORTEST_RUN: Final = 32
 """Frames below which taking them apart one by one is faster."""
@@ -43,7 +43,7 @@ class Echo(NamedTuple):
 class RunShape:
     """Frames of one length whose fixed bytes lie at fixed places. Offsets count from the length word."""
 
-    __slots__ = ("answer", "body_size", "echoes", "entries", "entry_at", "fixed", "stride", "tail_at")
+    __slots__ = ("answer", "body_size", "echoes", "entry_at", "fixed", "stride", "tail_at")
 
     def __init__(self, fixed: bytes, body_size: int, tail_size: int, answer: bytes, echoes: Sequence[Echo]) -> None:
         """`fixed`: a mask over what precedes the entry, 0xff where all frames of a run have the same bits. `answer`:
@@ -55,13 +55,12 @@ class RunShape:
         self.fixed = np.frombuffer(fixed + b"\xff" * _LEDGER_ID_SIZE, np.uint8)
         self.answer = np.frombuffer(answer, np.uint8)
         self.echoes = tuple(echoes)
-        self.entries = struct.Struct(f"{self.entry_at}x{body_size}s{tail_size}x")
 
 
 class AddRun(NamedTuple):
     """Adds to one ledger with one key."""
 
-    entry_ids: list[int]
+    entry_ids: Sequence[int]
     entries: list[bytes]
     lac: int
     """The highest LAC that one of the entries carries and that can be right: below its own id."""
@@ -92,10 +91,9 @@ def take_add_run(data: bytes, start: int, shape: RunShape) -> AddRun | None:
             return None
         frames, numbers = frames[:count], numbers[:count]
     ids, lacs = numbers[:, 0], numbers[:, 1]
-    run = memoryview(data)[start : start + count * stride]
     return AddRun(
         ids.tolist(),
-        list(chain.from_iterable(shape.entries.iter_unpack(run))),
+        byte_column(data, start + entry_at, shape.body_size, stride, count),
         int(np.where(lacs < ids, lacs, _NO_LAC).max()),
         _answers(shape, frames),
     )

@@ -1,0 +1,32 @@
+"""One field of many records of one size that lie one behind the other: all values at once.
+
+A loop over records costs 50 to 100 ns for each, before anything is done with it; an array gives a field's values in a
+quarter to two thirds of the time, however long they are.
+
+Pure; any thread. The array library is loaded at the first call: a short-lived client may never need it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def byte_column(data: bytes, at: int, size: int, step: int, count: int) -> list[bytes]:
+    """Copies of `size` bytes from `at` on, and again every `step` bytes, `count` times. ValueError where `data` ends
+    before."""
+    import numpy as np
+
+    column: list[bytes] = np.ndarray(count, _bytes_of(size), data, at, (step,)).tolist()
+    return column
+
+
+@lru_cache(maxsize=256)
+def _bytes_of(size: int) -> np.dtype[Any]:
+    """The type whose values become `bytes` as they are; zeros at their end stay."""
+    import numpy as np
+
+    return np.dtype(f"V{size}")
