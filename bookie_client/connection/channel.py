@@ -26,6 +26,7 @@ from bookie_client.connection.lateness import Lateness
 from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.logs import get_logger
 from bookie_protocol.errors import BookieUnavailable, MetadataError, MetadataNotFound, PodkeeperError
+from bookie_protocol.wire.add_frames import AddFrames
 
 if TYPE_CHECKING:
     from bookie_client.connection.pool import ChannelPool
@@ -77,7 +78,7 @@ class Channel:
         else:
             self._send_later(_Waiting(frame, key, request, self._pool.add_ticks, False))
 
-    def send_adds(self, frames: bytes, adds: Sequence[FramedRequest]) -> None:
+    def send_adds(self, frames: bytes | AddFrames, adds: Sequence[FramedRequest]) -> None:
         """Send many adds at once; `frames` are their frames, one behind the other."""
         if self._connection is not None:
             self._connection.send_many(frames, adds, self._pool.add_ticks)

@@ -28,6 +28,7 @@ from bookie_client.connection.outstanding import Outstanding, SameKey
 from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.connection.ticker import Ticker
 from bookie_protocol.errors import BookieTimeout, BookieUnavailable, ConnectionLost, PodkeeperError, ProtocolViolation
+from bookie_protocol.wire.add_frames import AddFrames
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE, check_length
 
 FLUSH_BYTES: Final = 256 * 1024
@@ -66,7 +67,9 @@ class BookieConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._outstanding = Outstanding()
-        self._out: list[bytes] = []
+        self._takes_adds = False
+        """Whether `AddFrames` go out as they are."""
+        self._out: list[bytes | AddFrames] = []
         self._out_bytes = 0
         self._flush_scheduled = False
         self._parts: list[bytes | memoryview] = []
@@ -105,7 +108,7 @@ class BookieConnection(asyncio.Protocol):
         self.send(frame, key, request, ticks)
         self._write()
 
-    def send_many(self, frames: bytes, requests: Sequence[FramedRequest], ticks: int) -> None:
+    def send_many(self, frames: bytes | AddFrames, requests: Sequence[FramedRequest], ticks: int) -> None:
         """Send many requests at once; `frames` are their frames, one behind the other."""
         if self._reason is not None:
             for request in requests:
@@ -121,14 +124,14 @@ class BookieConnection(asyncio.Protocol):
                 outstanding.put_behind(request.key, before, request)
         if self._lateness is not None and requests:
             self._lateness.adds_sent(requests[-1].key)
-        self._put(frames)
+        self._put(frames if self._takes_adds or isinstance(frames, bytes) else frames.frames)
 
     def send_measured(self, frame: bytes, key: bytes, request: BookieRequest, ticks: int) -> None:
         """The same, and its duration goes into the bookie's record."""
         request.sent = self._loop.time()
         self.send(frame, key, request, ticks)
 
-    def _put(self, frames: bytes) -> None:
+    def _put(self, frames: bytes | AddFrames) -> None:
         self._out.append(frames)
         self._out_bytes += len(frames)
         if not self._flush_scheduled:
@@ -143,7 +146,8 @@ class BookieConnection(asyncio.Protocol):
 
     def _write(self) -> None:
         if self._transport is not None and self._out:
-            self._transport.writelines(self._out)
+            # A transport that takes adds knows what is not bytes (`Connector`).
+            self._transport.writelines(cast("list[bytes]", self._out))
         self._out = []
         self._out_bytes = 0
 
@@ -151,6 +155,7 @@ class BookieConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._takes_adds = getattr(transport, "takes_adds", False)
         self._ticker.attach(self._tick)
 
     def data_received(self, data: bytes) -> None:

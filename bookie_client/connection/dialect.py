@@ -22,6 +22,7 @@ from typing import Protocol
 from bookie_client.connection.request import Answer, SplitAdd
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadVersion
+from bookie_protocol.wire.add_frames import CommonFields
 from bookie_protocol.wire.auth import AuthMessage
 
 KeyAndFrame = tuple[bytes, bytes]
@@ -39,9 +40,12 @@ class AddEncoder(Protocol):
         """One add. The entry may come in two parts, which are copied once."""
         ...
 
-    def make_heads(self, adds: Sequence[SplitAdd], lac: int, digest: DigestManager, txn_ids: Iterator[int], /) -> None:
+    def make_heads(
+        self, adds: Sequence[SplitAdd], lac: int, digest: DigestManager, txn_ids: Iterator[int], /
+    ) -> CommonFields | None:
         """Give one add or many, of consecutive entries, their `head` and `key`: the header of the entry carries `lac`.
-        Head, body and `tail` are the frame then. `txn_ids` counts up."""
+        Head, body and `tail` are the frame then. `txn_ids` counts up. Returns what a bookie that takes adds as they are
+        has to know of all of them; None: it needs the frames."""
         ...
 
 

@@ -20,6 +20,7 @@ from bookie_protocol.entry import ENTRY_HEADER
 from bookie_protocol.errors import V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire import v3, v3_encode
+from bookie_protocol.wire.add_frames import CommonFields
 from bookie_protocol.wire.auth import AuthMessage, from_protobuf, to_protobuf
 from bookie_protocol.wire.availability import decode_availability
 from bookie_protocol.wire.varint import consecutive_varints, encode_varint
@@ -46,11 +47,16 @@ class V3AddEncoder:
         before, between, behind = self._parts(len(front) + len(rest) << 8 | len(txn) << 4 | len(number))
         return txn, b"".join((before, txn, between, number, behind, front, rest, self.tail))
 
-    def make_heads(self, adds: Sequence[SplitAdd], lac: int, digest: DigestManager, txn_ids: Iterator[int], /) -> None:
-        count = len(adds)
+    def make_heads(
+        self, adds: Sequence[SplitAdd], lac: int, digest: DigestManager, txn_ids: Iterator[int], /
+    ) -> CommonFields | None:
+        count, first = len(adds), adds[0].entry_id
         first_txn, *_ = islice(txn_ids, count)
-        txns = consecutive_varints(first_txn, count)
-        self._make_heads(adds, txns, consecutive_varints(adds[0].entry_id, count), lac, digest)
+        txns, numbers = consecutive_varints(first_txn, count), consecutive_varints(first, count)
+        self._make_heads(adds, txns, numbers, lac, digest)
+        if self._flags:
+            return None
+        return CommonFields(self._ledger_id, self._master_key, first, lac, digest.overhead, txns, numbers)
 
     def _make_heads(
         self, adds: Sequence[SplitAdd], txns: list[bytes], numbers: list[bytes], lac: int, digest: DigestManager

@@ -6,8 +6,8 @@ Invariants
 - Connections are kept alive by the kernel, which notices peers that vanished while nothing is sent.
 
 `Connector` is the seam that simulations replace: whatever calls `connection_made` on the protocol with an
-`asyncio.Transport` will do. With TLS or authentication the transport must know `set_protocol`, and with TLS the
-loop must know `start_tls`.
+`asyncio.Transport` will do. With TLS or authentication the transport must know `set_protocol`, and with TLS the loop
+must know `start_tls`. A transport whose `takes_adds` is true is given `AddFrames` as they are, among bytes.
 
 Event loop only.
 """

@@ -22,6 +22,7 @@ from bookie_client.context import ClientContext
 from bookie_client.writing.add_state import AddState
 from bookie_client.writing.pending_add import PendingAdd
 from bookie_protocol.digest import DigestManager
+from bookie_protocol.wire.add_frames import AddFrames, CommonFields
 
 BULK_BYTES: Final = 256 * 1024
 """Bytes of new adds that are sent without waiting for the end of the turn."""
@@ -88,9 +89,9 @@ class Outbox:
             return
         self._fresh, self._fresh_bytes = [], 0
         try:
-            self._encode(adds)
+            common = self._encode(adds)
             if self._state.everywhere:
-                self._send_everywhere(adds)
+                self._send_everywhere(adds, common)
             else:
                 self._send_striped(adds)
         except Exception as defect:  # the adds have begun: whoever flushes is not who waits for them
@@ -118,14 +119,14 @@ class Outbox:
         self._flush_due = False
         self.flush()
 
-    def _encode(self, adds: list[PendingAdd]) -> None:
-        self._encoder.make_heads(adds, self._state.piggy_back(), self._digest, self._context.transactions)
+    def _encode(self, adds: list[PendingAdd]) -> CommonFields | None:
+        return self._encoder.make_heads(adds, self._state.piggy_back(), self._digest, self._context.transactions)
 
-    def _send_everywhere(self, adds: list[PendingAdd]) -> None:
+    def _send_everywhere(self, adds: list[PendingAdd], common: CommonFields | None) -> None:
         everybody = (1 << len(self._channels)) - 1
         for add in adds:
             add.waiting = everybody
-        frames = self._frames(adds)
+        frames = self._frames(adds, common)
         for channel in self._channels:
             channel.send_adds(frames, adds)
 
@@ -139,9 +140,5 @@ class Outbox:
             if its:
                 channel.send_adds(self._frames(its), its)
 
-    def _frames(self, adds: list[PendingAdd]) -> bytes:
-        step = 3 if self._tail else 2
-        pieces = [self._tail] * (step * len(adds))
-        pieces[::step] = [add.head for add in adds]
-        pieces[1::step] = [add.body for add in adds]
-        return b"".join(pieces)
+    def _frames(self, adds: list[PendingAdd], common: CommonFields | None = None) -> AddFrames:
+        return AddFrames([add.head for add in adds], [add.body for add in adds], self._tail, common)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, cast
 import structlog
 
 from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.handed_adds import take_handed_adds
 from bookie_pod.server.tcp.ingest_v2 import ingest_v2
 from bookie_pod.server.tcp.ingest_v3 import ingest_v3
 from bookie_pod.server.tcp.security import ConnectionSecurity
@@ -34,6 +35,7 @@ from bookie_protocol.errors import ProtocolViolation
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.context import ServerContext
     from bookie_pod.server.tcp.parked_adds import ParkedAdds
+    from bookie_protocol.wire.add_frames import AddFrames
 
 _log = structlog.get_logger(__name__)
 _LENGTH = struct.Struct(">I")
@@ -156,6 +158,18 @@ class Connection(asyncio.Protocol):
             self._rest_bytes = 0
         self._ingest(data)
 
+    def adds_received(self, adds: AddFrames) -> None:
+        """From a client in this process, in the place of their frames."""
+        self.received_at = time.perf_counter()
+        if not self._rest_bytes and not self._stalls and not self.speaks_v2:
+            try:
+                if take_handed_adds(self, adds):
+                    return
+            except Exception as error:
+                self._broke(error)
+                return
+        self.data_received(adds.frames)
+
     def _ingest(self, data: bytes) -> None:
         try:
             if self._stalls:
@@ -171,8 +185,11 @@ class Connection(asyncio.Protocol):
         except ProtocolViolation as error:
             self.close(error)
         except Exception as error:
-            _log.error("unexpected error while serving a frame", peer=self.peer, error=repr(error), exc_info=error)
-            self.close(ProtocolViolation("a frame could not be served"))
+            self._broke(error)
+
+    def _broke(self, defect: Exception) -> None:
+        _log.error("unexpected error while serving a frame", peer=self.peer, error=repr(defect), exc_info=defect)
+        self.close(ProtocolViolation("a frame could not be served"))
 
     def _keep(self, data: bytes) -> None:
         """Hold back an incomplete frame, or everything while stalled."""

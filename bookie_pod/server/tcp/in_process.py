@@ -1,7 +1,8 @@
 """A connection between two protocols of one process: what one end writes the other receives, without the kernel.
 
 For clients that live in the bookie's own process. Through a socket each entry would be copied into the kernel, out of
-it and into an object again, and chunks would end in the middle of frames.
+it and into an object again, and chunks would end in the middle of frames. Many adds of one ledger need not become
+bytes at all: they arrive as the client has them, if the server's protocol takes them so.
 
 Invariants
 - Bytes arrive in order, and never inside the call that wrote them: at the next turn of the loop, about `TURN_BYTES` a
@@ -19,12 +20,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, cast
+from typing import Final, Protocol, cast
+
+from bookie_protocol.wire.add_frames import AddFrames
 
 TURN_BYTES: Final = 256 * 1024
 """Bytes that one end receives in one turn of the loop; a single write may be larger."""
 _HIGH_WATER: Final = 64 * 1024
 _LOW_WATER_PART: Final = 4
+
+
+class TakesAdds(Protocol):
+    """A protocol that takes adds as they are, in their place among the bytes."""
+
+    def adds_received(self, adds: AddFrames) -> None: ...
 
 
 def connect_in_process(
@@ -49,7 +58,7 @@ class _End(asyncio.Transport):
         super().__init__({"peername": ("in-process", 0)})
         self._loop = loop
         self._protocol: asyncio.Protocol
-        self._arrived: deque[bytes] = deque()
+        self._arrived: deque[bytes | AddFrames] = deque()
         self._arrived_bytes = 0
         self._delivery_due = False
         self._reading = True
@@ -67,7 +76,7 @@ class _End(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.writelines((data,))
 
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview | AddFrames]) -> None:
         if self._closed:
             return
         if self.peer._closed:
@@ -77,6 +86,11 @@ class _End(asyncio.Transport):
         if not self._writer_paused and self.get_write_buffer_size() > self._high:
             self._writer_paused = True
             self._protocol.pause_writing()
+
+    @property
+    def takes_adds(self) -> bool:
+        """Whether `AddFrames` may be among what is written."""
+        return hasattr(self.peer._protocol, "adds_received")
 
     def get_write_buffer_size(self) -> int:
         return self.peer._arrived_bytes
@@ -103,11 +117,11 @@ class _End(asyncio.Transport):
     def is_reading(self) -> bool:
         return self._reading and not self._closed
 
-    def _take(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
+    def _take(self, pieces: Iterable[bytes | bytearray | memoryview | AddFrames]) -> None:
         """The peer has written."""
         for piece in pieces:
             if piece:
-                self._arrived.append(bytes(piece))
+                self._arrived.append(piece if isinstance(piece, AddFrames) else bytes(piece))
                 self._arrived_bytes += len(piece)
         self._deliver_soon()
 
@@ -121,22 +135,29 @@ class _End(asyncio.Transport):
         if not self.is_reading():
             return
         if self._arrived:
-            self._protocol.data_received(self._next_bytes())
+            self._receive()
             self.peer._drained()
         if self._arrived:
             self._deliver_soon()
         elif self.peer._closed:
             self._end()
 
-    def _next_bytes(self) -> bytes:
+    def _receive(self) -> None:
         """One turn's worth; pieces of it are not copied when one is enough."""
         first = self._arrived.popleft()
-        pieces, size = [first], len(first)
+        size = len(first)
+        if isinstance(first, AddFrames):
+            self._arrived_bytes -= size
+            cast("TakesAdds", self._protocol).adds_received(first)
+            return
+        pieces = [first]
         while self._arrived and size + len(self._arrived[0]) <= TURN_BYTES:
-            pieces.append(self._arrived.popleft())
+            if isinstance(self._arrived[0], AddFrames):
+                break
+            pieces.append(cast("bytes", self._arrived.popleft()))
             size += len(pieces[-1])
         self._arrived_bytes -= size
-        return first if len(pieces) == 1 else b"".join(pieces)
+        self._protocol.data_received(first if len(pieces) == 1 else b"".join(pieces))
 
     def _drained(self) -> None:
         """The peer has received some of what was written here."""

@@ -86,7 +86,7 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:  # noqa: C901 - o
                     if pos >= try_run_at:
                         run = take_add_run(data, pos, _run_shape(entry_length))
                         if run is not None:
-                            admit_run(run, prefix, state, lane)
+                            admit_run(run, [prefix] * len(run.entries), state, lane)
                             run_bytes += entry_length * len(run.entries)
                             run_count += len(run.entries)
                             pos += (length + 4) * len(run.entries)

@@ -92,7 +92,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                         if length == shape_length and pos >= try_run_at:
                             run = take_add_run(data, pos, run_shape(length))
                             if run is not None:
-                                admit_run(run, prefix, state, lane)
+                                admit_run(run, [prefix] * len(run.entries), state, lane)
                                 run_bytes += entry_length * len(run.entries)
                                 run_count += len(run.entries)
                                 pos += (length + 4) * len(run.entries)

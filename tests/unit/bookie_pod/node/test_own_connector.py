@@ -9,11 +9,15 @@ import sys
 import pytest
 
 from bookie_client.connection.network import tcp_connector
+from bookie_client.connection.request import FramedRequest
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.security import TlsConfig
 from bookie_pod.node.own_connector import own_connector
+from bookie_pod.server.tcp.connection import Connection
 from bookie_protocol.errors import BookieUnavailable
 from bookie_protocol.keys import master_key
+from bookie_protocol.wire.varint import encode_varint
+from tests.support.add_frames import add_frames
 from tests.support.client_operations import Operations
 from tests.support.frames import entry
 from tests.support.served_bookie import ServedBookie
@@ -51,6 +55,46 @@ async def test_the_own_bookie_is_reached_without_its_port_and_others_over_theirs
         assert (await operations.read_entry(bookie, 1, 2)).entry == entry(1, 2, bytes(100_000))
     assert peers(ours) == ["in-process:0"]
     assert [peer.split(":")[0] for peer in peers(other)] == ["127.0.0.1"]
+
+
+class Add(FramedRequest):
+    """Counts its answers."""
+
+    def __init__(self, txn_id):
+        self.key, self.answers = encode_varint(txn_id), []
+
+    @property
+    def frame(self):
+        raise AssertionError("it is sent with others")
+
+    def accepted(self, bookie, answer):
+        self.answers.append(bookie)
+
+    def refused(self, bookie, error):
+        self.answers.append(error)
+
+    def describe(self):
+        return "the add"
+
+
+async def test_many_adds_reach_the_own_bookie_as_they_are_and_others_as_frames(bookies, operations, monkeypatch):
+    taken, received = [], Connection.adds_received
+
+    def watched(connection, adds):
+        taken.append(len(adds.plain().entries))
+        received(connection, adds)
+
+    monkeypatch.setattr(Connection, "adds_received", watched)
+    many = add_frames(1, KEY, 1, [bytes([number]) * (1000 + number % 3) for number in range(200)], txn=1 << 20)
+    for bookie in (OURS, OTHER):
+        await operations.add_entry(bookie, 1, 0, entry(1, 0), KEY)
+        adds = [Add((1 << 20) + place) for place in range(200)]
+        operations.pool.channel(bookie).send_adds(many, adds)
+        await until(lambda adds=adds: all(add.answers for add in adds))
+        assert all(add.answers == [bookie] for add in adds)
+        for number in (1, 100, 200):
+            assert (await operations.read_entry(bookie, 1, number)).entry == many.plain().entries[number - 1]
+    assert taken == [200]  # once, by our own
 
 
 async def test_it_is_refused_as_over_the_port_once_the_bookie_stops(bookies, operations):

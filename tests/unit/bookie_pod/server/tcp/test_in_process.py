@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from bookie_pod.server.tcp.in_process import TURN_BYTES, connect_in_process
+from tests.support.add_frames import add_frames
 from tests.support.until import until
 
 
@@ -67,6 +68,40 @@ async def test_a_large_write_is_not_copied_and_the_next_one_waits_for_its_turn(e
     assert server.received[0] is large
     assert len(server.received) == 1
     await until(lambda: server.received[1:] == [b"next"])
+
+
+class Server(Protocol):
+    """Takes adds as they are."""
+
+    def adds_received(self, adds):
+        self.received.append(adds)
+
+
+async def test_adds_arrive_as_they_are_in_their_place_among_the_bytes():
+    client, server, adds = Protocol(), Server(), add_frames(1, bytes(20), 0, [b"one", b"two"])
+    connect_in_process(asyncio.get_running_loop(), lambda: client, lambda: server)
+    assert client.transport.takes_adds
+    client.transport.writelines([b"before ", b"it", adds, b"behind"])
+    assert server.received == []
+    await until(lambda: server.received == [b"before it", adds, b"behind"])
+
+
+async def test_adds_count_as_the_bytes_of_their_frames():
+    client, server, adds = Protocol(), Server(), add_frames(1, bytes(20), 0, [b"one", b"two"])
+    connect_in_process(asyncio.get_running_loop(), lambda: client, lambda: server)
+    client.transport.set_write_buffer_limits(high=len(adds.frames), low=1)
+    client.transport.writelines([adds])
+    assert client.events == []
+    client.transport.write(b"1")
+    assert client.events == ["paused"]
+    await until(lambda: client.events == ["paused", "resumed"])
+    assert client.transport.get_write_buffer_size() == 0
+
+
+async def test_a_protocol_that_knows_only_bytes_gets_no_adds(ends):
+    client, server = ends
+    assert not client.transport.takes_adds
+    assert not server.transport.takes_adds
 
 
 async def test_who_does_not_read_pauses_the_writer_and_loses_nothing(ends):

@@ -1,0 +1,200 @@
+"""Adds that a client of the same process hands over: stored and answered as if their frames had come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bookie_pod.server.tcp import connection as module
+from bookie_pod.server.tcp.connection import Connection
+from bookie_pod.server.tcp.connection_stalls import Stall
+from bookie_pod.server.tcp.context import TcpOptions
+from bookie_protocol.errors import V3Status
+from bookie_protocol.wire import v3
+from bookie_protocol.wire.add_frames import AddFrames
+from tests.support.add_frames import add_frames
+from tests.support.frames import KEY, OTHER_KEY, entry, v3_add, v3_fence
+from tests.support.server_rig import ServerRig, answers
+
+LEDGER = 7
+WARM = v3_add(entry(LEDGER, 0), txn=1)
+"""The first add of a ledger, behind which it is hot."""
+
+Prepare = Callable[[ServerRig, Connection], None]
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Whether adds were taken as they are, each time somebody asked."""
+    asked: list[bool] = []
+    take = module.take_handed_adds
+
+    def watched(conn: Connection, adds: AddFrames) -> bool:
+        asked.append(take(conn, adds))
+        return asked[-1]
+
+    monkeypatch.setattr(module, "take_handed_adds", watched)
+    return asked
+
+
+@dataclass
+class Outcome:
+    answers: list[bytes]
+    journaled: list[bytes]
+    cached: dict[int, bytes]
+    lac: int
+    counted: list[tuple[int, int, int]]
+
+
+async def outcome(
+    adds: AddFrames, count: int, *, handed: bool, prepare: Prepare = lambda *_: None, options: TcpOptions | None = None
+) -> Outcome:
+    """What comes of the adds behind the warm-up, with `count` answers to both."""
+    rig = ServerRig(options or TcpOptions())
+    conn, transport = rig.connect()
+    counted: list[tuple[int, int, int]] = []
+    account = rig.context.account
+
+    def counting(ledger_id: int, nbytes: int, entries: int) -> None:
+        counted.append((ledger_id, nbytes, entries))
+        account(ledger_id, nbytes, entries)
+
+    rig.context.account = counting  # type: ignore[method-assign]
+    try:
+        conn.data_received(WARM)
+        await answers(rig, transport, 1)
+        prepare(rig, conn)
+        if handed:
+            conn.adds_received(adds)
+        else:
+            conn.data_received(adds.frames)
+        found = await answers(rig, transport, count)
+        state = rig.ledgers.states[LEDGER]
+        return Outcome(
+            found,
+            [body for batch in rig.journal.batches for body in batch.pieces[1::2]],
+            dict(rig.storage.active_entries(LEDGER)),
+            state.lac,
+            counted,
+        )
+    finally:
+        rig.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    bodies=st.lists(st.binary(max_size=30), min_size=1, max_size=80)
+    | st.integers(1, 80).map(lambda count: [b"x" * 20] * count),
+    first=st.integers(1, 200),
+    lac=st.integers(-3, 300),
+)
+async def test_they_are_handled_like_their_frames(bodies: list[bytes], first: int, lac: int) -> None:
+    adds = add_frames(LEDGER, KEY, first, bodies, lac=lac, txn=100)
+    handed = await outcome(adds, len(bodies) + 1, handed=True)
+    assert handed == await outcome(adds, len(bodies) + 1, handed=False)
+    assert len(handed.cached) == len(bodies) + 1
+
+
+async def test_hot_ones_are_taken_as_they_are(taken: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    adds = add_frames(LEDGER, KEY, 1, [b"one", b"two"])
+    monkeypatch.setattr(AddFrames, "frames", property(lambda _: pytest.fail("frames were asked for")))
+    found = await outcome(adds, 3, handed=True)
+    assert taken == [True]
+    assert found.journaled[-2:] == adds.plain().entries
+
+
+def fenced(_: ServerRig, conn: Connection) -> None:
+    conn.data_received(v3_fence(LEDGER, txn=2))
+
+
+async def test_of_a_fenced_ledger_they_are_refused(taken: list[bool]) -> None:
+    adds = add_frames(LEDGER, KEY, 1, [b"one", b"two"], txn=3)
+    handed = await outcome(adds, 4, handed=True, prepare=fenced)
+    assert taken == [False]
+    assert handed == await outcome(adds, 4, handed=False, prepare=fenced)
+    statuses = sorted(v3.parse_response(frame[4:]).status for frame in handed.answers)
+    assert statuses == [V3Status.EOK, V3Status.EOK, V3Status.EFENCED, V3Status.EFENCED]
+    assert [*handed.cached] == [0]
+
+
+@pytest.mark.parametrize(
+    ("ledger", "key"), [(LEDGER, OTHER_KEY), (LEDGER + 1, KEY)], ids=["another key", "a ledger that is not hot"]
+)
+async def test_what_needs_a_closer_look_is_decided_by_the_frames(taken: list[bool], ledger: int, key: bytes) -> None:
+    adds = add_frames(ledger, key, 1, [b"one", b"two"], txn=3)
+    handed = await outcome(adds, 3, handed=True)
+    assert taken == [False]
+    assert handed == await outcome(adds, 3, handed=False)
+
+
+async def test_one_that_is_too_long_for_a_frame_closes_the_connection(taken: list[bool]) -> None:
+    rig = ServerRig(TcpOptions(max_frame_bytes=500))
+    try:
+        conn, transport = rig.connect()
+        conn.data_received(WARM)
+        await answers(rig, transport, 1)
+        conn.adds_received(add_frames(LEDGER, KEY, 1, [b"short", bytes(600)]))
+        assert taken == [False]
+        assert transport.closing
+        assert 2 not in rig.storage.active_entries(LEDGER)
+    finally:
+        rig.close()
+
+
+async def test_they_wait_with_the_connection_that_reads_nothing_now(taken: list[bool]) -> None:
+    rig = ServerRig()
+    try:
+        conn, transport = rig.connect()
+        conn.data_received(WARM)
+        await answers(rig, transport, 1)
+        conn.stall(Stall.READS_LIMIT)
+        conn.adds_received(add_frames(LEDGER, KEY, 1, [b"one"], txn=2))
+        conn.adds_received(add_frames(LEDGER, KEY, 2, [b"two"], txn=3))
+        await rig.settle()
+        assert [*rig.storage.active_entries(LEDGER)] == [0]
+        conn.unstall(Stall.READS_LIMIT)
+        found = await answers(rig, transport, 3)
+        assert taken == []
+        assert [v3.parse_response(frame[4:]).header.txnId for frame in found] == [1, 2, 3]
+    finally:
+        rig.close()
+
+
+async def test_while_the_journal_has_no_room_they_are_parked_in_their_order(taken: list[bool]) -> None:
+    rig = ServerRig()
+    try:
+        conn, transport = rig.connect()
+        conn.data_received(WARM)
+        await answers(rig, transport, 1)
+        rig.journal.full = True
+        rig.admission.refresh()
+        conn.adds_received(add_frames(LEDGER, KEY, 1, [b"one", b"two"], txn=2))
+        rig.journal.full = False
+        rig.admission.hot = True  # as behind an add that was admitted; those that wait still go first
+        conn.adds_received(add_frames(LEDGER, KEY, 3, [b"three"], txn=4))
+        assert [*rig.storage.active_entries(LEDGER)] == [0]
+        rig.admission.refresh()
+        found = await answers(rig, transport, 4)
+        assert taken == [False, False]
+        assert [v3.parse_response(frame[4:]).header.txnId for frame in found] == [1, 2, 3, 4]
+        assert [*rig.storage.active_entries(LEDGER)] == [0, 1, 2, 3]
+    finally:
+        rig.close()
+
+
+async def test_a_defect_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bool:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr(module, "take_handed_adds", broken)
+    rig = ServerRig()
+    try:
+        conn, transport = rig.connect()
+        conn.adds_received(add_frames(LEDGER, KEY, 0, [b"one"]))
+        assert transport.closing
+    finally:
+        rig.close()
