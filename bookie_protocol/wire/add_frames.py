@@ -4,7 +4,7 @@ A bookie of another process gets the frames. One of the same process may take th
 put together here that would be taken apart there.
 
 Invariants
-- Both say the same. Whoever may take `plain` may take `frames` instead, at any time.
+- Both say the same. Whoever may take `entries` may take `frames` instead, at any time.
 - The frames are joined once, however many bookies get them, and not at all if none does.
 
 Event loop only.
@@ -21,25 +21,14 @@ from bookie_protocol.wire.v3_encode import add_response_parts
 from bookie_protocol.wire.varint import encode_varint
 
 
-class PlainAdds(NamedTuple):
-    """Adds of protocol version 3, without flags, of consecutive entries."""
-
-    first_entry_id: int
-    lac: int
-    """The last add confirmed that all of the entries carry."""
-    entries: list[bytes]
-    """Headers, digests and payloads: what a bookie stores."""
-    answers: bytes
-    """The frames that tell, one behind the other, that all of them were stored."""
-
-
 class CommonFields(NamedTuple):
-    """What such adds have in common, and their numbers."""
+    """What adds of protocol version 3, without flags, of consecutive entries have in common, and their numbers."""
 
     ledger_id: int
     master_key: bytes
     first_entry_id: int
     lac: int
+    """The last add confirmed that all of the entries carry."""
     header_size: int
     """Bytes of an entry before its payload."""
     txns: Sequence[bytes]
@@ -52,7 +41,7 @@ class AddFrames:
     """At least one add: the k-th frame is `heads[k]`, `bodies[k]` and `tail`. A head ends with the header of the entry
     and its digest. `common` None: only frames will do."""
 
-    __slots__ = ("_bodies", "_common", "_frames", "_heads", "_nbytes", "_tail")
+    __slots__ = ("_bodies", "_frames", "_heads", "_nbytes", "_tail", "common")
 
     def __init__(
         self, heads: Sequence[bytes], bodies: Sequence[bytes], tail: bytes, common: CommonFields | None = None
@@ -60,7 +49,7 @@ class AddFrames:
         self._heads = heads
         self._bodies = bodies
         self._tail = tail
-        self._common = common
+        self.common = common
         self._frames: bytes | None = None
         self._nbytes = 0
 
@@ -87,19 +76,10 @@ class AddFrames:
         """Bytes that no frame is longer than."""
         return max(map(len, self._heads)) + max(map(len, self._bodies)) + len(self._tail)
 
-    def key(self) -> tuple[int, bytes] | None:
-        """Ledger id and master key; None: only frames will do."""
-        return None if self._common is None else self._common[:2]
-
-    def plain(self) -> PlainAdds:
-        """What the frames say. ValueError where only frames will do."""
-        common = self._common
-        if common is None:
-            raise ValueError("these adds can be had as frames only")
+    def entries(self, common: CommonFields) -> list[bytes]:
+        """Headers, digests and payloads: what a bookie stores. `common` is that of these adds."""
         at = -common.header_size
-        entries = [head[at:] + body for head, body in zip(self._heads, self._bodies, strict=True)]
-        answers = added_answers(common.ledger_id, common.txns, common.entry_ids)
-        return PlainAdds(common.first_entry_id, common.lac, entries, answers)
+        return [head[at:] + body for head, body in zip(self._heads, self._bodies, strict=True)]
 
 
 def added_answers(ledger_id: int, txns: Sequence[bytes], entry_ids: Sequence[bytes]) -> bytes:

@@ -33,13 +33,3 @@ def add_frames(
     lac = first - 1 if lac is None else lac
     common = encoder.make_heads(adds, lac, digest, count(txn))
     return AddFrames([add.head for add in adds], [add.body for add in adds], encoder.tail, common)
-
-
-def cut(frames: bytes) -> list[bytes]:
-    """Into frames, with their length words."""
-    found = []
-    while frames:
-        end = 4 + int.from_bytes(frames[:4])
-        found.append(frames[:end])
-        frames = frames[end:]
-    return found

@@ -24,6 +24,16 @@ def lac_packet(ledger_id: int, lac: int) -> bytes:
     return struct.pack(">qqI", ledger_id, lac, 0xFEEDBEEF)
 
 
+def cut(frames: bytes) -> list[bytes]:
+    """Into frames, with their length words."""
+    found = []
+    while frames:
+        end = 4 + int.from_bytes(frames[:4])
+        found.append(frames[:end])
+        frames = frames[end:]
+    return found
+
+
 # --- version 2 ----------------------------------------------------------------------------------------------
 
 

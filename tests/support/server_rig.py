@@ -20,6 +20,7 @@ from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.journal.batch import JournalBatch
 from bookie_pod.storage.journal.format import RecordKind, kind_of
 from bookie_protocol.errors import StorageFault
+from tests.support.frames import cut
 from tests.support.storage_engine import MemoryBookie, small_options
 
 
@@ -100,12 +101,7 @@ class PaperTransport:
     @property
     def frames(self) -> list[bytes]:
         """Everything written, cut into frames with their length words."""
-        data, frames = b"".join(self.writes), []
-        while data:
-            end = 4 + int.from_bytes(data[:4])
-            frames.append(data[:end])
-            data = data[end:]
-        return frames
+        return cut(b"".join(self.writes))
 
 
 @dataclass

@@ -161,14 +161,13 @@ class Connection(asyncio.Protocol):
     def adds_received(self, adds: AddFrames) -> None:
         """From a client in this process, in the place of their frames."""
         self.received_at = time.perf_counter()
-        if not self._rest_bytes and not self._stalls and not self.speaks_v2:
-            try:
-                if take_handed_adds(self, adds):
-                    return
-            except Exception as error:
-                self._broke(error)
-                return
-        self.data_received(adds.frames)
+        try:
+            taken = take_handed_adds(self, adds)
+        except Exception as error:
+            self._broke(error)
+            return
+        if not taken:
+            self.data_received(adds.frames)
 
     def _ingest(self, data: bytes) -> None:
         try:

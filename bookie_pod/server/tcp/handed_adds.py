@@ -8,42 +8,39 @@ Threads: event loop only.
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 
 from bookie_pod.ledgers.state import LAC_UNKNOWN
 from bookie_pod.server.tcp.hot_runs import admit_run
+from bookie_protocol.wire.add_frames import added_answers
 from bookie_protocol.wire.add_runs import AddRun
+from bookie_protocol.wire.framing import LENGTH
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
     from bookie_protocol.wire.add_frames import AddFrames
 
-_LENGTH = struct.Struct(">I")
-
 
 def take_handed_adds(conn: Connection, adds: AddFrames) -> bool:
     """Whether they were taken. False, and nothing was done: somebody has to look at their frames."""
-    key = adds.key()
+    common = adds.common
     context = conn.context
-    if key is None or adds.longest > context.options.max_frame_bytes:
+    if common is None or adds.longest > context.options.max_frame_bytes:
+        return False
+    if conn.has_unread_bytes or conn.stalled or conn.speaks_v2:
         return False
     if not conn.authenticated or conn.parked or not context.admission.hot:
         return False
-    ledger_id, master_key = key
-    state = context.operations.ledgers.states.get(ledger_id, context.cold_state)
-    if state.hot_key != master_key:
+    state = context.operations.ledgers.states.get(common.ledger_id, context.cold_state)
+    if state.hot_key != common.master_key:
         return False
-    plain = adds.plain()
-    first, entries = plain.first_entry_id, plain.entries
+    entries = adds.entries(common)
     sizes = [len(entry) for entry in entries]
-    if min(sizes) == max(sizes):
-        prefixes = [_LENGTH.pack(sizes[0])] * len(sizes)
-    else:
-        prefixes = [_LENGTH.pack(size) for size in sizes]
-    lac = plain.lac if plain.lac < first + len(entries) - 1 else LAC_UNKNOWN
-    run = AddRun(range(first, first + len(entries)), entries, lac, plain.answers)
-    admit_run(run, prefixes, state, conn.lanes[state.journal])
-    context.account(ledger_id, sum(sizes), len(entries))
+    words = {size: LENGTH.pack(size) for size in set(sizes)}
+    ids = range(common.first_entry_id, common.first_entry_id + len(entries))
+    lac = common.lac if common.lac < ids[-1] else LAC_UNKNOWN
+    answers = added_answers(common.ledger_id, common.txns, common.entry_ids)
+    admit_run(AddRun(ids, entries, lac, answers), [words[size] for size in sizes], state, conn.lanes[state.journal])
+    context.account(common.ledger_id, sum(sizes), len(entries))
     context.submit_lanes(conn)
     return True

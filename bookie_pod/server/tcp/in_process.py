@@ -151,11 +151,12 @@ class _End(asyncio.Transport):
             cast("TakesAdds", self._protocol).adds_received(first)
             return
         pieces = [first]
-        while self._arrived and size + len(self._arrived[0]) <= TURN_BYTES:
-            if isinstance(self._arrived[0], AddFrames):
+        while self._arrived and not isinstance(piece := self._arrived[0], AddFrames):
+            if size + len(piece) > TURN_BYTES:
                 break
-            pieces.append(cast("bytes", self._arrived.popleft()))
-            size += len(pieces[-1])
+            pieces.append(piece)
+            size += len(piece)
+            self._arrived.popleft()
         self._arrived_bytes -= size
         self._protocol.data_received(first if len(pieces) == 1 else b"".join(pieces))
 

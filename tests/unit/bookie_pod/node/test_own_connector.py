@@ -81,7 +81,7 @@ async def test_many_adds_reach_the_own_bookie_as_they_are_and_others_as_frames(b
     taken, received = [], Connection.adds_received
 
     def watched(connection, adds):
-        taken.append(len(adds.plain().entries))
+        taken.append(len(adds.entries(adds.common)))
         received(connection, adds)
 
     monkeypatch.setattr(Connection, "adds_received", watched)
@@ -93,7 +93,7 @@ async def test_many_adds_reach_the_own_bookie_as_they_are_and_others_as_frames(b
         await until(lambda adds=adds: all(add.answers for add in adds))
         assert all(add.answers == [bookie] for add in adds)
         for number in (1, 100, 200):
-            assert (await operations.read_entry(bookie, 1, number)).entry == many.plain().entries[number - 1]
+            assert (await operations.read_entry(bookie, 1, number)).entry == many.entries(many.common)[number - 1]
     assert taken == [200]  # once, by our own
 
 

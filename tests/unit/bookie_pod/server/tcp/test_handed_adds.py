@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -18,13 +19,11 @@ from bookie_protocol.wire import v3
 from bookie_protocol.wire.add_frames import AddFrames
 from tests.support.add_frames import add_frames
 from tests.support.frames import KEY, OTHER_KEY, entry, v3_add, v3_fence
-from tests.support.server_rig import ServerRig, answers
+from tests.support.server_rig import PaperTransport, ServerRig, answers
 
 LEDGER = 7
 WARM = v3_add(entry(LEDGER, 0), txn=1)
 """The first add of a ledger, behind which it is hot."""
-
-Prepare = Callable[[ServerRig, Connection], None]
 
 
 @pytest.fixture
@@ -50,39 +49,45 @@ class Outcome:
     counted: list[tuple[int, int, int]]
 
 
-async def outcome(
-    adds: AddFrames, count: int, *, handed: bool, prepare: Prepare = lambda *_: None, options: TcpOptions | None = None
-) -> Outcome:
-    """What comes of the adds behind the warm-up, with `count` answers to both."""
+@asynccontextmanager
+async def warm(options: TcpOptions | None = None) -> AsyncIterator[tuple[ServerRig, Connection, PaperTransport]]:
+    """A connection to a server where the ledger is hot."""
     rig = ServerRig(options or TcpOptions())
     conn, transport = rig.connect()
-    counted: list[tuple[int, int, int]] = []
-    account = rig.context.account
-
-    def counting(ledger_id: int, nbytes: int, entries: int) -> None:
-        counted.append((ledger_id, nbytes, entries))
-        account(ledger_id, nbytes, entries)
-
-    rig.context.account = counting  # type: ignore[method-assign]
     try:
         conn.data_received(WARM)
         await answers(rig, transport, 1)
-        prepare(rig, conn)
+        yield rig, conn, transport
+    finally:
+        rig.close()
+
+
+async def outcome(
+    adds: AddFrames, count: int, *, handed: bool, prepare: Callable[[Connection], None] = lambda _: None
+) -> Outcome:
+    """What comes of the adds behind the warm-up, with `count` answers to both."""
+    async with warm() as (rig, conn, transport):
+        counted: list[tuple[int, int, int]] = []
+        account = rig.context.account
+
+        def counting(ledger_id: int, nbytes: int, entries: int) -> None:
+            counted.append((ledger_id, nbytes, entries))
+            account(ledger_id, nbytes, entries)
+
+        rig.context.account = counting  # type: ignore[method-assign]
+        prepare(conn)
         if handed:
             conn.adds_received(adds)
         else:
             conn.data_received(adds.frames)
         found = await answers(rig, transport, count)
-        state = rig.ledgers.states[LEDGER]
         return Outcome(
             found,
             [body for batch in rig.journal.batches for body in batch.pieces[1::2]],
             dict(rig.storage.active_entries(LEDGER)),
-            state.lac,
+            rig.ledgers.states[LEDGER].lac,
             counted,
         )
-    finally:
-        rig.close()
 
 
 @settings(max_examples=60, deadline=None)
@@ -104,10 +109,11 @@ async def test_hot_ones_are_taken_as_they_are(taken: list[bool], monkeypatch: py
     monkeypatch.setattr(AddFrames, "frames", property(lambda _: pytest.fail("frames were asked for")))
     found = await outcome(adds, 3, handed=True)
     assert taken == [True]
-    assert found.journaled[-2:] == adds.plain().entries
+    assert adds.common is not None
+    assert found.journaled[-2:] == adds.entries(adds.common)
 
 
-def fenced(_: ServerRig, conn: Connection) -> None:
+def fenced(conn: Connection) -> None:
     conn.data_received(v3_fence(LEDGER, txn=2))
 
 
@@ -132,25 +138,15 @@ async def test_what_needs_a_closer_look_is_decided_by_the_frames(taken: list[boo
 
 
 async def test_one_that_is_too_long_for_a_frame_closes_the_connection(taken: list[bool]) -> None:
-    rig = ServerRig(TcpOptions(max_frame_bytes=500))
-    try:
-        conn, transport = rig.connect()
-        conn.data_received(WARM)
-        await answers(rig, transport, 1)
+    async with warm(TcpOptions(max_frame_bytes=500)) as (rig, conn, transport):
         conn.adds_received(add_frames(LEDGER, KEY, 1, [b"short", bytes(600)]))
         assert taken == [False]
         assert transport.closing
         assert 2 not in rig.storage.active_entries(LEDGER)
-    finally:
-        rig.close()
 
 
 async def test_they_wait_with_the_connection_that_reads_nothing_now(taken: list[bool]) -> None:
-    rig = ServerRig()
-    try:
-        conn, transport = rig.connect()
-        conn.data_received(WARM)
-        await answers(rig, transport, 1)
+    async with warm() as (rig, conn, transport):
         conn.stall(Stall.READS_LIMIT)
         conn.adds_received(add_frames(LEDGER, KEY, 1, [b"one"], txn=2))
         conn.adds_received(add_frames(LEDGER, KEY, 2, [b"two"], txn=3))
@@ -158,18 +154,21 @@ async def test_they_wait_with_the_connection_that_reads_nothing_now(taken: list[
         assert [*rig.storage.active_entries(LEDGER)] == [0]
         conn.unstall(Stall.READS_LIMIT)
         found = await answers(rig, transport, 3)
-        assert taken == []
+        assert taken == [False, False]
         assert [v3.parse_response(frame[4:]).header.txnId for frame in found] == [1, 2, 3]
-    finally:
-        rig.close()
+
+
+async def test_behind_a_part_of_a_frame_they_wait_for_the_rest_of_it(taken: list[bool]) -> None:
+    frame = v3_add(entry(LEDGER, 1), txn=2)
+    async with warm() as (rig, conn, _):
+        conn.data_received(frame[:10])
+        conn.adds_received(add_frames(LEDGER, KEY, 2, [b"two"], txn=3))
+        assert taken == [False]
+        assert 2 not in rig.storage.active_entries(LEDGER)
 
 
 async def test_while_the_journal_has_no_room_they_are_parked_in_their_order(taken: list[bool]) -> None:
-    rig = ServerRig()
-    try:
-        conn, transport = rig.connect()
-        conn.data_received(WARM)
-        await answers(rig, transport, 1)
+    async with warm() as (rig, conn, transport):
         rig.journal.full = True
         rig.admission.refresh()
         conn.adds_received(add_frames(LEDGER, KEY, 1, [b"one", b"two"], txn=2))
@@ -182,8 +181,6 @@ async def test_while_the_journal_has_no_room_they_are_parked_in_their_order(take
         assert taken == [False, False]
         assert [v3.parse_response(frame[4:]).header.txnId for frame in found] == [1, 2, 3, 4]
         assert [*rig.storage.active_entries(LEDGER)] == [0, 1, 2, 3]
-    finally:
-        rig.close()
 
 
 async def test_a_defect_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,10 +188,6 @@ async def test_a_defect_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("planted")
 
     monkeypatch.setattr(module, "take_handed_adds", broken)
-    rig = ServerRig()
-    try:
-        conn, transport = rig.connect()
-        conn.adds_received(add_frames(LEDGER, KEY, 0, [b"one"]))
+    async with warm() as (_, conn, transport):
+        conn.adds_received(add_frames(LEDGER, KEY, 1, [b"one"]))
         assert transport.closing
-    finally:
-        rig.close()
