@@ -1,8 +1,9 @@
 """The gRPC gateway: `python -m benchmarks.gateway [--quick]`.
 
-One bookie of ours with the gateway in it (`--bookies 3`: three, and every entry on each), and one client, this process,
-with the code that grpcio generates. Streams of Append and Read, with many entries in each message; entries per second
-and what an entry costs in CPU on either side. `TARGET` is what a gateway should reach in batches.
+One bookie of ours with the gateway in it, or, with `--own-process`, `bookie gateway` beside it, and one client, this
+process, with the code that grpcio generates. `--bookies 3`: three, and every entry on each. Streams of Append and Read,
+with many entries in each message; entries per second and what an entry costs in CPU on either side. `TARGET` is what a
+gateway should reach in batches.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -27,6 +29,7 @@ from benchmarks.session import DEFAULT_OUT, Session
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from bookie_protocol.ledger_service.ledger_service_pb2_grpc import LedgerServiceStub
 from tests.support.bookie_process import BookieProcess, free_port
+from tests.support.gateway_command import GatewayCommand
 
 TARGET: Final = 100_000
 """Entries per second, appended or read."""
@@ -81,10 +84,11 @@ class Usage:
 
 @dataclass
 class GatewayStages:
-    """The measurements through one gateway, that of the first bookie."""
+    """The measurements through one gateway: that of the first bookie, or `gateway` on its own."""
 
     stub: LedgerServiceStub
     bookies: list[psutil.Process]
+    gateway: psutil.Process | None
     plan: GatewayPlan
     samples: Samples
     session: Session
@@ -168,15 +172,17 @@ class GatewayStages:
     def _usage(self, progress: Progress) -> Usage:
         own = os.times()
         cpu = [sum(bookie.cpu_times()[:2]) for bookie in self.bookies]
-        return Usage(progress.entries, time.perf_counter(), own.user + own.system, cpu[0], sum(cpu))
+        gateway = cpu[0] if self.gateway is None else sum(self.gateway.cpu_times()[:2])
+        return Usage(progress.entries, time.perf_counter(), own.user + own.system, gateway, sum(cpu))
 
     def _note(self, name: str, before: Usage, after: Usage) -> None:
         entries = after.entries - before.entries
         if not entries:
             raise RuntimeError("not one entry while it was measured")
         rate = entries / (after.at - before.at)
-        costs = {"the gateway's bookie": after.gateway - before.gateway, "the client": after.client - before.client}
-        if len(self.bookies) > 1:
+        whose = "the gateway's bookie" if self.gateway is None else "the gateway"
+        costs = {whose: after.gateway - before.gateway, "the client": after.client - before.client}
+        if len(self.bookies) > 1 or self.gateway is not None:
             costs["all bookies"] = after.bookies - before.bookies
         self.samples.add(OURS, name, "entries/s", "more", rate)
         shown = []
@@ -194,20 +200,29 @@ async def _lasts(working: asyncio.Task[Any], seconds: float) -> None:
         raise RuntimeError("the load ended before its time")
 
 
-async def measure(plan: GatewayPlan, count: int, parent: Path | None, samples: Samples, session: Session) -> None:
+async def measure(
+    plan: GatewayPlan, count: int, own_process: bool, parent: Path | None, samples: Samples, session: Session
+) -> None:
     """All stages on so many fresh bookies."""
-    with Environment(parent) as environment:
+    with Environment(parent) as environment, ExitStack() as gateways:
         bookies: list[BookieProcess] = []
         for _ in range(count):
-            settings = {"grpcServerEnabled": "true", "grpcServerPort": str(free_port()), "gcWaitTime": "3600000"}
+            settings = {"gcWaitTime": "3600000"}
+            if not own_process:
+                settings |= {"grpcServerEnabled": "true", "grpcServerPort": str(free_port())}
             bookies.append(environment.bookie(OURS, settings))
             await asyncio.to_thread(bookies[-1].start)
-        gateway = f"127.0.0.1:{bookies[0].configuration['grpcServerPort']}"
-        async with grpc.aio.insecure_channel(gateway) as channel:
+        gateway = None
+        address = f"127.0.0.1:{bookies[0].configuration.get('grpcServerPort')}"
+        if own_process:
+            command = GatewayCommand(environment.directory / "gateway", environment.metadata_uri)
+            await asyncio.to_thread(gateways.enter_context, command)
+            gateway, address = psutil.Process(command.pid), command.address
+        async with grpc.aio.insecure_channel(address) as channel:
             await asyncio.wait_for(channel.channel_ready(), _READY_S)
             stub = LedgerServiceStub(channel)  # type: ignore[no-untyped-call]
             processes = [psutil.Process(bookie.pid) for bookie in bookies]
-            await GatewayStages(stub, processes, plan, samples, session).run()
+            await GatewayStages(stub, processes, gateway, plan, samples, session).run()
 
 
 def verdict(samples: Samples) -> str:
@@ -227,16 +242,19 @@ def verdict(samples: Samples) -> str:
 @click.command()
 @click.option("--quick", is_flag=True, help="One short round.")
 @click.option("--bookies", type=click.IntRange(1, 3), default=1, show_default=True, help="Each has every entry.")
+@click.option("--own-process", is_flag=True, help="The gateway beside the bookie, not in it.")
 @click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)
 @click.option("--duration", type=click.FloatRange(1, 600), default=8.0, show_default=True, help="Seconds of a load.")
 @click.option("--dir", "parent", type=click.Path(path_type=Path), help="Parent of the bookies' directories.")
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True)
-def main(quick: bool, bookies: int, rounds: int, duration: float, parent: Path | None, out: Path) -> None:
+def main(
+    quick: bool, bookies: int, own_process: bool, rounds: int, duration: float, parent: Path | None, out: Path
+) -> None:
     """Measures Append and Read of the gateway."""
     session, samples = Session("gateway"), Samples()
     plan = QUICK if quick else GatewayPlan(rounds, warmup=3, duration=duration, read_entries=100_000)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(measure(plan, bookies, parent, samples, session))
+        runner.run(measure(plan, bookies, own_process, parent, samples, session))
     session.report(samples, out, verdict(samples))
 
 

@@ -21,6 +21,7 @@ from bookie_pod.cli.config import config
 from bookie_pod.cli.disk.commands import disk
 from bookie_pod.cli.drain_clients import drain_clients
 from bookie_pod.cli.exit_codes import CommandExit, Terminated, exit_code_of
+from bookie_pod.cli.gateway import gateway
 from bookie_pod.cli.gc import gc
 from bookie_pod.cli.index import index
 from bookie_pod.cli.job import job
@@ -57,6 +58,7 @@ def version() -> None:
 cli.add_command(serve)
 cli.add_command(drain_clients)
 cli.add_command(autorecovery)
+cli.add_command(gateway)
 cli.add_command(config)
 cli.add_command(standalone)
 cli.add_command(metadata_service)

@@ -33,6 +33,7 @@ _OF_A_PROCESS: Final[dict[str, str]] = {
     "--log-level": "",
 }
 """With a help of their own where that of a bookie would mislead."""
+_OF_A_GATEWAY: Final = ("--metadata-service-uri", "--http-port", "--grpc-port", "--log-format", "--log-level")
 _DIRECTORIES: Final = (
     ("--journal-dir", "journalDirectories", "Journal directory."),
     ("--ledger-dir", "ledgerDirectories", "Ledger directory."),
@@ -99,6 +100,14 @@ def process_shorthands(command: Command) -> Command:
     for flag, _, text in reversed(_SHORTHANDS):
         if flag in _OF_A_PROCESS:
             command = click.option(flag, help=_OF_A_PROCESS[flag] or text)(command)
+    return command
+
+
+def gateway_shorthands(command: Command) -> Command:
+    """The same for a process that serves gRPC alone."""
+    for flag, _, text in reversed(_SHORTHANDS):
+        if flag in _OF_A_GATEWAY:
+            command = click.option(flag, help="Port of probes and metrics." if flag == "--http-port" else text)(command)
     return command
 
 

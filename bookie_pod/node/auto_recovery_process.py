@@ -8,8 +8,7 @@
 Invariants
 - A session that expires is followed by another one, which the driver opens, and the work begins again in it.
 - If no connection comes back although the metadata service takes new ones, the process ends with the exit code of an
-  expired session, so that whatever supervises it starts it anew: it is never alive and idle. While the service takes
-  none, waiting is all there is to do.
+  expired session, so that whatever supervises it starts it anew (`session_renewal`): it is never alive and idle.
 - The admin API serves what is about the cluster, and nothing that is about a bookie.
 - Nothing here needs the directories of a bookie.
 
@@ -32,28 +31,22 @@ from bookie_pod.autorecovery.start import RunningAutoRecovery, start
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.metrics.process import ProcessCollector
 from bookie_pod.metrics.registry import Registry
-from bookie_pod.node import options
+from bookie_pod.node import options, session_renewal
 from bookie_pod.node.admin.process_ports import ProcessAdministration
 from bookie_pod.node.bookie_id import derive_host
 from bookie_pod.node.metadata import open_metadata
+from bookie_pod.node.session_renewal import SessionNotRenewed, others_get_sessions
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
 from bookie_pod.node.until_signal import run_until_signal
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
-from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataError, ServerStartFailed, StartupError
+from bookie_protocol.errors import InvalidConfiguration, ServerStartFailed
 from bookie_protocol.metadata_service.interface import MetadataService, SessionState
 
-PROBE_PAUSE_S: Final = 10.0
 STOP_SECONDS: Final = 20.0
 
 _log = structlog.get_logger(__name__)
-
-
-class SessionNotRenewed(StartupError):
-    """The session with the metadata service ended, and this process could not open another one."""
-
-    exit_code = ExitCode.METADATA_SESSION_EXPIRED
 
 
 class AutoRecoveryProcess:
@@ -109,26 +102,12 @@ class AutoRecoveryProcess:
 
     async def _watch(self) -> None:
         assert self._running is not None
+        assert self._metadata is not None
         while True:
             reason = await self._running.watch()
-            if await self._takes_new_sessions():
-                raise SessionNotRenewed(f"{reason}, although it takes new connections: ending, to be started anew")
-            await asyncio.sleep(PROBE_PAUSE_S)
-
-    async def _takes_new_sessions(self) -> bool:
-        config = self._config.metadata
-        try:
-            another = await open_metadata(config, required_metadata_uri(self._config))
-        except (MetadataError, InvalidConfiguration, OSError):
-            return False
-        try:
-            await another.cluster.exists()
-        except MetadataError:
-            return False
-        finally:
-            await another.close()
-        assert self._metadata is not None
-        return self._metadata.session.state is not SessionState.CONNECTED
+            if await others_get_sessions(self._config, self._metadata):
+                raise SessionNotRenewed(reason)
+            await asyncio.sleep(session_renewal.PROBE_PAUSE_S)
 
     # --- NodeStatus -------------------------------------------------------------------------------------------
 

@@ -28,16 +28,20 @@ async def start_http(
     find_admin: Callable[[], AdminPorts | None] = lambda: None,
     *,
     has_bookie: bool = True,
+    admin: bool = True,
 ) -> HttpServer | None:
     """The running HTTP server, or None if the configuration asks for none.
 
     `find_admin`: what the admin API reaches, None while the bookie does not serve. `has_bookie`: whether this process
-    is a bookie; one that is none serves only what is about the cluster. `ServerStartFailed` if the port cannot be
-    opened, `InvalidConfiguration` if a file of TLS or of tokens is no good.
+    is a bookie; one that is none serves only what is about the cluster. `admin` False: nothing but probes and metrics,
+    whatever the configuration says. `ServerStartFailed` if the port cannot be opened, `InvalidConfiguration` if a file
+    of TLS or of tokens is no good.
     """
     listener = config.listener
     if listener is None:
         return None
+    if not admin:
+        listener = listener._replace(admin=False)
     await asyncio.to_thread(importlib.import_module, "bookie_pod.server.http.server")
     from bookie_pod.server.http.admin.routes import CLUSTER, RESOURCES
     from bookie_pod.server.http.server import HttpServer

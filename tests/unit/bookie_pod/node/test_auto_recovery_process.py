@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from bookie_pod.config.load import load_config
-from bookie_pod.node import auto_recovery_process
-from bookie_pod.node.auto_recovery_process import AutoRecoveryProcess, SessionNotRenewed, name_of_process
+from bookie_pod.node import auto_recovery_process, session_renewal
+from bookie_pod.node.auto_recovery_process import AutoRecoveryProcess, name_of_process
 from bookie_pod.node.cookies import Cookie, format_cookie
+from bookie_pod.node.session_renewal import SessionNotRenewed
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, MetadataUnavailable, ServerStartFailed
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.server import EmbeddedMetadataServer
@@ -75,8 +76,8 @@ def process_with(monkeypatch: pytest.MonkeyPatch, service: Service, opened: Serv
             raise MetadataUnavailable("nobody answers")
         return opened
 
-    monkeypatch.setattr(auto_recovery_process, "open_metadata", open_metadata)
-    monkeypatch.setattr(auto_recovery_process, "PROBE_PAUSE_S", 0.01)
+    monkeypatch.setattr(session_renewal, "open_metadata", open_metadata)
+    monkeypatch.setattr(session_renewal, "PROBE_PAUSE_S", 0.01)
     process = AutoRecoveryProcess(load_config(environ={}, overrides={**QUIET, "metadataServiceUri": "zk://nowhere/l"}))
     process._metadata, process._running = service, Watched()  # type: ignore[assignment]
     return process
