@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import lru_cache
-from itertools import repeat
 from typing import Final, NamedTuple
 
 import google_crc32c
 
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.entry_batch import EntryBatch
+from bookie_client.reading.even_batch import even_crc32c_batch
 from bookie_protocol.digest import DigestManager, DigestType
-from bookie_protocol.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE, ENTRY_IDS
+from bookie_protocol.entry import ENTRY_HEADER, ENTRY_HEADER_SIZE
 from bookie_protocol.errors import DigestMismatch
 from bookie_protocol.wire.packed_entries import PackedEntries
 from bookie_protocol.wire.v2_layout import ENTRY_LENGTH
@@ -47,50 +46,10 @@ def verify_packed(digest: DigestManager, ledger_id: int, first: int, packed: Pac
     fit."""
     if digest.type is DigestType.CRC32C:
         # The digest that nearly all ledgers have. None: something is wrong, which somebody else finds out.
-        batch = _even_crc32c_batch(ledger_id, first, packed, most) or _crc32c_batch(ledger_id, first, packed, most)
+        batch = even_crc32c_batch(ledger_id, first, packed, most) or _crc32c_batch(ledger_id, first, packed, most)
         if batch is not None:
             return Verified(batch, {}, batch.nbytes)
     return verify_run(digest, ledger_id, first, packed.split()[:most])
-
-
-class _OneSize(NamedTuple):
-    """How entries of one size are taken apart together."""
-
-    ids: struct.Struct
-    """Length, ledger id and entry id."""
-    checked: struct.Struct
-    """Header, digest and payload."""
-
-
-@lru_cache(maxsize=256)
-def _one_size(size: int) -> _OneSize:
-    return _OneSize(
-        struct.Struct(f">iqq{size - ENTRY_IDS.size}x"),
-        struct.Struct(f">{_LENGTH_SIZE}x{ENTRY_HEADER_SIZE}sI{size - _CRC32C_OVERHEAD}s"),
-    )
-
-
-def _even_crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: int) -> EntryBatch | None:
-    """For entries that all have one size: in half of the time. None if they do not, or if anything is wrong."""
-    body, at = packed.body, packed.start
-    left = len(body) - at
-    size = ENTRY_LENGTH.unpack_from(body, at)[0] if left >= _LENGTH_SIZE else 0
-    if size < _CRC32C_OVERHEAD:
-        return None
-    stride = _LENGTH_SIZE + size
-    count = min(left // stride, most)
-    if count < most and count * stride != left:
-        return None
-    entries, one_size = memoryview(body)[at : at + count * stride], _one_size(size)
-    expected = zip(repeat(size), repeat(ledger_id), range(first, first + count), strict=False)
-    if [*one_size.ids.iter_unpack(entries)] != [*expected]:
-        return None
-    crc, extend = google_crc32c.value, google_crc32c.extend
-    for header, checksum, payload in one_size.checked.iter_unpack(entries):
-        if extend(crc(header), payload) != checksum:
-            return None
-    starts = range(at, at + count * stride + 1, stride)
-    return EntryBatch(ledger_id, first, body, starts, _PACKED_CRC32C_HEADER.size)
 
 
 def _crc32c_batch(ledger_id: int, first: int, packed: PackedEntries, most: int) -> EntryBatch | None:
