@@ -8,6 +8,7 @@ import click
 
 from bookie_pod.cli.daemon import main_process
 from bookie_pod.cli.options import config_option, gateway_shorthands, overrides, set_option
+from bookie_protocol.quiet import quiet_grpc
 
 
 @click.command()
@@ -25,6 +26,8 @@ def gateway(file: str | None, assignments: tuple[str, ...], **flags: Any) -> int
     invalid configuration, 2 if a port cannot be opened or the cluster does not exist, 3 if the metadata service does
     not answer, or the session expired and cannot be renewed.
     """
+    quiet_grpc()
+
     from bookie_pod.config.load import load_config
 
     config = load_config(file, overrides=overrides(assignments, flags))
