@@ -6,6 +6,7 @@ Each gives tests a cluster root of their own, further sessions, an end to a sess
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from abc import ABC, abstractmethod
 
@@ -80,7 +81,7 @@ class ZooKeeperUnderTest(MetadataDriverUnderTest):
     async def expire(self, service: TreeMetadataService) -> None:
         identity = self._trees[id(service)].client_id
         assert identity is not None
-        self._server.expire(*identity)
+        await asyncio.to_thread(self._server.expire, *identity)  # everybody else goes on meanwhile
 
     async def interrupt(self) -> None:
         self._server.pause()
