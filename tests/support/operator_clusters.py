@@ -63,6 +63,16 @@ _BARE: Final[Spec] = {
     "placement": {"zones": [{"name": "eu-1a"}]},
     "tls": {"enabled": True, "secretName": "our-own"},
 }
+_GATEWAY: Final[Spec] = {
+    **MINIMAL,
+    "gateway": {"enabled": True, "replicas": 3, "resources": {"limits": {"cpu": "1", "memory": "512Mi"}}},
+    "tls": {"enabled": True, "issuerRef": {"name": "ca", "kind": "ClusterIssuer"}},
+    "networkPolicy": {
+        "clients": [{"podSelector": {"matchLabels": {"app": "broker"}}}],
+        "metricsFrom": [{"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}],
+    },
+    "monitoring": {"podMonitor": {"enabled": True}},
+}
 _EVERYTHING: Final[Spec] = {
     "version": "0.2.0",
     "image": "registry.example/bookies@sha256:" + "ab" * 32,
@@ -156,6 +166,7 @@ CASES: Final[Mapping[str, tuple[ClusterView, BuildContext]]] = {
     "zones": (cluster(_ZONES, name="prod"), BuildContext()),
     "index-tls": (cluster(_INDEX_TLS, annotations={"podkeeper.dev/restart": "2026-01-02T03:04:05Z"}), FULL),
     "embedded": (cluster(_EMBEDDED, name="dev"), BuildContext()),
+    "gateway": (cluster(_GATEWAY), FULL),
     "bare": (cluster(_BARE, instance_id=""), BuildContext()),
     "everything": (cluster(_EVERYTHING, name=LONGEST_NAME), FULL),
 }

@@ -17,13 +17,14 @@ from bookie_operator.builders.config import config_map
 from bookie_operator.builders.context import BuildContext
 from bookie_operator.builders.desired_objects import BookieSet, DesiredObjects
 from bookie_operator.builders.disruption import budgets
+from bookie_operator.builders.gateway import gateway, gateway_budget
 from bookie_operator.builders.hashing import Manifest, key_of
 from bookie_operator.builders.identity import identity_secret
 from bookie_operator.builders.metadata import destruction_job, embedded_service, initialisation_job
 from bookie_operator.builders.monitoring import pod_monitor, prometheus_rule, unknown_alerts
 from bookie_operator.builders.network_policy import network_policies
 from bookie_operator.builders.service_account import service_account
-from bookie_operator.builders.services import client_service, headless_service
+from bookie_operator.builders.services import client_service, gateway_service, headless_service
 from bookie_operator.builders.settings import dynamic_config, given_config, settings_map
 from bookie_operator.builders.statefulset import bookie_sets
 from bookie_operator.builders.tls import certificates, issued_secrets
@@ -42,6 +43,8 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         settings,
         headless_service(cluster),
         client_service(cluster),
+        gateway_service(cluster),
+        gateway_budget(cluster),
         *network_policies(cluster, context),
         *certificates(cluster, context),
         *embedded_service(cluster, context),
@@ -54,6 +57,7 @@ def build(cluster: ClusterView, context: BuildContext) -> DesiredObjects:
         destroy_job=destruction_job(cluster, context, config_name),
         budgets=budgets(cluster),
         autorecovery=autorecovery(cluster, context, config_name),
+        gateway=gateway(cluster, context, config_name),
         monitoring=_present(pod_monitor(cluster, context), prometheus_rule(cluster, context)),
         dynamic_config=dynamic_config(cluster),
         given_config=frozenset(given_config(cluster)),

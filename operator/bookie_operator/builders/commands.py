@@ -15,6 +15,7 @@ from bookie_operator.world.model import ClusterView
 
 SERVE: Final = ("serve",)
 AUTORECOVERY: Final = ("autorecovery",)
+GATEWAY: Final = ("gateway",)
 METADATA_DIRECTORY: Final = "/data/metadata"
 METADATA_SERVICE: Final = ("metadata-service", "--data", METADATA_DIRECTORY, "--port", str(naming.METADATA_PORT))
 

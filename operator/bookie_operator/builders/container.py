@@ -1,4 +1,4 @@
-"""The container of every process that reads the bookies' configuration: bookie, auto-recovery, metadata Jobs.
+"""The container of every process that reads the bookies' configuration: bookie, auto-recovery, gateway, metadata Jobs.
 
 Invariant: what the configuration refers to (token, certificates, volumes that the user adds) is there for all of them.
 

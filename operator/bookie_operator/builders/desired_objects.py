@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from bookie_operator.builders.hashing import Manifest, key_of, object_hash, stamped
 from bookie_operator.crds import names
-from bookie_operator.planner.desired import Desired, DesiredStatefulSet, Evictions
+from bookie_operator.planner.desired import Desired, DesiredDeployment, DesiredStatefulSet, Evictions
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class DesiredObjects:
     budgets: Mapping[Evictions, Manifest]
     """The PodDisruptionBudget for everything that it may allow; empty: there is none."""
     autorecovery: Manifest | None
+    gateway: Manifest | None
     monitoring: tuple[Manifest, ...]
     dynamic_config: Mapping[str, str]
     given_config: frozenset[str]
@@ -73,8 +74,7 @@ class DesiredObjects:
         found = [*self.support, self.metadata_job, *(each.manifest for each in self.sets)]
         if self.budgets:
             found.append(self.budgets[max(self.budgets)])
-        if self.autorecovery is not None:
-            found.append(self.autorecovery)
+        found += [each for each in (self.autorecovery, self.gateway) if each is not None]
         return {key_of(manifest): manifest for manifest in (*found, *self.monitoring)}
 
     def stateful_set(self, name: str, replicas: int, live: Manifest | None = None) -> Manifest:
@@ -88,11 +88,6 @@ class DesiredObjects:
         if live is not None:
             spec["volumeClaimTemplates"] = live["spec"]["volumeClaimTemplates"]
         return stamped({**manifest, "spec": spec})
-
-    @property
-    def _autorecovery_inputs(self) -> str:
-        made = self.autorecovery
-        return str(made["metadata"]["annotations"][names.TEMPLATE_INPUTS]) if made is not None else ""
 
     def desired(self) -> Desired:
         """Names and hashes, for the planner."""
@@ -116,9 +111,8 @@ class DesiredObjects:
             metadata_job_hash=object_hash(self.metadata_job),
             budget=key_of(budget) if budget is not None else "",
             budget_hashes={allowed: object_hash(manifest) for allowed, manifest in self.budgets.items()},
-            autorecovery=key_of(self.autorecovery) if self.autorecovery is not None else "",
-            autorecovery_hash=object_hash(self.autorecovery) if self.autorecovery is not None else "",
-            autorecovery_inputs=self._autorecovery_inputs,
+            autorecovery=_beside(self.autorecovery),
+            gateway=_beside(self.gateway),
             monitoring={key_of(manifest): object_hash(manifest) for manifest in self.monitoring},
             dynamic_config=self.dynamic_config,
             given_config=self.given_config,
@@ -128,3 +122,10 @@ class DesiredObjects:
             issued=self.issued,
             missing=self.missing,
         )
+
+
+def _beside(made: Manifest | None) -> DesiredDeployment:
+    if made is None:
+        return DesiredDeployment()
+    inputs = str(made["metadata"]["annotations"][names.TEMPLATE_INPUTS])
+    return DesiredDeployment(key_of(made), object_hash(made), inputs)

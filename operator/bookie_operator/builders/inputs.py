@@ -2,7 +2,8 @@
 
 A StatefulSet bears the annotation `podkeeper.dev/template-inputs`: the hash of its template, a slash, and the hash of
 the inputs that it was made for. Where only the template differs later, another release of the operator makes it so,
-and nobody asked for a restart: see `planner.holding`. The Deployment of auto-recovery bears the inputs alone.
+and nobody asked for a restart: see `planner.holding`. The Deployments of auto-recovery and gateways bear the inputs
+alone.
 
 Invariants
 - A part of `spec` counts unless `_APART` names it: a new one counts by itself. What counts without need restarts
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 from bookie_operator.builders.hashing import content_hash
 from bookie_operator.crds import names
+from bookie_operator.crds.beside_spec import Autorecovery, Gateway
 from bookie_operator.crds.config_keys import RESERVED, static_part
 from bookie_operator.world.model import ClusterView
 
@@ -33,6 +35,7 @@ _APART: Final[dict[str, Any]] = {
     "placement": {"zones": {"__all__": {"replicas"}}},
     "config": True,  # its static part counts
     "autorecovery": True,
+    "gateway": True,
     "update": True,
     "decommission": True,
     "repair": True,
@@ -45,7 +48,7 @@ _APART: Final[dict[str, Any]] = {
 
 
 _NOT_IN_ITS_TEMPLATE: Final = {"enabled", "replicas", "lost_bookie_recovery_delay_seconds"}
-"""Of `spec.autorecovery`."""
+"""Of `spec.autorecovery` and `spec.gateway`."""
 
 
 def inputs_hash(cluster: ClusterView) -> str:
@@ -62,9 +65,17 @@ def inputs_hash(cluster: ClusterView) -> str:
 
 def autorecovery_inputs(cluster: ClusterView) -> str:
     """As `inputs_hash`, of auto-recovery: of its template, a slash, and the number of its pods."""
-    spec = cluster.spec.autorecovery
+    return _beside(cluster, "autorecovery", cluster.spec.autorecovery)
+
+
+def gateway_inputs(cluster: ClusterView) -> str:
+    """As `autorecovery_inputs`, of gateways."""
+    return _beside(cluster, "gateway", cluster.spec.gateway)
+
+
+def _beside(cluster: ClusterView, part: str, spec: Autorecovery | Gateway) -> str:
     own = spec.model_dump(mode="json", by_alias=True, exclude=_NOT_IN_ITS_TEMPLATE, exclude_defaults=True)
-    return f"{content_hash({'bookies': inputs_hash(cluster), 'autorecovery': own})}/{spec.replicas}"
+    return f"{content_hash({'bookies': inputs_hash(cluster), part: own})}/{spec.replicas}"
 
 
 def record(template_hash: str, inputs: str) -> str:

@@ -1,4 +1,5 @@
-"""What tells the Prometheus operator to read the metrics of bookies and auto-recovery, and what to warn of.
+"""What tells the Prometheus operator to read the metrics of bookies, auto-recovery and gateways, and what to
+warn of.
 
 Threads: pure functions, any thread.
 """
@@ -22,7 +23,7 @@ def pod_monitor(cluster: ClusterView, context: BuildContext) -> Manifest | None:
     wanted = cluster.spec.monitoring.pod_monitor
     if not wanted.enabled or not context.has_pod_monitors:
         return None
-    components = [naming.BOOKIE, naming.AUTORECOVERY]
+    components = [naming.BOOKIE, naming.AUTORECOVERY, *([naming.GATEWAY] if cluster.spec.gateway.enabled else [])]
     spec = {
         "selector": {
             "matchLabels": {names.NAME: APP, names.INSTANCE: cluster.name},

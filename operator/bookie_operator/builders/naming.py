@@ -21,6 +21,7 @@ METADATA_PORT: Final = 2281
 
 BOOKIE: Final = "bookie"
 AUTORECOVERY: Final = "autorecovery"
+GATEWAY: Final = "gateway"
 METADATA: Final = "metadata"
 METADATA_INIT: Final = "metadata-init"
 METADATA_DESTROY: Final = "metadata-destroy"
@@ -45,6 +46,11 @@ def client_service(cluster: str) -> str:
 
 def autorecovery(cluster: str) -> str:
     return f"{cluster}-autorecovery"
+
+
+def gateway(cluster: str) -> str:
+    """Deployment, Service, budget and NetworkPolicy of gateways that run by themselves."""
+    return f"{cluster}-gateway"
 
 
 def metadata(cluster: str) -> str:

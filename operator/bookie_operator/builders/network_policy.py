@@ -31,6 +31,9 @@ def network_policies(cluster: ClusterView, context: BuildContext) -> list[Manife
     policies = [_policy(cluster, naming.bookies(cluster.name), naming.BOOKIE, [data, admin])]
     if cluster.spec.autorecovery.enabled:
         policies.append(_policy(cluster, naming.autorecovery(cluster.name), naming.AUTORECOVERY, [admin]))
+    if cluster.spec.gateway.enabled:
+        grpc = _rule(_clients(cluster), naming.GRPC_PORT)
+        policies.append(_policy(cluster, naming.gateway(cluster.name), naming.GATEWAY, [grpc, admin]))
     if cluster.spec.metadata_service.type is MetadataServiceKind.EMBEDDED:
         metadata = _rule(_clients(cluster), naming.METADATA_PORT)
         policies.append(_policy(cluster, naming.metadata(cluster.name), naming.METADATA, [metadata]))

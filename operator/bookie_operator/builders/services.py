@@ -40,6 +40,18 @@ def headless_service(cluster: ClusterView) -> Manifest:
     return manifest(cluster, "v1", "Service", naming.bookies(cluster.name), naming.BOOKIE, {"spec": spec})
 
 
+def gateway_service(cluster: ClusterView) -> Manifest | None:
+    """The gateways that run by themselves, and no bookie. None: `spec` wants none."""
+    if not cluster.spec.gateway.enabled:
+        return None
+    spec = {
+        "type": "ClusterIP",
+        "selector": selector(cluster, naming.GATEWAY),
+        "ports": [_port("grpc", naming.GRPC_PORT)],
+    }
+    return manifest(cluster, "v1", "Service", naming.gateway(cluster.name), naming.GATEWAY, {"spec": spec})
+
+
 def client_service(cluster: ClusterView) -> Manifest:
     """Any bookie that serves: for the gateway and the admin API. Not for the BookKeeper protocol, whose clients choose
     each bookie themselves."""

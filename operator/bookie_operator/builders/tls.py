@@ -22,15 +22,17 @@ class _Issued:
     secret: str
     issuer: Mapping[str, Any]
     usages: tuple[str, ...]
+    hosts: list[str]
 
 
 def _issued(cluster: ClusterView) -> Iterator[_Issued]:
     tls = cluster.spec.tls
     if tls.enabled and tls.issuer_ref is not None:
         # Bookies are clients of each other.
-        yield _Issued(tls_secret(cluster), tls.issuer_ref, ("server auth", "client auth"))
+        hosts = [*dns_names(cluster), *_gateway_names(cluster)]
+        yield _Issued(tls_secret(cluster), tls.issuer_ref, ("server auth", "client auth"), hosts)
     if tls.admin_api.enabled and tls.admin_api.issuer_ref is not None:
-        yield _Issued(admin_tls_secret(cluster), tls.admin_api.issuer_ref, ("server auth",))
+        yield _Issued(admin_tls_secret(cluster), tls.admin_api.issuer_ref, ("server auth",), dns_names(cluster))
 
 
 def issued_secrets(cluster: ClusterView) -> tuple[str, ...]:
@@ -47,7 +49,7 @@ def _certificate(cluster: ClusterView, of: _Issued) -> Manifest:
     spec = {
         "secretName": of.secret,
         "issuerRef": dict(of.issuer),
-        "dnsNames": dns_names(cluster),
+        "dnsNames": of.hosts,
         "usages": list(of.usages),
         "privateKey": {"algorithm": "ECDSA", "size": 256, "encoding": "PKCS8", "rotationPolicy": "Always"},
     }
@@ -57,5 +59,13 @@ def _certificate(cluster: ClusterView, of: _Issued) -> Manifest:
 def dns_names(cluster: ClusterView) -> list[str]:
     """What clients may call the bookies: each by its bookie id, and all of them by their Services."""
     bookies = naming.admin_server_name(cluster.name, cluster.namespace)
-    client = naming.client_service(cluster.name)
-    return [f"*.{bookies}", bookies, client, f"{client}.{cluster.namespace}", f"{client}.{cluster.namespace}.svc"]
+    return [f"*.{bookies}", bookies, *_service_names(cluster, naming.client_service(cluster.name))]
+
+
+def _gateway_names(cluster: ClusterView) -> list[str]:
+    """What clients may call the gateways that run by themselves; empty: there are none."""
+    return _service_names(cluster, naming.gateway(cluster.name)) if cluster.spec.gateway.enabled else []
+
+
+def _service_names(cluster: ClusterView, name: str) -> list[str]:
+    return [name, f"{name}.{cluster.namespace}", f"{name}.{cluster.namespace}.svc"]

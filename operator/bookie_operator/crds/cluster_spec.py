@@ -1,8 +1,8 @@
 """`BookieCluster.spec`, as typed source: schema, defaults, documentation and parsing come from here.
 
 Invariants
-- Every default stands here (pods: `pod_spec`, metrics: `monitoring_spec`) and nowhere else; the operator never writes
-  `spec`.
+- Every default stands here (pods: `pod_spec`, Deployments: `beside_spec`, metrics: `monitoring_spec`) and nowhere else;
+  the operator never writes `spec`.
 - Every string, list and map is bounded: what rules cost in the API server is counted by the largest value.
 - Fields are only ever added.
 
@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from bookie_operator.crds.beside_spec import Autorecovery, Gateway
 from bookie_operator.crds.model import (
     Annotations,
     ConfigValue,
@@ -129,22 +130,6 @@ class Placement(Model):
     """Zones that the copies of an entry span at least."""
 
 
-class Autorecovery(Model):
-    """Auditor and replication workers, in a Deployment of their own."""
-
-    enabled: bool = True
-    """Without it nobody restores lost copies, and no bookie can be taken out."""
-    replicas: Annotated[int, Field(ge=1, le=100)] = 2
-    """Pods; one of them is the auditor at a time."""
-    resources: Freeform = {}
-    """Requests and limits of their container."""
-    lost_bookie_recovery_delay_seconds: Annotated[int, Field(ge=0, le=604800)] = 300
-    """How long a bookie may be away before its copies are made anew elsewhere."""
-    max_concurrent_ledgers: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Ledgers that each pod checks and copies at the same time, instead of the key `replicationLedgersAtOnce` of
-    `config`; without: 8."""
-
-
 class Logging(Model):
     """What the cluster's processes log."""
 
@@ -202,7 +187,7 @@ class Repair(Model):
 
 
 class Disruption(Model):
-    """The PodDisruptionBudget."""
+    """The PodDisruptionBudget of the bookies. That of gateways lets one go at a time."""
 
     enabled: bool = True
     """Without it a drained node may take several bookies at once."""
@@ -214,7 +199,7 @@ class Disruption(Model):
 
 
 class AdminTls(Model):
-    """HTTPS of the bookies' and auto-recovery's HTTP port: admin API, probes and metrics."""
+    """HTTPS of the HTTP port of bookies, auto-recovery and gateways: admin API, probes and metrics."""
 
     enabled: bool = True
     """Without it tokens can be read on the way. A change restarts the bookies."""
@@ -285,6 +270,7 @@ class BookieClusterSpec(Model):
     """Keys of the bookies' configuration, with values as strings. Keys that the operator sets are refused."""
     logging: Logging = Logging()
     autorecovery: Autorecovery = Autorecovery()
+    gateway: Gateway = Gateway()
     update: Update = Update()
     decommission: Decommission = Decommission()
     repair: Repair = Repair()

@@ -24,7 +24,8 @@ from typing import Any, Final
 
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?")
-_SWITCH: Final = frozenset({"true", "yes", "on", "false", "no", "off"})
+_ON: Final = frozenset({"true", "yes", "on"})
+_SWITCH: Final = _ON | {"false", "no", "off"}
 
 RESERVED: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -126,6 +127,12 @@ class ConfigKey:
         if self.below is not None and value >= self.below:
             return f"must be less than {self.below:.15g}"
         return ""
+
+
+def switched(text: str) -> bool | None:
+    """What a value of kind `bool` means; None: nothing was said, or nothing that there is."""
+    plain = text.strip().lower()
+    return plain in _ON if plain in _SWITCH else None
 
 
 def known_keys() -> Mapping[str, ConfigKey]:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from bookie_operator.crds.cluster_spec import BookieClusterSpec, MetadataServiceKind
 from bookie_operator.crds.cluster_status import BookieClusterStatus
+from bookie_operator.crds.config_keys import switched
 from bookie_operator.crds.quantity import known_bytes
 from bookie_operator.crds.reading import bounded, parsed_spec, parsed_status
 from bookie_operator.crds.validation_pod import config_faults, pod_faults
@@ -28,6 +29,14 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"v?([0-9]{1,6})\.([0-9]{1,6})(?:[.+-].*)?")
 _CLASS: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _INTERVAL: Final = re.compile(r"[0-9]{1,9}(ms|s|m|h)")
+_GATEWAY_KEYS: Final = (
+    "grpcServerEnabled",
+    "gatewayEnabled",
+    "tlsClientAuthentication",
+    "grpcServerTlsEnable",
+    "grpcServerTlsClientAuthentication",
+)
+_TOKENS: Final = "grpcServerAuthTokenFile"
 _URI: Final = re.compile(r"zk(\+[a-z]+)?://[^/\s]+/?")
 
 
@@ -53,6 +62,7 @@ def validate(spec: BookieClusterSpec, status: BookieClusterStatus) -> tuple[str,
             *_classes(spec),
             *_security(spec),
             *_twice(spec),
+            *_gateway(spec),
             *_version(spec, status),
             *config_faults(spec.config),
             *pod_faults(spec.pod),
@@ -182,6 +192,26 @@ def _twice(spec: BookieClusterSpec) -> Iterator[str]:
     for key, (field, given) in fields.items():
         if given is not None and key in spec.config:
             yield f"spec.config.{key}: spec.{field} says it too; remove one of them"
+
+
+def _gateway(spec: BookieClusterSpec) -> Iterator[str]:
+    """A configuration with which the process of `spec.gateway` would refuse to start."""
+    if not spec.gateway.enabled:
+        return
+    on = {key: switched(spec.config.get(key, "")) for key in _GATEWAY_KEYS}
+    for key in ("grpcServerEnabled", "gatewayEnabled"):
+        if on[key] is False:
+            yield f"spec.gateway.enabled: with {key} off in spec.config there are none; remove that key, or disable it"
+    if not spec.tls.enabled or not on["tlsClientAuthentication"] or on["gatewayEnabled"] is not None:
+        return
+    certificates = on["grpcServerTlsEnable"] is not False and on["grpcServerTlsClientAuthentication"]
+    tokens = spec.config.get(_TOKENS, "").strip()
+    hidden = {str(each.get("name")) for each in spec.pod.env} & {f"BK_{key}" for key in (*_GATEWAY_KEYS, _TOKENS)}
+    if not (certificates or tokens or hidden):  # `hidden`: in a Secret, so that only the process can tell
+        yield (
+            "spec.gateway.enabled: bookies demand certificates (tlsClientAuthentication), and gateways would let "
+            "everybody past them; set grpcServerTlsClientAuthentication or grpcServerAuthTokenFile in spec.config"
+        )
 
 
 def _version(spec: BookieClusterSpec, status: BookieClusterStatus) -> Iterator[str]:

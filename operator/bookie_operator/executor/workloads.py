@@ -18,7 +18,7 @@ from bookie_operator.api.kinds import (
     KubernetesObject,
     resource_of_kind,
 )
-from bookie_operator.builders import autorecovery, metadata, naming
+from bookie_operator.builders import beside, metadata, naming
 from bookie_operator.builders.inputs import record
 from bookie_operator.crds import names
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
@@ -41,7 +41,7 @@ _NEVER_DELETED: Final = frozenset({CLAIM.kind, POD.kind, CLUSTER.kind})
 async def apply_objects(execution: Execution, action: ApplyObjects) -> None:
     for key in action.keys:
         manifest = manifest_of(execution, key)
-        if key == execution.desired.autorecovery and execution.desired.held:
+        if key in execution.desired.deployments and execution.desired.held:
             manifest = await _as_bookies_are(execution, manifest)
         await execution.kubernetes.apply(manifest)
 
@@ -51,7 +51,7 @@ async def _as_bookies_are(execution: Execution, newest: KubernetesObject) -> Kub
     files = naming.config(execution.cluster.name, "")
     held = [one for one in execution.world.stateful_sets if one.name in execution.desired.held]
     file = min((name for one in held for name in one.config_maps if name.startswith(files)), default="")
-    return autorecovery.as_bookies_are(newest, live, file)
+    return beside.as_bookies_are(newest, live, file)
 
 
 def manifest_of(execution: Execution, key: str) -> KubernetesObject:

@@ -40,13 +40,14 @@ from bookie_operator.api.kinds import (
     Resource,
 )
 from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.builders import naming
 from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.observe import others, pods_facts, volumes, workloads
 from bookie_operator.observe.faults import starts_slowly
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
-from bookie_operator.world.model import ClusterView, PodView, World
+from bookie_operator.world.model import ClusterView, DeploymentView, PodView, World
 
 _T = TypeVar("_T")
 _METADATA_ONLY: Final = (CONFIG_MAP, SERVICE, SERVICE_ACCOUNT, NETWORK_POLICY, BUDGET)
@@ -123,8 +124,6 @@ async def observe(
         _pod_views(sources.kubernetes, cluster.namespace, bookies, now),
     )
     owned = [*read.others, *read.stateful_sets, *read.deployments, *read.jobs]
-    autorecovery = _named(read.deployments, desired.autorecovery)
-    ready, wanted = workloads.ready_replicas(autorecovery)
     job = await _metadata_job(sources, cluster, _named(read.jobs, desired.metadata_job), read.pods, now)
     cleanup = workloads.job_view(_named(read.jobs, cleanup_job), read.pods)
     world = World(
@@ -150,10 +149,8 @@ async def observe(
         bookies=bookie_facts,
         tasks=others.task_views(read.tasks, cluster.name),
         spec_errors=spec_errors,
-        autorecovery_inputs=_annotation(autorecovery, names.TEMPLATE_INPUTS) if autorecovery is not None else "",
-        autorecovery_ready=ready,
-        autorecovery_replicas=wanted,
-        autorecovery_pods=sum(workloads.component_of(pod) == pods_facts.AUTORECOVERY for pod in read.pods),
+        autorecovery=_deployment(read, desired.autorecovery.key, naming.AUTORECOVERY),
+        gateway=_deployment(read, desired.gateway.key, naming.GATEWAY),
     )
     ordered = [teller, *(each for each in candidates if each != teller)] if teller else candidates
     return Observed(world, reachable, tuple(ordered), others.expired_tasks(read.tasks, cluster.name, now))
@@ -263,6 +260,13 @@ async def _metadata_job(
         if starts_slowly(pod, now)
     }
     return workloads.job_view(job, pods, waiting)
+
+
+def _deployment(read: _Read, key: str, component: str) -> DeploymentView:
+    live = _named(read.deployments, key)
+    ready, replicas = workloads.ready_replicas(live)
+    inputs = _annotation(live, names.TEMPLATE_INPUTS) if live is not None else ""
+    return DeploymentView(inputs, ready, replicas, sum(workloads.component_of(pod) == component for pod in read.pods))
 
 
 def _named(found: Iterable[KubernetesObject], key: str) -> KubernetesObject | None:

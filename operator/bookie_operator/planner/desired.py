@@ -41,11 +41,23 @@ class DesiredStatefulSet:
 
 
 @dataclass(frozen=True)
+class DesiredDeployment:
+    """One that reads the bookies' configuration."""
+
+    key: str = ""
+    """`Deployment/name`; empty: there is none."""
+    object_hash: str = ""
+    """After `holding.hold` that of the Deployment that there is, if it has to wait."""
+    inputs: str = ""
+    """Of what people asked for, as far as it depends on it; see `holding`."""
+
+
+@dataclass(frozen=True)
 class Desired:
     stateful_sets: tuple[DesiredStatefulSet, ...]
     support: Mapping[str, str]
     """`Kind/name` to hash, in the order in which they are applied: everything that may be there before the bookies,
-    but for the budget and the auto-recovery."""
+    but for the budget of bookies and the Deployments."""
     metadata_job: str
     """`Job/name` of what initialises the metadata."""
     metadata_job_hash: str
@@ -53,12 +65,8 @@ class Desired:
     """`PodDisruptionBudget/name`; empty: there is none."""
     budget_hashes: Mapping[Evictions, str] = field(default_factory=dict)
     """Hash of the budget for everything that it may allow: none, as many as `spec` says, a whole zone."""
-    autorecovery: str = ""
-    """`Deployment/name`; empty: there is none."""
-    autorecovery_hash: str = ""
-    """After `holding.hold` that of the Deployment that there is, if it has to wait."""
-    autorecovery_inputs: str = ""
-    """Of what people asked for, as far as it depends on it; see `holding`."""
+    autorecovery: DesiredDeployment = DesiredDeployment()
+    gateway: DesiredDeployment = DesiredDeployment()
     monitoring: Mapping[str, str] = field(default_factory=dict)
     """As `support`; applied last."""
     dynamic_config: Mapping[str, str] = field(default_factory=dict)
@@ -80,6 +88,11 @@ class Desired:
     unless this Kubernetes has no cert-manager."""
     missing: tuple[str, ...] = ()
     """What `spec` asks for and this Kubernetes does not know, each with its remedy: everything else goes on without."""
+
+    @property
+    def deployments(self) -> Mapping[str, str]:
+        """`Deployment/name` to hash, of those that should be; applied after the bookies."""
+        return {one.key: one.object_hash for one in (self.autorecovery, self.gateway) if one.key}
 
     def bookie_id(self, pod: str) -> str:
         """`POD.SERVICE.NAMESPACE.svc:PORT`."""

@@ -4,9 +4,9 @@ An upgrade of the operator restarts no bookie. So a StatefulSet keeps the templa
 with that one, while the inputs are those that it got the template for. The newest template comes with the next change
 of an input, with a task that restarts all bookies, and with a StatefulSet that is made anew because it vanished.
 
-Auto-recovery waits with them: the newest configuration may have keys that the image of the bookies refuses. When people
-ask for something else meanwhile, such as more of its pods, its Deployment is applied as the bookies are: see
-`builders.autorecovery.as_bookies_are`.
+Auto-recovery and gateways wait with them: the newest configuration may have keys that the image of the bookies refuses.
+When people ask for something else meanwhile, such as more of their pods, the Deployment is applied as the bookies are:
+see `builders.beside.as_bookies_are`.
 
 StatefulSets that an earlier release made have no record of their inputs. They are taken over as they are where that
 release had seen this generation of `spec` and found every bookie up to date; else what differs may be what people asked
@@ -28,9 +28,9 @@ from dataclasses import replace
 from bookie_operator.crds import names
 from bookie_operator.planner.actions import RecordInputs
 from bookie_operator.planner.decision import Act
-from bookie_operator.planner.desired import Desired, DesiredStatefulSet
+from bookie_operator.planner.desired import Desired, DesiredDeployment, DesiredStatefulSet
 from bookie_operator.planner.flows import rollout_state
-from bookie_operator.world.model import StatefulSetView, World
+from bookie_operator.world.model import DeploymentView, StatefulSetView, World
 
 
 def hold(world: World, desired: Desired) -> Desired:
@@ -44,18 +44,22 @@ def hold(world: World, desired: Desired) -> Desired:
     if not held:
         return desired
     sets = tuple(replace(one, template_hash=held.get(one.name, one.template_hash)) for one in desired.stateful_sets)
-    held_desired = replace(desired, stateful_sets=sets, held=desired.held | held.keys())
-    if not _autorecovery_waits(world, desired):
-        return held_desired
-    return replace(held_desired, autorecovery_hash=world.object_hashes[desired.autorecovery])
+    return replace(
+        desired,
+        stateful_sets=sets,
+        held=desired.held | held.keys(),
+        autorecovery=_held(world, world.autorecovery, desired.autorecovery),
+        gateway=_held(world, world.gateway, desired.gateway),
+    )
 
 
-def _autorecovery_waits(world: World, desired: Desired) -> bool:
-    if not world.object_hashes.get(desired.autorecovery):
-        return False
-    if world.autorecovery_inputs:
-        return world.autorecovery_inputs == desired.autorecovery_inputs
-    return world.cluster.status.observed_generation == world.cluster.generation
+def _held(world: World, live: DeploymentView, wanted: DesiredDeployment) -> DesiredDeployment:
+    found = world.object_hashes.get(wanted.key)
+    if not found:
+        return wanted
+    seen = world.cluster.status.observed_generation == world.cluster.generation
+    waits = live.inputs == wanted.inputs if live.inputs else seen
+    return replace(wanted, object_hash=found) if waits else wanted
 
 
 def begin(world: World, desired: Desired) -> Act | None:

@@ -67,6 +67,7 @@ CHANGES: Final[tuple[Rule, ...]] = (
     decommission.begin,
     tasks.begin,
     support.autorecovery,
+    support.gateway,
     settings.begin,
     garbage.begin,
     support.monitoring,
@@ -76,7 +77,7 @@ work; a rollout goes between two bookies of a decommission."""
 
 BESIDE: Final[tuple[Rule, ...]] = (
     lambda world, _: tasks.accept(world),
-    support.missing_autorecovery,
+    support.missing_deployments,
     support.monitoring,
 )
 """While an operation waits."""

@@ -17,7 +17,7 @@ _SHOWN: Final = 5
 
 def unsteady(world: World, desired: Desired) -> Wait | None:
     """The first thing that is not as it should be; None: all is well."""
-    return _pods(world) or _metadata(world, desired) or _replication(world)
+    return _pods(world) or _metadata(world, desired) or _replication(world) or _gateways(world)
 
 
 def _pods(world: World) -> Wait | None:
@@ -49,8 +49,8 @@ def _metadata(world: World, desired: Desired) -> Wait | None:
 
 
 def _replication(world: World) -> Wait | None:
-    if world.autorecovery_ready < world.autorecovery_replicas:
-        missing = world.autorecovery_replicas - world.autorecovery_ready
+    missing = world.autorecovery.replicas - world.autorecovery.ready
+    if missing > 0:
         return Wait("AutorecoveryNotReady", f"waits for {missing} auto-recovery pods", seconds=10.0)
     replicated = view.fully_replicated(world)
     if replicated is False and world.facts is not None:
@@ -58,6 +58,11 @@ def _replication(world: World) -> Wait | None:
     if replicated is None:
         return Wait("AuditPending", "waits for the first complete audit", seconds=10.0)
     return None
+
+
+def _gateways(world: World) -> Wait | None:
+    missing = world.gateway.replicas - world.gateway.ready
+    return Wait("GatewayNotReady", f"waits for {missing} gateway pods", seconds=10.0) if missing > 0 else None
 
 
 def _listed(some: list[str]) -> str:

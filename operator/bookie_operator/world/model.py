@@ -197,6 +197,18 @@ class TaskView:
 
 
 @dataclass(frozen=True)
+class DeploymentView:
+    """Auto-recovery's, or that of gateways; without a Deployment only `pods` may be above 0."""
+
+    inputs: str = ""
+    """What people had asked for when it was applied last; empty: nobody wrote it down."""
+    ready: int = 0
+    replicas: int = 0
+    pods: int = 0
+    """Its pods that there are, also those that are being stopped."""
+
+
+@dataclass(frozen=True)
 class World:
     """Everything, as one pass found it."""
 
@@ -241,9 +253,5 @@ class World:
     config_changes: tuple[str, ...] = ()
     """Keys of the bookies' configuration file that `spec` gives another value than a StatefulSet's template has; empty
     also where nobody looked, which is while an operation runs."""
-    autorecovery_inputs: str = ""
-    """What people had asked for when its Deployment was applied last; empty: nobody wrote it down."""
-    autorecovery_ready: int = 0
-    autorecovery_replicas: int = 0
-    autorecovery_pods: int = 0
-    """Its pods that there are, also those that are being stopped."""
+    autorecovery: DeploymentView = DeploymentView()
+    gateway: DeploymentView = DeploymentView()

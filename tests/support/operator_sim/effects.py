@@ -10,7 +10,8 @@ from bookie_operator.planner import actions as a
 from bookie_operator.planner import decision as d
 from bookie_operator.planner.desired import Desired
 from tests.support.operator_sim.bookkeeper import Refused
-from tests.support.operator_sim.kubernetes import Conflict, SimSet
+from tests.support.operator_sim.kubernetes import STOP_SECONDS, Conflict, SimSet
+from tests.support.operator_sim.specs import NAME
 
 if TYPE_CHECKING:
     from tests.support.operator_sim.simulation import Simulation
@@ -30,24 +31,26 @@ def _apply(sim: Simulation, desired: Desired, plan: d.Plan, action: a.ApplyObjec
     hashes = {**desired.support, **desired.monitoring, desired.metadata_job: desired.metadata_job_hash}
     if desired.budget:
         hashes[desired.budget] = desired.budget_hashes[plan.evictions]
-    if desired.autorecovery:
-        hashes[desired.autorecovery] = desired.autorecovery_hash
+    hashes |= desired.deployments
     for key in action.keys:
         uid = sim.kubernetes.objects[key][1] if key in sim.kubernetes.objects else sim.kubernetes.uid()
         sim.kubernetes.objects[key] = (hashes[key], uid)
         if key == desired.metadata_job:
             sim.job_ends_at = sim.now + 3
-        if key == desired.autorecovery:
-            sim.autorecovery_since = sim.autorecovery_since or sim.now
-            sim.autorecovery_inputs = desired.autorecovery_inputs
+        for part, wanted in ((sim.autorecovery, desired.autorecovery), (sim.gateway, desired.gateway)):
+            if key == wanted.key:
+                part.since = part.since or sim.now
+                part.inputs = wanted.inputs
 
 
 def _delete_object(sim: Simulation, desired: Desired, plan: d.Plan, action: a.DeleteObject) -> None:
     if sim.kubernetes.objects.get(action.key, ("", ""))[1] != action.uid:
         raise Conflict(action.key)
     del sim.kubernetes.objects[action.key]
-    if action.key.startswith("Deployment/"):
-        sim.autorecovery_since = None
+    for name, part in (("autorecovery", sim.autorecovery), ("gateway", sim.gateway)):
+        if action.key == f"Deployment/{NAME}-{name}":
+            part.since = None
+            part.gone_at = sim.now + STOP_SECONDS
     if action.key == desired.metadata_job:
         sim.job_ends_at = None
     if action.key.startswith("ConfigMap/"):

@@ -95,6 +95,20 @@ class SimClaim:
 
 
 @dataclass
+class SimDeployment:
+    """One beside the bookies."""
+
+    since: float | None = None
+    """None: there is none."""
+    inputs: str = ""
+    gone_at: float = 0.0
+    """When the pods of the one before are gone."""
+
+    def up(self, now: float) -> bool:
+        return self.since is not None and now - self.since >= START_SECONDS
+
+
+@dataclass
 class SimKubernetes:
     now: float = 0.0
     instance_id: str = ""

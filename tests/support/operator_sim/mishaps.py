@@ -45,6 +45,11 @@ def modify(sim: Simulation, number: int) -> None:
     sim.change(storage={"ledger": {"volumeAttributesClassName": name}})
 
 
+def gateways(sim: Simulation, number: int) -> None:
+    """With so many, or none any more."""
+    sim.change(gateway={"enabled": number % 3 > 0, "replicas": 1 + number % 4})
+
+
 def kill_pod(sim: Simulation, number: int) -> None:
     name = _bookie(sim, number)
     if name is not None and sim.kubernetes.pods[name].running:
@@ -116,7 +121,7 @@ def heal(sim: Simulation) -> None:
     sim.kubernetes.lost_nodes.clear()
 
 
-WISHES: Final[tuple[Mishap, ...]] = (scale, upgrade, configure, expand, modify, restart, upgrade_operator)
+WISHES: Final[tuple[Mishap, ...]] = (scale, upgrade, configure, expand, modify, gateways, restart, upgrade_operator)
 FAULTS: Final[tuple[Mishap, ...]] = (
     kill_pod,
     delete_pod,

@@ -19,11 +19,10 @@ from bookie_operator.planner.plan import plan
 from bookie_operator.world.model import ClusterView, PodFault, TaskView, World
 from tests.support.operator_sim.bookkeeper import Refused, SimBookKeeper
 from tests.support.operator_sim.effects import carry_out
-from tests.support.operator_sim.kubernetes import Conflict, SimKubernetes, SimPod
+from tests.support.operator_sim.kubernetes import Conflict, SimDeployment, SimKubernetes, SimPod
 from tests.support.operator_sim.snapshot import world_of
 from tests.support.operator_sim.specs import NAME, NAMESPACE, desired_of, merged
 
-AUTORECOVERY_SECONDS: Final = 3.0
 EPOCH: Final = 1_700_000_000.0
 
 
@@ -58,8 +57,8 @@ class Simulation:
     task_messages: dict[str, str] = field(default_factory=dict)
     job_ends_at: float | None = None
     cleanup_ends_at: float | None = None
-    autorecovery_since: float | None = None
-    autorecovery_inputs: str = ""
+    autorecovery: SimDeployment = field(default_factory=SimDeployment)
+    gateway: SimDeployment = field(default_factory=SimDeployment)
     kept_instance_id: str = ""
     kept_replicas: int = 0
     accidents: list[str] = field(default_factory=list)
@@ -73,10 +72,6 @@ class Simulation:
         self._share_time()
 
     # --- time ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def autorecovery_up(self) -> bool:
-        return self.autorecovery_since is not None and self.now - self.autorecovery_since >= AUTORECOVERY_SECONDS
 
     def advance(self, seconds: float) -> None:
         """In steps of a second, so that everything happens in order."""
@@ -97,7 +92,7 @@ class Simulation:
     def _share_time(self) -> None:
         self.kubernetes.now = self.bookkeeper.now = self.now
         self.kubernetes.instance_id = self.status.instance_id
-        self.bookkeeper.auditor_up = self.autorecovery_up and self.bookkeeper.up
+        self.bookkeeper.auditor_up = self.autorecovery.up(self.now) and self.bookkeeper.up
 
     def _run_bookies(self) -> None:
         keeper, desired = self.bookkeeper, self.desired()

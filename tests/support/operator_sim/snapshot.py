@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.facts import BookieFacts
-from bookie_operator.world.model import AttributesView, ClaimView, NodeView, PodFault, PodView, StatefulSetView, World
+from bookie_operator.world.model import (
+    AttributesView,
+    ClaimView,
+    DeploymentView,
+    NodeView,
+    PodFault,
+    PodView,
+    StatefulSetView,
+    World,
+)
 
 if TYPE_CHECKING:
-    from tests.support.operator_sim.kubernetes import SimClaim, SimPod, SimSet
+    from tests.support.operator_sim.kubernetes import SimClaim, SimDeployment, SimPod, SimSet
     from tests.support.operator_sim.simulation import Simulation
 
 DISK: int = 10_000_000
@@ -46,11 +55,15 @@ def world_of(sim: Simulation, desired: Desired, needs: Needs) -> World:
         safety={one: keeper.safety(one) for one in needs.safety},
         tasks=tuple(one for one in sim.tasks if one.phase in ("", "Running")),
         spec_errors=sim.spec_errors,
-        autorecovery_inputs=sim.autorecovery_inputs,
-        autorecovery_ready=sim.spec.autorecovery.replicas if sim.autorecovery_up else 0,
-        autorecovery_replicas=sim.spec.autorecovery.replicas if sim.autorecovery_since is not None else 0,
-        autorecovery_pods=sim.spec.autorecovery.replicas if sim.autorecovery_since is not None else 0,
+        autorecovery=_deployment(sim, sim.autorecovery, sim.spec.autorecovery.replicas),
+        gateway=_deployment(sim, sim.gateway, sim.spec.gateway.replicas),
     )
+
+
+def _deployment(sim: Simulation, one: SimDeployment, replicas: int) -> DeploymentView:
+    if one.since is None:
+        return DeploymentView(pods=replicas if sim.now < one.gone_at else 0)
+    return DeploymentView(one.inputs, replicas if one.up(sim.now) else 0, replicas, replicas)
 
 
 def _node(sim: Simulation, name: str) -> NodeView:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bookie_operator.crds import names
+from bookie_operator.crds.beside_spec import Autorecovery, Gateway
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
-from bookie_operator.planner.desired import Desired, DesiredStatefulSet, Evictions
+from bookie_operator.planner.desired import Desired, DesiredDeployment, DesiredStatefulSet, Evictions
 from bookie_operator.world.model import ClusterView
 
 NAME: Final = "c"
@@ -72,9 +73,10 @@ def desired_of(cluster: ClusterView, release: str = "") -> Desired:
     }
     if of.network_policy.enabled:
         support[f"NetworkPolicy/{NAME}-bookie"] = "policy"
+    if of.gateway.enabled:
+        support |= {f"Service/{NAME}-gateway": "gateway", f"PodDisruptionBudget/{NAME}-gateway": "one"}
     if cluster.status.instance_id:
         support[f"Secret/{NAME}-identity"] = digest(cluster.status.instance_id, of.replicas)
-    enabled = of.autorecovery.enabled
     sets = tuple(
         DesiredStatefulSet(name, zone, number, template, volume_sizes(of), config, inputs, volume_attributes(of))
         for name, zone, number in _zones(of)
@@ -86,14 +88,20 @@ def desired_of(cluster: ClusterView, release: str = "") -> Desired:
         metadata_job_hash=digest("metadata-init", template),
         budget=f"PodDisruptionBudget/{NAME}-bookie" if of.disruption.enabled else "",
         budget_hashes={one: f"budget-{one.zone}-{one.count}" for one in _evictions(of)},
-        autorecovery=f"Deployment/{NAME}-autorecovery" if enabled else "",
-        autorecovery_hash=digest("autorecovery", template, of.autorecovery.replicas) if enabled else "",
-        autorecovery_inputs=digest("autorecovery", inputs, of.autorecovery.replicas) if enabled else "",
+        autorecovery=_beside("autorecovery", of.autorecovery, inputs, template),
+        gateway=_beside("gateway", of.gateway, inputs, template),
         dynamic_config=dynamic,
         given_config=frozenset(of.config) & frozenset(DYNAMIC),
         settings=settings,
         bookie_id_suffix=SUFFIX,
     )
+
+
+def _beside(part: str, of: Autorecovery | Gateway, inputs: str, template: str) -> DesiredDeployment:
+    if not of.enabled:
+        return DesiredDeployment()
+    made, asked = digest(part, template, of.replicas), digest(part, inputs, of.replicas)
+    return DesiredDeployment(f"Deployment/{NAME}-{part}", made, asked)
 
 
 def _evictions(of: BookieClusterSpec) -> list[Evictions]:

@@ -2,7 +2,8 @@
 
 Invariants
 - Nothing is stopped before it is clear what becomes of the data: `Delete` takes the confirming annotation.
-- Auto-recovery stops first: otherwise it would copy while bookies stop one after the other.
+- Auto-recovery stops first: otherwise it would copy while bookies stop one after the other. Gateways stop with it: they
+  close the ledgers that are written through them, for which bookies and metadata have to be there.
 - A resource that never got an instance id deletes nothing: volumes, metadata and identity of its name are another's.
 - Only claims go that bear this cluster's instance id and whose UIDs were recorded before the first bookie stopped; and
   only while `spec` and annotation still ask for it.
@@ -37,6 +38,10 @@ _DRAINING: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE}
 _UNDO_SECONDS: Final = 60.0
 _AUTORECOVERY_SECONDS: Final = 120.0
 _BOOKIES_SECONDS: Final = 900.0
+_BEFORE_BOOKIES: Final = {
+    "autorecovery": "auto-recovery stops before the bookies: it would copy what they have",
+    "gateway": "gateways stop before the bookies: they close the ledgers that are written through them",
+}
 
 
 def begin(world: World, desired: Desired) -> Decision:
@@ -113,13 +118,17 @@ def proceed(world: World, desired: Desired, operation: Operation) -> Decision:
 
 
 def _stop_autorecovery(world: World, operation: Operation) -> Decision:
-    key = f"Deployment/{world.cluster.name}-autorecovery"
-    uid = world.object_uids.get(key)
-    if uid is not None:
-        return Act(DeleteObject(key, uid), "auto-recovery stops before the bookies: it would copy what they have")
-    if world.autorecovery_pods and not operations.overdue(world, operation, _AUTORECOVERY_SECONDS):
-        return operations.wait(operation, "Stopping", "waits for the auto-recovery pods to stop", seconds=2.0)
-    return Record(operations.stepped(world, operation, STOP_BOOKIES), "auto-recovery has stopped")
+    """And gateways: both are told to, then both are waited for."""
+    for part, why in _BEFORE_BOOKIES.items():
+        key = f"Deployment/{world.cluster.name}-{part}"
+        uid = world.object_uids.get(key)
+        if uid is not None:
+            return Act(DeleteObject(key, uid), why)
+    left = world.autorecovery.pods + world.gateway.pods
+    if left and not operations.overdue(world, operation, _AUTORECOVERY_SECONDS):
+        message = f"waits for {left} pods of auto-recovery and gateways to stop"
+        return operations.wait(operation, "Stopping", message, seconds=2.0)
+    return Record(operations.stepped(world, operation, STOP_BOOKIES), "auto-recovery and gateways have stopped")
 
 
 def _stop_bookies(world: World, operation: Operation) -> Decision:

@@ -3,7 +3,7 @@
 Invariants
 - A ConfigMap stays while any pod or StatefulSet may use it: a pod that starts again does so with *its* configuration.
 - A claim goes only if it is retired, its bookie is not asked for, and a proof of this pass holds.
-- Secrets, Services and claims that are not retired are never garbage.
+- Secrets, claims that are not retired, and Services but that of gateways are never garbage.
 
 Threads: pure functions, any thread.
 """
@@ -31,7 +31,8 @@ def begin(world: World, desired: Desired) -> Act | None:
 
 def _object(world: World, desired: Desired) -> Act | None:
     """The next object that is not desired; only what bears a hash was made by the operator."""
-    wanted = {*desired.support, *desired.monitoring, desired.budget, desired.autorecovery, desired.metadata_job}
+    wanted = {*desired.support, *desired.monitoring, *desired.deployments, desired.budget, desired.metadata_job}
+    gateways = f"Service/{world.cluster.name}-gateway"
     in_use = _config_maps_in_use(world)
     for key, digest in sorted(world.object_hashes.items()):
         kind, _, name = key.partition("/")
@@ -39,7 +40,7 @@ def _object(world: World, desired: Desired) -> Act | None:
         if not digest or uid is None or key in wanted:
             continue
         old_config = kind == _CONFIG_MAP and in_use is not None and name not in in_use
-        if kind in _KINDS or old_config:
+        if kind in _KINDS or old_config or key == gateways:
             return Act(DeleteObject(key, uid), f"nothing uses {key} any more")
     return None
 

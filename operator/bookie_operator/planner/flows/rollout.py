@@ -16,7 +16,7 @@
  8. `Await`: a new pod of the new template is ready, registered as before, and has been for `update.soakSeconds`. After
     `update.progressDeadlineSeconds`: stalled, and no other bookie is touched.
  9. Back to 5, until none is left.
-10. `Autorecovery`: its Deployment gets the new version last.
+10. `Autorecovery`: its Deployment gets the new version last, and that of gateways with it.
 11. `RestoreDelay`: the recovery delay as it was, read back.
 
 Another template in `spec` meanwhile, the old one included, leads back to 4: pods that have it are left alone, those
@@ -157,6 +157,6 @@ _STEPS: Final = {
     "Audit": steps.audit,
     "Stop": steps.stop,
     "Await": steps.await_,
-    "Autorecovery": end.autorecovery,
+    "Autorecovery": end.deployments,
     "RestoreDelay": end.restore_delay,
 }

@@ -1,4 +1,5 @@
-"""What stands around a rollout: the recovery delay, raised and restored, and auto-recovery's own new version.
+"""What stands around a rollout: the recovery delay, raised and restored, and the new version of auto-recovery and
+gateways.
 
 Threads: pure functions, any thread.
 """
@@ -38,13 +39,13 @@ def raise_delay(run: Run) -> Decision:
     return run.go("Stage", f"bookies may be away for {raised} s")
 
 
-def autorecovery(run: Run) -> Decision:
-    key = run.desired.autorecovery
-    if key and run.world.object_hashes.get(key) != run.desired.autorecovery_hash:
-        return run.act(
-            ApplyObjects((key,)), "auto-recovery is brought up to date after the bookies", then="RestoreDelay"
-        )
-    return run.go("RestoreDelay", "auto-recovery is up to date")
+def deployments(run: Run) -> Decision:
+    wanted = run.desired.deployments
+    older = tuple(key for key, digest in wanted.items() if run.world.object_hashes.get(key) != digest)
+    if older:
+        why = f"what runs beside the bookies is brought up to date after them: {', '.join(older)}"
+        return run.act(ApplyObjects(older), why, then="RestoreDelay")
+    return run.go("RestoreDelay", "auto-recovery and gateways are up to date")
 
 
 def restore_delay(run: Run) -> Decision:

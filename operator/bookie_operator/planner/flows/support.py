@@ -3,7 +3,8 @@
 Invariants
 - What is applied has the content whose hash it bears: an object is never applied twice without a change.
 - Nothing that would start pods begins before the certificates that they mount are there.
-- Auto-recovery begins when clients can write, so that it does not copy while bookies come up for the first time.
+- Auto-recovery begins when clients can write, so that it does not copy while bookies come up for the first time; and so
+  do gateways, which serve clients.
 
 Threads: pure functions, any thread.
 """
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 
 from bookie_operator.planner.actions import ApplyObjects
 from bookie_operator.planner.decision import Act, Wait
-from bookie_operator.planner.desired import Desired
+from bookie_operator.planner.desired import Desired, DesiredDeployment
 from bookie_operator.world.model import World
 
 
@@ -36,23 +37,30 @@ def certificates(world: World, desired: Desired) -> Wait | None:
 
 
 def autorecovery(world: World, desired: Desired) -> Act | None:
-    """Once enough bookies take writes for an ensemble; a new version comes when the bookies have it."""
-    if not desired.autorecovery:
-        return None
-    if desired.autorecovery not in world.object_hashes and not _was_writable(world):
-        return None
-    return _apply(world, {desired.autorecovery: desired.autorecovery_hash}, "auto-recovery is not as desired")
+    return _deployment(world, desired.autorecovery, "auto-recovery is not as desired")
 
 
-def missing_autorecovery(world: World, desired: Desired) -> Act | None:
-    """While an operation runs it is only made again when it is gone: proofs want an auditor."""
-    if desired.autorecovery in world.object_hashes:
-        return None
-    return autorecovery(world, desired)
+def gateway(world: World, desired: Desired) -> Act | None:
+    return _deployment(world, desired.gateway, "gateways are not as desired")
+
+
+def missing_deployments(world: World, desired: Desired) -> Act | None:
+    """While an operation runs they are only made again when they are gone: proofs want an auditor, clients gateways."""
+    for one, rule in ((desired.autorecovery, autorecovery), (desired.gateway, gateway)):
+        if one.key not in world.object_hashes and (found := rule(world, desired)) is not None:
+            return found
+    return None
 
 
 def monitoring(world: World, desired: Desired) -> Act | None:
     return _apply(world, desired.monitoring, "monitoring is not as desired")
+
+
+def _deployment(world: World, wanted: DesiredDeployment, why: str) -> Act | None:
+    """Once enough bookies take writes for an ensemble; a new version comes when the bookies have it."""
+    if not wanted.key or (wanted.key not in world.object_hashes and not _was_writable(world)):
+        return None
+    return _apply(world, {wanted.key: wanted.object_hash}, why)
 
 
 def _was_writable(world: World) -> bool:

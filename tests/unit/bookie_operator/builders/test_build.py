@@ -54,7 +54,7 @@ def test_selectors_hold_names_and_nothing_that_changes(case: str) -> None:
     allowed = {
         "app.kubernetes.io/name": {"podkeeper"},
         "app.kubernetes.io/instance": {view.name},
-        "app.kubernetes.io/component": {"bookie", "autorecovery", "metadata"},
+        "app.kubernetes.io/component": {"bookie", "autorecovery", "gateway", "metadata"},
         "kubernetes.io/metadata.name": {"operators"},
         "podkeeper.dev/zone": {zone.name for zone in view.spec.placement.zones},
     }
@@ -81,9 +81,9 @@ def test_each_workload_selects_its_own_pods_and_no_others(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_the_planner_is_told_of_every_object_with_its_hash(case: str) -> None:
     objects, desired = built(case), built(case).desired()
-    told = {*desired.support, *desired.monitoring, desired.metadata_job, desired.budget, desired.autorecovery} - {""}
+    told = {*desired.support, *desired.monitoring, *desired.deployments, desired.metadata_job, desired.budget} - {""}
     assert told | {f"StatefulSet/{each.name}" for each in desired.stateful_sets} == set(objects.objects)
-    for key, digest in {**desired.support, **desired.monitoring}.items():
+    for key, digest in {**desired.support, **desired.deployments, **desired.monitoring}.items():
         manifest = objects.objects[key]
         assert object_hash(manifest) == digest == object_hash(stamped(manifest))
 

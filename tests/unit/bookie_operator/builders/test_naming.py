@@ -28,6 +28,7 @@ def test_every_name_is_a_label(name: str, zones: list[str]) -> None:
         "placement": {"zones": [{"name": zone} for zone in zones]},
         "tls": {"enabled": True, "issuerRef": {"name": "x"}},
         "monitoring": {"podMonitor": {"enabled": True}},
+        "gateway": {"enabled": True},
         "replicas": 200,
     }
     found = build(cluster(spec, name=name), EVERY_KIND)

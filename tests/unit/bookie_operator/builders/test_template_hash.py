@@ -43,6 +43,7 @@ INPUTS = inputs()
         {"logging": {}},
         {"pod": {"topologySpreadConstraints": [], "initContainers": []}},
         {"autorecovery": {"replicas": 5, "lostBookieRecoveryDelaySeconds": 1, "resources": {"limits": {"cpu": 1}}}},
+        {"gateway": {"enabled": True, "replicas": 5, "resources": {"limits": {"cpu": 1}}}},
         {"update": {"canary": 0, "soakSeconds": 0}},
         {"disruption": {"maxUnavailable": 2}},
         {"networkPolicy": {"clients": [{"podSelector": {}}]}},

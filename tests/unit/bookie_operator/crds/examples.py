@@ -39,6 +39,7 @@ PARTIAL: list[dict[str, Any]] = [
     minimal(metadataService={"type": "Embedded", "storageClassName": "fast"}),
     minimal(
         config={"gcWaitTime": "1000"},
+        gateway={"enabled": True, "resources": {"limits": {"cpu": 2}}},
         tls={"enabled": True, "issuerRef": {"name": "ca", "kind": "ClusterIssuer"}},
         networkPolicy={"clients": [{"podSelector": {"matchLabels": {"app": "broker"}}}]},
         monitoring={"podMonitor": {"enabled": True}},

@@ -142,6 +142,22 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
         {"autorecovery": {"maxConcurrentLedgers": 2}, "config": {"replicationLedgersAtOnce": "3"}},
         "spec.config.replicationLedgersAtOnce: spec.autorecovery.maxConcurrentLedgers says it too",
     ),
+    (
+        {"gateway": {"enabled": True}, "config": {"gatewayEnabled": " No "}},
+        "spec.gateway.enabled: with gatewayEnabled off in spec.config there are none; remove that key, or disable it",
+    ),
+    (
+        {"gateway": {"enabled": True}, "config": {"grpcServerEnabled": "false"}},
+        "spec.gateway.enabled: with grpcServerEnabled off in spec.config there are none",
+    ),
+    (
+        {
+            "gateway": {"enabled": True},
+            "tls": {"enabled": True, "secretName": "a"},
+            "config": {"tlsClientAuthentication": "true"},
+        },
+        "spec.gateway.enabled: bookies demand certificates (tlsClientAuthentication), and gateways would let",
+    ),
     ({"pod": {"extraVolumes": [{"name": "journal-0"}]}}, "spec.pod.extraVolumes[0].name: must be given, and not begin"),
     ({"pod": {"extraVolumeMounts": [{"name": "ca"}]}}, "spec.pod.extraVolumeMounts[0].name: no such volume"),
 ]

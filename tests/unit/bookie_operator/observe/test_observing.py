@@ -10,13 +10,19 @@ from bookie_operator.api.kinds import POD_EVENT
 from bookie_operator.observe.observing import Observed, Sources, observe, with_needs
 from bookie_operator.observe.others import cluster_view
 from bookie_operator.planner.decision import Needs
-from bookie_operator.planner.desired import Desired
-from bookie_operator.world.model import PodFault
+from bookie_operator.planner.desired import Desired, DesiredDeployment
+from bookie_operator.world.model import DeploymentView, PodFault
 from tests.support.fake_kubernetes.cluster import NAMESPACE, FakeCluster, fake_cluster
 from tests.support.fake_kubernetes.faults import Fault
 
 DESIRED = Desired(
-    (), {"Secret/demo-admin-token": "h"}, "Job/demo-metadata-init", "", "", autorecovery="Deployment/demo-autorecovery"
+    (),
+    {"Secret/demo-admin-token": "h"},
+    "Job/demo-metadata-init",
+    "",
+    "",
+    autorecovery=DesiredDeployment("Deployment/demo-autorecovery"),
+    gateway=DesiredDeployment("Deployment/demo-gateway"),
 )
 
 
@@ -48,7 +54,10 @@ async def test_everything_is_in_it() -> None:
         assert world.identity is not None
         assert world.identity["instanceId"] == "instance-1"
         assert (world.metadata_job, world.metadata_instance_id) == ("Complete", "instance-1")
-        assert (world.autorecovery_ready, world.autorecovery_replicas, world.autorecovery_pods) == (2, 2, 2)
+        found = world.autorecovery
+        assert (found.ready, found.replicas, found.pods) == (2, 2, 2)
+        assert found.inputs
+        assert world.gateway == DeploymentView()
         assert {"ConfigMap", "Service", "Secret", "Deployment", "Job", "StatefulSet", "NetworkPolicy"} <= {
             key.partition("/")[0] for key in world.object_hashes
         }

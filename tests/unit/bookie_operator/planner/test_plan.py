@@ -221,7 +221,7 @@ def test_an_unfinished_step_is_told_by_what_is_missing() -> None:
         ),
         "UnderReplicated": replace(world, facts=replace(world.facts, under_replicated=2)),
         "AuditPending": replace(world, facts=replace(world.facts, last_audit=None)),
-        "AutorecoveryNotReady": replace(world, autorecovery_ready=0),
+        "AutorecoveryNotReady": replace(world, autorecovery=replace(world.autorecovery, ready=0)),
     }
     for wanted, changed in cases.items():
         found = steadiness.unsteady(changed, sim.desired())

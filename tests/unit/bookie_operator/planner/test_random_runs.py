@@ -59,6 +59,10 @@ def test_whatever_happens_it_ends_as_spec_says_and_nothing_is_lost(happens: list
     assert sorted(sim.bookkeeper.cookies) == sorted(sim.bookkeeper.writable)
     assert sim.bookkeeper.recovery_delay == sim.spec.autorecovery.lost_bookie_recovery_delay_seconds
     assert not sim.bookkeeper.marks
+    beside = {key for key in sim.kubernetes.objects if key.endswith("-gateway")}
+    wanted = {*sim.desired().support, *sim.desired().deployments}
+    assert beside == {key for key in wanted if key.endswith("-gateway")}
+    assert bool(beside) is sim.spec.gateway.enabled
 
 
 @settings(max_examples=15, deadline=None, phases=PHASES)

@@ -55,14 +55,14 @@ def test_auto_recovery_begins_when_an_ensemble_can_be_written() -> None:
 def test_auto_recovery_that_is_gone_comes_back_also_without_bookies() -> None:
     sim = resting()
     gone = replace(sim.world(), object_hashes=without(sim, AUTORECOVERY), facts=None)
-    assert applied(support.missing_autorecovery(gone, sim.desired())) == (AUTORECOVERY,)
+    assert applied(support.missing_deployments(gone, sim.desired())) == (AUTORECOVERY,)
 
 
 def test_while_an_operation_runs_auto_recovery_keeps_its_version() -> None:
     sim = resting()
     older = {**sim.world().object_hashes, AUTORECOVERY: "another"}
     world = replace(sim.world(), object_hashes=older)
-    assert support.missing_autorecovery(world, sim.desired()) is None
+    assert support.missing_deployments(world, sim.desired()) is None
     assert applied(support.autorecovery(world, sim.desired())) == (AUTORECOVERY,)
 
 

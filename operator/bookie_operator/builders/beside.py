@@ -1,0 +1,113 @@
+"""The Deployments that run beside the bookies, with their configuration: auto-recovery and gateways.
+
+Invariants
+- They read the same file as the bookies, and are rolled after them: the planner applies them last. Where the bookies'
+  newest template waits (`planner.holding`) they keep theirs: their image may not know the keys of the newest file.
+- Two pods of one Deployment avoid the same node where they can: the loss of one node stops nothing.
+- Their pods differ from bookies, and from each other, by the label of their component.
+
+Threads: pure functions, any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bookie_operator.builders import commands
+from bookie_operator.builders.common import common_pod_spec, labels, manifest, selector
+from bookie_operator.builders.container import CONFIG, container, http_port, http_probe, shared_extras, volumes
+from bookie_operator.builders.context import BuildContext
+from bookie_operator.builders.hashing import Manifest, stamped
+from bookie_operator.builders.service_account import account_name
+from bookie_operator.crds import names
+from bookie_operator.crds.pod_spec import LivenessProbe, Probe
+from bookie_operator.world.model import ClusterView
+
+_STARTUP: Final = Probe(period_seconds=5, failure_threshold=60)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What tells one of them from the other."""
+
+    name: str
+    component: str
+    arguments: tuple[str, ...]
+    replicas: int
+    resources: Mapping[str, Any]
+    inputs: str
+    """What people asked for: see `inputs`."""
+    grace_seconds: int
+    may_miss: int
+    """Pods that may be missing while it is rolled."""
+    env: Sequence[Mapping[str, Any]] = ()
+    ports: Sequence[Mapping[str, Any]] = ()
+    """Beside that of HTTP."""
+
+
+def deployment(cluster: ClusterView, context: BuildContext, config_name: str, of: Beside) -> Manifest:
+    content = {
+        "replicas": of.replicas,
+        "selector": {"matchLabels": selector(cluster, of.component)},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": of.may_miss, "maxSurge": 1}},
+        "revisionHistoryLimit": 3,
+        "template": {
+            "metadata": {"labels": labels(cluster, of.component)},
+            "spec": _pod_spec(cluster, context, config_name, of),
+        },
+    }
+    annotations = {names.TEMPLATE_INPUTS: of.inputs}
+    return manifest(cluster, "apps/v1", "Deployment", of.name, of.component, {"spec": content}, annotations=annotations)
+
+
+def as_bookies_are(newest: Manifest, live: Manifest | None, config_name: str) -> Manifest:
+    """While the newest template of the bookies waits: the template that it has, unless people asked for another one,
+    which gets the newest with the file that the bookies have. `config_name`: of that file; empty: it is not known."""
+    template = newest["spec"]["template"]
+    if live is not None and _asked_for(live) == _asked_for(newest):
+        metadata = {"labels": live["spec"]["template"]["metadata"]["labels"]}
+        template = {"metadata": metadata, "spec": live["spec"]["template"]["spec"]}
+    elif config_name:
+        made = [
+            {**each, "configMap": {"name": config_name}} if each["name"] == CONFIG else each
+            for each in template["spec"]["volumes"]
+        ]
+        template = {**template, "spec": {**template["spec"], "volumes": made}}
+    return stamped({**newest, "spec": {**newest["spec"], "template": template}})
+
+
+def _asked_for(deployment: Manifest) -> str:
+    """Inputs of its template; empty: nobody wrote them down."""
+    annotations = deployment["metadata"].get("annotations") or {}
+    return str(annotations.get(names.TEMPLATE_INPUTS, "")).partition("/")[0]
+
+
+def _pod_spec(cluster: ClusterView, context: BuildContext, config_name: str, of: Beside) -> dict[str, Any]:
+    more_volumes, more_mounts = shared_extras(cluster)
+    made = container(cluster, context, of.arguments, of.env, of.resources)
+    http = http_port(cluster)
+    made["ports"] = [*map(dict, of.ports), http]
+    made["startupProbe"] = http_probe(commands.ALIVE, _STARTUP, http["name"])
+    made["livenessProbe"] = http_probe(commands.ALIVE, LivenessProbe(), http["name"])
+    made["readinessProbe"] = http_probe(commands.READY, Probe(), http["name"])
+    made["volumeMounts"] += more_mounts
+    found = {
+        **common_pod_spec(cluster, account_name(cluster)),
+        "terminationGracePeriodSeconds": of.grace_seconds,
+        "affinity": {"podAntiAffinity": _apart(cluster, of.component)},
+        "containers": [made],
+        "volumes": [*volumes(cluster, config_name), *more_volumes],
+    }
+    if cluster.spec.pod.node_selector:
+        found["nodeSelector"] = dict(cluster.spec.pod.node_selector)
+    return found
+
+
+def _apart(cluster: ClusterView, component: str) -> dict[str, Any]:
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchLabels": selector(cluster, component)},
+    }
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
