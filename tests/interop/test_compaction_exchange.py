@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,15 +50,18 @@ def logs(bookie: BookieProcess) -> dict[int, Path]:
     return {int(path.stem, 16): path for path in folder.glob("*.log")}
 
 
+def sizes(bookie: BookieProcess) -> dict[str, int]:
+    """Bytes of each entry log on disk."""
+    found: dict[str, int] = {}
+    for _, path in sorted(logs(bookie).items()):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            found[path.name] = path.stat().st_size
+    return found
+
+
 def space(bookie: BookieProcess) -> int:
-    """Bytes of entry logs on disk."""
-    total = 0
-    for path in logs(bookie).values():
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:  # removed meanwhile
-            continue
-    return total
+    """Bytes of all entry logs on disk."""
+    return sum(sizes(bookie).values())
 
 
 def acknowledged(acks: Path) -> dict[int, int]:
@@ -94,7 +98,10 @@ def compacted(bookie: BookieProcess, live: int) -> None:
     """Waits until all but the live bytes are gone, beside logs that are written."""
     # Of each log up to a fifth may be dead, and one is written at present, perhaps beyond its limit.
     limit = live * 1.25 + 1.5 * LOG_LIMIT
-    until_true(lambda: space(bookie) <= limit, PATIENCE_S)
+    try:
+        until_true(lambda: space(bookie) <= limit, PATIENCE_S)
+    except TimeoutError:
+        pytest.fail(f"entry logs {sizes(bookie)}, at most {limit:.0f} bytes wanted\n{bookie.tail()}")
 
 
 @pytest.mark.parametrize("form", FORMS)

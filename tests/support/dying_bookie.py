@@ -51,7 +51,8 @@ def _move_half(owner: type) -> None:
     original = owner.move  # type: ignore[attr-defined]
 
     def move(self: Any, moves: Any) -> int:
-        assert len(moves) > 1
+        if len(moves) < 2:  # a log in which a single entry lives has no half
+            return int(original(self, moves))
         original(self, moves[: len(moves) // 2])
         _die()
 
