@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from bookie_protocol.metadata_service.tree.nodes import NodeStat, Watch
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from tests.support.metadata_drivers import MetadataDriverUnderTest
 from tests.support.metadata_fixtures import driver
@@ -81,6 +84,32 @@ async def test_a_candidate_whose_session_expires_votes_again(driver: MetadataDri
     if not again.done():
         await waiting  # raises what it ended with
     await again
+    await first.resign()
+    async with asyncio.timeout(15):
+        assert (await waiting).bookie_id == "b:1"
+
+
+async def test_a_session_that_expires_while_the_vote_in_front_is_looked_at(
+    driver: MetadataDriverUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That look succeeds, in a session that has no vote: what is to be done then is to vote, not to wait."""
+    one, two = await driver.open(), await driver.open(timeout=10)
+    await one.cluster.initialize()
+    first = await one.auditor_election.elect("a:1")
+    exists, expired = two.tree.exists, False
+
+    async def expiring(path: str, *, watch: Watch | None = None, timeout: float | None = None) -> NodeStat | None:
+        nonlocal expired
+        if watch is not None and not expired:
+            expired = True
+            await driver.expire(two)
+        return await exists(path, watch=watch, timeout=timeout)
+
+    monkeypatch.setattr(two.tree, "exists", expiring)
+    waiting = asyncio.create_task(two.auditor_election.elect("b:1"))
+    before = await votes(one, driver, count=2)
+    assert await votes(one, driver, count=2, other_than=before) != before
+    assert expired
     await first.resign()
     async with asyncio.timeout(15):
         assert (await waiting).bookie_id == "b:1"

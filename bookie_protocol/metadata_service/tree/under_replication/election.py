@@ -2,6 +2,7 @@
 
 Invariants
 - A session has at most one vote; of two, after a lost answer, the newer is taken back.
+- A candidate waits only in the session that its vote belongs to: after an expired one it votes again.
 - Each candidate watches only the vote right before its own: no herd when the auditor goes.
 - The winner is whoever holds the oldest vote. The data of `auditorelection` merely tells people.
 
@@ -36,6 +37,7 @@ class TreeAuditorElection:
         vote: str | None = None
         try:
             while True:
+                session = self._tree.session_id
                 votes = await self._votes(timeout)
                 if vote is None or vote not in votes:  # not yet cast, or gone with an expired session
                     vote = await self._cast(data, timeout)
@@ -45,7 +47,7 @@ class TreeAuditorElection:
                     with suppress(MetadataNotFound):
                         await self._tree.set(self._parent, data, ANY_VERSION, timeout=timeout)
                     return TreeAuditorship(self._tree, f"{self._parent}/{vote}", bookie_id)
-                await self._wait_for(votes[place - 1], timeout)
+                await self._wait_for(votes[place - 1], session, timeout)
         except BaseException:
             if vote is not None:
                 await self._withdraw(vote)
@@ -88,10 +90,12 @@ class TreeAuditorElection:
                 return vote
         return newest
 
-    async def _wait_for(self, vote: str, timeout: float | None) -> None:
-        """Wait until this vote, the one before ours, changes."""
+    async def _wait_for(self, vote: str, session: int, timeout: float | None) -> None:
+        """Wait until this vote, the one before ours, changes. Not when `session` has ended meanwhile: our vote has gone
+        with it, and only its next session watches."""
         changed = asyncio.Event()
-        if await self._tree.exists(f"{self._parent}/{vote}", watch=changed.set, timeout=timeout) is not None:
+        stat = await self._tree.exists(f"{self._parent}/{vote}", watch=changed.set, timeout=timeout)
+        if stat is not None and self._tree.session_id == session:
             await changed.wait()
 
     async def _withdraw(self, vote: str) -> None:
