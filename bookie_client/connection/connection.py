@@ -8,7 +8,8 @@ Invariants
   request that times out does not (the bookie may be slow); its late answer is dropped. But when requests time
   out and nothing at all is heard for a while longer, the connection is given up: the bookie may live elsewhere
   by now, and only a new connection finds it.
-- What waits in memory is bounded by the windows of the writers and readers that use the connection.
+- What waits in memory is bounded by the windows of the writers and readers that use the connection, and by
+  `ReceiveBuffer`.
 
 Event loop only.
 
@@ -19,28 +20,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.connection.dialect import Dialect
 from bookie_client.connection.lateness import Lateness
 from bookie_client.connection.outstanding import Outstanding, SameKey
+from bookie_client.connection.receive_buffer import ReceiveBuffer
 from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.connection.ticker import Ticker
 from bookie_protocol.errors import BookieTimeout, BookieUnavailable, ConnectionLost, PodkeeperError, ProtocolViolation
 from bookie_protocol.wire.add_frames import AddFrames
 from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE, check_length
 
+_Data = TypeVar("_Data", bytes, memoryview)
+
 FLUSH_BYTES: Final = 256 * 1024
 """Bytes collected in one turn of the loop that are written without waiting for its end."""
 LARGE_FRAME: Final = 64 * 1024
-"""Bytes from which the body of an answer that came in pieces is put together alone. An acknowledgement is never that
-large."""
+"""Bytes from which an answer is copied out of the receive buffer alone. An acknowledgement is never that large."""
 TICKS_PER_TIMEOUT: Final = 4
 """A request is given up after its time-out and at most one tick (a quarter of the shortest time-out) more."""
 
 
-class BookieConnection(asyncio.Protocol):
+class BookieConnection(asyncio.BufferedProtocol):
     """See the module. Made by `ChannelPool`; `on_closed` is called once, when the connection is gone. `lateness`: makes
     time-outs adapt."""
 
@@ -72,12 +75,9 @@ class BookieConnection(asyncio.Protocol):
         self._out: list[bytes | AddFrames] = []
         self._out_bytes = 0
         self._flush_scheduled = False
-        self._parts: list[bytes | memoryview] = []
-        """The beginning of a frame, as it came."""
-        self._wanted = 0
-        """Bytes of that frame, or of what tells its length."""
-        self._missing = 0
-        """Of these, those that did not come yet."""
+        self._buffer = ReceiveBuffer()
+        self._wanted = LENGTH_SIZE
+        """Bytes of the frame with which the buffer begins, or of what tells its length."""
         self._silent_since: int | None = None
         self._reason: PodkeeperError | None = None
         self._gone = asyncio.Event()
@@ -105,7 +105,12 @@ class BookieConnection(asyncio.Protocol):
     def send_at_once(self, frame: bytes, key: bytes, request: BookieRequest, ticks: int) -> None:
         """The same, and it does not wait for what else this turn of the loop sends. A batch read is much work: kept
         back while answers to others are looked at, the bookie would have nothing to do, and then this side."""
-        self.send(frame, key, request, ticks)
+        if self._reason is not None:
+            self._loop.call_soon(request.refused, self.bookie_id, self._reason)
+            return
+        request.deadline = self._ticker.now + ticks
+        self._outstanding.put(key, request)
+        self._out.append(frame)
         self._write()
 
     def send_many(self, frames: bytes | AddFrames, requests: Sequence[FramedRequest], ticks: int) -> None:
@@ -151,31 +156,34 @@ class BookieConnection(asyncio.Protocol):
         self._out = []
         self._out_bytes = 0
 
-    # --- asyncio.Protocol -----------------------------------------------------------------------------------
+    # --- asyncio.BufferedProtocol ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._takes_adds = getattr(transport, "takes_adds", False)
         self._ticker.attach(self._tick)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         self._silent_since = None
-        try:
-            if self._parts:
-                self._parts.append(data)
-                self._missing -= len(data)
-                if self._missing > 0:
-                    return
-                data = self._joined(data)
-            done = self._take_frames(data)
-        except ProtocolViolation as error:
-            self.close(ProtocolViolation(f"bookie {self.bookie_id}: {error}"))
-            return
-        if self._lateness is not None:
-            self._lateness.answers_came(self._outstanding)
-        if done < len(data):
-            self._parts.append(memoryview(data)[done:] if done else data)
-            self._missing = self._wanted - (len(data) - done)
+        buffer = self._buffer
+        if buffer.took(nbytes) >= self._wanted:
+            buffer.drop(self._handled(self._take_received, buffer.received()), self._wanted)
+
+    def data_received(self, data: bytes) -> None:
+        """For a transport within this process, whose bytes are an object already."""
+        self._silent_since = None
+        buffer, rest = self._buffer, memoryview(data)
+        if not buffer:
+            rest = rest[self._handled(self._take_frames, data) :]
+            buffer.drop(0, self._wanted)
+        while rest:
+            room = buffer.room()
+            piece, rest = rest[: len(room)], rest[len(room) :]
+            room[: len(piece)] = piece
+            self.buffer_updated(len(piece))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._reason is None:
@@ -212,16 +220,33 @@ class BookieConnection(asyncio.Protocol):
 
     # --- answers --------------------------------------------------------------------------------------------
 
-    def _joined(self, last: bytes) -> bytes:
-        """What is to be looked at now that a frame is complete with `last`. A large one is put together without its
-        length and handled here, so that its body is copied once; what is returned is behind it."""
-        parts, self._parts = self._parts, []
-        if self._wanted < LARGE_FRAME:
-            return b"".join(parts)
-        end = len(last) + self._missing
-        parts[0], parts[-1] = memoryview(parts[0])[LENGTH_SIZE:], memoryview(last)[:end]
-        self._slow_answer(b"".join(parts))
-        return last[end:]
+    def _handled(self, take: Callable[[_Data], int], data: _Data) -> int:
+        """How many bytes of `data` are done with: all of them if they are no frames."""
+        try:
+            done = take(data)
+        except ProtocolViolation as error:
+            self.close(ProtocolViolation(f"bookie {self.bookie_id}: {error}"))
+            return len(data)
+        if self._lateness is not None:
+            self._lateness.answers_came(self._outstanding)
+        return done
+
+    def _take_received(self, received: memoryview) -> int:
+        """As `_take_frames`; large frames in front are copied alone, and once."""
+        done, size = 0, len(received)
+        while size - done >= LENGTH_SIZE:
+            (length,) = LENGTH.unpack_from(received, done)
+            if length < LARGE_FRAME:
+                return done + self._take_frames(bytes(received[done:]))
+            check_length(length, self._max_frame_size)
+            start, end = done + LENGTH_SIZE, done + LENGTH_SIZE + length
+            if end > size:
+                self._wanted = end - done
+                return done
+            self._slow_answer(bytes(received[start:end]))
+            done = end
+        self._wanted = LENGTH_SIZE
+        return done
 
     def _take_frames(self, data: bytes) -> int:
         """Handle all complete frames of `data`; returns how many bytes they took."""

@@ -62,7 +62,7 @@ class HandshakeProtocol(asyncio.Protocol):
             self.error = ConnectionLost(f"bookie {self.bookie_id} closed the connection during the handshake{detail}")
         self._arrived.set()
 
-    def hand_over(self, connection: asyncio.Protocol) -> None:
+    def hand_over(self, connection: asyncio.BaseProtocol) -> None:
         """The handshake is done: `connection` is the transport's protocol from now on. Raises what went wrong
         meanwhile."""
         if self.error is None and (self._frames or self._reader.pending):

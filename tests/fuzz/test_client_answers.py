@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from bookie_client.options import ClientOptions
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError, ProtocolViolation
 from tests.support import golden_frames
 from tests.support.mutations import mutated
+from tests.support.receiving import receive
 
 ANSWERS = {
     2: [item.body for item in golden_frames.exchanged("response") if not item.is_v3],
@@ -61,7 +63,8 @@ def test_any_stream_in_any_pieces(version: int, data: st.DataObject) -> None:
     stream = b"".join(len(body).to_bytes(4) + body for body in frames) + data.draw(st.binary(max_size=6))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
     pieces = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
-    asyncio.run(_feed(dialect(version), pieces))
+    for take in (receive, BookieConnection.data_received):
+        asyncio.run(_feed(dialect(version), pieces, take))
 
 
 class _Transport(asyncio.Transport):
@@ -74,7 +77,7 @@ class _Transport(asyncio.Transport):
         self.aborted = True
 
 
-async def _feed(speaks: Dialect, pieces: list[bytes]) -> None:
+async def _feed(speaks: Dialect, pieces: list[bytes], take: Callable[[BookieConnection, bytes], None]) -> None:
     loop = asyncio.get_running_loop()
     health = BookieHealth(ClientOptions(), loop.time)
     closed: list[BookieConnection] = []
@@ -97,7 +100,7 @@ async def _feed(speaks: Dialect, pieces: list[bytes]) -> None:
         requests.append(request)
     for piece in pieces:
         if not transport.aborted:
-            connection.data_received(piece)
+            take(connection, piece)
     connection.connection_lost(None)
     assert closed == [connection]
     for request in requests:
