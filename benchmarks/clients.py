@@ -1,4 +1,4 @@
-"""Our client beside the Java client on the same bookies: `python -m benchmarks.clients [--quick]`.
+"""Our client beside the Java client on the same bookies: `python -m benchmarks.clients [--quick] [--only STAGE]`.
 
 Three bookies of ours, fresh ones for each load, so that what was written before fills no disk; the two clients in turn,
 round after round. Prints ratios and writes every figure, as `benchmarks.compare` does for bookies.
@@ -58,6 +58,7 @@ FULL = [
     for quorum in (1, 3)
     for window in (100, 2000)
 ]
+STAGES = ("appends", "tails", "reads")
 QUICK = [Load(1024, 1, 1, 2000), Load(1024, 1, 3, 2000), Load(128, 1, 1, 2000)]
 
 
@@ -145,11 +146,12 @@ class Comparison:
 @click.command()
 @click.option("--quick", is_flag=True, help="Few settings, short.")
 @click.option("--rounds", type=click.IntRange(1, 20), default=2, show_default=True)
+@click.option("--only", type=click.Choice(STAGES), multiple=True, help="These stages alone.  [default: all]")
 @click.option("--dir", "parent", type=click.Path(path_type=Path), help="Parent of the bookies' directories.")
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT_OUT, show_default=True)
-def main(quick: bool, rounds: int, parent: Path | None, out: Path) -> None:
+def main(quick: bool, rounds: int, only: tuple[str, ...], parent: Path | None, out: Path) -> None:
     """Compares the two clients on three bookies of ours."""
-    session, samples = Session("clients"), Samples()
+    session, samples, stages = Session("clients"), Samples(), only or STAGES
 
     def attempt(what: str, measure: Callable[[Comparison], None]) -> None:
         try:
@@ -161,11 +163,11 @@ def main(quick: bool, rounds: int, parent: Path | None, out: Path) -> None:
             samples.failures.append(f"{what}: {str(error)[-800:]}")
 
     for _ in range(rounds):
-        for load in QUICK if quick else FULL:
+        for load in (QUICK if quick else FULL) if "appends" in stages else ():
             attempt(load.name, partial(Comparison.appends, load=load))
-        for quorum in (1, 3):
+        for quorum in (1, 3) if "tails" in stages else ():
             attempt("tail", partial(Comparison.tails, write_quorum=quorum))
-        for size in (1024,) if quick else (1024, 128):
+        for size in ((1024,) if quick else (1024, 128)) if "reads" in stages else ():
             attempt("reads", partial(Comparison.reads, size=size))
     session.report(samples, out)
 

@@ -18,7 +18,6 @@ import sys
 import time
 from array import array
 from collections.abc import Iterable, Sequence
-from contextlib import aclosing
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any
 import click
 import uvloop
 
-from bookie_client import Client, ClientOptions, payloads_of
+from bookie_client import Client, ClientOptions
 from bookie_client.reading.handle import LedgerReader
 from bookie_client.writing.writer import LedgerWriter
 
@@ -168,19 +167,10 @@ async def tail_load(meter: Meter, options: dict[str, Any], client: Client, ledge
     await reading
 
 
-async def _in_place(reader: LedgerReader, first: int, last: int) -> list[bytes | memoryview]:
-    """The payloads of a range, each in the answer that brought it."""
-    found: list[bytes | memoryview] = []
-    async with aclosing(reader.batches(first, last)) as batches:
-        async for batch in batches:
-            found += payloads_of(batch)
-    return found
-
-
 async def read_load(meter: Meter, options: dict[str, Any], reader: LedgerReader) -> None:
     """Reads one ledger from its start to its end, again and again: `window` ranges of `batch` entries at a
     time."""
-    read = partial(_in_place, reader) if options["in_place"] else reader.read
+    read = reader.read_payloads if options["in_place"] else reader.read
     last, batch = reader.last_add_confirmed, options["batch"]
     began = time.perf_counter()
     measure_at, end_at = began + options["warmup"], began + options["warmup"] + options["duration"]

@@ -24,6 +24,9 @@ from bookie_protocol.wire.v2_layout import ENTRY_LENGTH
 
 _LAC_AND_LENGTH: Final = struct.Struct(">qq")
 
+_MOST_SLICES: Final = 1024
+"""Remembered at a time; larger batches do without."""
+
 
 @lru_cache(maxsize=256)
 def _one_entry(lac_at: int, payload_at: int, size: int) -> struct.Struct:
@@ -32,12 +35,19 @@ def _one_entry(lac_at: int, payload_at: int, size: int) -> struct.Struct:
     return struct.Struct(f">{lac_at}xqq{digest_size}x{size - payload_at}s")
 
 
+@lru_cache(maxsize=16)
+def _payload_slices(size: int, payload_at: int, count: int) -> list[slice]:
+    """Where the payloads of `count` entries are that take `size` bytes each. Making these costs as much as taking the
+    payloads, and batches of one size follow each other."""
+    return [slice(start + payload_at, start + size) for start in range(0, size * count, size)]
+
+
 class EntryBatch(Sequence[LedgerEntry]):
     """The k-th entry, with its length in front, is `body[starts[k]:starts[k + 1]]`; its payload begins `payload_at`
     bytes behind its start. Whoever wants something of all of them finds it there. `starts` is a `range` where all
     entries have one size: these are taken apart in two thirds of the time."""
 
-    __slots__ = ("_first", "_ledger_id", "body", "nbytes", "payload_at", "starts")
+    __slots__ = ("_count", "_first", "_ledger_id", "body", "nbytes", "payload_at", "starts")
 
     lac_at: Final = ENTRY_LENGTH.size + 16
     """Where an entry has the last add confirmed that it carries (int64, big-endian), from its start."""
@@ -45,19 +55,23 @@ class EntryBatch(Sequence[LedgerEntry]):
     def __init__(self, ledger_id: int, first: int, body: bytes, starts: Sequence[int], payload_at: int) -> None:
         self._ledger_id = ledger_id
         self._first = first
+        self._count = len(starts) - 1
         self.body = body
         self.starts = starts
         self.payload_at = payload_at
-        self.nbytes = starts[-1] - starts[0] - payload_at * len(self)
+        self.nbytes = starts[-1] - starts[0] - payload_at * self._count
         """Of all payloads."""
 
     def payloads(self) -> list[memoryview]:
         """All of them, in place."""
-        view, payload_at = memoryview(self.body), self.payload_at
-        return [view[start + payload_at : stop] for start, stop in pairwise(self.starts)]
+        view, starts, payload_at = memoryview(self.body), self.starts, self.payload_at
+        if isinstance(starts, range) and len(starts) <= _MOST_SLICES:
+            view = view[starts[0] :]
+            return [view[place] for place in _payload_slices(starts.step, payload_at, len(starts) - 1)]
+        return [view[start + payload_at : stop] for start, stop in pairwise(starts)]
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
+        return self._count
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)

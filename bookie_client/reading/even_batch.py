@@ -64,7 +64,7 @@ def _is_sound(run: memoryview, size: int, ledger_id: int, first: int, joined: Jo
     stride = ENTRY_LENGTH.size + size
     count = len(run) // stride
     prefix = _PREFIX.pack(size, ledger_id)
-    ids = (np.arange(count, dtype=np.int64) + first).astype(">i8")
+    ids = np.arange(first, first + count, dtype=">i8")
     if np.ndarray(count, f"V{len(prefix)}", run, 0, (stride,)).tobytes() != prefix * count:
         return False
     if np.ndarray(count, "V8", run, len(prefix), (stride,)).tobytes() != ids.tobytes():

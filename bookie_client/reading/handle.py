@@ -14,21 +14,25 @@ Source: reference client protocol, sections 11, 12 and 13.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
+from typing import TypeVar
 
 from bookie_client.context import ClientContext
 from bookie_client.reading.entry import LedgerEntry
+from bookie_client.reading.entry_batch import payloads_of
 from bookie_client.reading.followed import FollowedLedger
 from bookie_client.reading.lac import read_last_confirmed, try_read_last_confirmed
 from bookie_client.reading.lac_follower import LacFollower
 from bookie_client.reading.reader import EntryReader, one_by_one
-from bookie_client.reading.second_look import batches_with_second_look, read_with_second_look
+from bookie_client.reading.second_look import batches_with_second_look, read_with_second_look, whole
 from bookie_client.reading.tail import tail
 from bookie_protocol.digest import DigestManager
 from bookie_protocol.errors import BadRequest, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
+
+T = TypeVar("T")
 
 
 class LedgerReader:
@@ -119,7 +123,16 @@ class LedgerReader:
 
     async def read(self, first: int, last: int) -> list[LedgerEntry]:
         """Entries `first` to `last`, both included; one bad entry fails the whole range. Raises as `entries`."""
-        return await self._read(first, last, bound=self.last_add_confirmed)
+        return await self._read(first, last, whole, bound=self.last_add_confirmed)
+
+    async def read_payloads(self, first: int, last: int) -> list[bytes | memoryview]:
+        """As `read`, the payloads alone: as a rule views of the answers that brought them, without an object for each
+        entry. Each view keeps its whole answer; `bytes(payload)` does not. Raises as `entries`.
+
+            for payload in await reader.read_payloads(0, reader.last_add_confirmed):
+                file.write(payload)
+        """
+        return await self._read(first, last, payloads_of, bound=self.last_add_confirmed)
 
     def entries(self, first: int = 0, last: int | None = None) -> AsyncIterator[LedgerEntry]:
         """Iterate over entries in order, by default up to the last one confirmed, with reads pipelined in a
@@ -146,7 +159,7 @@ class LedgerReader:
 
             newest = await reader.read_unconfirmed(reader.last_add_confirmed + 1, reader.last_add_confirmed + 1)
         """
-        return await self._read(first, last, bound=self.last_add_confirmed if self.is_closed else last)
+        return await self._read(first, last, whole, bound=self.last_add_confirmed if self.is_closed else last)
 
     def tail(self, start: int = 0) -> AsyncIterator[LedgerEntry]:
         """Iterate over entries from `start` on as they become confirmed; ends when the ledger is closed and read
@@ -215,5 +228,7 @@ class LedgerReader:
     def _batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         return batches_with_second_look(self._reader, first, last, bound=bound, refresh=self._ledger.refresh)
 
-    async def _read(self, first: int, last: int, *, bound: int) -> list[LedgerEntry]:
-        return await read_with_second_look(self._reader, first, last, bound=bound, refresh=self._ledger.refresh)
+    async def _read(
+        self, first: int, last: int, part: Callable[[Sequence[LedgerEntry]], Iterable[T]], *, bound: int
+    ) -> list[T]:
+        return await read_with_second_look(self._reader, first, last, part, bound=bound, refresh=self._ledger.refresh)

@@ -121,9 +121,9 @@ class ReadPlan:
 
     def ask(self) -> Piece | None:
         """The next piece to fetch, its room reserved; None while there is no room, or nothing left."""
-        start, stop, piece = self._candidate()
-        if start >= stop:
+        if self._cut >= self._end and not self._unasked:
             return None
+        start, stop, piece = self._candidate()
         is_head = start == self.next
         if not is_head and (self.head_only or self._average is None):
             return None
@@ -195,8 +195,6 @@ class ReadPlan:
         if self._unasked:
             piece = next(piece for piece in self.pieces if not piece.is_asked)
             return piece.start, piece.stop, piece
-        if self._cut >= self._end:
-            return self._end, self._end, None
         return self._cut, min(self._end, self._segment_end(self._cut)), None
 
     def _cut_off(self, start: int, stop: int) -> Piece:

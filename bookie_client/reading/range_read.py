@@ -14,7 +14,8 @@ Source: reference client protocol, sections 11.2 to 11.5.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from bookie_client.reading.batch_read import BatchAnswer, BatchRead, BatchRefused
 from bookie_client.reading.entry import LedgerEntry
@@ -25,9 +26,12 @@ from bookie_client.reading.sources import EntrySources
 from bookie_client.reading.speculation import Speculator
 from bookie_protocol.errors import PodkeeperError
 
+T = TypeVar("T")
+
 
 class RangeRead:
-    """Made by `EntryReader`; used once, by `batches` or by `read_into`."""
+    """Made by `EntryReader`; used once, by `batches`, by `read_into`, or by `next` until it has no more or raises, and
+    `stop` then or at any time before."""
 
     def __init__(self, sources: EntrySources, plan: ReadPlan) -> None:
         self._sources = sources
@@ -44,21 +48,21 @@ class RangeRead:
     async def batches(self) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         """The entries, some at a time. A batch stays in the window until the next one is asked for."""
         try:
-            while (batch := await self._next()) is not None:
+            while (batch := await self.next()) is not None:
                 yield batch
         finally:
-            await self._stop()
+            await self.stop()
 
-    async def read_into(self, entries: list[LedgerEntry]) -> None:
-        """All entries; those in front of an error are there when it is raised."""
+    async def read_into(self, found: list[T], part: Callable[[Sequence[LedgerEntry]], Iterable[T]]) -> None:
+        """What `part` gives of all entries; of those in front of an error it is there when that is raised."""
         try:
-            while (batch := await self._next()) is not None:
-                entries += batch
+            while (batch := await self.next()) is not None:
+                found += part(batch)
         finally:
-            await self._stop()
+            await self.stop()
 
-    async def _next(self) -> Sequence[LedgerEntry] | None:
-        """None: that was all."""
+    async def next(self) -> Sequence[LedgerEntry] | None:
+        """The next entries; they stay in the window until more are asked for. None: that was all."""
         plan = self._plan
         while True:
             if (head := self._handed_out) is not None:
@@ -73,6 +77,20 @@ class RangeRead:
                 await self._wait()
             if head.entries:
                 return head.entries
+
+    async def stop(self) -> None:
+        """Nothing is under way any more."""
+        self._speculator.stop()
+        for group in self._groups:
+            group.abandon()
+        for read in self._batches:
+            read.abandon()
+        self._groups.clear()
+        self._batches.clear()
+        if self._mending:
+            for task in self._mending:
+                task.cancel()
+            await asyncio.wait(self._mending)
 
     def _issue(self) -> None:
         while (piece := self._plan.ask()) is not None:
@@ -105,19 +123,6 @@ class RangeRead:
         """Not an answer of a bookie: whoever iterates must see it."""
         self._broken = defect
         self._wake()
-
-    async def _stop(self) -> None:
-        self._speculator.stop()
-        for group in self._groups:
-            group.abandon()
-        for read in self._batches:
-            read.abandon()
-        self._groups.clear()
-        self._batches.clear()
-        if self._mending:
-            for task in self._mending:
-                task.cancel()
-            await asyncio.wait(self._mending)
 
     def _took(self, piece: Piece, got: Fetched) -> None:
         self._plan.took(piece, *got)

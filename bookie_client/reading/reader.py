@@ -15,7 +15,7 @@ Source: reference client protocol, section 11.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from bookie_client.context import ClientContext
@@ -66,12 +66,16 @@ class EntryReader:
         iteration raises `DigestMismatch`, `BookieUnavailable`, `NoSuchEntry` ... as the replicas' answers
         tell.
         """
-        return self._range(first, last, bound).batches()
+        return self.range(first, last, bound=bound).batches()
 
-    def read_into(self, entries: list[LedgerEntry], first: int, last: int, *, bound: int) -> Awaitable[None]:
-        """As `batches`, all of them into one list: it costs less than iterating. When it raises, the entries in front
-        of the bad one are there."""
-        return self._range(first, last, bound).read_into(entries)
+    def range(self, first: int, last: int, *, bound: int) -> RangeRead:
+        """As `batches`, for whoever iterates without a generator: it costs less."""
+        ledger_id = self._sources.ledger_id
+        if first < 0 or last < first - 1:
+            raise BadRequest(f"ledger {ledger_id}: entries {first} to {last} are no range")
+        if last > bound:
+            raise BadRequest(f"ledger {ledger_id}: entry {last} is above the last add confirmed, {bound}")
+        return RangeRead(self._sources, self._plan(first, last))
 
     async def read_entry(self, entry_id: int) -> LedgerEntry:
         """One entry, whatever the last add confirmed is. Raises as iterating over `batches` does."""
@@ -96,14 +100,6 @@ class EntryReader:
         return self._sources.origins
 
     # --- inside ---------------------------------------------------------------------------------------------
-
-    def _range(self, first: int, last: int, bound: int) -> RangeRead:
-        ledger_id = self._sources.ledger_id
-        if first < 0 or last < first - 1:
-            raise BadRequest(f"ledger {ledger_id}: entries {first} to {last} are no range")
-        if last > bound:
-            raise BadRequest(f"ledger {ledger_id}: entry {last} is above the last add confirmed, {bound}")
-        return RangeRead(self._sources, self._plan(first, last))
 
     def _plan(self, first: int, last: int) -> ReadPlan:
         sources = self._sources

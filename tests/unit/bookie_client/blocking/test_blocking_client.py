@@ -38,6 +38,7 @@ def test_what_was_written_is_read_back(client):
     with client.open(ledger.ledger_id, password=b"pw") as reader:
         assert [entry.payload for entry in reader.entries()] == payloads(5000)
         assert [entry.entry_id for entry in reader.read(3, 5)] == [3, 4, 5]
+        assert [bytes(payload) for payload in reader.read_payloads(3, 4900)] == payloads(4901)[3:]
     client.delete(ledger.ledger_id)
     assert list(client.list()) == []
 

@@ -16,6 +16,7 @@ from bookie_client.connection.operations import BookieOperations
 from bookie_client.options import ClientOptions
 from bookie_client.placement.topology import UNKNOWN_TOPOLOGY
 from bookie_client.reading.reader import EntryReader
+from bookie_client.reading.second_look import whole
 from bookie_protocol.digest import DigestType, digest_manager
 from bookie_protocol.errors import BadVersion, NoSuchEntry, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
@@ -42,7 +43,7 @@ def run_virtually(main):
 async def read_range(reader, first, last):
     """All entries of the range, as a handle reads them."""
     entries = []
-    await reader.read_into(entries, first, last, bound=last)
+    await reader.range(first, last, bound=last).read_into(entries, whole)
     return entries
 
 

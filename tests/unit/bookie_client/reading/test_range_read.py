@@ -7,9 +7,11 @@ import pytest
 
 from bookie_client.batch_support import RETRY_SECONDS
 from bookie_client.reading import batch_read
+from bookie_client.reading.entry_batch import payloads_of
 from bookie_client.reading.plan import ReadPlan
 from bookie_client.reading.range_read import RangeRead
 from bookie_client.reading.reader import one_by_one
+from bookie_client.reading.second_look import whole
 from bookie_client.reading.sources import EntrySources
 from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NoSuchEntry, StorageFault
 from tests.unit.bookie_client.reading.rig import Rig, now, read_range, run_virtually
@@ -467,19 +469,20 @@ def test_a_defect_in_what_comes_behind_an_answer_is_raised_where_the_range_is_re
     run_virtually(main)
 
 
-def test_what_was_read_in_front_of_a_bad_entry_is_there():
+@pytest.mark.parametrize("part", [whole, payloads_of])
+def test_what_was_read_in_front_of_a_bad_entry_is_there(part):
     rig = Rig(100, batch_read_entries=10)
     for bookie in rig.bookies.values():
         bookie.damage(42)
 
     async def main():
-        entries = []
+        found = []
         with pytest.raises(DigestMismatch):
-            await rig.reader().read_into(entries, 0, 99, bound=99)
-        return entries
+            await rig.reader().range(0, 99, bound=99).read_into(found, part)
+        return found
 
-    entries = run_virtually(main)
-    assert (right(rig, entries), len(entries)) == (True, 42)
+    found = run_virtually(main)
+    assert [each.payload if part is whole else bytes(each) for each in found] == rig.payloads[:42]
 
 
 def test_open_ledgers_are_read_without_knowing_sizes():

@@ -51,6 +51,18 @@ async def test_ranges_outside_the_ledger_are_refused(three, bounds):
         reader = await written(three, client)
         with pytest.raises(BadRequest):
             reader.entries(*bounds)
+        with pytest.raises(BadRequest):
+            await reader.read_payloads(*bounds)
+
+
+@pytest.mark.parametrize("batches", [True, False])
+async def test_payloads_alone(three, batches):
+    async with three.client(batch_reads=batches, batch_read_entries=40) as client:
+        reader = await written(three, client)
+        for first, last in ((0, 199), (7, 7), (30, 150), (5, 4)):
+            wanted = [entry.payload for entry in await reader.read(first, last)]
+            found = await reader.read_payloads(first, last)
+            assert ([bytes(payload) for payload in found], len(found)) == (wanted, last - first + 1)
 
 
 async def test_the_writer_reads_up_to_its_confirmed_end_and_no_further(three):
