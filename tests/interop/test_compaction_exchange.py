@@ -160,7 +160,7 @@ def test_java_recovers_a_compaction_of_ours_that_was_killed(class_path, solo, tm
         bookie.configuration |= COLLECTING
         bookie.command = lambda file, _: [*dying_bookie.PROGRAM, step, "serve", "--config", str(file)]
         bookie.start()
-        assert bookie.wait() == -9
+        assert bookie.wait(PATIENCE_S) == -9
         assert max(logs(bookie)) < 9
         bookie.kill()
 

@@ -158,12 +158,12 @@ class BookieProcess:
         process.wait()
         self.process = None
 
-    def wait(self, timeout: float = 60.0) -> int:
-        """Waits until the process ends by itself; returns its exit code."""
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits until the process ends by itself; returns its exit code. TimeoutError after `timeout` seconds."""
         try:
             return self._running().wait(timeout)
         except subprocess.TimeoutExpired:
-            raise TimeoutError(f"{self.kind} bookie still runs after {timeout:g} s:\n{self.tail()}") from None
+            raise TimeoutError(f"{self.kind} bookie still runs after {timeout} s:\n{self.tail()}") from None
 
     def is_running(self) -> bool:
         return self.process is not None and self.process.poll() is None
