@@ -14,9 +14,10 @@ Immutable; any thread.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final, overload
 
 from bookie_client.reading.entry import LedgerEntry
@@ -36,10 +37,10 @@ def _one_entry(lac_at: int, payload_at: int, size: int) -> struct.Struct:
 
 
 @lru_cache(maxsize=16)
-def _payload_slices(size: int, payload_at: int, count: int) -> list[slice]:
-    """Where the payloads of `count` entries are that take `size` bytes each. Making these costs as much as taking the
-    payloads, and batches of one size follow each other."""
-    return [slice(start + payload_at, start + size) for start in range(0, size * count, size)]
+def _all_payloads(size: int, payload_at: int, count: int) -> Callable[[memoryview], tuple[memoryview, ...]]:
+    """Takes the payloads of `count` entries, two at least, that take `size` bytes each. Making their slices costs as
+    much as taking the payloads, and batches of one size follow each other."""
+    return itemgetter(*(slice(start + payload_at, start + size) for start in range(0, size * count, size)))
 
 
 class EntryBatch(Sequence[LedgerEntry]):
@@ -62,12 +63,11 @@ class EntryBatch(Sequence[LedgerEntry]):
         self.nbytes = starts[-1] - starts[0] - payload_at * self._count
         """Of all payloads."""
 
-    def payloads(self) -> list[memoryview]:
+    def payloads(self) -> Sequence[memoryview]:
         """All of them, in place."""
         view, starts, payload_at = memoryview(self.body), self.starts, self.payload_at
-        if isinstance(starts, range) and len(starts) <= _MOST_SLICES:
-            view = view[starts[0] :]
-            return [view[place] for place in _payload_slices(starts.step, payload_at, len(starts) - 1)]
+        if isinstance(starts, range) and 1 < self._count <= _MOST_SLICES:
+            return _all_payloads(starts.step, payload_at, self._count)(view[starts[0] :])
         return [view[start + payload_at : stop] for start, stop in pairwise(starts)]
 
     def __len__(self) -> int:
