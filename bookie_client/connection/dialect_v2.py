@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 from bookie_client.connection.dialect import AddEncoder, Dialect, KeyAndFrame
@@ -29,6 +30,7 @@ _pack_header: Final = ENTRY_HEADER.pack
 _REQUEST_ID: Final = struct.Struct(">q")
 
 
+@lru_cache(maxsize=64)
 def _word(opcode: OpCode, version: int = CURRENT_VERSION) -> bytes:
     return LENGTH.pack(header_word(version, opcode))
 

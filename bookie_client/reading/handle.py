@@ -14,9 +14,9 @@ Source: reference client protocol, sections 11, 12 and 13.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from bookie_client.context import ClientContext
 from bookie_client.reading.entry import LedgerEntry
@@ -228,7 +228,7 @@ class LedgerReader:
     def _batches(self, first: int, last: int, *, bound: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         return batches_with_second_look(self._reader, first, last, bound=bound, refresh=self._ledger.refresh)
 
-    async def _read(
+    def _read(
         self, first: int, last: int, part: Callable[[Sequence[LedgerEntry]], Iterable[T]], *, bound: int
-    ) -> list[T]:
-        return await read_with_second_look(self._reader, first, last, part, bound=bound, refresh=self._ledger.refresh)
+    ) -> Coroutine[Any, Any, list[T]]:
+        return read_with_second_look(self._reader, first, last, part, bound=bound, refresh=self._ledger.refresh)

@@ -128,8 +128,9 @@ class ReadPlan:
         if not is_head and (self.head_only or self._average is None):
             return None
         # A batch of one, because it is the last entry or entries are large, is a single read and counts as one.
-        by_batch = self.by_batch and min(stop - start, self._batch_count()) > 1
-        stop = min(stop, start + (self._batch_count() if by_batch else self._singles_count(is_head)))
+        count = min(stop - start, self._batch_count()) if self.by_batch else 1
+        by_batch = count > 1
+        stop = start + count if by_batch else min(stop, start + self._singles_count(is_head))
         reserved = self._batch if by_batch else self._singles_bytes(stop - start)
         kept_free = self._batch * (2 if piece is None else 1) if self.by_batch else 0
         if stop == start or (not is_head and self.bytes_in_use + reserved > self._limits.max_bytes - kept_free):
