@@ -42,6 +42,10 @@ class BatchAnswer(NamedTuple):
     first: int
     verified: Verified
 
+    def has_all(self, count: int) -> bool:
+        """Whether it brought so many, and none of them damaged."""
+        return len(self.verified.entries) == count and not self.verified.damaged
+
 
 class BatchQuestion(NamedTuple):
     """Up to `most` entries from `first` on, in a frame of at most `max_bytes`."""

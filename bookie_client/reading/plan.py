@@ -90,6 +90,16 @@ class ReadLimits:
         """Bytes that one batch may take here."""
         return min(self.batch_bytes, max(1, self.max_bytes // BATCHES_PER_WINDOW))
 
+    def batch_count(self, average: int | None) -> int:
+        """Entries that one batch is asked for, at least 1. A little less than would fit: a batch that is cut short
+        costs another request."""
+        fits = self.largest_batch * 4 // 5 // ((ENTRY_COST if average is None else average) + ENTRY_COST)
+        return max(1, min(self.batch_entries, fits))
+
+    def frame_bytes(self, count: int) -> int:
+        """Of the answer to a batch read of so many entries, at most."""
+        return max(1, self.largest_batch - count * (ENTRY_COST - FRAME_COST))
+
 
 class ReadPlan:
     """The pieces of one range. `average`: payload bytes of an entry if known, else None."""
@@ -128,7 +138,7 @@ class ReadPlan:
         if not is_head and (self.head_only or self._average is None):
             return None
         # A batch of one, because it is the last entry or entries are large, is a single read and counts as one.
-        count = min(stop - start, self._batch_count()) if self.by_batch else 1
+        count = min(stop - start, self._limits.batch_count(self._average)) if self.by_batch else 1
         by_batch = count > 1
         stop = start + count if by_batch else min(stop, start + self._singles_count(is_head))
         reserved = self._batch if by_batch else self._singles_bytes(stop - start)
@@ -137,6 +147,12 @@ class ReadPlan:
             return None
         piece = self._cut_off(start, stop) if piece is None else self._begin(piece, stop)
         self._reserve(piece, by_batch, reserved)
+        return piece
+
+    def begin_with(self, stop: int) -> Piece:
+        """The first piece, up to `stop`, if it was asked for as a batch before there was a plan."""
+        piece = self._cut_off(self.next, stop)
+        self._reserve(piece, True, self._batch)
         return piece
 
     def took(
@@ -168,11 +184,6 @@ class ReadPlan:
             self.singles_in_use -= piece.count
 
     # --- sizes ----------------------------------------------------------------------------------------------
-
-    def _batch_count(self) -> int:
-        # A little less than would fit: a batch that is cut short costs another request.
-        fits = self._batch * 4 // 5 // ((ENTRY_COST if self._average is None else self._average) + ENTRY_COST)
-        return max(1, min(self._limits.batch_entries, fits))
 
     def _singles_count(self, is_head: bool) -> int:
         limits = self._limits
@@ -226,7 +237,7 @@ class ReadPlan:
     def _reserve(self, piece: Piece, by_batch: bool, nbytes: int) -> None:
         piece.by_batch = by_batch
         if by_batch:
-            piece.max_bytes = max(1, self._batch - piece.count * (ENTRY_COST - FRAME_COST))
+            piece.max_bytes = self._limits.frame_bytes(piece.count)
         else:
             self.singles_in_use += piece.count
         self._settle(piece, nbytes)

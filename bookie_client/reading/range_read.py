@@ -61,6 +61,11 @@ class RangeRead:
         finally:
             await self.stop()
 
+    def go_on(self, read: BatchRead, outcome: BatchAnswer | Exception, stop: int) -> None:
+        """Begin with what came of a batch read of the entries in front of `stop`, which somebody else has made."""
+        self._batches[read] = self._plan.begin_with(stop)
+        self._batch_done(read, outcome)
+
     async def next(self) -> Sequence[LedgerEntry] | None:
         """The next entries; they stay in the window until more are asked for. None: that was all."""
         plan = self._plan

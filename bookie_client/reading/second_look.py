@@ -40,15 +40,15 @@ async def read_with_second_look(
     """What `part` gives of all of them, one thing of each; one bad entry fails the whole range. It costs less than
     iterating."""
     found: list[T] = []
-    reading = reader.range(first, last, bound=bound)
+    reading = reader.read_into(found, first, last, part, bound=bound)
     while True:
         try:
-            await reading.read_into(found, part)
+            await reading
             return found
         except PodkeeperError:
             if not await refresh():
                 raise
-        reading = reader.range(first + len(found), last, bound=last)
+        reading = reader.read_into(found, first + len(found), last, part, bound=last)
 
 
 def whole(entries: Sequence[LedgerEntry]) -> Sequence[LedgerEntry]:

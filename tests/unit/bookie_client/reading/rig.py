@@ -43,7 +43,7 @@ def run_virtually(main):
 async def read_range(reader, first, last):
     """All entries of the range, as a handle reads them."""
     entries = []
-    await reader.range(first, last, bound=last).read_into(entries, whole)
+    await reader.read_into(entries, first, last, whole, bound=last)
     return entries
 
 

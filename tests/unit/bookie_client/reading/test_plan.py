@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie_client.reading.entry import LedgerEntry
-from bookie_client.reading.plan import ENTRY_COST, FIRST_SINGLES, FRAME_COST, ReadLimits, ReadPlan
+from bookie_client.reading.plan import ENTRY_COST, FIRST_SINGLES, FRAME_COST, Piece, ReadLimits, ReadPlan
 from bookie_protocol.errors import NoSuchEntry
 
 NO_SEGMENTS = 1 << 63
@@ -37,6 +37,22 @@ def test_batches_fill_the_window_but_for_the_room_of_two():
     pieces = ask_all(plan(batch_entries=1000, last=100_000))
     assert [piece.ordinal for piece in pieces] == list(range(8))
     assert all(piece.by_batch and piece.count == 80_000 // (100 + ENTRY_COST) for piece in pieces)
+
+
+@given(
+    average=st.integers(0, 20_000),
+    batch_entries=st.integers(2, 200),
+    batch_bytes=st.integers(1000, 1_000_000),
+)
+def test_what_was_asked_for_before_there_was_a_plan_is_its_first_piece(average, batch_entries, batch_bytes):
+    limits = {"batch_entries": batch_entries, "batch_bytes": batch_bytes}
+    own, begun = plan(last=499, average=average, **limits), plan(last=499, average=average, **limits)
+    (first, *others) = ask_all(own)
+    if not first.by_batch or first.count < 2:
+        return
+    piece = begun.begin_with(first.stop)
+    assert [getattr(piece, name) for name in Piece.__slots__] == [getattr(first, name) for name in Piece.__slots__]
+    assert [(each.start, each.stop) for each in ask_all(begun)] == [(each.start, each.stop) for each in others]
 
 
 def test_a_range_without_batches_keeps_to_its_entries():

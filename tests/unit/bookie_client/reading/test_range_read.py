@@ -10,11 +10,17 @@ from bookie_client.reading import batch_read
 from bookie_client.reading.entry_batch import payloads_of
 from bookie_client.reading.plan import ReadPlan
 from bookie_client.reading.range_read import RangeRead
-from bookie_client.reading.reader import one_by_one
+from bookie_client.reading.reader import EntryReader, one_by_one
 from bookie_client.reading.second_look import whole
 from bookie_client.reading.sources import EntrySources
 from bookie_protocol.errors import BookieUnavailable, DigestMismatch, NoSuchEntry, StorageFault
 from tests.unit.bookie_client.reading.rig import Rig, now, read_range, run_virtually
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["short ranges as one batch", "all by a plan"])
+def how_short_ranges_are_read(request, monkeypatch):
+    if not request.param:
+        monkeypatch.setattr(EntryReader, "_is_one_batch", lambda *_: False)
 
 
 def read(rig, first=0, last=None):
@@ -457,7 +463,7 @@ def test_a_defect_in_taking_an_answer_is_raised_where_the_range_is_read(monkeypa
 def test_a_defect_in_what_comes_behind_an_answer_is_raised_where_the_range_is_read(
     monkeypatch, batch_reads, bookies_that_fail
 ):
-    rig = Rig(100, batch_reads=batch_reads)
+    rig = Rig(100, batch_reads=batch_reads, batch_read_entries=50)
     for name in bookies_that_fail:
         rig.bookies[name].error = StorageFault
     monkeypatch.setattr(ReadPlan, "took", broken)
@@ -478,7 +484,7 @@ def test_what_was_read_in_front_of_a_bad_entry_is_there(part):
     async def main():
         found = []
         with pytest.raises(DigestMismatch):
-            await rig.reader().range(0, 99, bound=99).read_into(found, part)
+            await rig.reader().read_into(found, 0, 99, part, bound=99)
         return found
 
     found = run_virtually(main)
