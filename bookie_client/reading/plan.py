@@ -123,7 +123,8 @@ class ReadPlan:
         self._cut = first
         self._end = last + 1
         self._unasked = 0
-        self._ordinal = 0
+        # Ranges of one neighbourhood begin with one replica, whose bookie reads ahead; others with other replicas.
+        self._ordinal = first // limits.batch_count(average)
 
     @property
     def is_finished(self) -> bool:

@@ -52,8 +52,7 @@ class EntryReader:
     ) -> None:
         self._sources = EntrySources(context, metadata, digest, on_lac, recovering=recovering)
         self._limits = _limits(self._sources)
-        self._most: int | None = None
-        """Entries of one batch."""
+        self._most = 0
 
     @property
     def served_by(self) -> Counter[str]:
@@ -129,7 +128,9 @@ class EntryReader:
         self, found: list[T], first: int, last: int, part: Callable[[Sequence[LedgerEntry]], Iterable[T]]
     ) -> None:
         sources, count = self._sources, last + 1 - first
-        order = sources.batch_order(first, 0) if self._is_one_batch(first, last) else []
+        most = self._most_in_a_batch()
+        is_one_batch = 1 < count <= most and sources.segment_end(first) > last
+        order = sources.batch_order(first, first // most) if is_one_batch else []
         if not order:
             await RangeRead(sources, self._plan(first, last)).read_into(found, part)
             return
@@ -141,11 +142,11 @@ class EntryReader:
         reading.go_on(read, outcome, last + 1)
         await reading.read_into(found, part)
 
-    def _is_one_batch(self, first: int, last: int) -> bool:
-        """Never as long as nothing tells the size of entries: of an open ledger."""
-        if self._most is None and (average := self._sources.average()) is not None:
+    def _most_in_a_batch(self) -> int:
+        """0 as long as nothing tells the size of entries: of an open ledger."""
+        if not self._most and (average := self._sources.average()) is not None:
             self._most = self._limits.batch_count(average)
-        return 1 < last + 1 - first <= (self._most or 0) and self._sources.segment_end(first) > last
+        return self._most
 
     def _plan(self, first: int, last: int) -> ReadPlan:
         sources = self._sources

@@ -20,7 +20,7 @@ from tests.unit.bookie_client.reading.rig import Rig, now, read_range, run_virtu
 @pytest.fixture(autouse=True, params=[True, False], ids=["short ranges as one batch", "all by a plan"])
 def how_short_ranges_are_read(request, monkeypatch):
     if not request.param:
-        monkeypatch.setattr(EntryReader, "_is_one_batch", lambda *_: False)
+        monkeypatch.setattr(EntryReader, "_most_in_a_batch", lambda _: 0)
 
 
 def read(rig, first=0, last=None):
@@ -48,6 +48,20 @@ def test_a_range_takes_few_requests_and_all_bookies_share_them():
     assert all(3 <= batches <= 4 for batches in rig.batched().values())
     assert rig.asked() == {"A": 0, "B": 0, "C": 0}
     assert sum(reader.served_by.values()) == 1000
+
+
+def test_ranges_of_one_neighbourhood_begin_with_one_bookie_and_others_with_others():
+    """Bookies read ahead; and readers of many short ranges share all of them."""
+    rig = Rig(900, batch_read_entries=100)
+
+    async def main():
+        reader = rig.reader()
+        for first in range(0, 900, 20):
+            assert right(rig, await read_range(reader, first, first + 19), first)
+
+    run_virtually(main)
+    parts = {name: {first // 100 for first, _ in bookie.batches} for name, bookie in rig.bookies.items()}
+    assert parts == {"A": {0, 3, 6}, "B": {1, 4, 7}, "C": {2, 5, 8}}
 
 
 def test_batches_are_under_way_together_once_one_was_served():
