@@ -20,25 +20,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 from bookie_client.connection.bookie_record import BookieRecord
 from bookie_client.connection.dialect import Dialect
+from bookie_client.connection.incoming import IncomingAnswers
 from bookie_client.connection.lateness import Lateness
-from bookie_client.connection.outstanding import Outstanding, SameKey
-from bookie_client.connection.receive_buffer import ReceiveBuffer
+from bookie_client.connection.outstanding import Outstanding
 from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.connection.ticker import Ticker
 from bookie_protocol.errors import BookieTimeout, BookieUnavailable, ConnectionLost, PodkeeperError, ProtocolViolation
 from bookie_protocol.wire.add_frames import AddFrames
-from bookie_protocol.wire.framing import LENGTH, LENGTH_SIZE, check_length
-
-_Data = TypeVar("_Data", bytes, memoryview)
 
 FLUSH_BYTES: Final = 256 * 1024
 """Bytes collected in one turn of the loop that are written without waiting for its end."""
-LARGE_FRAME: Final = 64 * 1024
-"""Bytes from which an answer is copied out of the receive buffer alone. An acknowledgement is never that large."""
 TICKS_PER_TIMEOUT: Final = 4
 """A request is given up after its time-out and at most one tick (a quarter of the shortest time-out) more."""
 
@@ -60,8 +55,6 @@ class BookieConnection(asyncio.BufferedProtocol):
         on_closed: Callable[[BookieConnection], None],
     ) -> None:
         self.bookie_id = bookie_id
-        self._dialect = dialect
-        self._max_frame_size = max_frame_size
         self._ticker = ticker
         self._silence_ticks = silence_ticks
         self._record = record
@@ -75,9 +68,15 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._out: list[bytes | AddFrames] = []
         self._out_bytes = 0
         self._flush_scheduled = False
-        self._buffer = ReceiveBuffer()
-        self._wanted = LENGTH_SIZE
-        """Bytes of the frame with which the buffer begins, or of what tells its length."""
+        self._incoming = IncomingAnswers(
+            bookie_id,
+            dialect,
+            self._outstanding,
+            record,
+            self._loop.time,
+            max_frame_size=max_frame_size,
+            lateness=lateness,
+        )
         self._silent_since: int | None = None
         self._reason: PodkeeperError | None = None
         self._gone = asyncio.Event()
@@ -164,26 +163,22 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._ticker.attach(self._tick)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer.room()
+        return self._incoming.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._silent_since = None
-        buffer = self._buffer
-        if buffer.took(nbytes) >= self._wanted:
-            buffer.drop(self._handled(self._take_received, buffer.received()), self._wanted)
+        try:
+            self._incoming.received(nbytes)
+        except ProtocolViolation as error:
+            self.close(ProtocolViolation(f"bookie {self.bookie_id}: {error}"))
 
     def data_received(self, data: bytes) -> None:
         """For a transport within this process, whose bytes are an object already."""
         self._silent_since = None
-        buffer, rest = self._buffer, memoryview(data)
-        if not buffer:
-            rest = rest[self._handled(self._take_frames, data) :]
-            buffer.drop(0, self._wanted)
-        while rest:
-            room = buffer.room()
-            piece, rest = rest[: len(room)], rest[len(room) :]
-            room[: len(piece)] = piece
-            self.buffer_updated(len(piece))
+        try:
+            self._incoming.take(data)
+        except ProtocolViolation as error:
+            self.close(ProtocolViolation(f"bookie {self.bookie_id}: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._reason is None:
@@ -192,9 +187,10 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._transport = None
         self._gone.set()
         self._ticker.detach(self._tick)
-        outstanding, self._outstanding = self._outstanding, Outstanding()
+        requests = list(self._outstanding.requests())
+        self._outstanding.clear()
         self._on_closed(self)
-        for request in outstanding.requests():
+        for request in requests:
             request.refused(self.bookie_id, self._reason)
 
     def close(self, reason: PodkeeperError) -> None:
@@ -217,98 +213,6 @@ class BookieConnection(asyncio.BufferedProtocol):
         except TimeoutError:
             self.close(reason)
             await self._gone.wait()
-
-    # --- answers --------------------------------------------------------------------------------------------
-
-    def _handled(self, take: Callable[[_Data], int], data: _Data) -> int:
-        """How many bytes of `data` are done with: all of them if they are no frames."""
-        try:
-            done = take(data)
-        except ProtocolViolation as error:
-            self.close(ProtocolViolation(f"bookie {self.bookie_id}: {error}"))
-            return len(data)
-        if self._lateness is not None:
-            self._lateness.answers_came(self._outstanding)
-        return done
-
-    def _take_received(self, received: memoryview) -> int:
-        """As `_take_frames`; large frames in front are copied alone, and once."""
-        done, size = 0, len(received)
-        while size - done >= LENGTH_SIZE:
-            (length,) = LENGTH.unpack_from(received, done)
-            if length < LARGE_FRAME:
-                return done + self._take_frames(bytes(received[done:]))
-            check_length(length, self._max_frame_size)
-            start, end = done + LENGTH_SIZE, done + LENGTH_SIZE + length
-            if end > size:
-                self._wanted = end - done
-                return done
-            self._slow_answer(bytes(received[start:end]))
-            done = end
-        self._wanted = LENGTH_SIZE
-        return done
-
-    def _take_frames(self, data: bytes) -> int:
-        """Handle all complete frames of `data`; returns how many bytes they took."""
-        position, size, longest = self._take_acknowledgements(data), len(data), self._max_frame_size - LENGTH_SIZE
-        unpack, acknowledged, take = LENGTH.unpack_from, self._dialect.acknowledged, self._outstanding.take
-        bookie = self.bookie_id
-        while size - position >= LENGTH_SIZE:
-            (length,) = unpack(data, position)
-            end = position + LENGTH_SIZE + length
-            if not 0 < length <= longest:
-                check_length(length, self._max_frame_size)
-            if end > size:
-                self._wanted = end - position
-                return position
-            start = position + LENGTH_SIZE
-            position = end
-            key = acknowledged(data, start, end)
-            if key is None:
-                self._slow_answer(data[start:end])
-                continue
-            request = take(key)
-            if request is not None:
-                request.acknowledged(bookie)
-        self._wanted = LENGTH_SIZE
-        return position
-
-    def _take_acknowledgements(self, data: bytes) -> int:
-        """Handle the answers to adds with which `data` begins, if nothing else stands between them. Adds of one writer
-        that lie one behind the other are told together."""
-        run = self._dialect.acknowledged_run(data)
-        if run is None:
-            return 0
-        keys, taken = run
-        outstanding = self._outstanding
-        pop = outstanding.pop
-        answered: list[BookieRequest] = []
-        for key in keys:
-            request = pop(key, None)
-            if isinstance(request, SameKey):
-                request = outstanding.oldest(key, request)
-            if request is not None:
-                answered.append(request)
-        at, bookie = 0, self.bookie_id
-        while at < len(answered):
-            at = answered[at].acknowledged_run(answered, at, bookie)
-        return taken
-
-    def _slow_answer(self, body: bytes) -> None:
-        answer = self._dialect.decode(body)
-        request = self._outstanding.take(answer.key)
-        if request is None:
-            return  # given up before
-        sent = getattr(request, "sent", None)
-        if sent is not None:
-            now = self._loop.time()
-            self._record.read_took(now - sent, now)
-        if answer.error is None:
-            request.accepted(self.bookie_id, answer)
-        else:
-            self._record.refused(answer.error, was_read=sent is not None)
-            what = f"bookie {self.bookie_id} answered {answer.error.v3.name} to {request.describe()}"
-            request.refused(self.bookie_id, answer.error(what))
 
     # --- time-outs ------------------------------------------------------------------------------------------
 

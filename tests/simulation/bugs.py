@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from bookie_client.connection import connection
 from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.dialect_v3 import V3Dialect
@@ -183,11 +184,7 @@ class _Answered(Outstanding):
 
 
 def _count_answers_that_come_again(patch: pytest.MonkeyPatch) -> None:
-    connect, count = BookieConnection.__init__, AddState.acknowledged
-
-    def init(self: BookieConnection, *arguments: Any, **options: Any) -> None:
-        connect(self, *arguments, **options)
-        self._outstanding = _Answered()
+    count = AddState.acknowledged
 
     def acknowledged(self: AddState, add: PendingAdd, bookie: str) -> bool:
         again = bookie in add.ensemble and bool(add.acked >> add.ensemble.index(bookie) & 1)
@@ -197,7 +194,7 @@ def _count_answers_that_come_again(patch: pytest.MonkeyPatch) -> None:
             complete = add.acks >= self._ack and add.entry_id == self._next and self._ensemble.changing is None
         return complete
 
-    patch.setattr(BookieConnection, "__init__", init)
+    patch.setattr(connection, "Outstanding", _Answered)
     patch.setattr(AddState, "acknowledged", acknowledged)
 
 
@@ -317,7 +314,7 @@ BUGS = (
         ("S9",),
         150,
         bookies_fail_as_recovery_begins,
-        first=5,
+        first=220,
     ),
     Bug("a bookie takes hot adds behind its fence", _stay_hot_behind_the_fence, ("S9",), 20),
     Bug("send adds of writers as those of recoveries", _flag_adds_of_writers_as_recovery, ("S9",), 20),

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_client.connection import connection as module
-from bookie_client.connection.connection import LARGE_FRAME, BookieConnection
+from bookie_client.connection import incoming
+from bookie_client.connection.connection import BookieConnection
 from bookie_client.connection.dialect_v2 import V2Dialect
 from bookie_client.connection.health import BookieHealth
+from bookie_client.connection.incoming import LARGE_FRAME
 from bookie_client.connection.one_shot import OneShot, detail_of
 from bookie_client.connection.ticker import Ticker
 from bookie_client.options import ClientOptions
@@ -67,7 +68,7 @@ async def received(way: Way, answers: list[list[bytes]], cuts: list[float]) -> l
     places = sorted({0, len(stream), *(int(cut * len(stream)) for cut in cuts)})
     for start, stop in pairwise(places):
         way(connection, stream[start:stop])
-    assert len(connection._buffer) == 0
+    assert len(connection._incoming._buffer) == 0
     return [request.result.result().split() for request in requests]
 
 
@@ -85,7 +86,7 @@ def test_answers_in_any_pieces(way, sizes, cuts):
 @pytest.mark.parametrize("behind", [1, 3, 4, 5, 100])
 def test_the_beginning_of_the_next_answer_comes_with_the_end_of_a_large_one(monkeypatch, way, behind):
     """And the large one is not looked at together with it."""
-    monkeypatch.setattr(module, "LARGE_FRAME", 1000)
+    monkeypatch.setattr(incoming, "LARGE_FRAME", 1000)
     answers = [[b"a" * 2000], [b"b" * 2000]]
     whole = 2 * len(answer(0, answers[0]))
     assert asyncio.run(received(way, answers, [0.25, 0.5 + behind / whole])) == answers
