@@ -44,3 +44,8 @@ def test_the_command_runs_seeds_and_shows_one(capsys, monkeypatch):
 
 def test_without_a_bug_the_same_seeds_hold():
     assert [seed for seed in range(10) if run_seed(seed).failed] == []
+
+
+def test_what_bookies_admit_as_a_run_of_adds_is_stored_too():
+    """Here 49 adds of one writer come at once, behind a partition."""
+    assert not run_seed(1482).failed
