@@ -85,6 +85,13 @@ class File(Protocol):
         """Advise the kernel to forget these pages. Never fails."""
         ...
 
+    def data_from(self, offset: int) -> tuple[int, int] | None:
+        """Begin and end of the first range at or behind `offset` that is no hole; None: nothing but holes to the end.
+
+        What is left out reads as zeros. A file system that does not know its holes calls everything data.
+        """
+        ...
+
     def size(self) -> int: ...
     def close(self) -> None:
         """Idempotent; makes nothing durable."""
@@ -132,6 +139,11 @@ class Files(Protocol):
     def is_accessible(self, path: str) -> bool:
         """Whether this process may read and write a folder: permissions, and a file system that is not
         read-only."""
+        ...
+
+    def takes_file_of(self, folder: str, nbytes: int) -> bool:
+        """Whether a file in this folder may be so long; nothing is left behind, and no room is taken. `OSError` if it
+        cannot be tried."""
         ...
 
     def size(self, path: str) -> int:

@@ -25,6 +25,7 @@ IOV_MAX = min(1024, os.sysconf("SC_IOV_MAX"))
 """Most pieces that one `pwritev` takes."""
 
 _FILE_MODE = 0o644
+_PROBE = "length-probe.tmp"
 
 
 def _named(error: OSError, path: str) -> OSError:
@@ -141,6 +142,15 @@ class PosixFile:
             self._sync_error = error
             raise _named(error, self._path) from None
 
+    def data_from(self, offset: int) -> tuple[int, int] | None:
+        try:
+            begin = os.lseek(self._fd, offset, os.SEEK_DATA)
+            return begin, os.lseek(self._fd, begin, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # behind the end, or nothing but a hole up to it
+                return None
+            raise _named(error, self._path) from None
+
     def drop_cache(self, offset: int, length: int) -> None:
         try:
             os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_DONTNEED)
@@ -217,6 +227,20 @@ class PosixFiles(WholeFiles):
 
     def is_accessible(self, path: str) -> bool:
         return os.access(path, os.R_OK | os.W_OK | os.X_OK)
+
+    def takes_file_of(self, folder: str, nbytes: int) -> bool:
+        path = f"{folder}/{_PROBE}"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            os.unlink(path)
+            os.ftruncate(fd, nbytes)
+        except OSError as error:
+            if error.errno in (errno.EFBIG, errno.EINVAL):
+                return False
+            raise _named(error, path) from None
+        finally:
+            os.close(fd)
+        return True
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size

@@ -191,6 +191,14 @@ def test_usage(files: Files, folder: str) -> None:
     assert usage.device == files.usage(folder).device
 
 
+def test_the_longest_file_is_found_without_leaving_one(files: Files, folder: str) -> None:
+    assert files.takes_file_of(folder, 1 << 30)
+    assert not files.takes_file_of(folder, (1 << 63) - 1)
+    assert files.listdir(folder) == []
+    with pytest.raises(FileNotFoundError):
+        files.takes_file_of(f"{folder}/nowhere", 1)
+
+
 def test_modification_time(files: Files, folder: str) -> None:
     files.write_bytes(f"{folder}/a", b"1")
     files.write_bytes(f"{folder}/b", b"1")

@@ -14,8 +14,15 @@ import pytest
 
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.index.ledger_data import (
+    MAX_EXPLICIT_LAC_BYTES,
+    MAX_KEY_BYTES,
+    LedgerRecord,
+    check_storable,
+)
 from bookie_protocol.entry import LAST_ENTRY
-from bookie_protocol.errors import LedgerStateUnknown, NoSuchEntry, NoSuchLedger, Unauthorized
+from bookie_protocol.errors import BadRequest, LedgerStateUnknown, NoSuchEntry, NoSuchLedger, Unauthorized
+from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import MemTableBookie, memtable_options, open_memtable_engine
 from tests.support.storage_engine import KEY, MemoryBookie, entry, open_engine, put, small_options
 
@@ -37,7 +44,8 @@ def _db_on_three_disks(folder: Path) -> Opener:
 
 
 def _memtable_in_memory(name: str) -> Callable[[Path], Opener]:
-    return lambda folder: MemTableBookie(name).open
+    """Index files have a slot for each entry id: sparse on disk, but not in the files of memory, which are short."""
+    return lambda folder: MemTableBookie(name, files=MemoryFiles(largest_file=9 << 20)).open
 
 
 def _memtable_on_disks(name: str, *, per_ledger: bool = False) -> Callable[[Path], Opener]:
@@ -59,21 +67,17 @@ class Kind:
     factory: Callable[[Path], Opener]
     first_copy_stays: bool = False
     """Of two copies in one generation of its cache the first is kept; a later generation wins over an earlier one."""
-    largest_entry_id: int = (1 << 63) - 2
 
-
-_SLOTS = 1 << 20
-"""Index files have a slot for each entry id: sparse on disk, but not in the files of memory."""
 
 ENGINES = {
     "db, memory": Kind(_db_in_memory),
     "db, RocksDB": Kind(_db_on_disk),
     "db, RocksDB, three directories": Kind(_db_on_three_disks),
-    "interleaved, memory": Kind(_memtable_in_memory("interleaved"), largest_entry_id=_SLOTS),
-    "interleaved, four directories": Kind(_memtable_on_disks("interleaved"), largest_entry_id=_SLOTS),
-    "sorted, memory": Kind(_memtable_in_memory("sorted"), True, _SLOTS),
-    "sorted, four directories": Kind(_memtable_on_disks("sorted"), True, _SLOTS),
-    "sorted, one log per ledger": Kind(_memtable_on_disks("sorted", per_ledger=True), True, _SLOTS),
+    "interleaved, memory": Kind(_memtable_in_memory("interleaved")),
+    "interleaved, four directories": Kind(_memtable_on_disks("interleaved")),
+    "sorted, memory": Kind(_memtable_in_memory("sorted"), True),
+    "sorted, four directories": Kind(_memtable_on_disks("sorted"), True),
+    "sorted, one log per ledger": Kind(_memtable_on_disks("sorted", per_ledger=True), True),
 }
 
 
@@ -203,13 +207,30 @@ def test_entry_ids_come_ascending_from_memory_and_disk(engine: Engine) -> None:
 
 def test_negative_neighbours_and_large_ids(engine: Engine) -> None:
     storage = engine.storage
-    largest, largest_entry = (1 << 63) - 1, engine.kind.largest_entry_id
+    largest, largest_entry = (1 << 63) - 1, storage.max_entry_id
+    assert largest_entry >= (1 << 20) - 1
     put(storage, entry(largest, 0), entry(0, largest_entry), entry(0, 0), entry(1, 0))
     storage.flush()
     assert storage.last_entry_id(0) == largest_entry
     assert storage.last_entry_id(largest) == 0
     assert list(storage.entry_ids(0)) == [0, largest_entry]
     assert sorted(engine.reopen().ledger_ids()) == [0, 1, largest]
+
+
+def test_what_is_taken_can_be_flushed(engine: Engine) -> None:
+    record = LedgerRecord(b"k" * MAX_KEY_BYTES, fenced=True, limbo=True, explicit_lac=b"l" * MAX_EXPLICIT_LAC_BYTES)
+    check_storable(record.key, record.explicit_lac)
+    engine.storage.set_ledger(1, record)
+    engine.storage.flush()
+    assert engine.reopen().ledger(1) == record
+
+
+def test_what_is_longer_than_any_engine_takes_is_refused_where_it_comes_in(engine: Engine) -> None:
+    with pytest.raises(BadRequest, match="master key of 513 bytes"):
+        engine.storage.set_master_key(1, b"k" * (MAX_KEY_BYTES + 1))
+    assert engine.storage.ledger(1) is None
+    with pytest.raises(BadRequest, match="explicit LAC of 481 bytes"):
+        check_storable(KEY, b"l" * (MAX_EXPLICIT_LAC_BYTES + 1))
 
 
 def test_ledger_records_survive_a_flush_even_without_entries(engine: Engine) -> None:

@@ -78,6 +78,8 @@ class MemoryFile:
             self._check(writing=True)
             if len(data) % self._alignment or offset % self._alignment:
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._path)
+            if offset + len(data) > self._files.largest_file:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), self._path)
             self._files._reserve(self._path, self._inode.growth(len(data), offset))
             self._inode.write(data, offset)
 
@@ -117,6 +119,11 @@ class MemoryFile:
             self._sync_failed = True
             raise
 
+    def data_from(self, offset: int) -> tuple[int, int] | None:
+        with self._files._operation("data_from", self._path):
+            self._check()
+            return self._inode.data_from(offset)
+
     def drop_cache(self, offset: int, length: int) -> None:
         with self._files._operation("drop_cache", self._path, length):
             self._files.dropped.append((self._path, offset, length))
@@ -143,7 +150,7 @@ class MemoryFiles(WholeFiles):
     """A `Files` in memory.
 
     `volumes` maps a folder to the capacity in bytes of the file system mounted there; everything else lives
-    on one of `capacity` bytes.
+    on one of `capacity` bytes. No file may be longer than `largest_file` bytes.
     """
 
     def __init__(
@@ -152,11 +159,13 @@ class MemoryFiles(WholeFiles):
         strict_names: bool = False,
         capacity: int = DEFAULT_CAPACITY,
         volumes: dict[str, int] | None = None,
+        largest_file: int = 16 << 40,
         faults: Faults | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.strict_names = strict_names
         self.faults = faults or Faults()
+        self.largest_file = largest_file
         self.open_files = 0
         self.dropped: list[tuple[str, int, int]] = []
         self._volumes = {"/": capacity, **{_normal(path): size for path, size in (volumes or {}).items()}}
@@ -180,7 +189,7 @@ class MemoryFiles(WholeFiles):
             kept = survivors(self._pending, rng)
             for change in kept:
                 change.apply(names)
-            after = MemoryFiles(strict_names=self.strict_names, volumes=self._volumes, now_ms=self._now_ms)
+            after = self._like()
             after._folders = self._folders
             for change in reversed(self._pending):
                 if isinstance(change, FolderMove) and change not in kept:
@@ -198,11 +207,20 @@ class MemoryFiles(WholeFiles):
     def restart(self) -> MemoryFiles:
         """The file system after the process was killed but the machine lived on: nothing is lost."""
         with self._lock:
-            after = MemoryFiles(strict_names=self.strict_names, volumes=self._volumes, now_ms=self._now_ms)
+            after = self._like()
             after._folders = set(self._folders)
             after._names = {path: inode.settled() for path, inode in self._names.items()}
             after._durable_names = dict(after._names)
             return after
+
+    def _like(self) -> MemoryFiles:
+        """An empty file system on the same disks."""
+        return MemoryFiles(
+            strict_names=self.strict_names,
+            volumes=self._volumes,
+            largest_file=self.largest_file,
+            now_ms=self._now_ms,
+        )
 
     def corrupt(self, path: str, offset: int, data: bytes) -> None:
         """Overwrite bytes behind everybody's back, durably and without an operation."""
@@ -210,6 +228,17 @@ class MemoryFiles(WholeFiles):
             inode = self._names[_normal(path)]
             inode.write(data, offset)
             inode.sync(inode.changes)
+
+    def truncate_to(self, path: str, size: int) -> None:
+        """Cut or lengthen a file behind everybody's back, durably and without an operation."""
+        with self._lock:
+            inode = self._names[_normal(path)]
+            inode.truncate(size)
+            inode.sync(inode.changes)
+
+    def allocated(self, path: str) -> int:
+        """Bytes that a file takes on its volume."""
+        return self._names[_normal(path)].allocated
 
     def set_capacity(self, folder: str, capacity: int) -> None:
         with self._lock:
@@ -265,6 +294,12 @@ class MemoryFiles(WholeFiles):
     def is_accessible(self, path: str) -> bool:
         with self._operation("is_accessible", path) as target:
             return target in self._folders
+
+    def takes_file_of(self, folder: str, nbytes: int) -> bool:
+        with self._operation("takes_file_of", folder) as target:
+            if target not in self._folders:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+            return nbytes <= self.largest_file
 
     def size(self, path: str) -> int:
         with self._operation("size", path) as target:

@@ -54,6 +54,16 @@ class Inode:
         """Bytes that a write would add to `allocated`."""
         return sum(PAGE for page in _pages(length, offset) if page not in self.pages)
 
+    def data_from(self, offset: int) -> tuple[int, int] | None:
+        """The first range at or behind `offset` that was written, in whole pages."""
+        page = next((page for page in sorted(self.pages) if (page + 1) * PAGE > offset), None)
+        if page is None or offset >= len(self.data):
+            return None
+        begin = max(offset, page * PAGE)
+        while page in self.pages:
+            page += 1
+        return begin, min(page * PAGE, len(self.data))
+
     def write(self, data: bytes, offset: int) -> None:
         if not data:
             return

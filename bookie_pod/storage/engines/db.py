@@ -26,6 +26,7 @@ import structlog
 from bookie_pod.storage.engines.interface import Checkpointer, OnLoop
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.index.location_rows import MAX_ENTRY_ID
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 
@@ -52,6 +53,7 @@ class DbLedgerStorage:
         self._retries: dict[int, threading.Timer] = {}
         self._closed = False
         self.checkpoints_by_interval = True
+        self.max_entry_id = MAX_ENTRY_ID
 
     def directory_of(self, ledger_id: int) -> SingleDirectoryStorage:
         """The directory that a ledger belongs to (Python's % is the reference's signSafeMod)."""

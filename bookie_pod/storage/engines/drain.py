@@ -24,7 +24,6 @@ import structlog
 from bookie_pod.storage.cache.write_cache import WriteCacheHalf
 from bookie_pod.storage.engines.frozen import SLICE_BYTES, SLICE_ENTRIES
 from bookie_pod.storage.entry_log.interface import EntryLogger
-from bookie_pod.storage.index.index_file import MAX_ENTRY_ID
 from bookie_pod.storage.index.ledger_cache import LedgerCache
 from bookie_pod.storage.index.locations import YIELD_SECONDS
 from bookie_protocol.errors import NoLedgerIndex, StorageFailed, StorageFault
@@ -101,10 +100,11 @@ class Drain:
         """The ledger's entries, cut to about a millisecond's work."""
         held = self._half.ledgers[ledger_id]
         entry_ids = sorted(held) if self._in_order else list(held)
-        if max(entry_ids, default=0) > MAX_ENTRY_ID:
+        limit = self._cache.max_entry_id
+        if max(entry_ids, default=0) > limit:
             _log.error("entry ids beyond what an index file holds: ledger in limbo", ledger_id=ledger_id)
             self._on_unindexable(ledger_id)
-            entry_ids = [entry_id for entry_id in entry_ids if entry_id <= MAX_ENTRY_ID]
+            entry_ids = [entry_id for entry_id in entry_ids if entry_id <= limit]
         begin = 0
         while begin < len(entry_ids):
             end, nbytes = begin, 0

@@ -45,6 +45,11 @@ class LedgerStorage(Protocol):
     checkpoints_by_interval: bool
     """Whether checkpoints come every `flushInterval`; else only when the engine asks for them."""
 
+    max_entry_id: int
+    """The highest entry id that this engine, on these disks, can hold. To be compared before an add is journaled: what
+    lies above it is refused as a `BadRequest`, since once it is acknowledged nothing can keep it. (What else has a
+    limit is the same for every engine: `ledger_data.check_storable` of a master key and an explicit LAC.)"""
+
     def start(self, checkpointer: Checkpointer) -> None:
         """The replay is over: background work may begin. On the event loop, or before it serves."""
         ...
@@ -64,7 +69,8 @@ class LedgerStorage(Protocol):
         """Check the key that a request or a journal record presents, and make the ledger if it is unknown.
 
         An empty or all-zero stored key is replaced, an empty or all-zero `key` changes nothing.
-        `Unauthorized` if both are known and differ.
+        `Unauthorized` if both are known and differ; `BadRequest` for a key that is longer than a bookie takes. Neither
+        changes anything.
         """
         ...
 

@@ -63,6 +63,7 @@ class MemTableStorage(ABC):
         self.memtable = memtable
         self.checkpoints_by_interval = log_per_ledger
         """With one log for all, a checkpoint is asked for when a log was rotated; without, no log is sure to be."""
+        self.max_entry_id = cache.max_entry_id
         self._on_loop = on_loop
         self._metrics = metrics
         self._log_per_ledger = log_per_ledger
@@ -180,6 +181,7 @@ class MemTableStorage(ABC):
         record = self.cache.records.get(ledger_id)
         if record is not None and not record.limbo:
             self.cache.records.put(ledger_id, replace(record, limbo=True))
+            self.cache.take_dirty_headers()  # durable with the checkpoint that lets go of the entry
 
     # --- reader threads -------------------------------------------------------------------------------------
 

@@ -30,17 +30,15 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from bookie_pod.storage.index.ledger_data import LedgerRecord
-from bookie_protocol.errors import BadRequest, StorageFault
+from bookie_pod.storage.index.ledger_data import MAX_EXPLICIT_LAC_BYTES, MAX_KEY_BYTES, LedgerRecord
+from bookie_protocol.errors import StorageFault
 
 HEADER_BYTES: Final = 1024
 MAGIC: Final = b"BKLE"
 CURRENT_VERSION: Final = 1
 SLOT_BYTES: Final = 8
-MAX_KEY_BYTES: Final = 512
-"""Longest master key that a header takes here (keys are 20 bytes): the fields behind it must fit as well."""
 MAX_ENTRY_ID: Final = (1 << 40) - 1
-"""Entries above it have no slot: their file would be longer than the file systems allow (8 TiB here)."""
+"""Entries above it have no slot: their file would be longer than most file systems allow (8 TiB here)."""
 SUFFIX: Final = ".idx"
 MOVING_SUFFIX: Final = ".idx.rloc"
 
@@ -51,25 +49,21 @@ _HEAD: Final = struct.Struct(">4sii")
 _INT: Final = struct.Struct(">i")
 assert _HEAD.size == 12
 assert _INT.size == 4
+assert _HEAD.size + MAX_KEY_BYTES + 2 * _INT.size + MAX_EXPLICIT_LAC_BYTES <= HEADER_BYTES
 _SECTOR: Final = 512
 _UNSIGNED: Final = (1 << 64) - 1
 
 
 def encode_header(record: LedgerRecord, version: int = CURRENT_VERSION) -> bytes:
     """The 1024 bytes of a ledger's header. `StorageFault` if the key does not fit."""
-    check_key(record.key)
+    if len(record.key) > HEADER_BYTES - _HEAD.size - 2 * _INT.size:
+        raise StorageFault(f"a master key of {len(record.key)} bytes does not fit into the header of an index file")
     bits = (_FENCED if record.fenced else 0) | (_LIMBO if record.limbo else 0)
     data = _HEAD.pack(MAGIC, version, len(record.key)) + record.key + _INT.pack(bits)
     lac = record.explicit_lac
     if version > 0 and lac is not None and _MIN_LAC_BYTES <= len(lac) <= HEADER_BYTES - len(data) - _INT.size:
         data += _INT.pack(len(lac)) + lac
     return data.ljust(HEADER_BYTES, b"\0")
-
-
-def check_key(key: bytes) -> None:
-    """`BadRequest` for a master key that no header can hold."""
-    if len(key) > MAX_KEY_BYTES:
-        raise BadRequest(f"a master key of {len(key)} bytes: an index file takes at most {MAX_KEY_BYTES}")
 
 
 def decode_header(data: bytes) -> tuple[int, LedgerRecord] | None:

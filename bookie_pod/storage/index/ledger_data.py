@@ -18,7 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import BadRequest, StorageFault
+
+MAX_KEY_BYTES: Final = 512
+"""Longest master key that a bookie takes; that of every client is a hash of 20 bytes."""
+MAX_EXPLICIT_LAC_BYTES: Final = 480
+"""Longest packet of an explicit LAC that a bookie takes; those of clients have some 40 bytes."""
 
 _PLAIN: Final = b"\x08\x01\x10\x00\x1a"
 _FENCED: Final = b"\x08\x01\x10\x01\x1a"
@@ -37,6 +42,20 @@ class LedgerRecord:
     """The store lost data and cannot tell which entries it held."""
     explicit_lac: bytes | None = None
     """The last WRITE_LAC packet, if there was one."""
+
+
+def check_storable(key: bytes, explicit_lac: bytes | None = None) -> None:
+    """`BadRequest` for a master key, or an explicit LAC, that is longer than a bookie takes.
+
+    To be asked before either is journaled or put into a `LedgerRecord`: whatever was acknowledged has to fit into the
+    records of every engine, each of which is held in memory, and those of index files in a header of 1024 bytes.
+    """
+    if len(key) > MAX_KEY_BYTES:
+        raise BadRequest(f"a master key of {len(key)} bytes: a bookie takes at most {MAX_KEY_BYTES}")
+    if explicit_lac is not None and len(explicit_lac) > MAX_EXPLICIT_LAC_BYTES:
+        raise BadRequest(
+            f"an explicit LAC of {len(explicit_lac)} bytes: a bookie takes at most {MAX_EXPLICIT_LAC_BYTES}"
+        )
 
 
 def encode(record: LedgerRecord) -> bytes:

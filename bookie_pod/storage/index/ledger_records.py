@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.index.ledger_data import LedgerRecord, check_storable
 from bookie_protocol.errors import Unauthorized
 from bookie_protocol.keys import is_unknown_key
 
@@ -72,8 +72,10 @@ class LedgerRecords:
         """Check or take note of the key that somebody presents; makes the ledger if it is unknown.
 
         An unknown stored key is replaced, an unknown given key changes nothing, and two keys that differ
-        raise `Unauthorized` (the reference's storage reports an I/O error there).
+        raise `Unauthorized` (the reference's storage reports an I/O error there). `BadRequest` for a key that is
+        longer than a bookie takes: nothing has changed.
         """
+        check_storable(key)
         record = self._ledgers.get(ledger_id)
         if record is None:
             record = LedgerRecord(key)

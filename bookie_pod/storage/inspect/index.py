@@ -254,8 +254,8 @@ class FileIndex:
 
 def _slots(file: File, first_entry: int) -> Iterator[tuple[int, int]]:
     offset = slot_offset(first_entry)
-    while data := file.pread(CHUNK_BYTES, offset):
-        yield from entries_of(data, (offset - HEADER_BYTES) // SLOT_BYTES)
-        if len(data) < CHUNK_BYTES:
-            return
-        offset += CHUNK_BYTES
+    while (found := file.data_from(offset)) is not None:
+        begin = max(offset, found[0] // SLOT_BYTES * SLOT_BYTES)
+        data = file.pread(min(CHUNK_BYTES, found[1] - begin), begin)
+        yield from entries_of(data, (begin - HEADER_BYTES) // SLOT_BYTES)
+        offset = begin + CHUNK_BYTES if begin + CHUNK_BYTES < found[1] else found[1]

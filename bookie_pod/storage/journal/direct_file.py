@@ -105,6 +105,9 @@ class DirectFile:
     def sync(self) -> None:
         self._file.sync()
 
+    def data_from(self, offset: int) -> tuple[int, int] | None:
+        return self._file.data_from(offset)
+
     def drop_cache(self, offset: int, length: int) -> None:
         """Nothing is in the page cache."""
 

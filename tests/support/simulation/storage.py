@@ -43,6 +43,7 @@ class VirtualStorage:
     """A `LedgerStorage`."""
 
     checkpoints_by_interval = False
+    max_entry_id = (1 << 63) - 1
 
     def __init__(self) -> None:
         self.on_put: OnPut = lambda ledger_id, entry_id, entry: None

@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from heapq import merge
+from itertools import chain, groupby
 
 from bookie_pod.storage.files import Files
-from bookie_pod.storage.index.index_file import HEADER_BYTES, MAX_ENTRY_ID, SLOT_BYTES, slot_offset
-from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories, WritableDirs
+from bookie_pod.storage.index.index_file import HEADER_BYTES, SLOT_BYTES, slot_offset
+from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories, WritableDirs, max_entry_id
 from bookie_pod.storage.index.ledger_cache.flusher import IndexFlusher
 from bookie_pod.storage.index.ledger_cache.handles import IndexHandle, IndexHandles
 from bookie_pod.storage.index.ledger_cache.metrics import LedgerCacheMetrics, NoCacheMetrics
@@ -49,6 +51,8 @@ class LedgerCache:
         self._page_bytes = options.page_bytes
         self._slots = options.page_bytes // SLOT_BYTES
         self._directories = IndexDirectories(files, dirs, options.min_usable_bytes)
+        self.max_entry_id = max_entry_id(files, dirs.all(), options.page_bytes)
+        """The highest entry id that has a slot on these disks."""
         self.records = IndexRecords(files, self._directories)
         self.handles = IndexHandles(options.open_files, options.idle_seconds, self._metrics)
         self._flusher = IndexFlusher(files, self._directories, self.handles, self.records, options.version, sync_logs)
@@ -122,7 +126,7 @@ class LedgerCache:
         """The entry's location, 0 if there is none. `NoLedgerIndex`, `StorageFault`."""
         if self.records.get(ledger_id) is None:
             raise _unknown(ledger_id)
-        if not 0 <= entry_id <= MAX_ENTRY_ID:
+        if not 0 <= entry_id <= self.max_entry_id:
             return 0
         slot = entry_id % self._slots
         first_entry = entry_id - slot
@@ -148,12 +152,13 @@ class LedgerCache:
                 best = found
                 break
         # Everything that was not in memory just now is in the file.
-        for first_entry in range(self._file_slots(ledger_id) - 1, best, -self._slots):
-            first_entry -= first_entry % self._slots
-            found = highest_entry(self._read_page(ledger_id, first_entry), first_entry)
-            if found is not None:
-                best = max(best, found)
-                break
+        for pages in reversed(list(self._pages_in_file(ledger_id))):
+            for first_entry in reversed(pages):
+                if first_entry + self._slots <= best:
+                    return best
+                found = highest_entry(self._read_page(ledger_id, first_entry), first_entry)
+                if found is not None:
+                    return max(best, found)
         return None if best < 0 else best
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:
@@ -167,12 +172,11 @@ class LedgerCache:
         """
         if self.records.get(ledger_id) is None:
             raise _unknown(ledger_id)
-        in_memory = set(self.pages.first_entries(ledger_id))
-        in_file = range(0, self._file_slots(ledger_id), self._slots)
-        return self._scan(ledger_id, sorted(in_memory.union(in_file)))
+        return self._scan(ledger_id, sorted(self.pages.first_entries(ledger_id)))
 
-    def _scan(self, ledger_id: int, first_entries: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
-        for first_entry in first_entries:
+    def _scan(self, ledger_id: int, in_memory: Sequence[int]) -> Iterator[list[tuple[int, int]]]:
+        in_file = chain.from_iterable(self._pages_in_file(ledger_id))
+        for first_entry, _ in groupby(merge(in_memory, in_file)):
             data = self._page_in_memory(ledger_id, first_entry) or self._read_page(ledger_id, first_entry)
             self._metrics.scanned(1, 0)
             yield entries_of(data, first_entry)
@@ -203,12 +207,19 @@ class LedgerCache:
                 return b""
             return handle.file.pread(self._page_bytes, slot_offset(first_entry))
 
-    def _file_slots(self, ledger_id: int) -> int:
-        """Whole slots that the ledger's file has."""
-        with _Reading(self, ledger_id) as handle:
-            if handle is None:
-                return 0
-            return max(0, handle.file.size() - HEADER_BYTES) // SLOT_BYTES
+    def _pages_in_file(self, ledger_id: int) -> Iterator[range]:
+        """First entries of the pages that the ledger's file holds, ascending; what was never written is left out."""
+        first_entry = 0
+        while True:
+            with _Reading(self, ledger_id) as handle:
+                found = None if handle is None else handle.file.data_from(slot_offset(first_entry))
+            if found is None:
+                return
+            begin, end = (
+                (at - HEADER_BYTES) // SLOT_BYTES // self._slots * self._slots for at in (found[0], found[1] - 1)
+            )
+            yield range(begin, end + 1, self._slots)
+            first_entry = end + self._slots
 
     def _acquire(self, ledger_id: int) -> IndexHandle | None:
         path = self._directories.path(ledger_id)

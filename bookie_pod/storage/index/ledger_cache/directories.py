@@ -26,11 +26,13 @@ import structlog
 
 from bookie_pod.storage.files import File, Files
 from bookie_pod.storage.index.index_file import (
+    MAX_ENTRY_ID,
     MOVING_SUFFIX,
     SUFFIX,
     parse_name,
     relative_folder,
     relative_path,
+    slot_offset,
 )
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 
@@ -178,8 +180,12 @@ class IndexDirectories:
         try:
             writer = self._files.overwrite(target)
             try:
-                while piece := reader.pread(_COPY_BYTES, writer.position):
-                    writer.write(piece)
+                end = 0
+                while (found := reader.data_from(end)) is not None:  # holes stay holes
+                    begin, end = found
+                    end = min(end, begin + _COPY_BYTES)
+                    writer.pwrite(reader.pread(end - begin, begin), begin)
+                writer.truncate(reader.size())
                 writer.sync()
             finally:
                 writer.close()
@@ -215,6 +221,26 @@ class IndexDirectories:
                 self._deleted[ledger_id].remove(directory)
                 if not self._deleted[ledger_id]:
                     del self._deleted[ledger_id]
+
+
+def max_entry_id(files: Files, directories: Sequence[str], page_bytes: int) -> int:
+    """The highest entry id whose slot every directory's file system can hold (CephFS, for one, takes files of 1 TiB).
+
+    A directory that cannot be asked, being full or mounted read-only, is believed to take what most do.
+    """
+    for bits in range(MAX_ENTRY_ID.bit_length(), 0, -1):
+        length = slot_offset(1 << bits) + page_bytes
+        if all(_takes_file_of(files, directory, length) for directory in directories):
+            break
+    return (1 << bits) - 1
+
+
+def _takes_file_of(files: Files, directory: str, length: int) -> bool:
+    try:
+        return files.takes_file_of(directory, length)
+    except OSError as error:
+        _log.warning("how long an index file may be cannot be found out", directory=directory, error=str(error))
+        return True
 
 
 def index_folders(files: Files, directory: str) -> list[str]:

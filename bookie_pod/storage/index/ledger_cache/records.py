@@ -25,7 +25,6 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.index.index_file import (
     CURRENT_VERSION,
     HEADER_BYTES,
-    check_key,
     decode_header,
 )
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories
@@ -69,12 +68,13 @@ class IndexRecords(LedgerRecords):
         self._loaded(ledger_id, record)
 
     def set_master_key(self, ledger_id: int, key: bytes) -> LedgerRecord:
-        """See `LedgerRecords`. `BadRequest` for a key that no header can hold."""
-        check_key(key)
+        """See `LedgerRecords`."""
+        record = super().set_master_key(ledger_id, key)
         if ledger_id in self._headless and not is_unknown_key(key):
             self._headless.discard(ledger_id)
-            self.put(ledger_id, replace(self._ledgers[ledger_id], key=key, limbo=False))
-        return super().set_master_key(ledger_id, key)
+            record = replace(record, limbo=False)
+            self.put(ledger_id, record)
+        return record
 
     def delete(self, ledger_id: int) -> None:
         super().delete(ledger_id)

@@ -17,7 +17,6 @@ from bookie_pod.storage.engines.metrics import NoMemTableMetrics
 from bookie_pod.storage.engines.options import MemTableOptions
 from bookie_pod.storage.entry_log import DiskState, split_location
 from bookie_pod.storage.files_posix import PosixFiles
-from bookie_pod.storage.index.index_file import MAX_ENTRY_ID
 from bookie_pod.storage.journal.marks import LogMark, MarkFiles
 from bookie_protocol.errors import (
     InvalidConfiguration,
@@ -26,6 +25,7 @@ from bookie_protocol.errors import (
     StorageFailed,
     StorageFault,
 )
+from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import (
     ENGINES,
     Checkpoints,
@@ -386,13 +386,20 @@ def test_a_ledger_that_is_deleted_during_a_drain_leaves_nothing() -> None:
     storage.close()
 
 
-def test_an_entry_that_no_index_can_hold_is_never_denied() -> None:
-    storage = MemTableBookie("sorted").open()
-    put(storage, entry(1, MAX_ENTRY_ID + 1), entry(1, 0))
+@pytest.mark.parametrize("largest_file", [16 << 40, 1 << 20])
+def test_an_entry_that_no_index_can_hold_is_never_denied(largest_file: int) -> None:
+    bookie = MemTableBookie("sorted", files=MemoryFiles(largest_file=largest_file))
+    storage = bookie.open()
+    beyond = storage.max_entry_id + 1
+    assert beyond <= largest_file // 8
+    put(storage, entry(1, beyond), entry(1, 0))
     storage.flush()
-    assert storage.read(1, 0) == entry(1, 0)
-    with pytest.raises(LedgerStateUnknown):
-        storage.read(1, MAX_ENTRY_ID + 1)
+    for _ in range(2):
+        assert storage.read(1, 0) == entry(1, 0)
+        with pytest.raises(LedgerStateUnknown):
+            storage.read(1, beyond)
+        storage.close()
+        storage = bookie.on(bookie.files.restart()).open()
     storage.close()
 
 

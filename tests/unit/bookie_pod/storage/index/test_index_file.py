@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 
 from bookie_pod.storage.index.index_file import (
     HEADER_BYTES,
-    MAX_KEY_BYTES,
     decode_header,
     encode_header,
     parse_name,
     relative_path,
     slot_offset,
 )
-from bookie_pod.storage.index.ledger_data import LedgerRecord
-from bookie_protocol.errors import BadRequest, StorageFault
+from bookie_pod.storage.index.ledger_data import MAX_KEY_BYTES, LedgerRecord
+from bookie_protocol.errors import StorageFault
 
 GOLDEN = Path(__file__).parents[4] / "golden"
 FILES = sorted(GOLDEN.glob("disk-*/0/*/*.idx"))
@@ -119,8 +118,8 @@ def test_damage_is_told(offset: int, data: bytes, message: str) -> None:
 
 
 def test_a_key_that_does_not_fit_is_refused_and_a_lac_that_does_not_is_left_out() -> None:
-    with pytest.raises(BadRequest, match="513 bytes"):
-        encode_header(LedgerRecord(bytes(513)))
+    with pytest.raises(StorageFault, match="1005 bytes"):
+        encode_header(LedgerRecord(bytes(1005)))
     header = encode_header(LedgerRecord(b"k" * 512, fenced=True, explicit_lac=b"l" * 500))
     assert decode_header(header) == (1, LedgerRecord(b"k" * 512, fenced=True))
 

@@ -436,3 +436,34 @@ def test_idle_files_are_closed() -> None:
     clock[0] = 11
     rig.cache.flush()
     assert rig.cache.handles.counts() == (0, 0)
+
+
+# --- what a large entry id costs ----------------------------------------------------------------------------
+
+
+def test_a_listing_costs_what_is_stored_not_what_the_highest_id_is() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0, 1 << 20], [5, 6])
+    rig.flush()
+    cache = rig.reopen()
+    assert [row for page in cache.scan(1) for row in page] == [(0, 5), (1 << 20, 6)]
+    assert rig.counts.scanned_pages < 200
+    rig.files.truncate_to(rig.path(1), 16 << 20)  # what a power cut may leave: a length without what was written
+    before = rig.files.faults.counts["pread"]
+    assert cache.last_entry_id(1) == 1 << 20
+    assert rig.files.faults.counts["pread"] < before + 200
+
+
+def test_a_move_out_of_a_full_directory_leaves_the_holes() -> None:
+    rig = Rig()
+    rig.add(1)
+    rig.cache.put(1, [0, 1 << 20], [5, 6])
+    rig.flush()
+    old = rig.path(1)
+    rig.states.report(old[:2], DiskState.FULL)
+    rig.cache.put(1, [1], [7])
+    rig.flush()
+    assert rig.path(1) != old
+    assert rig.files.allocated(rig.path(1)) < 40_000
+    assert list(rig.reopen().entry_ids(1)) == [0, 1, 1 << 20]
