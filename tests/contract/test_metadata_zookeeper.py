@@ -10,7 +10,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 
-from bookie_protocol.errors import InvalidConfiguration, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.errors import InvalidConfiguration, MetadataExists, MetadataNotFound, MetadataUnavailable
 from bookie_protocol.metadata_service.interface import BookieGroup, LedgerLayout, SessionState, Versioned
 from bookie_protocol.metadata_service.options import SaslLogin, SaslMechanism
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
@@ -70,6 +70,48 @@ async def test_many_reads_at_once_are_few_requests_and_each_has_its_own_outcome(
         else:
             assert isinstance(outcome, Versioned)
             assert outcome.value.ledger_id == number
+
+
+async def test_what_is_ours_while_nobody_answers(own_server: ZooKeeperServer) -> None:
+    """The session lives on without a connection, and so do its nodes: nobody may be told that they are gone."""
+    service = await open_metadata_service(own_server.uri(), timeout=30)
+    other = await open_metadata_service(own_server.uri(), timeout=30)
+    assert isinstance(service, TreeMetadataService)
+    await service.cluster.initialize()
+    for group in (BookieGroup.WRITABLE, BookieGroup.READ_ONLY):
+        await service.bookies.register("b:1", group, INFO)
+    locks, session_id = service.under_replication, service.tree.session_id
+    await locks.mark(7, ["b:9"], ctime_ms=1)
+    lock = await locks.lock(7)
+    office = await service.auditor_election.elect("b:1")
+    down = asyncio.Event()
+    service.session.add_listener(lambda state: down.set() if state is SessionState.SUSPENDED else None)
+    own_server.stop()
+    await down.wait()
+    assert service.tree.session_id == lock.session_id == session_id
+    outcomes = await asyncio.gather(
+        locks.release(lock, timeout=0.2),
+        service.bookies.unregister("b:1", BookieGroup.WRITABLE, timeout=0.2),
+        locks.lock(8, timeout=0.2),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [MetadataUnavailable] * 3
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(office.resign(), 0.2)
+    with pytest.raises(MetadataExists, match="this very process"):
+        await locks.lock(7, timeout=0.2)  # nobody here takes it before the old lock is gone
+    own_server.start()
+    async with asyncio.timeout(30):
+        successor = await other.auditor_election.elect("b:2")
+        assert successor.bookie_id == "b:2"
+        for taker in (other.under_replication, service.under_replication):
+            await taker.release(await taker.acquire())
+        assert await other.under_replication.locks() == {}
+    assert service.tree.session_id == session_id
+    await service.bookies.unregister("b:1", BookieGroup.WRITABLE)
+    assert not await other.bookies.is_registered("b:1", BookieGroup.WRITABLE)
+    await other.close()
+    await service.close()
 
 
 async def test_a_restarted_server_costs_neither_session_nor_error(own_server: ZooKeeperServer) -> None:

@@ -66,7 +66,7 @@ class NodeTree(Protocol):
     def session(self) -> Session: ...
     @property
     def session_id(self) -> int:
-        """The id that our ephemeral nodes have as `owner`; another one after a session expired."""
+        """The id that our ephemeral nodes have as `owner`. A lost connection does not change it, a new session does."""
         ...
 
     async def create(

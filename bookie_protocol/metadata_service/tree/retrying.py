@@ -6,6 +6,8 @@ Invariants
 - A repeated write recognises the effect of its first try: a node that we created, a value that we set, a
   node that we deleted. A sequential node cannot be recognised: a lost answer may leave a second one behind
   until the session ends.
+- A node of our own that was not deleted is never reported as deleted: the caller hears `MetadataUnavailable`, and what
+  must not stay is `abandon`ed: deleted as soon as the connection is back.
 
 Threads: event loop only.
 
@@ -15,16 +17,18 @@ Sources: reference metadata layout, sections 9.1 and 12.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from bookie_protocol.errors import (
+    MetadataError,
     MetadataExists,
     MetadataNotFound,
     MetadataUnavailable,
     MetadataVersionConflict,
 )
-from bookie_protocol.metadata_service.interface import ANY_VERSION, Session
+from bookie_protocol.metadata_service.interface import ANY_VERSION, Session, SessionState
 from bookie_protocol.metadata_service.tree.nodes import (
     Children,
     ConnectionLost,
@@ -37,6 +41,10 @@ from bookie_protocol.metadata_service.tree.rate_limit import RateLimit
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
+SETTLE_SECONDS: Final = 1.0
+"""Between two attempts of what is done in the background."""
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -50,6 +58,7 @@ class RetryingTree:
     def __init__(self, tree: NodeTree, requests_per_second: float = 0.0) -> None:
         self._tree = tree
         self._limit = RateLimit(requests_per_second)
+        self._settling: set[asyncio.Task[None]] = set()
 
     @property
     def session(self) -> Session:
@@ -154,6 +163,9 @@ class RetryingTree:
             stat = await self._tree.exists(path, timeout=left)
             if stat is None or stat.owner != session_id or self._tree.session_id != session_id:
                 return False
+            if self.session.state is not SessionState.CONNECTED:
+                # The deletion would wait for a connection, and that may be one of the next session.
+                raise ConnectionLost(f"the connection ended while {path} was looked at")
             try:
                 await self._tree.delete(path, timeout=left)
             except MetadataNotFound:
@@ -161,6 +173,34 @@ class RetryingTree:
             return True
 
         return await self._repeat(f"delete {path}", attempt, timeout)
+
+    def abandon(self, path: str, session_id: int) -> asyncio.Task[None]:
+        """Delete an ephemeral node of ours in the background, however long the connection is away."""
+        return self.settle(lambda: self.delete_own(path, session_id))
+
+    def settle(self, step: Callable[[], Awaitable[object]], *, times: int = 1) -> asyncio.Task[None]:
+        """Repeat a step in the background, a second apart, until it was carried out so often or the tree is closed.
+
+        Two times where a request whose effect is to be undone may still be under way at the first.
+        """
+        task = asyncio.get_running_loop().create_task(self._settle(step, times))
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+        return task
+
+    async def _settle(self, step: Callable[[], Awaitable[object]], times: int) -> None:
+        while self.session.state is not SessionState.CLOSED:
+            try:
+                await step()
+                times -= 1
+            except MetadataUnavailable:
+                pass
+            except MetadataError as error:
+                _log.warning("a node of this session stays until the session ends: %s", error)
+                return
+            if times == 0:
+                return
+            await asyncio.sleep(SETTLE_SECONDS)
 
     async def ensure(self, path: str, *, open_to_all: bool = False, timeout: float | None = None) -> None:
         """Create an empty persistent node unless it is there. `MetadataNotFound`: its parent is missing."""
@@ -170,6 +210,8 @@ class RetryingTree:
             return
 
     async def close(self) -> None:
+        for task in self._settling:  # what they have to delete goes with the session
+            task.cancel()
         await self._tree.close()
 
     async def _is_ours(self, path: str, data: bytes, ephemeral: bool, timeout: float) -> bool:

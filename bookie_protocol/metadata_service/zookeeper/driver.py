@@ -8,6 +8,8 @@ Invariants
 - After an expired session kazoo opens a new one by itself. Should its connection thread end for another
   reason, it is started again, as a new session.
 - Only ZooKeeper's own NONODE becomes `MetadataNotFound`.
+- The session has its id from the moment it is CONNECTED until the next one is, whatever the connection does meanwhile:
+  the id says whose a node is, not whether anybody can be asked.
 
 Threads: event loop only, but for the two listeners, which hop.
 
@@ -97,6 +99,7 @@ class ZooKeeperTree:
         self._places = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._closing = False
         self._restart: asyncio.Task[None] | None = None
+        self._identity: tuple[int, bytes] | None = None
         self._client = make_client(hosts, timeout, auth, sasl, secure=secure)
         self._reads = ReadBatches(self._client)
         self._client.add_listener(self._on_kazoo_state)
@@ -108,14 +111,12 @@ class ZooKeeperTree:
 
     @property
     def session_id(self) -> int:
-        identity = self._client.client_id
-        return NO_SESSION if identity is None else int(identity[0])
+        return NO_SESSION if self._identity is None else self._identity[0]
 
     @property
     def client_id(self) -> tuple[int, bytes] | None:
         """Id and password of the session: what another process needs to take it over."""
-        identity = self._client.client_id
-        return None if identity is None else (int(identity[0]), bytes(identity[1]))
+        return self._identity
 
     async def connect(self) -> None:
         """Open the session. `MetadataUnavailable` if no server answers within the session time-out."""
@@ -248,11 +249,16 @@ class ZooKeeperTree:
 
     def _on_kazoo_state(self, state: str) -> None:
         """On kazoo's connection thread."""
-        self._tell_loop(state, self._client.client_state)
+        identity = self._client.client_id  # none while the connection is down, though the session lives on
+        self._tell_loop(
+            state, self._client.client_state, None if identity is None else (int(identity[0]), bytes(identity[1]))
+        )
 
-    def _on_state(self, state: str, keeper_state: str) -> None:
+    def _on_state(self, state: str, keeper_state: str, identity: tuple[int, bytes] | None) -> None:
         if self._closing:
             return
+        if identity is not None:
+            self._identity = identity
         if state == KazooState.CONNECTED:
             self._session.move(SessionState.CONNECTED)
         elif state == KazooState.SUSPENDED:

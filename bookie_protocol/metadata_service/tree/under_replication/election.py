@@ -1,7 +1,9 @@
 """The auditor's election: ephemeral sequential votes; the oldest one wins.
 
 Invariants
-- A session has at most one vote; of two, after a lost answer, the newer is taken back.
+- A session has one vote that counts; of several, after lost answers, the newer ones are taken back.
+- A vote of a candidacy that ended is taken back, in the background if need be: a vote of a living session that nobody
+  waits for would keep the auditor from everybody.
 - A candidate waits only in the session that its vote belongs to: after an expired one it votes again.
 - Each candidate watches only the vote right before its own: no herd when the auditor goes.
 - The winner is whoever holds the oldest vote. The data of `auditorelection` merely tells people.
@@ -16,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from bookie_protocol.errors import MetadataError, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.errors import MetadataNotFound, MetadataUnavailable
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication import formats, names
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
@@ -31,10 +33,13 @@ class TreeAuditorElection:
         self._base = base
         self._tree = base.tree
         self._parent = f"{base.path}/{names.AUDITOR_ELECTION}"
+        self._withdrawing: asyncio.Task[None] | None = None
 
     async def elect(self, bookie_id: str, *, timeout: float | None = None) -> TreeAuditorship:
         data = formats.encode_vote(bookie_id)
         vote: str | None = None
+        if self._withdrawing is not None:
+            self._withdrawing.cancel()  # this candidacy goes on with a vote that is still there
         try:
             while True:
                 session = self._tree.session_id
@@ -46,12 +51,14 @@ class TreeAuditorElection:
                 if place == 0:
                     with suppress(MetadataNotFound):
                         await self._tree.set(self._parent, data, ANY_VERSION, timeout=timeout)
-                    return TreeAuditorship(self._tree, f"{self._parent}/{vote}", bookie_id)
+                    return TreeAuditorship(self._tree, f"{self._parent}/{vote}", session, bookie_id)
                 await self._wait_for(votes[place - 1], session, timeout)
         except BaseException:
-            if vote is not None:
-                await self._withdraw(vote)
+            self._withdraw_all(self._tree.session_id)
             raise
+
+    def _withdraw_all(self, session: int) -> None:
+        self._withdrawing = self._tree.settle(lambda: self._withdraw(session), times=2)
 
     async def current_auditor(self, *, timeout: float | None = None) -> str | None:
         while True:
@@ -80,15 +87,21 @@ class TreeAuditorElection:
         return await self._oldest_of_ours(path.rpartition("/")[2], timeout)
 
     async def _oldest_of_ours(self, newest: str, timeout: float | None) -> str:
-        """A lost answer may have left an older vote behind, for which others would wait for ever: keep only that."""
+        """Lost answers may have left older votes behind, for which others would wait for ever: keep only the oldest."""
+        session = self._tree.session_id
+        ours = await self._ours(session, timeout)
+        for vote in ours[1:]:
+            await self._tree.delete_own(f"{self._parent}/{vote}", session, timeout=timeout)
+        return ours[0] if ours else newest
+
+    async def _ours(self, session: int, timeout: float | None = None) -> list[str]:
+        """The votes of this session, oldest first."""
+        ours = []
         for vote in await self._votes(timeout):
-            if vote == newest:
-                break
             stat = await self._tree.exists(f"{self._parent}/{vote}", timeout=timeout)
-            if stat is not None and stat.owner == self._tree.session_id:
-                await self._withdraw(newest)
-                return vote
-        return newest
+            if stat is not None and stat.owner == session:
+                ours.append(vote)
+        return ours
 
     async def _wait_for(self, vote: str, session: int, timeout: float | None) -> None:
         """Wait until this vote, the one before ours, changes. Not when `session` has ended meanwhile: our vote has gone
@@ -98,18 +111,19 @@ class TreeAuditorElection:
         if stat is not None and self._tree.session_id == session:
             await changed.wait()
 
-    async def _withdraw(self, vote: str) -> None:
-        with suppress(MetadataError):  # else it goes with the session
-            await self._tree.delete_own(f"{self._parent}/{vote}", self._tree.session_id)
+    async def _withdraw(self, session: int) -> None:
+        """Take all votes of this session back, also one that was cast and not answered."""
+        for vote in await self._ours(session):
+            await self._tree.delete_own(f"{self._parent}/{vote}", session)
 
 
 class TreeAuditorship:
     """Implements `Auditorship`."""
 
-    def __init__(self, tree: RetryingTree, path: str, bookie_id: str) -> None:
+    def __init__(self, tree: RetryingTree, path: str, session_id: int, bookie_id: str) -> None:
         self._tree = tree
         self._path = path
-        self._session_id = tree.session_id
+        self._session_id = session_id
         self.bookie_id = bookie_id
 
     async def lost(self) -> None:
@@ -125,4 +139,8 @@ class TreeAuditorship:
             await changed.wait()
 
     async def resign(self) -> None:
-        await self._tree.delete_own(self._path, self._session_id)
+        try:
+            await self._tree.delete_own(self._path, self._session_id)
+        except BaseException:
+            self._tree.abandon(self._path, self._session_id)
+            raise

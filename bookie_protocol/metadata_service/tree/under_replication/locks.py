@@ -6,8 +6,9 @@ Invariants
 - Directories are listed once and kept until a watch says that they changed; at most `MAX_DIRECTORIES` are kept. What
   is found through them is looked at again before it is locked.
 - A search that found nothing names an event for the first change of what it saw.
-- A lock of which nobody was told, because the call was cancelled or its answer was lost, is removed in the background:
-  its session would keep it from everybody.
+- A lock of which nobody was told, because the call was cancelled or its answer was lost, is removed in the background,
+  and so is one that could not be given back: its session would keep it from everybody.
+- A lock of our own session that nobody here holds is nobody's: it is removed, and the ledger locked anew.
 
 Threads: event loop only.
 
@@ -22,16 +23,13 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from random import Random
 from typing import Final
 
-from bookie_protocol.errors import MetadataError, MetadataExists, MetadataNotFound, MetadataUnavailable
-from bookie_protocol.metadata_service.interface import SessionState
+from bookie_protocol.errors import MetadataExists, MetadataNotFound
 from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 from bookie_protocol.metadata_service.tree.under_replication import formats, names
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
 from bookie_protocol.metadata_service.under_replication import LedgerLock
 
 MAX_DIRECTORIES: Final = 100_000
-UNDO_SECONDS: Final = 1.0
-"""Between two looks whether a lock that nobody was told of is there: a cancelled request may still be carried out."""
 _READ_AHEAD: Final = 64
 
 
@@ -44,21 +42,27 @@ class Locks:
         self._random = random or Random()
         self._directories: dict[str, frozenset[str]] = {}
         self._changed = asyncio.Event()
-        self._held: dict[int, int] = {}
+        self._held: dict[int, int] = {}  # ledgers, and the sessions that hold their locks
+        self._unsettled: set[int] = set()  # ledgers whose locks are being made, or deleted in the background
         self._owner = formats.encode_lock(socket.gethostname())
-        self._undoing: set[asyncio.Task[None]] = set()
 
     # --- one ledger -------------------------------------------------------------------------------------------
 
     async def lock(self, ledger_id: int, timeout: float | None) -> LedgerLock:
+        self._refuse_own(ledger_id)
         await self._base.prepare(timeout)
         stat = await self._tree.exists(self._base.mark(ledger_id), timeout=timeout)
         return await self._lock(ledger_id, None if stat is None else stat.version, timeout)
 
     async def release(self, lock: LedgerLock, timeout: float | None) -> None:
-        await self._tree.delete_own(self._base.lock(lock.ledger_id), lock.session_id, timeout=timeout)
-        if self._held.get(lock.ledger_id) == lock.session_id:
-            del self._held[lock.ledger_id]
+        try:
+            await self._tree.delete_own(self._base.lock(lock.ledger_id), lock.session_id, timeout=timeout)
+        except BaseException:
+            self._abandon(lock.ledger_id, lock.session_id, times=1)
+            raise
+        finally:
+            if self._held.get(lock.ledger_id) == lock.session_id:
+                del self._held[lock.ledger_id]
 
     async def locked_by(self, ledger_id: int, timeout: float | None) -> str | None:
         path = self._base.lock(ledger_id)
@@ -82,38 +86,38 @@ class Locks:
 
     async def _lock(self, ledger_id: int, mark_version: int | None, timeout: float | None) -> LedgerLock:
         path = self._base.lock(ledger_id)
-        if self._held.get(ledger_id) == self._tree.session_id:
+        self._refuse_own(ledger_id)
+        self._unsettled.add(ledger_id)
+        try:
+            await self._create_or_replace(path, timeout)
+        except MetadataExists:
+            self._unsettled.discard(ledger_id)
+            raise MetadataExists(f"ledger {ledger_id} is locked by another worker") from None
+        except BaseException:
+            self._abandon(ledger_id, self._tree.session_id, times=2)
+            raise
+        self._unsettled.discard(ledger_id)
+        self._held[ledger_id] = self._tree.session_id
+        return LedgerLock(ledger_id, mark_version, self._tree.session_id)
+
+    def _refuse_own(self, ledger_id: int) -> None:
+        if ledger_id in self._unsettled or self._held.get(ledger_id) == self._tree.session_id:
             raise MetadataExists(f"ledger {ledger_id} is locked by this very process")
-        self._held[ledger_id] = self._tree.session_id  # from here on no other task of this session tries
+
+    async def _create_or_replace(self, path: str, timeout: float | None) -> None:
         try:
             await self._create(path, timeout)
         except MetadataExists:
-            del self._held[ledger_id]
-            raise MetadataExists(f"ledger {ledger_id} is locked by another worker") from None
-        except BaseException:
-            undoing = asyncio.get_running_loop().create_task(self._undo(ledger_id, self._held[ledger_id]))
-            self._undoing.add(undoing)
-            undoing.add_done_callback(self._undoing.discard)
-            raise
-        lock = LedgerLock(ledger_id, mark_version, self._tree.session_id)
-        self._held[ledger_id] = lock.session_id
-        return lock
+            if not await self._tree.delete_own(path, self._tree.session_id, timeout=timeout):
+                raise
+            await self._create(path, timeout)
 
-    async def _undo(self, ledger_id: int, session_id: int) -> None:
-        """Nobody can tell whether this lock was made. Until that is settled nobody of this session takes it."""
-        looks = 2
-        while looks and self._tree.session.state is not SessionState.CLOSED:
-            try:
-                await self._tree.delete_own(self._base.lock(ledger_id), session_id)
-                looks -= 1
-            except MetadataUnavailable:
-                pass
-            except MetadataError:
-                break
-            if looks:
-                await asyncio.sleep(UNDO_SECONDS)
-        if self._held.get(ledger_id) == session_id:
-            del self._held[ledger_id]
+    def _abandon(self, ledger_id: int, session_id: int, *, times: int) -> None:
+        """Nobody can tell whether this lock is there. Until that is settled nobody of this process takes it."""
+        self._unsettled.add(ledger_id)
+        path = self._base.lock(ledger_id)
+        undoing = self._tree.settle(lambda: self._tree.delete_own(path, session_id), times=times)
+        undoing.add_done_callback(lambda _: self._unsettled.discard(ledger_id))
 
     async def _create(self, path: str, timeout: float | None) -> None:
         try:

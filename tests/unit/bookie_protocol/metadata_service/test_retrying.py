@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.embedded.local import LocalTransport
 from bookie_protocol.metadata_service.embedded.owner import EmbeddedOwner
 from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
-from bookie_protocol.metadata_service.interface import LedgerLayout
+from bookie_protocol.metadata_service.interface import LedgerLayout, SessionState
 from bookie_protocol.metadata_service.tree.nodes import ConnectionLost
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
@@ -250,6 +251,56 @@ async def test_nobody_elses_node_is_deleted(rig: Rig) -> None:
     lossy.lose = "before"
     assert await service.tree.delete_own(f"{ROOT}/mine", mine)
     assert await service.tree.exists(f"{ROOT}/mine") is None
+
+
+async def test_a_deletion_that_was_not_carried_out_is_not_reported_as_done(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer of the look and the end of the connection come together: the deletion must not wait for a connection
+    that may be the next session's, and "not there" would be a lie."""
+    service, lossy = rig
+    path, mine, exists = f"{ROOT}/mine", service.tree.session_id, lossy.exists
+    await service.tree.create(path, ephemeral=True)
+
+    async def ending(asked: str, **options: Any) -> Any:
+        stat = await exists(asked, **options)
+        lossy.session.move(SessionState.SUSPENDED)
+        return stat
+
+    monkeypatch.setattr(lossy, "exists", ending, raising=False)
+    with pytest.raises(MetadataUnavailable, match="the connection ended"):
+        await service.tree.delete_own(path, mine, timeout=0.01)
+    settled = service.tree.abandon(path, mine)
+    monkeypatch.undo()
+    lossy.session.move(SessionState.CONNECTED)
+    async with asyncio.timeout(10):
+        await settled
+    assert await service.tree.exists(path) is None
+
+
+async def test_a_lock_of_this_session_that_nobody_holds_is_taken_over(rig: Rig) -> None:
+    service, _ = rig
+    locks = service.under_replication
+    await locks.release(await locks.lock(1))
+    await service.tree.create(f"{ROOT}/underreplication/locks/urL{1:010d}", b"", ephemeral=True)
+    assert await locks.lock(1)
+    with pytest.raises(MetadataExists, match="this very process"):
+        await locks.lock(1)
+
+
+async def test_all_votes_of_lost_answers_are_taken_back(rig: Rig) -> None:
+    service, lossy = rig
+    parent = f"{ROOT}/underreplication/auditorelection"
+    await (await service.auditor_election.elect("b:0")).resign()
+
+    async def again() -> None:
+        lossy.lose_number = lossy.meanwhile is not None
+        lossy.meanwhile = None
+
+    lossy.lose_number, lossy.meanwhile = True, again
+    office = await service.auditor_election.elect("b:1")
+    await office.resign()
+    assert (await service.tree.children(parent)).names == ()
 
 
 async def test_the_rate_limit_is_part_of_the_deadline(rig: Rig) -> None:
