@@ -44,6 +44,7 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @cluster.command()
 @_uri
 @click.option("--if-absent", is_flag=True, help="A cluster that exists already is fine: exit code 0.")
+@click.option("--instance-id", help="Instance id of a cluster that is made. [default: a new UUID]")
 @click.option(
     "--wait",
     type=click.FloatRange(min=0),
@@ -54,20 +55,28 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 @_config
 @_timeout
 @_json
-def init(uri: str, if_absent: bool, wait: float, file: str | None, timeout: float | None, as_json: bool) -> int:
+def init(
+    uri: str,
+    if_absent: bool,
+    instance_id: str | None,
+    wait: float,
+    file: str | None,
+    timeout: float | None,
+    as_json: bool,
+) -> int:
     """Make a new cluster at URI, such as zk+hierarchical://zk1:2181;zk2:2181/ledgers.
 
-    Writes the layout and a fresh instance id. A cluster that exists already is left as it is, with exit code 1, or 0
+    Writes the layout and an instance id. A cluster that exists already is left as it is, with exit code 1, or 0
     with --if-absent: so may it be repeated, by a Job of Kubernetes for example.
     """
     try:
-        instance_id = _run(uri, file, timeout, lambda service: service.cluster.initialize(), wait=wait)
+        made = _run(uri, file, timeout, lambda service: service.cluster.initialize(instance_id=instance_id), wait=wait)
     except MetadataExists:
         if if_absent:
             return _tell_of_existing(uri, file, timeout, as_json)
         click.echo(f"bookie: {uri} holds a cluster already; nothing was changed", err=True)
         return ExitCode.INVALID_CONFIGURATION
-    _tell(as_json, f"new cluster {instance_id} at {uri}", uri=uri, instance_id=instance_id)
+    _tell(as_json, f"new cluster {made} at {uri}", uri=uri, instance_id=made)
     return ExitCode.OK
 
 

@@ -26,7 +26,7 @@ _LONGEST_DRAIN_SECONDS: Final = 60
 TERMINATION_LOG: Final = "/dev/termination-log"
 _WAIT_SECONDS: Final = 120
 _INITIALISE: Final = f"""\
-bookie cluster init --if-absent --wait {_WAIT_SECONDS} --json "$0" >/tmp/cluster.json
+bookie cluster init --if-absent --wait {_WAIT_SECONDS} --instance-id "$1" --json "$0" >/tmp/cluster.json
 cat /tmp/cluster.json
 sed -n 's/.*"instance_id": *"\\([^"]*\\)".*/\\1/p' /tmp/cluster.json >{TERMINATION_LOG}
 """
@@ -39,8 +39,11 @@ def stop(grace_seconds: int) -> list[str]:
 
 
 def initialise(cluster: ClusterView) -> list[str]:
-    """Makes the cluster unless it is there; its termination message is the instance id. With the program."""
-    return ["/bin/sh", "-ec", _INITIALISE, metadata_service_uri(cluster)]
+    """Makes the cluster unless it is there; its termination message is the instance id. With the program.
+
+    A cluster that is made has the UID of its resource as its instance id: so everybody can tell whose the root is.
+    """
+    return ["/bin/sh", "-ec", _INITIALISE, metadata_service_uri(cluster), cluster.uid]
 
 
 def destroy(cluster: ClusterView) -> list[str]:

@@ -245,7 +245,8 @@ class Bootstrap(Model):
     mode: BootstrapMode = BootstrapMode.NEW
     """`Adopt`: take over the volumes and the metadata of a cluster of this name that was deleted."""
     instance_id: Annotated[str, Field(max_length=64)] = ""
-    """Of the cluster to adopt; without: as its identity Secret says."""
+    """Of the cluster to adopt; without: as its identity Secret says. With `New`: of a cluster in the same metadata root
+    that the bookies are to join on purpose."""
 
 
 class BookieClusterSpec(Model):

@@ -8,8 +8,10 @@ Invariants
 - Each message says what is wrong and what to do.
 - A rule that compares with the object as it was stands on a node that is always there: the API server skips it where
   a field was added or removed. `has` of both sides stands in its place.
-- How a cluster comes to be may be changed until it exists (`status.instanceId`): a new one that finds the volumes of
-  an old one is told to adopt them.
+- What a cluster has come to be with may be changed until it exists (`status.instanceId`): a slip can be corrected, and
+  a new one that finds the volumes of an old one is told to adopt them.
+- What does nothing is allowed: a size below that of the volumes leaves them as they are, so that an earlier release of
+  a chart can be applied again.
 
 Source: Kubernetes documentation, CustomResourceDefinition, "Validation rules"; reference operator page, section 5.5.
 
@@ -32,6 +34,7 @@ NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 INTERVAL_PATTERN: Final = "^[0-9]{1,9}(ms|s|m|h)$"
 URI_PATTERN: Final = r"^zk(\\+[a-z]+)?://[^/\\s]+/?$"
 _EXISTS: Final = "has(self.status) && has(self.status.instanceId) && size(self.status.instanceId) > 0"
+_NEW: Final = f"!({_EXISTS})"
 _KEYS: Final = "[" + ", ".join(f"'{key}'" for key in RESERVED) + "]"
 
 
@@ -45,20 +48,6 @@ def _volume(kind: str) -> Iterator[Rule]:
     )
     yield Rule(
         path,
-        "has(self.storageClassName) == has(oldSelf.storageClassName) && "
-        "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
-        "the storage class of volumes that exist cannot be changed: put the old one back; to move to another class, "
-        "make a new cluster with it",
-        field="storageClassName",
-    )
-    yield Rule(
-        path,
-        "self.volumes == oldSelf.volumes",
-        "the number of volumes of a bookie cannot be changed: put the old one back, and grow `size` instead",
-        field="volumes",
-    )
-    yield Rule(
-        path,
         f"!has(self.volumeAttributesClassName) || self.volumeAttributesClassName.matches('{CLASS_PATTERN}')",
         "must be a name that a VolumeAttributesClass can have: lower-case letters, digits, dashes and dots; leave the "
         "field out if there is to be none",
@@ -66,17 +55,23 @@ def _volume(kind: str) -> Iterator[Rule]:
     )
 
 
-def _growth(kind: str) -> Rule:
-    size, old = f"self.spec.storage.{kind}.size", f"oldSelf.spec.storage.{kind}.size"
-    actual = f"self.status.storage.{kind}.smallestActual"
-    optional = "" if kind != "index" else "!has(self.spec.storage.index) || !has(oldSelf.spec.storage.index) || "
-    return Rule(
+def _kept(kind: str) -> Iterator[Rule]:
+    """What no volume that there is can be given."""
+    now, old = f"self.spec.storage.{kind}", f"oldSelf.spec.storage.{kind}"
+    free = _NEW if kind != "index" else f"{_NEW} || !has({now}) || !has({old})"
+    yield Rule(
         "",
-        f"{optional}!isQuantity({size}) || !isQuantity({old}) || quantity({size}).compareTo(quantity({old})) >= 0 || "
-        f"(has(self.status) && has(self.status.storage) && has(self.status.storage.{kind}) && has({actual}) && "
-        f"isQuantity({actual}) && quantity({size}).compareTo(quantity({actual})) >= 0)",
-        "volumes cannot shrink: put a size back that is at least as large as the volumes are now",
-        field=f"spec.storage.{kind}.size",
+        f"{free} || (has({now}.storageClassName) == has({old}.storageClassName) && "
+        f"(!has({now}.storageClassName) || {now}.storageClassName == {old}.storageClassName))",
+        "the storage class of volumes that exist cannot be changed: put the old one back; to move to another class, "
+        "make a new cluster with it",
+        field=f"spec.storage.{kind}.storageClassName",
+    )
+    yield Rule(
+        "",
+        f"{free} || {now}.volumes == {old}.volumes",
+        "the number of volumes of a bookie cannot be changed: put the old one back, and grow `size` instead",
+        field=f"spec.storage.{kind}.volumes",
     )
 
 
@@ -121,11 +116,30 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "",
-        f"!({_EXISTS}) || self.spec.bootstrap == oldSelf.spec.bootstrap",
+        f"{_NEW} || self.spec.bootstrap == oldSelf.spec.bootstrap",
         "cannot be changed once the cluster exists; put it back",
         field="spec.bootstrap",
     ),
-    *(_growth(kind) for kind in ("journal", "ledger", "index")),
+    Rule(
+        "",
+        f"{_NEW} || self.spec.metadataService == oldSelf.spec.metadataService",
+        "cannot be changed: the ledgers of the cluster are listed there; put it back, or make a new cluster",
+        field="spec.metadataService",
+    ),
+    Rule(
+        "",
+        f"{_NEW} || has(self.spec.storage.index) == has(oldSelf.spec.storage.index)",
+        "index volumes can neither be added nor removed: put it back as it was, or make a new cluster",
+        field="spec.storage",
+    ),
+    Rule(
+        "",
+        f"{_NEW} || (size(self.spec.placement.zones) >= 2) == (size(oldSelf.spec.placement.zones) >= 2)",
+        "a cluster with fewer than two zones cannot get zones, nor lose them: bookies are named after their zone; put "
+        "them back, or make a new cluster",
+        field="spec.placement.zones",
+    ),
+    *(rule for kind in ("journal", "ledger", "index") for rule in _kept(kind)),
     Rule(
         "spec",
         f"self.version.matches('{VERSION_PATTERN}')",
@@ -161,18 +175,11 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
         field="minZonesPerWriteQuorum",
     ),
     Rule(
-        "spec.placement",
-        "(size(self.zones) >= 2) == (size(oldSelf.zones) >= 2)",
-        "a cluster with fewer than two zones cannot get zones, nor lose them: bookies are named after their zone; put "
-        "them back, or make a new cluster",
-        field="zones",
-    ),
-    Rule(
-        "spec.placement",
-        "size(oldSelf.zones) < 2 || oldSelf.zones.all(o, (has(o.replicas) && o.replicas == 0) || "
-        "self.zones.exists(n, n.name == o.name))",
+        "",
+        f"{_NEW} || size(oldSelf.spec.placement.zones) < 2 || oldSelf.spec.placement.zones.all(o, "
+        "(has(o.replicas) && o.replicas == 0) || self.spec.placement.zones.exists(n, n.name == o.name))",
         "a zone with bookies cannot be removed: put it back with replicas: 0, and remove it when its bookies are gone",
-        field="zones",
+        field="spec.placement.zones",
     ),
     Rule(
         "spec.placement.zones[]",
@@ -180,11 +187,6 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
         "must be a value that a label of nodes can have: letters, digits, dashes, underscores and dots, with a letter "
         "or digit at both ends",
         field="name",
-    ),
-    Rule(
-        "spec.metadataService",
-        "self == oldSelf",
-        "cannot be changed: the ledgers of the cluster are listed there; put it back, or make a new cluster",
     ),
     Rule(
         "spec.metadataService",
@@ -216,11 +218,6 @@ CLUSTER_RULES: Final[tuple[Rule, ...]] = (
         "self.writeQuorum <= self.ensembleSize",
         "must not exceed ensembleSize: each copy is on a bookie of its own",
         field="writeQuorum",
-    ),
-    Rule(
-        "spec.storage",
-        "has(self.index) == has(oldSelf.index)",
-        "index volumes can neither be added nor removed: put it back as it was, or make a new cluster",
     ),
     *(rule for kind in ("journal", "ledger", "index") for rule in _volume(kind)),
     Rule(

@@ -16,7 +16,8 @@ class Drain:
 class FakeBookKeeper:
     clock: Callable[[], float]
     """Seconds since 1970."""
-    instance_id: str = "instance-1"
+    instance_id: str = ""
+    """Empty: there is no cluster in the metadata service yet."""
     writable: set[str] = field(default_factory=set)
     read_only: set[str] = field(default_factory=set)
     cookies: set[str] = field(default_factory=set)

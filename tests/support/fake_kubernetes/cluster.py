@@ -17,7 +17,7 @@ from typing import Any, Final
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, EVENT, POD, SECRET, STORAGE_CLASS, TASK
+from bookie_operator.api.kinds import CLUSTER, CONFIG_MAP, EVENT, JOB, POD, SECRET, STORAGE_CLASS, TASK
 from bookie_operator.api.kubernetes import Kubernetes
 from bookie_operator.api.transport import Transport
 from bookie_operator.api.trust import Trust
@@ -34,6 +34,7 @@ from tests.support.fake_kubernetes.bookkeeper import FakeBookKeeper
 from tests.support.fake_kubernetes.claims import ClaimRules
 from tests.support.fake_kubernetes.controllers import Controllers, is_ready
 from tests.support.fake_kubernetes.objects import Object
+from tests.support.fake_kubernetes.statuses import judge_status
 from tests.support.fake_kubernetes.store import Change, Store
 
 NAMESPACE: Final = "storage"
@@ -53,12 +54,12 @@ class FakeCluster:
         self.server = server
         self.bookkeeper = bookkeeper
         self.admin = admin
-        self.controllers = Controllers(store, self._started, lambda job: bookkeeper.instance_id)
+        self.controllers = Controllers(store, self._started, self._initialised)
         self.operators: list[OperatorContext] = []
         self.time = START
         store.listeners.append(self._changed)
         self.claim_rules = ClaimRules()
-        store.admission.append(self.claim_rules)
+        store.admission += [self.claim_rules, judge_status]
         labels = {"metadata": {"name": "standard"}, "allowVolumeExpansion": True}
         store.create(STORAGE_CLASS, "", labels)
 
@@ -200,6 +201,12 @@ class FakeCluster:
             self.bookkeeper.start(bookie_id)
             settings = self.store.get(CONFIG_MAP, NAMESPACE, f"{NAME}-bookie-settings")
             self.bookkeeper.config[bookie_id] = dict(settings["data"])
+
+    def _initialised(self, job: str) -> str:
+        """The cluster in the metadata service, made with the id that the Job was given unless it was there."""
+        command = self.store.get(JOB, NAMESPACE, job)["spec"]["template"]["spec"]["containers"][0].get("command", [""])
+        self.bookkeeper.instance_id = self.bookkeeper.instance_id or command[-1]
+        return self.bookkeeper.instance_id
 
     def _changed(self, change: Change) -> None:
         if change.resource == POD and change.type == "DELETED":

@@ -114,7 +114,7 @@ class Controllers:
     def _deployment(self, owner: Object) -> None:
         namespace, name, spec = owner["metadata"]["namespace"], owner["metadata"]["name"], owner["spec"]
         uid, generation = owner["metadata"]["uid"], owner["metadata"]["generation"]
-        wanted = [f"{name}-{uid[4:]}g{generation}-p{number}x" for number in range(spec.get("replicas", 1))]
+        wanted = [f"{name}-{uid[:8]}g{generation}-p{number}x" for number in range(spec.get("replicas", 1))]
         for pod in self.store.list(POD, namespace):
             if _owner_of(pod) == uid and pod["metadata"]["name"] not in wanted:
                 self.store.delete(POD, namespace, pod["metadata"]["name"])

@@ -85,7 +85,7 @@ class Store:
         obj = copied(body)
         if resource.namespaced:
             obj["metadata"]["namespace"] = namespace
-        obj["metadata"] |= {"uid": f"uid-{next(self._uids)}", "creationTimestamp": self.time(), "generation": 1}
+        obj["metadata"] |= {"uid": self._uid(), "creationTimestamp": self.time(), "generation": 1}
         obj |= {"apiVersion": resource.api_version, "kind": resource.kind}
         for judge in self.admission:
             judge(resource, obj, None)
@@ -211,6 +211,10 @@ class Store:
     async def _notify(self) -> None:
         async with self.changed:
             self.changed.notify_all()
+
+    def _uid(self) -> str:
+        number = next(self._uids)
+        return f"{number:08x}-4a6b-4c1d-9e2f-{number:012x}"
 
     def time(self) -> str:
         return datetime.fromtimestamp(self.clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -42,6 +42,8 @@ class Pass:
 @dataclass
 class Simulation:
     spec: BookieClusterSpec
+    uid: str = "instance-1"
+    """Of the resource: the next one of its name has another."""
     status: BookieClusterStatus = field(default_factory=BookieClusterStatus)
     kubernetes: SimKubernetes = field(default_factory=SimKubernetes)
     bookkeeper: SimBookKeeper = field(default_factory=SimBookKeeper)
@@ -79,7 +81,7 @@ class Simulation:
             self.now += 1.0
             self._share_time()
             if self.job_ends_at is not None and self.now >= self.job_ends_at and self.bookkeeper.up:
-                self.bookkeeper.instance_id = self.bookkeeper.instance_id or "instance-1"
+                self.bookkeeper.instance_id = self.bookkeeper.instance_id or self.uid
             if self.cleanup_ends_at is not None and self.now >= self.cleanup_ends_at:
                 self.bookkeeper.cookies.clear()
             self.kubernetes.tick()
@@ -133,7 +135,7 @@ class Simulation:
         return ClusterView(
             NAME,
             NAMESPACE,
-            "cluster-uid",
+            self.uid,
             self.generation,
             self.spec,
             self.status,

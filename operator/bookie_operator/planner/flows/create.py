@@ -3,6 +3,8 @@
 Invariants
 - Claims of another cluster, or of an unknown one, are never taken over silently: `bootstrap.mode: Adopt` asks for it.
 - The metadata are made by an idempotent Job, once; nothing here formats what is there.
+- A metadata root belongs to one resource: what is made has its UID as instance id, and a root that has another one is
+  never joined unless `bootstrap.instanceId` names it.
 - A StatefulSet that is missing while pods or claims of it live gets as many replicas as they are, never those of a new
   cluster.
 
@@ -45,15 +47,18 @@ def metadata(world: World, desired: Desired) -> Decision | None:
     """The cluster in the metadata service: made once, and its instance id recorded before any claim is labelled."""
     if world.cluster.status.instance_id:
         return None
+    made = view.is_new(world) and world.metadata_job
+    if made and (outdated := _outdated_job(world, desired)) is not None:
+        return outdated
     found = view.instance_id(world)
+    if found and found not in (world.cluster.uid, world.cluster.spec.bootstrap.instance_id):
+        return _taken_root(world, found)
     if found:
         return Act(RecordState(instance_id=found), f"the cluster's instance id is {found}")
     if not view.is_new(world) or world.metadata_job == "Complete":
         return None
     if world.metadata_job == "":
         return Act(ApplyObjects((desired.metadata_job,)), "the cluster is not in the metadata service yet")
-    if (outdated := _outdated_job(world, desired)) is not None:
-        return outdated
     if world.metadata_job == "Failed":
         return _failed_job(world, desired)
     problem = f": {world.metadata_job_message}" if world.metadata_job_message else ""
@@ -64,14 +69,30 @@ def metadata(world: World, desired: Desired) -> Decision | None:
     )
 
 
+def _taken_root(world: World, found: str) -> Wait:
+    """Two clusters that share a root store each other's ledgers: whoever deletes one destroys those of the other."""
+    root = world.cluster.spec.metadata_service.root_path
+    return Wait(
+        "RootTaken",
+        f"the metadata service has another cluster below {root}, with instance id {found}: nothing is made. Give "
+        "this one a root of its own by spec.metadataService.rootPath; if that cluster is gone for good, remove what is "
+        "left of it with `bookie cluster nuke`, and delete Job "
+        f"{world.cluster.name}-metadata-init; to add bookies to that cluster on purpose set "
+        f"spec.bootstrap.instanceId to {found}",
+        seconds=30.0,
+        stalled=True,
+    )
+
+
 def _outdated_job(world: World, desired: Desired) -> Act | None:
-    """One that did not make the cluster yet, of an earlier `spec`: no Job takes another image or configuration."""
+    """Of an earlier `spec`, while the cluster is not recorded: no Job takes another image or configuration, and what it
+    found may be another metadata service's."""
     uid, made_of = world.object_uids.get(desired.metadata_job), world.object_hashes.get(desired.metadata_job)
     if uid is None or not made_of or made_of == desired.metadata_job_hash:
         return None
     return Act(
         DeleteObject(desired.metadata_job, uid),
-        f"{desired.metadata_job} has not made the cluster, and spec asks for another one by now: it is made anew",
+        f"{desired.metadata_job} is not what spec asks for by now: it is made anew",
     )
 
 

@@ -1,7 +1,8 @@
 """The cluster is deleted: bookies stop in good order; volumes and metadata stay, or go if that was confirmed.
 
 Invariants
-- Nothing is stopped before it is clear what becomes of the data: `Delete` takes the confirming annotation.
+- Nothing is stopped before it is clear what becomes of the data: `Delete` takes the confirming annotation, and that
+  nobody else's bookies use the same metadata.
 - Auto-recovery stops first: otherwise it would copy while bookies stop one after the other. Gateways stop with it: they
   close the ledgers that are written through them, for which bookies and metadata have to be there.
 - A resource that never got an instance id deletes nothing: volumes, metadata and identity of its name are another's.
@@ -59,6 +60,8 @@ def begin(world: World, desired: Desired) -> Decision:
             "spec.storage.retention.whenDeleted is Delete: set the annotation podkeeper.dev/confirm-delete to "
             f"{world.cluster.name} to delete all data, or whenDeleted to Retain to keep them; nothing was stopped yet",
         )
+    if _wants_data_gone(world) and (why := delete_data.shared(world, desired)):
+        return _blocked(world, f"{why}; nothing was stopped yet")
     if operation is not None:
         return _cancel(world, desired, operation)
     return _record(world)

@@ -3,6 +3,8 @@
 Invariants
 - Asked for twice: recorded when the deletion began, and still so in `spec` and annotation at each claim.
 - Claims of another instance id, and those that appeared later, stay.
+- Nothing goes while bookies that are none of this cluster's have cookies in the same metadata: ledgers of theirs may
+  have copies here. Nobody who could tell is needed where the root was made for this very resource.
 - The metadata are cleaned up as well as it goes within five minutes: a service that is gone holds nobody up.
 
 Threads: pure functions, any thread.
@@ -18,6 +20,7 @@ from bookie_operator.crds.cluster_status import Operation
 from bookie_operator.planner import operations
 from bookie_operator.planner.actions import DeleteClaim, DeleteObject, DestroyMetadata
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Record
+from bookie_operator.planner.desired import Desired
 from bookie_operator.world.model import ClaimView, World
 
 DELETE_CLAIMS: Final = "DeleteClaims"
@@ -33,6 +36,24 @@ _PER_KEY: Final = 400
 
 def confirmed(world: World) -> bool:
     return world.cluster.annotations.get(names.CONFIRM_DELETE) == world.cluster.name
+
+
+def shared(world: World, desired: Desired) -> str:
+    """Why its data may be others' too; empty: they are its own."""
+    keep = "set spec.storage.retention.whenDeleted to Retain to delete the resource and keep the volumes"
+    if world.facts is None:
+        if world.cluster.status.instance_id == world.cluster.uid:
+            return ""
+        return f"nobody can tell whether other bookies use its metadata: bring one of its bookies up, or {keep}"
+    present = world.facts.cookies | world.facts.registered
+    others = sorted(one for one in present if not one.endswith(desired.bookie_id_suffix))
+    if not others:
+        return ""
+    shown = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    return (
+        f"{shown} use the same metadata ({world.cluster.spec.metadata_service.root_path}), and ledgers of theirs may "
+        f"have copies here: take these bookies out first (`bookie cluster decommission`), or {keep}"
+    )
 
 
 def recorded(world: World) -> dict[str, str]:

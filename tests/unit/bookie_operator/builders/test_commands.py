@@ -70,12 +70,14 @@ def run_initialisation(tmp_path: Path, program: str) -> tuple[subprocess.Complet
     """The Job's script, with `program` (shell) in the place of `bookie`."""
     (tmp_path / "bookie").write_text(f"#!/bin/sh\n{program}\n")
     (tmp_path / "bookie").chmod(0o755)
-    shell, options, script, uri = commands.initialise(cluster())
+    shell, options, script, *arguments = commands.initialise(cluster())
     log = tmp_path / "termination-log"
     script = script.replace("/tmp/cluster.json", f"{tmp_path}/cluster.json").replace(commands.TERMINATION_LOG, str(log))
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     return (
-        subprocess.run([shell, options, script, uri], env=environment, capture_output=True, text=True, timeout=30),
+        subprocess.run(
+            [shell, options, script, *arguments], env=environment, capture_output=True, text=True, timeout=30
+        ),
         log,
     )
 
@@ -90,6 +92,7 @@ def test_the_job_tells_the_instance_id_and_nothing_else(tmp_path: Path) -> None:
     assert options["if_absent"] is True
     assert options["as_json"] is True
     assert options["uri"] == "zk+hierarchical://zk-0.zk:2181;zk-1.zk:2181/ledgers"
+    assert options["instance_id"] == cluster().uid
 
 
 def test_a_job_that_fails_keeps_its_exit_code_and_tells_no_id(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ async def execution_of(fake: FakeCluster) -> Execution:
     desired = objects.desired()
     observed = await observe(sources, cluster, desired, identity="demo-identity", now=fake.time)
     bookie = fake.bookie_id("demo-bookie-2")
-    proof = Proof(bookie, 0, 0, False, "auditor", fake.time, "instance-1")
+    proof = Proof(bookie, 0, 0, False, "auditor", fake.time, cluster.uid)
     world = replace(observed.world, proofs={bookie: proof})
     return Execution(
         context.kubernetes, admin, world, observed.endpoints, observed.tellers, objects, desired, Plan(Rest())
@@ -87,7 +87,7 @@ async def test_with_a_proof_claim_and_cookie_go() -> None:
         await carry_out(execution, actions.RetireClaim(claim.name, claim.uid, proof))
         retired = fake.store.get(CLAIM, NAMESPACE, claim.name)["metadata"]
         assert retired["labels"][names.RETIRED] == "true"
-        assert "instance-1" in retired["annotations"][names.RETIRED]
+        assert fake.status["instanceId"] in retired["annotations"][names.RETIRED]
         await carry_out(execution, actions.DeleteClaim(claim.name, claim.uid, proof))
         assert "deletionTimestamp" in fake.store.get(CLAIM, NAMESPACE, claim.name)["metadata"]
         await carry_out(execution, actions.DeleteCookie(proof.bookie_id, proof))

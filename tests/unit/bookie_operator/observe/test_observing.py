@@ -49,11 +49,11 @@ async def test_everything_is_in_it() -> None:
         assert [pod.name for pod in world.pods] == ["demo-bookie-0", "demo-bookie-1", "demo-bookie-2"]
         assert len(world.claims) == 6
         assert world.facts is not None
-        assert world.facts.instance_id == "instance-1"
+        assert world.facts.instance_id == world.cluster.uid
         assert all(facts is not None for facts in world.bookies.values())
         assert world.identity is not None
-        assert world.identity["instanceId"] == "instance-1"
-        assert (world.metadata_job, world.metadata_instance_id) == ("Complete", "instance-1")
+        assert world.identity["instanceId"] == world.cluster.uid
+        assert (world.metadata_job, world.metadata_instance_id) == ("Complete", world.cluster.uid)
         found = world.autorecovery
         assert (found.ready, found.replicas, found.pods) == (2, 2, 2)
         assert found.inputs

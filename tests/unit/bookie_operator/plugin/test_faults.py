@@ -10,6 +10,7 @@ from bookie_operator.api.kinds import CLUSTER
 from bookie_operator.plugin.clusters import NAMESPACE as NAMESPACES
 from bookie_operator.plugin.main import run
 from tests.support.fake_kubernetes.cluster import NAME, SPEC
+from tests.support.fake_kubernetes.statuses import judge_status
 from tests.support.fake_kubernetes.store import RESOURCES
 from tests.support.kubectl_rig import KubectlRig, write_kubeconfig
 
@@ -106,6 +107,7 @@ def test_a_broken_kubeconfig(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 async def test_a_status_of_a_newer_operator(rig: KubectlRig, capsys: pytest.CaptureFixture[str]) -> None:
+    rig.fake.store.admission.remove(judge_status)  # its definition is newer, too
     operation = {"id": "Magic-1", "type": "Magic", "step": "x"}
     rig.fake.store.patch(CLUSTER, "storage", NAME, {"status": {"operation": operation}}, "status")
     assert await rig.run("status", NAME) == 12

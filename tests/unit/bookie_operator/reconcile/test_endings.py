@@ -264,7 +264,7 @@ async def test_a_wrong_spec_changes_nothing_and_says_what_to_do(spec: dict[str, 
         assert fake.condition("Stalled") == "True"
         assert fake.reason("Stalled") == "InvalidSpec"
         assert next(iter(spec)) in fake.message("SpecValid")
-        assert fake.status["instanceId"] == "instance-1"
+        assert fake.status["instanceId"] == fake.resource["metadata"]["uid"]
         count = len(fake.server.writes())
         for _ in range(5):
             await fake.one_pass()

@@ -43,7 +43,7 @@ async def test_a_cluster_comes_to_be() -> None:
         assert len(made["ConfigMap"]) == 2
         assert fake.resource["metadata"]["finalizers"] == [names.FINALIZER]
         status = fake.status
-        assert status["instanceId"] == "instance-1"
+        assert status["instanceId"] == fake.resource["metadata"]["uid"]
         assert (status["replicas"], status["readyReplicas"], status["updatedReplicas"], status["writableReplicas"]) == (
             3,
             3,
@@ -59,7 +59,7 @@ async def test_a_cluster_comes_to_be() -> None:
         assert {fake.condition(kind) for kind in ("Reconciling", "Stalled", "Paused")} == {"False"}
         assert fake.reason("SpareCapacity") == "NoSpareBookie"
         claims = fake.store.list(CLAIM, NAMESPACE)
-        assert {each["metadata"]["labels"][names.INSTANCE_ID] for each in claims} == {"instance-1"}
+        assert {each["metadata"]["labels"][names.INSTANCE_ID] for each in claims} == {fake.resource["metadata"]["uid"]}
         assert not any(each["metadata"].get("ownerReferences") for each in claims)
         reasons = {event["reason"] for event in fake.store.list(EVENT, NAMESPACE)}
         assert "StatefulSetCreated" in reasons

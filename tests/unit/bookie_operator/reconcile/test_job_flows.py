@@ -17,6 +17,7 @@ from bookie_operator.reconcile.job_passing import run_job_pass
 from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, fake_cluster
 from tests.support.fake_kubernetes.faults import Fault
 from tests.support.fake_kubernetes.jobs import FakeJobs
+from tests.support.fake_kubernetes.statuses import judge_status
 from tests.support.fake_kubernetes.store import Refused
 
 ROW = '{"job": "audit", "status": "ok", "exit_code": 0, "ledgers": 12}'
@@ -253,6 +254,7 @@ async def test_a_spec_that_cannot_be_read_is_told() -> None:
 async def test_a_status_of_a_newer_operator_is_left_alone() -> None:
     async with ready_for_jobs() as jobs:
         jobs.apply()
+        jobs.fake.store.admission.remove(judge_status)  # its definition is newer, too
         newer = {"metadata": {"resourceVersion": ""}, "status": {"phase": "Elsewhere"}}
         jobs.fake.store.replace(BOOKIE_JOB, NAMESPACE, jobs.name, newer, "status")
         before = len(jobs.fake.server.writes())

@@ -56,6 +56,13 @@ def test_init(uri: str, capsys: Capture) -> None:
     assert with_service(uri, lambda service: service.cluster.instance_id()) == instance
 
 
+def test_init_with_an_id_of_the_callers(uri: str, capsys: Capture) -> None:
+    """Kept where a cluster is made, never given to one that is there."""
+    for asked in ("1-2-3", "4-5-6"):
+        assert run(["cluster", "init", uri, "--if-absent", "--instance-id", asked, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["instance_id"] == "1-2-3"
+
+
 def test_init_may_be_repeated(uri: str, capsys: Capture) -> None:
     arguments = ["cluster", "init", uri, "--if-absent", "--json"]
     printed = []

@@ -141,3 +141,41 @@ def test_a_new_zone_starts_empty_when_cookies_of_its_bookies_are_left() -> None:
     assert isinstance(dirty, Act)
     assert clean.action == CreateStatefulSet("c-bookie-a", 2)
     assert dirty.action == CreateStatefulSet("c-bookie-a", 0)
+
+
+# --- whose the metadata are -------------------------------------------------------------------------------------------
+
+
+def second(first: Simulation, **changes: object) -> Simulation:
+    """Another resource, with the metadata root of the first one."""
+    return Simulation(spec(**changes), uid="instance-2", bookkeeper=first.bookkeeper)
+
+
+def test_a_root_belongs_to_one_resource() -> None:
+    first = resting()
+    sim = second(first)
+    sim.run_until_stalled("RootTaken")
+    assert not sim.status.instance_id
+    assert not sim.kubernetes.sets
+    decision = sim.passes[-1].plan.decision
+    assert isinstance(decision, Wait)
+    assert "spec.metadataService.rootPath" in decision.message
+
+
+def test_another_root_is_looked_at_anew() -> None:
+    """What the Job found at the first one says nothing of it."""
+    sim = second(resting())
+    sim.run_until_stalled("RootTaken")
+    job = sim.desired().metadata_job
+    world = replace(sim.world(), object_hashes={job: "of-the-spec-before"})
+    anew = create.metadata(world, sim.desired())
+    assert isinstance(anew, Act)
+    assert anew.action == DeleteObject(job, world.object_uids[job])
+
+
+def test_bookies_join_another_cluster_only_where_it_is_named() -> None:
+    first = resting()
+    first.bookkeeper.cookies.clear()
+    sim = second(first, bootstrap={"instanceId": "instance-1"})
+    sim.run(lambda sim, _: bool(sim.status.instance_id))
+    assert sim.status.instance_id == "instance-1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 
@@ -82,6 +83,42 @@ def test_nothing_stops_before_the_loss_of_data_is_confirmed(said: str | None) ->
     assert "podkeeper.dev/confirm-delete" in decision.message
     assert len(sim.bookkeeper.writable) == 4
     sim.annotations[names.CONFIRM_DELETE] = NAME
+    sim.run_until_rest()
+    assert not sim.kubernetes.claims
+
+
+def others_join(sim: Simulation) -> None:
+    sim.bookkeeper.cookies["other-bookie-0.other-bookie.ns.svc:3181"] = "their-disk"
+
+
+def nobody_tells(sim: Simulation) -> None:
+    sim.bookkeeper.up = False
+    sim.status = sim.status.model_copy(update={"instance_id": "of-an-earlier-release"})
+
+
+@pytest.mark.parametrize("trouble", [others_join, nobody_tells])
+def test_nothing_goes_while_ledgers_of_others_may_have_copies_here(trouble: Callable[[Simulation], None]) -> None:
+    sim = resting()
+    trouble(sim)
+    delete_with_data(sim)
+    sim.run_until_stalled("DeletionBlocked")
+    for _ in range(5):
+        decision = sim.run_pass().plan.decision
+        sim.advance(30)
+    assert len(sim.kubernetes.claims) == 8
+    assert all(one.replicas == 4 for one in sim.kubernetes.sets.values())
+    assert isinstance(decision, Wait)
+    assert "whenDeleted to Retain" in decision.message
+    sim.change(storage={"retention": {"whenDeleted": "Retain"}})
+    sim.run_until_rest()
+    assert not sim.finalizer
+    assert len(sim.kubernetes.claims) == 8
+
+
+def test_a_root_of_its_own_needs_nobody_who_tells() -> None:
+    sim = resting()
+    sim.bookkeeper.up = False
+    delete_with_data(sim)
     sim.run_until_rest()
     assert not sim.kubernetes.claims
 
