@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Final
 
 from bookie_protocol.errors import StorageFault
@@ -44,13 +44,7 @@ class LoopBridge:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError as error:
             raise StorageFault("the event loop is closed: the bookie has stopped") from error
-        while True:
-            try:
-                result.result(timeout=CHECK_S)
-            except TimeoutError:
-                if self._loop.is_closed() and not result.done():
-                    raise StorageFault("the event loop is closed: the bookie has stopped") from None
-                if result.done():
-                    raise
-            else:
-                return
+        while not wait((result,), CHECK_S).done:
+            if self._loop.is_closed() and not result.done():
+                raise StorageFault("the event loop is closed: the bookie has stopped")
+        result.result()

@@ -5,6 +5,8 @@ Invariants
   change.
 - Each directory has its own halves, entry logs, databases and one storage thread; only that thread flushes
   it. At most one requested flush per directory waits, beside at most one checkpoint.
+- Until `start` the replaying thread puts, and only a `flush` that it calls itself swaps a half: a swap between its look
+  at the active half and its put would lose what it puts.
 - `flush` returns when every directory has flushed, and raises if one failed; the others are flushed all the
   same.
 
@@ -39,13 +41,15 @@ RETRY_SECONDS: Final = 1.0
 class DbLedgerStorage:
     """A `LedgerStorage` over several ledger directories."""
 
-    def __init__(self, directories: Sequence[SingleDirectoryStorage], on_loop: OnLoop) -> None:
-        """`directories` in the order of the configuration, which is part of the data."""
+    def __init__(self, directories: Sequence[SingleDirectoryStorage], on_loop: OnLoop, *, flush_bytes: int = 0) -> None:
+        """`directories` in the order of the configuration, which is part of the data. `flush_bytes`: how much each
+        gathers before it is flushed, once the replay is over; 0: a half of its write cache."""
         if not directories:
             raise ValueError("a DbLedgerStorage needs at least one ledger directory")
         self.directories = tuple(directories)
         self._count = len(self.directories)
         self._on_loop = on_loop
+        self._flush_bytes = flush_bytes
         self._threads = [
             ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"storage-{index}") for index in range(self._count)
         ]
@@ -62,7 +66,9 @@ class DbLedgerStorage:
     # --- event loop -----------------------------------------------------------------------------------------
 
     def start(self, checkpointer: Checkpointer) -> None:
-        """Nothing to begin: flushes are asked for."""
+        """From now on a flush may begin while somebody puts: puts and swaps are both the event loop's."""
+        for directory in self.directories:
+            directory.flush_bytes = self._flush_bytes
 
     def ledger(self, ledger_id: int) -> LedgerRecord | None:
         return self.directories[ledger_id % self._count].ledgers.get(ledger_id)

@@ -51,7 +51,8 @@ class LedgerStorage(Protocol):
     limit is the same for every engine: `ledger_data.check_storable` of a master key and an explicit LAC.)"""
 
     def start(self, checkpointer: Checkpointer) -> None:
-        """The replay is over: background work may begin. On the event loop, or before it serves."""
+        """The replay is over: background work may begin, and only the event loop puts from now on. Until then one
+        thread puts, and nothing is frozen but by a `flush` of that thread."""
         ...
 
     # --- event loop; never blocks ---------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def _open_db(settings: StorageSettings, parts: StorageParts, stores: StoreFactor
         for directory in directories:
             directory.close()
         raise
-    return DbLedgerStorage(directories, parts.on_loop)
+    return DbLedgerStorage(directories, parts.on_loop, flush_bytes=settings.db.flush_bytes // len(directories))
 
 
 def _open_directory(
@@ -189,7 +189,6 @@ def _open_directory(
             ledgers,
             parts.on_loop,
             half_bytes=options.write_cache_bytes // count // 2,
-            flush_bytes=options.flush_bytes // count,
             read_cache_bytes=options.read_cache_bytes // count,
             read_ahead_entries=options.read_ahead_entries,
             read_ahead_bytes=options.read_ahead_bytes,

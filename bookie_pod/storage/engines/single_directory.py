@@ -14,8 +14,8 @@ Invariants
   about the index, neither before the look nor now.
 - A directory whose disk failed takes no adds and is never flushed again in this process.
 
-Threads: see `LedgerStorage`. The active half, `_swap` and `_delete` belong to the event loop; `flush` to one
-thread at a time (a lock sees to it).
+Threads: see `LedgerStorage`. The active half, `_swap` and `_delete` belong to the event loop, and to the replaying
+thread until the replay is over; `flush` to one thread at a time (a lock sees to it).
 
 Source: reference bookie behaviour, sections 3 and 13.4.
 """
@@ -53,22 +53,20 @@ class SingleDirectoryStorage:
         on_loop: OnLoop,
         *,
         half_bytes: int,
-        flush_bytes: int = 0,
         read_cache_bytes: int,
         read_ahead_entries: int = 100,
         read_ahead_bytes: int = -1,
         metrics: StorageMetrics | None = None,
     ) -> None:
-        """Sizes are bytes of this directory's share; `read_ahead_bytes` <= 0 means half of the read cache.
-
-        A half that holds `flush_bytes` is flushed, though it could take more; 0: only when asked for.
-        """
+        """Sizes are bytes of this directory's share; `read_ahead_bytes` <= 0 means half of the read cache."""
         self.logs = logs
         self.locations = locations
         self.ledgers = ledgers
         self.read_cache = ReadCache(read_cache_bytes)
         self.flush_wanted = False
         """A flush was asked for and has not swapped yet. Event loop."""
+        self.flush_bytes = 0
+        """A half that holds so much is due for a flush, though it could take more; 0: none is before it is full."""
         self.failure: StorageFault | None = None
         """Set once, by `fail`: the disk is gone or unusable."""
         self.doubt: str | None = None
@@ -76,7 +74,6 @@ class SingleDirectoryStorage:
         that of a rebuild sets it."""
         self._on_loop = on_loop
         self._half_bytes = half_bytes
-        self._flush_bytes = min(flush_bytes, half_bytes)
         self._metrics: StorageMetrics = metrics or NoMetrics()
         limit = read_cache_bytes // 2
         window_bytes = min(limit, read_ahead_bytes) if read_ahead_bytes > 0 else limit
@@ -117,7 +114,7 @@ class SingleDirectoryStorage:
     @property
     def is_due(self) -> bool:
         """Whether the active half holds enough for a flush, and none was asked for yet. Event loop."""
-        return 0 < self._flush_bytes <= self._active.nbytes and not self.flush_wanted
+        return 0 < self.flush_bytes <= self._active.nbytes and not self.flush_wanted
 
     @property
     def is_full(self) -> bool:

@@ -41,6 +41,14 @@ async def test_what_it_raises_comes_back(error: Exception) -> None:
     assert str(raised.value) == str(error)  # asyncio copies a time-out on its way between threads
 
 
+async def test_what_ran_while_the_time_was_up_counts_as_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_bridge, "CHECK_S", 1e-9)
+    bridge, ran = LoopBridge(asyncio.get_running_loop()), []
+    for number in range(500):
+        await asyncio.to_thread(bridge.run, lambda number=number: ran.append(number))
+    assert ran == list(range(500))
+
+
 def outcome_of(bridge: LoopBridge, held: threading.Event | None = None) -> list[BaseException | None]:
     outcome: list[BaseException | None] = []
 

@@ -16,6 +16,7 @@ from bookie_pod.storage.engines.metrics import FlushStage, ReadLevel
 from bookie_pod.storage.entry_log import DiskState, split_location
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 from tests.support.memory_files import MemoryFiles
+from tests.support.memtable_engine import Checkpoints
 from tests.support.storage_engine import KEY, MemoryBookie, entry, put, small_options
 
 
@@ -332,6 +333,7 @@ def test_a_flush_begins_at_the_threshold_and_nobody_waits() -> None:
     options = replace(small_options(half_bytes=1 << 20), flush_bytes=16 << 10)
     bookie = MemoryBookie(options=options)
     storage = bookie.open()
+    storage.start(Checkpoints())
     storage.on_swap(swapped.set)
     first = [entry(7, number, 400) for number in range(60)]
     put(storage, *first)
