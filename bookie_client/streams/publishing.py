@@ -4,8 +4,10 @@ Invariants
 - A batch is in the stream entirely or not at all, and once, however often and by however many it is published.
 - An application that was set back, so that its batches hold something else than before, is refused: to go on would lose
   entries, or double them, without a word.
+- A ledger is one stream's: the one that its custom metadata name. Who deletes ledgers asks there. One that names none
+  is given to the stream before it is listed, by a change of its metadata, so that a deletion under way fails.
 
-`published` is pure; `check_ledgers` belongs to the event loop.
+`published` is pure; `own_ledgers` belongs to the event loop.
 
 Source: reference Spark notes, section 2b.
 """
@@ -13,6 +15,7 @@ Source: reference Spark notes, section 2b.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -20,15 +23,25 @@ from typing import Final
 from bookie_client.client import Client
 from bookie_client.streams.encoding import with_ordinals
 from bookie_client.streams.manifest import Manifest
-from bookie_client.streams.model import PublishedLedger, StreamPosition, Transaction, Txn
+from bookie_client.streams.model import STREAM_KEY, PublishedLedger, StreamPosition, Transaction, Txn
 from bookie_client.streams.removal import with_retired
 from bookie_client.streams.together import together
-from bookie_protocol.errors import BadRequest, Refused, StreamInUse, StreamTransactionConflict
+from bookie_protocol.errors import (
+    BadRequest,
+    MetadataVersionConflict,
+    Refused,
+    StreamInUse,
+    StreamTransactionConflict,
+)
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 
 MAX_TRANSACTIONS: Final = 500
 """Applications whose last batch a stream remembers."""
 FORGOTTEN_AFTER_MS: Final = 30 * 24 * 3600 * 1000
 """An application that has not published for so long is forgotten when there are too many."""
+_TRIES: Final = 20
+_WITH_CUSTOM_METADATA: Final = 2
+"""The first format of ledger metadata that has room for whose a ledger is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +122,9 @@ def overwritten(manifest: Manifest, now_ms: int) -> Manifest:
     )
 
 
-async def check_ledgers(client: Client, ledgers: Sequence[PublishedLedger]) -> None:
-    """That they are what they are said to be. Raises `NoSuchLedger`, `BadRequest`."""
-    await together([partial(_check_ledger, client, ledger) for ledger in ledgers])
+async def own_ledgers(client: Client, stream: str, ledgers: Sequence[PublishedLedger]) -> None:
+    """Make sure that they are what they are said to be, and this stream's. Raises `NoSuchLedger`, `BadRequest`."""
+    await together([partial(_own_ledger, client, stream, ledger) for ledger in ledgers])
 
 
 # --- inside ---------------------------------------------------------------------------------------------------
@@ -164,8 +177,29 @@ def _with(manifest: Manifest, txn: Txn | None, now_ms: int) -> Mapping[str, Tran
     return kept
 
 
-async def _check_ledger(client: Client, ledger: PublishedLedger) -> None:
-    metadata = await client.metadata(ledger.ledger_id)
+async def _own_ledger(client: Client, stream: str, ledger: PublishedLedger) -> None:
+    for _ in range(_TRIES):
+        stored = await client.stored_metadata(ledger.ledger_id)
+        _check(stored.value, ledger)
+        custom = stored.value.custom_metadata
+        owner = custom.get(STREAM_KEY)
+        if owner == stream.encode():
+            return
+        if owner is not None:
+            raise BadRequest(
+                f"ledger {ledger.ledger_id} is stream {owner.decode('utf-8', 'replace')}'s, so stream {stream} cannot"
+                " have it: whichever is deleted first would take it from the other; copy it"
+            )
+        given = replace(stored.value, custom_metadata={**custom, STREAM_KEY: stream.encode()})
+        if given.format_version < _WITH_CUSTOM_METADATA:
+            return
+        with suppress(MetadataVersionConflict):
+            await client.metadata_service.ledgers.write(given, stored.version)
+            return
+    raise MetadataVersionConflict(f"the metadata of ledger {ledger.ledger_id} change all the time; try again")
+
+
+def _check(metadata: LedgerMetadata, ledger: PublishedLedger) -> None:
     if not metadata.is_closed:
         raise BadRequest(f"ledger {ledger.ledger_id} is not closed: a ledger is published when its writer closed it")
     if (metadata.last_entry_id + 1, metadata.length) != (ledger.entries, ledger.nbytes):

@@ -36,7 +36,7 @@ from bookie_client.streams.ledgers import StreamLedgers
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import PublishedLedger, StreamPosition, StreamSettings, Txn, check_stream_name
 from bookie_client.streams.owner import StreamOwner
-from bookie_client.streams.publishing import PublishResult, check_ledgers, published, result_of
+from bookie_client.streams.publishing import PublishResult, own_ledgers, published, result_of
 from bookie_client.streams.reader import StreamReader
 from bookie_client.streams.removal import due, forgotten, retained, truncated
 from bookie_client.streams.rolling import RollingLedger
@@ -151,19 +151,19 @@ class Streams:
         `deletion_lag_seconds` and are deleted by a later change.
 
         Raises `StreamInUse` when a writer has a ledger open (`seal` ends a dead one), `NoSuchLedger` when a ledger does
-        not exist, `BadRequest` when its metadata tell another end or none, or it belonged to the stream before.
+        not exist, `BadRequest` when its metadata tell another end or none, when it belonged to the stream before, or is
+        another stream's. A ledger that is no stream's becomes this one's: its custom metadata tell so.
         """
         given = [each for each in ledgers if each.entries > 0]
         now_ms = self._now_ms()
 
-        def change(manifest: Manifest) -> Manifest | None:
-            return published(manifest, given, txn, replacing=replace, now_ms=now_ms)
+        async def decide(manifest: Manifest) -> Manifest | None:
+            changed = published(manifest, given, txn, replacing=replace, now_ms=now_ms)
+            if changed is not None:  # in each round: whoever deleted a ledger may have made this one lose the last
+                await own_ledgers(self._client, name, given)
+            return changed
 
-        stored = (await self._store.read(name)).manifest
-        if change(stored) is None:
-            return result_of(stored, ledgers, is_new=False)
-        await check_ledgers(self._client, given)
-        manifest, is_new = await self._store.update(name, change)
+        manifest, is_new = await self._store.update_by(name, decide)
         return result_of(manifest, ledgers, is_new=is_new)
 
     async def seal(self, name: str) -> Manifest:

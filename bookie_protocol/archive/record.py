@@ -10,7 +10,8 @@ ledger's id.
 Invariants
 - A record changes by compare-and-set only, and every state is written after what it claims is durable.
 - An attempt that is taken over gets a new uuid, and the old one is remembered in `abandoned` until its files are gone.
-- `ledger` tells the ledger apart from another one that somebody made later with the same id.
+- `ledger` tells the ledger apart from another one that somebody made later with the same id. What the archive has of a
+  ledger that was complete is never given up for a later one: that gets an attempt, files and a manifest of its own.
 
 Pure; any thread.
 """
@@ -50,15 +51,31 @@ class OffloadState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LedgerIdentity:
-    """What never changes of a closed ledger, unlike its ensembles."""
+    """What never changes of a closed ledger, unlike its ensembles. `created_ms`: as the ledger recorded it, or as the
+    metadata service knows it of its own; None in records of older versions where no ledger recorded it. `token`: the
+    creation token; 0 where there is none."""
 
     last_entry_id: int
     length: int
     created_ms: int | None
+    token: int = 0
 
     @classmethod
     def of(cls, metadata: LedgerMetadata) -> LedgerIdentity:
-        return cls(metadata.last_entry_id, metadata.length, metadata.ctime if metadata.store_ctime else None)
+        return cls(metadata.last_entry_id, metadata.length, metadata.ctime, metadata.creation_token)
+
+    def is_surely(self, other: LedgerIdentity) -> bool:
+        """Whether this is the same ledger, on the word of what its creation left. False: it is another one of the same
+        id, or nobody can tell without its content."""
+        if not self.has_size_of(other):
+            return False
+        if self.token and other.token:
+            return self.token == other.token
+        return self.created_ms is not None and self.created_ms == other.created_ms
+
+    def has_size_of(self, other: LedgerIdentity) -> bool:
+        """Whether the content can be the same."""
+        return (self.last_entry_id, self.length) == (other.last_entry_id, other.length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +123,10 @@ class OffloadRecord:
     # --- transitions ------------------------------------------------------------------------------------------
 
     def restarted(self, target: str, uuid: str, folder: str, ledger: LedgerIdentity) -> OffloadRecord:
-        """From the beginning, with another attempt; this one is abandoned. The oldest of very many are forgotten: the
-        sweep finds what they left."""
-        left = (*self.abandoned, self.attempt)[-MAX_ABANDONED:]
+        """From the beginning, with another attempt; this one is abandoned, unless it was complete: then it is what the
+        archive has of an earlier ledger of this id, and stays. The oldest of very many are forgotten: the sweep finds
+        what they left."""
+        left = self.abandoned if self.state.is_archived else (*self.abandoned, self.attempt)[-MAX_ABANDONED:]
         return OffloadRecord(
             ledger_id=self.ledger_id,
             state=OffloadState.PREPARED,
@@ -131,6 +149,12 @@ class OffloadRecord:
     def deleted(self, now_ms: int) -> OffloadRecord:
         return self._after(OffloadState.COMPLETE, state=OffloadState.BK_DELETED, deleted_ms=now_ms)
 
+    def of_life(self, ledger: LedgerIdentity, now_ms: int) -> OffloadRecord:
+        """What is archived is this ledger's content, too; the lag before its deletion begins now."""
+        if not self.state.is_archived:
+            raise ValueError(f"ledger {self.ledger_id} is {self.state.value}, and not archived")
+        return replace(self, state=OffloadState.COMPLETE, ledger=ledger, completed_ms=now_ms, deleted_ms=None)
+
     def without_abandoned(self, cleaned: frozenset[Abandoned]) -> OffloadRecord:
         """The files of these attempts are gone."""
         return replace(self, abandoned=tuple(each for each in self.abandoned if each not in cleaned))
@@ -151,6 +175,7 @@ class OffloadRecord:
             "uuid": self.uuid,
             "folder": self.folder,
             "ledger": [self.ledger.last_entry_id, self.ledger.length, self.ledger.created_ms],
+            "token": self.ledger.token,
             "files": [file.as_json() for file in self.files],
             "counts": None if self.counts is None else self.counts.as_json(),
             "completed_ms": self.completed_ms,
@@ -179,7 +204,7 @@ class OffloadRecord:
             target=str(row["target"]),
             uuid=str(row["uuid"]),
             folder=str(row["folder"]),
-            ledger=LedgerIdentity(int(last), int(length), created),
+            ledger=LedgerIdentity(int(last), int(length), created, int(row.get("token", 0))),
             files=tuple(ArchivedFile.from_json(file) for file in row["files"]),
             counts=None if counts is None else Counts.from_json(counts),
             completed_ms=row["completed_ms"],

@@ -7,6 +7,7 @@ Any thread.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,9 +24,19 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 
-def read_manifest(files: Files, ledger_id: int) -> Manifest | None:
-    """The manifest of a ledger; None: it is not in the archive. Raises `MetadataDamaged`."""
-    path = manifest_file(ledger_id)
+def read_manifest(files: Files, ledger_id: int, uuid: str) -> Manifest | None:
+    """The manifest that an attempt wrote of a ledger; None: there is none. Raises `MetadataDamaged`."""
+    found = manifest_at(files, ledger_id, uuid)
+    if found is not None and found.uuid != uuid:
+        raise MetadataDamaged(f"{manifest_file(ledger_id, uuid)} is the manifest of another attempt")
+    if found is None:
+        found = manifest_at(files, ledger_id, None)
+    return found if found is not None and found.uuid == uuid else None
+
+
+def manifest_at(files: Files, ledger_id: int, uuid: str | None) -> Manifest | None:
+    """The manifest of this name (see `archived_ledgers`); None: there is none. Raises `MetadataDamaged`."""
+    path = manifest_file(ledger_id, uuid)
     try:
         data = files.read(path)
     except FileNotFoundError:
@@ -36,10 +47,14 @@ def read_manifest(files: Files, ledger_id: int) -> Manifest | None:
     return manifest
 
 
-def archived_ledgers(files: Files) -> list[int]:
-    """The ids of all ledgers in the archive, ascending."""
-    names = (listed.path.rpartition("/")[2] for listed in files.list(MANIFESTS))
-    return sorted(ledger_id for name in names if (ledger_id := parse_manifest_file(name)) is not None)
+def archived_ledgers(files: Files) -> dict[int, list[str | None]]:
+    """Of all ledgers in the archive, by id and ascending, the attempts that wrote their manifests; None: the one whose
+    name does not tell. A ledger has several when its number was used again."""
+    found: defaultdict[int, list[str | None]] = defaultdict(list)
+    for listed in files.list(MANIFESTS):
+        if (told := parse_manifest_file(listed.path.rpartition("/")[2])) is not None:
+            found[told[0]].append(told[1])
+    return {ledger_id: sorted(found[ledger_id], key=lambda uuid: uuid or "") for ledger_id in sorted(found)}
 
 
 def read_payloads(

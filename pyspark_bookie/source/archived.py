@@ -61,7 +61,7 @@ def _custom_metadata(ledger: ArchivedLedger, opened: dict[str, Files]) -> Mappin
         files = opened.get(ledger.target)
         if files is None:
             files = opened[ledger.target] = Files(ledger.target, "the archive")
-        manifest = read_manifest(files, ledger.ledger_id)
+        manifest = read_manifest(files, ledger.ledger_id, ledger.uuid)
     except CouldNotTell as error:
         raise MetadataDamaged(f"{what}: {error}; {remedy}") from None
     except OSError as error:

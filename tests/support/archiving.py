@@ -26,7 +26,7 @@ async def archive(
     written = write_ledger(files, "data", ledger_id, UUID, batches, 1 << 20, Throttle(None))
     placed = tuple(replace(file, path=f"data/{file.path}") for file in written.files)
     manifest = Manifest(ledger_id, UUID, None, written.counts, placed, LedgerShape.of(metadata))
-    files.write(manifest_file(ledger_id), manifest.encode(), f"_tmp/{UUID}/manifest.json")
+    files.write(manifest_file(ledger_id, UUID), manifest.encode(), f"_tmp/{UUID}/manifest.json")
     record = OffloadRecord(
         ledger_id=ledger_id,
         state=state,

@@ -87,8 +87,9 @@ class LedgerShelf(BlockingClient):
         *,
         state: LedgerState = LedgerState.CLOSED,
         custom: Mapping[str, bytes] | None = None,
-        created_ms: int = 1_700_000_000_000,
+        created_ms: int | None = 1_700_000_000_000,
         password: bytes = b"secret",
+        format_version: int = 3,
     ) -> LedgerMetadata:
         closed = state is LedgerState.CLOSED
         metadata = LedgerMetadata(
@@ -103,8 +104,9 @@ class LedgerShelf(BlockingClient):
             digest_type=DigestType.CRC32C,
             password=password,
             ctime=created_ms,
-            store_ctime=True,
+            store_ctime=created_ms is not None,
             custom_metadata=custom or {},
+            format_version=format_version,
         )
         self._payloads[ledger_id] = list(payloads)
         self.run(lambda client: client.metadata_service.ledgers.create(metadata))

@@ -10,6 +10,7 @@ import pytest
 
 from bookie_protocol.archive.record import OffloadRecord, OffloadState
 from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.layout import manifest_file
 from pyspark_bookie.archive.reading import read_manifest
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.machine import Offloader, OffloadSettings
@@ -78,7 +79,7 @@ def check_complete(shelf: LedgerShelf, target: str, ledger_id: int, payloads: Se
     assert stored is not None
     assert stored.value.state is OffloadState.COMPLETE
     assert stored.value.abandoned == ()
-    manifest = read_manifest(Files(target, "--target"), ledger_id)
+    manifest = read_manifest(Files(target, "--target"), ledger_id, stored.value.uuid)
     assert manifest is not None
     assert (manifest.uuid, manifest.files, manifest.counts) == (
         stored.value.uuid,
@@ -87,5 +88,7 @@ def check_complete(shelf: LedgerShelf, target: str, ledger_id: int, payloads: Se
     )
     there = {str(path.relative_to(folder_of(target))) for path in folder_of(target).rglob("*") if path.is_file()}
     named = {file.path for file in manifest.files}
-    assert {path for path in there if f"ledger-{ledger_id}-" in path} == named
+    assert {path for path in there if f"ledger-{ledger_id}-" in path} == named | {
+        manifest_file(ledger_id, manifest.uuid)
+    }
     assert not [path for path in there if path.startswith("_tmp/")]

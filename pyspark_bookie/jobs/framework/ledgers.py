@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.streams.model import STREAM_KEY
+from bookie_protocol.archive.record import LedgerIdentity
 from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.common.ledger_ids import LedgerIds
@@ -70,6 +71,10 @@ class LedgerRow:
     created_ms: int | None
     quorums: tuple[int, int, int]
     custom: dict[str, bytes] = field(hash=False)
+    token: int = 0
+    """As in `LedgerIdentity`."""
+    uuid: str = ""
+    """Where the ledger is in an archive: of the attempt that archived it."""
 
     @classmethod
     def of(cls, metadata: LedgerMetadata) -> LedgerRow:
@@ -81,7 +86,18 @@ class LedgerRow:
             metadata.ctime,
             (metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size),
             dict(metadata.custom_metadata),
+            metadata.creation_token,
         )
+
+    @property
+    def identity(self) -> LedgerIdentity:
+        """Of a closed ledger: what tells it from another one of its number."""
+        return LedgerIdentity(self.entries - 1, self.nbytes, self.created_ms, self.token)
+
+    @property
+    def life(self) -> str:
+        """The same as a text."""
+        return self.uuid or f"{self.entries}:{self.nbytes}:{self.created_ms or 0}:{self.token}"
 
     @property
     def is_closed(self) -> bool:

@@ -31,7 +31,7 @@ class _OpenDumps:
         self._dumps = dumps
         self._throttle = throttle
 
-    def ledger(self, ledger_id: int) -> LedgerAtSource:
+    def ledger(self, ledger_id: int, uuid: str = "") -> LedgerAtSource:
         return _DumpedLedger(self._dumps, ledger_id, self._throttle)
 
 

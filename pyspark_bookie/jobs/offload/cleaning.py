@@ -25,14 +25,16 @@ from pyspark_bookie.archive.layout import (
     parse_data_file,
     temporary_folder,
 )
-from pyspark_bookie.archive.reading import read_manifest
+from pyspark_bookie.archive.reading import archived_ledgers, manifest_at, read_manifest
 
 
 def remove_attempt(files: Files, ledger_id: int, attempt: Abandoned) -> None:
     """Remove everything of an attempt that was given up."""
-    manifest = read_manifest(files, ledger_id)
-    if manifest is not None and manifest.uuid == attempt.uuid:
-        files.delete(manifest_file(ledger_id))
+    if read_manifest(files, ledger_id, attempt.uuid) is not None:
+        files.delete(manifest_file(ledger_id, attempt.uuid))
+        named_by_number = manifest_at(files, ledger_id, None)
+        if named_by_number is not None and named_by_number.uuid == attempt.uuid:
+            files.delete(manifest_file(ledger_id, None))  # nobody writes these any more
     part = 0
     while files.size(path := f"{attempt.folder}/{data_file(ledger_id, attempt.uuid, part)}") is not None:
         files.delete(path)
@@ -52,9 +54,10 @@ class Orphans:
 
 
 def find_orphans(files: Files, before: datetime, current_uuid: Callable[[int], str | None]) -> Orphans:
-    """Files written before a moment whose attempt is not the current one of its ledger. `current_uuid`: of the ledger's
-    record, or None. What has no date is kept."""
+    """Files written before a moment that no manifest names, and whose attempt is not the current one of its ledger.
+    `current_uuid`: of the ledger's record, or None. What has no date is kept. The archive is this cluster's."""
     found: list[Listed] = []
+    manifests = archived_ledgers(files)
     for listed in _old(files.list(TEMPORARY), before):
         uuid = listed.path.split("/")[1]
         told = parse_data_file(listed.path.rpartition("/")[2])
@@ -62,10 +65,9 @@ def find_orphans(files: Files, before: datetime, current_uuid: Callable[[int], s
             found.append(listed)
     for listed in _old(files.list(DATA), before):
         told = parse_data_file(listed.path.rpartition("/")[2])
-        if told is None or current_uuid(told[0]) == told[1]:
+        if told is None or told[1] in (attempts := manifests.get(told[0], [])) or current_uuid(told[0]) == told[1]:
             continue
-        manifest = read_manifest(files, told[0])
-        if manifest is None or listed.path not in {file.path for file in manifest.files}:
+        if None not in attempts or read_manifest(files, *told) is None:
             found.append(listed)
     return Orphans(tuple(found))
 

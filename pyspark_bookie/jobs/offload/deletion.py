@@ -6,10 +6,13 @@ version: a change in between, such as a re-replication, is a reason to look agai
 
 What a stream lists is counted on by its readers, so it stays, unless the settings say that they read archives
 (`keep_listed`). Then it goes and stays listed; a cursor that has not passed it keeps it even so, because whose it is
-cannot be told.
+cannot be told. What a stream has retired is the stream's to delete, when its readers have had their time.
 
 Invariants
 - Nothing is deleted of which the archive was not proved good in this very call.
+- Nobody counts on it when it goes: lists, cursors and the ledger itself are looked at before the proof, which may take
+  minutes, and again behind it. All streams are asked, whatever the ledger says of itself; those that list nothing of
+  the bundle are asked once, because from then on they can list a ledger only if its metadata name them, or change.
 - A crash between the deletion and the record's last state is repaired by the next run: the ledger is gone then.
 
 One thread.
@@ -18,12 +21,13 @@ One thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.streams.model import STREAM_KEY
+from bookie_client.streams.store import ManifestStore
 from bookie_protocol.archive.record import LedgerIdentity, OffloadRecord, OffloadState
 from bookie_protocol.errors import EntryDamaged, MetadataVersionConflict, NoSuchLedger, NotThere
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -32,10 +36,12 @@ from pyspark_bookie.archive.reading import count_files, read_manifest
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.ledgers import text_of
 from pyspark_bookie.jobs.offload.store import OffloadStore
-from pyspark_bookie.jobs.owners.index import APPLICATION_KEY, MANAGED_LEDGER_KEY, PULSAR
+from pyspark_bookie.jobs.owners.index import APPLICATION_KEY, MANAGED_LEDGER_KEY, PULSAR, listing_streams
 
 if TYPE_CHECKING:
+    from bookie_client import Client
     from bookie_client.blocking import BlockingClient
+    from bookie_client.streams import Manifest, StreamCursor
 
 _TRIES: Final = 5
 
@@ -48,7 +54,7 @@ class DeletionFate(Enum):
     IN_STREAM = "a stream lists it"
     UNREAD = "a cursor of its stream has not passed it"
     OWNED = "it belongs to a Pulsar topic"
-    ANOTHER_LEDGER = "there is another ledger of this id now"
+    ANOTHER_LEDGER = "there is another ledger of this id now, or one of which nobody can tell"
     ALREADY = "already deleted"
     PROVEN = "it may go"
 
@@ -64,7 +70,7 @@ class DeletionSettings:
 
 
 class Deleter:
-    """`clock` (seconds since 1970) and `store` are there for tests."""
+    """`ledger_ids`: of the bundle. `clock` (seconds since 1970) and `store` are there for tests."""
 
     def __init__(
         self,
@@ -73,10 +79,13 @@ class Deleter:
         settings: DeletionSettings,
         throttle: Throttle,
         *,
+        ledger_ids: Collection[int] = (),
         clock: Callable[[], float] = time.time,
         store: OffloadStore | None = None,
     ) -> None:
         self._client = client
+        self._ledger_ids = ledger_ids
+        self._listed: dict[int, frozenset[str]] = {}
         self._files = files
         self._settings = settings
         self._throttle = throttle
@@ -95,11 +104,11 @@ class Deleter:
         return fate
 
     def prove(self, ledger_id: int) -> bool:
-        """Whether nothing but a stream that lists it keeps a ledger from going now. Raises as `delete`."""
+        """Whether nothing but the one stream that lists it keeps a ledger from going now. Raises as `delete`."""
         stored = self._store.read(ledger_id)
         if stored is None or not is_due(stored.value, self._settings, self._clock()):
             return False
-        if self.obstacle(stored.value) not in (None, DeletionFate.IN_STREAM):
+        if self.obstacle(stored.value) not in (None, DeletionFate.IN_STREAM) or len(self._listing(ledger_id)) > 1:
             return False
         self._prove(stored.value)
         return True
@@ -121,6 +130,8 @@ class Deleter:
             if obstacle is not None:
                 return obstacle
             self._prove(record)
+            if (obstacle := self.obstacle(record)) is not None:
+                return obstacle
             try:
                 self._delete_version(record.ledger_id, found.version)
             except MetadataVersionConflict:
@@ -132,38 +143,56 @@ class Deleter:
         self._client.run(lambda client: client.metadata_service.ledgers.delete(ledger_id, version))
 
     def _obstacle(self, record: OffloadRecord, metadata: LedgerMetadata) -> DeletionFate | None:
-        if not metadata.is_closed or LedgerIdentity.of(metadata) != record.ledger:
+        # Where nobody can tell whether it is the ledger that was archived, the offload looks at its content.
+        if not metadata.is_closed or not record.ledger.is_surely(LedgerIdentity.of(metadata)):
             return DeletionFate.ANOTHER_LEDGER
         if _is_pulsars(metadata):
             return DeletionFate.OWNED
-        stream = text_of(metadata.custom_metadata.get(STREAM_KEY))
-        return None if stream is None else self._streams_obstacle(stream, record)
+        named = text_of(metadata.custom_metadata.get(STREAM_KEY))
+        streams = self._listing(record.ledger_id).union([] if named is None else [named])
+        found = (self._streams_obstacle(stream, record) for stream in sorted(streams))
+        return next((each for each in found if each is not None), None)
+
+    def _listing(self, ledger_id: int) -> frozenset[str]:
+        if ledger_id not in self._listed:
+            among = {ledger_id, *self._ledger_ids}
+            found = self._client.run(lambda client: listing_streams(ManifestStore(client.metadata_service), among))
+            self._listed = {each: found.get(each, frozenset()) for each in among}
+        return self._listed[ledger_id]
 
     def _streams_obstacle(self, stream: str, record: OffloadRecord) -> DeletionFate | None:
-        from bookie_client.streams import Streams
-
         try:
-            manifest = self._client.run(lambda client: Streams(client).manifest(stream))
-            cursors = self._client.run(lambda client: Streams(client).cursors(stream))
+            manifest, cursors = self._client.run(lambda client: _as_it_is(client, stream))
         except NotThere:
             return None
-        listed = next((ledger for ledger in manifest.ledgers if ledger.ledger_id == record.ledger_id), None)
-        if listed is None:
-            return None
-        # Of a ledger that is listed as open nobody has told the stream yet how long it became.
-        if not self._settings.keep_listed or listed.entries != record.ledger.last_entry_id + 1:
+        ledger_id = record.ledger_id
+        if ledger_id not in manifest:
+            return DeletionFate.IN_STREAM if ledger_id in manifest.retired_ids else None
+        listed = next(ledger for ledger in manifest.ledgers if ledger.ledger_id == ledger_id)
+        # Of a ledger that is listed as open nobody has told the stream yet how long it became. A stream that is being
+        # deleted is somebody's work.
+        is_settled = listed.entries == record.ledger.last_entry_id + 1 and not manifest.is_deleting
+        if not self._settings.keep_listed or not is_settled:
             return DeletionFate.IN_STREAM
-        end = listed.first_ordinal + listed.entries
-        return DeletionFate.UNREAD if any(each.ordinal < end for each in cursors.values()) else None
+        end = listed.first_ordinal + (listed.entries or 0)
+        return DeletionFate.UNREAD if any(each.ordinal < end for each in cursors) else None
 
     def _prove(self, record: OffloadRecord) -> None:
-        manifest = read_manifest(self._files, record.ledger_id)
+        manifest = read_manifest(self._files, record.ledger_id, record.uuid)
         if manifest is None:
             raise FileNotFoundError(f"the archive has no manifest of ledger {record.ledger_id}: the ledger stays")
-        if (manifest.uuid, manifest.files) != (record.uuid, record.files):
-            raise EntryDamaged(f"the manifest of ledger {record.ledger_id} is of another attempt: the ledger stays")
+        if manifest.files != record.files:
+            raise EntryDamaged(f"the manifest of ledger {record.ledger_id} names other files: the ledger stays")
         if count_files(self._files, record.ledger_id, record.files, self._throttle) != record.counts:
             raise EntryDamaged(f"the files of ledger {record.ledger_id} are not what was written: the ledger stays")
+
+
+async def _as_it_is(client: Client, stream: str) -> tuple[Manifest, Sequence[StreamCursor]]:
+    """A stream, half deleted ones included, and its cursors."""
+    from bookie_client.streams import Streams
+
+    manifest = (await ManifestStore(client.metadata_service).read(stream, even_deleting=True)).manifest
+    return manifest, () if manifest.is_deleting else tuple((await Streams(client).cursors(stream)).values())
 
 
 def _is_pulsars(metadata: LedgerMetadata) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bookie_protocol.archive.record import OffloadRecord
 from pyspark_bookie.archive.files import Files, absolute_uri
+from pyspark_bookie.archive.instance import claim, other_owner
 from pyspark_bookie.archive.layout import PARTITIONS
 from pyspark_bookie.jobs.framework.arguments import DAY_S, DURATION, SIZE, UsageError, argument
 from pyspark_bookie.jobs.framework.bundles import bundles
@@ -96,13 +97,15 @@ class _Run:
 
     def run(self) -> JobResult:
         selected = select_ledgers(self._context)
+        self._instance_id = self._own_archive()
         records = self._records(selected)
         plan = plan_offload(selected.rows, records, self._target)
         moved = self._moved(selected, records)
         for ledger_id in plan.elsewhere:
             self._found.append(LedgerFinding(ledger_id, "ELSEWHERE", f"in the archive {records[ledger_id].target}"))
-        exit_code = JobExit.FINDINGS if self._found else JobExit.OK
+        has_found = bool(self._found)
         pending, pending_bytes = self._offload(plan)
+        exit_code = JobExit.FINDINGS if has_found or self._fates[Fate.ELSEWHERE] else JobExit.OK
         waiting = self._delete(selected)
         orphans = self._sweep()
         if self._totals["failed"]:
@@ -148,6 +151,20 @@ class _Run:
                 self._context.log(f"{count} ledgers are in the archive {target} alone, and not in {self._target}")
         return moved
 
+    def _own_archive(self) -> str:
+        """The cluster's instance id, if the archive is its own. Raises `UsageError`."""
+        instance_id = self._context.client().run(lambda client: client.metadata_service.cluster.instance_id())
+        if instance_id is None:
+            raise UsageError("the cluster has no instance id, by which its archive is told from another cluster's")
+        other = (other_owner if self._context.dry_run else claim)(self._files, instance_id)
+        if other is not None:
+            raise UsageError(
+                f"--target {self._target}: the archive belongs to the cluster with instance id {other}, and this one"
+                f" has {instance_id}: their ledger numbers have nothing to do with each other. Give this cluster an"
+                " archive of its own; `restore` reads the other one's"
+            )
+        return instance_id
+
     # --- the three parts --------------------------------------------------------------------------------------
 
     def _offload(self, plan: OffloadPlan) -> tuple[int, int]:
@@ -161,9 +178,10 @@ class _Run:
         if not plan.work:
             return 0, 0
         settings = OffloadSettings(self._target, self._args.partition_by, self._args.max_file_bytes)
-        instance = self._context.client().run(lambda client: client.metadata_service.cluster.instance_id())
         items = [
-            OffloadBundle(tuple(row.ledger_id for row in rows), sum(row.nbytes for row in rows), settings, instance)
+            OffloadBundle(
+                tuple(row.ledger_id for row in rows), sum(row.nbytes for row in rows), settings, self._instance_id
+            )
             for rows in bundles(plan.work, at_least=self._context.concurrent)
         ]
         tried = done = 0
@@ -258,6 +276,8 @@ class _Run:
             self._totals["bytes"] += outcome.nbytes
             self._totals["files"] += outcome.files
             self._totals["file_bytes"] += outcome.file_bytes
+            if outcome.fate is Fate.ELSEWHERE:
+                self._found.append(LedgerFinding(outcome.ledger_id, "ELSEWHERE", str(outcome.fate.value)))
             if outcome.fate in _KEPT:
                 self._found.append(LedgerFinding(outcome.ledger_id, "KEPT", str(outcome.fate.value)))
 

@@ -12,6 +12,9 @@ abandoned uuid it removes itself, or the one that replaced it does.
 
 A ledger that is deleted meanwhile is not kept: what was written of it is removed, and its record too.
 
+A ledger number may be used again. What the archive has counts for the ledger that is there now only if that is surely
+the one that was archived, or else if its content is the same; otherwise it is archived beside what there is.
+
 One thread uses an `Offloader`; it may be in any process.
 """
 
@@ -32,6 +35,7 @@ from bookie_protocol.archive.record import (
 )
 from bookie_protocol.errors import EntryDamaged, LedgerNotClosed, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.layout import data_folder, manifest_file, temporary_folder
 from pyspark_bookie.archive.manifest import LedgerShape, Manifest
@@ -100,11 +104,11 @@ class Offloader:
         """Bring a ledger to COMPLETE. Raises `TakenOver`, `Unauthorized`, `EntryDamaged` (files do not keep what is
         written), what reading the ledger raises, and `OSError`."""
         stored = self._store.read(ledger_id)
-        if stored is not None and stored.value.state.is_archived:
-            if stored.value.target != self._settings.target:
-                return Fate.ELSEWHERE, stored.value
-            return Fate.ALREADY, self._clean(stored).value
         try:
+            if stored is not None and (known := self._recognised(stored)) is not None:
+                if known.value.target != self._settings.target:
+                    return Fate.ELSEWHERE, known.value
+                return Fate.ALREADY, self._clean(known).value
             return self._offload(ledger_id, stored)
         except TakenOver:
             raise
@@ -150,10 +154,38 @@ class Offloader:
             )
             return self._store.create(record)
         found = stored.value
-        same = found.target == self._settings.target and found.ledger == LedgerIdentity.of(metadata)
-        if same and found.state is not OffloadState.PREPARED:
+        same = found.target == self._settings.target and found.ledger.is_surely(LedgerIdentity.of(metadata))
+        if same and found.state in (OffloadState.UPLOADED, OffloadState.VERIFIED):
             return stored
         return self._restart(stored, metadata)
+
+    def _recognised(self, stored: Stored) -> Stored | None:
+        """The record, if what it says is archived is the ledger that is there now, or there is none; None: that ledger
+        has to be archived."""
+        record = stored.value
+        if not record.state.is_archived:
+            return None
+        try:
+            metadata = self._client.metadata(record.ledger_id)
+        except NoSuchLedger:
+            return stored
+        identity = LedgerIdentity.of(metadata)
+        is_same = record.ledger.is_surely(identity)
+        if is_same and record.state is OffloadState.COMPLETE:
+            return stored
+        if is_same or (metadata.is_closed and record.ledger.has_size_of(identity) and self._has_content(record)):
+            return self._store.update(stored, record.of_life(identity, self._now_ms()))
+        return None
+
+    def _has_content(self, record: OffloadRecord) -> bool:
+        """Whether the ledger that is there now holds what was archived."""
+        counter = Counter()
+        with self._client.open(record.ledger_id, password=self._password) as reader:
+            for batch in reader.batches(0, record.ledger.last_entry_id):
+                payloads = [entry.payload for entry in batch]
+                self._throttle.take(sum(map(len, payloads)))
+                counter.add(payloads)
+        return counter.counts() == record.counts
 
     def _restart(self, stored: Stored, metadata: LedgerMetadata) -> Stored:
         record = stored.value.restarted(
@@ -207,7 +239,8 @@ class Offloader:
             manifest = Manifest(
                 record.ledger_id, record.uuid, self._instance_id, record.counts, record.files, LedgerShape.of(metadata)
             )
-            self._files.write(manifest_file(record.ledger_id), manifest.encode(), f"{folder}/manifest.json")
+            path = manifest_file(record.ledger_id, record.uuid)
+            self._files.write(path, manifest.encode(), f"{folder}/manifest.json")
             stored = self._store.update(stored, record.complete(self._now_ms()))
         except TakenOver:
             self._take_back(record)

@@ -36,7 +36,7 @@ def plan_offload(rows: Iterable[LedgerRow], records: Mapping[int, OffloadRecord]
             not_closed += 1
         elif row.entries == 0:
             empty += 1
-        elif record is not None and record.state.is_archived:
+        elif record is not None and record.state is OffloadState.COMPLETE and record.ledger.is_surely(row.identity):
             if record.target != target:
                 elsewhere.append(row.ledger_id)
             elif record.abandoned:

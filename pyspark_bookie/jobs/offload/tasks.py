@@ -21,7 +21,7 @@ class OffloadBundle:
     ledger_ids: tuple[int, ...]
     nbytes: int
     settings: OffloadSettings
-    instance_id: str | None
+    instance_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +59,16 @@ def offload_bundle(bundle: OffloadBundle, environment: TaskEnvironment) -> tuple
 def delete_bundle(bundle: DeletionBundle, environment: TaskEnvironment) -> tuple[LedgerOutcome, ...]:
     """Delete one ledger after the other."""
     files = Files(bundle.settings.target, "--target")
-    deleter = Deleter(environment.client(), files, bundle.settings, environment.throttle())
+    throttle = environment.throttle()
+    deleter = Deleter(environment.client(), files, bundle.settings, throttle, ledger_ids=bundle.ledger_ids)
     return tuple(_delete(deleter, ledger_id) for ledger_id in bundle.ledger_ids)
 
 
 def prove_bundle(bundle: DeletionBundle, environment: TaskEnvironment) -> tuple[LedgerOutcome, ...]:
     """Prove one ledger after the other: those that may go are PROVEN."""
     files = Files(bundle.settings.target, "--target")
-    deleter = Deleter(environment.client(), files, bundle.settings, environment.throttle())
+    throttle = environment.throttle()
+    deleter = Deleter(environment.client(), files, bundle.settings, throttle, ledger_ids=bundle.ledger_ids)
     return tuple(_prove(deleter, ledger_id) for ledger_id in bundle.ledger_ids)
 
 

@@ -53,7 +53,7 @@ def search_unit(search: Search, unit: Unit, environment: TaskEnvironment) -> Sea
 
 async def search_ledgers(client: Client, search: Search, unit: Unit) -> Searched:
     """The same on a client's event loop. Raises `MetadataUnavailable`."""
-    owners = Owners(client, search.managed_ledgers)
+    owners = Owners(client, search.managed_ledgers, among=[each.ledger_id for each in unit.slices])
     result = Searched()
     for each in unit.slices:
         try:
@@ -72,7 +72,7 @@ async def search_ledgers(client: Client, search: Search, unit: Unit) -> Searched
             continue
         fate, detail = Fate.FOUND, ownership.detail
         if search.remove:
-            fate, detail = await _remove(client, search, metadata, stored.version, detail)
+            fate, detail = await _remove(client, owners, metadata, stored.version, detail)
         nbytes = size_of(metadata).replica_bytes
         result.orphans.append(
             Orphan(kind, str(metadata.ledger_id), ownership.name, nbytes, metadata.ctime, fate, detail)
@@ -90,9 +90,10 @@ def kind_of(ownership: Ownership) -> str:
 
 
 async def _remove(
-    client: Client, search: Search, metadata: LedgerMetadata, version: int, detail: str
+    client: Client, owners: Owners, metadata: LedgerMetadata, version: int, detail: str
 ) -> tuple[Fate, str]:
-    now = await Owners(client, search.managed_ledgers).of(metadata)
+    owners.forget()
+    now = await owners.of(metadata)
     if now.standing is not Standing.ORPHAN:
         return Fate.KEPT, f"its owner lists it by now: {now.detail or now.standing.value}"
     try:

@@ -140,11 +140,15 @@ def _units(context: JobContext[OrphansArguments]) -> Iterator[Unit]:
 
 def _offload_files(context: JobContext[OrphansArguments], before: float) -> Iterator[Orphan]:
     from pyspark_bookie.archive.files import Files
+    from pyspark_bookie.archive.instance import other_owner
     from pyspark_bookie.jobs.offload.cleaning import find_orphans, remove_orphans
     from pyspark_bookie.jobs.offload.store import OffloadStore
 
     target = context.args.target or ""
     files, records = Files(target, "--target"), OffloadStore(context.client())
+    instance_id = context.client().run(lambda client: client.metadata_service.cluster.instance_id())
+    if instance_id is None or (other := other_owner(files, instance_id)) is not None:
+        raise UsageError(f"--target {target}: the archive belongs to another cluster, with instance id {other}")
     found = find_orphans(files, datetime.fromtimestamp(before, UTC), records.current_uuid)
     fate = Fate.FOUND
     if not context.dry_run:

@@ -2,7 +2,7 @@
 
 | custom metadata | the owner | when it is an orphan |
 |---|---|---|
-| `podkeeper/stream` | that stream | its manifest lists it neither as a ledger nor as retired, or there is none |
+| `podkeeper/stream` | that stream | no manifest of any stream lists it, neither as a ledger nor as retired |
 | `application=pulsar`, `pulsar/managed-ledger` | that topic | Pulsar has no such topic, or the topic does not list it |
 | another `application` | that application | nobody can tell |
 | none | nobody knows | nobody can tell |
@@ -10,8 +10,12 @@
 Invariants
 - ORPHAN is said only after the owner's own list was read, or the place where the list would be was seen to be empty.
   What could not be read, such as the manifest of a stream that is damaged, makes its ledgers UNKNOWN.
-- A list is read after the metadata of the ledger, and once for each piece of work: a ledger that is listed later is
-  younger than that, and the caller's age guard leaves it alone.
+- Any stream may list a ledger, whatever that says of itself, because older versions published such. All lists are read
+  after the first ledger's metadata, and once for each piece of work: a stream lists a ledger anew only if that names
+  it, and what names none is changed then, so that it is not in the version that was judged. The list of the stream that
+  it names is read again (`forget`) before a deletion.
+- What a transfer has made, or is making, is its own until the stream has it: the transfer's record tells.
+- A ledger that was not made for a stream, and was given to one later, is nobody's orphan when that does not list it.
 
 Event loop only.
 
@@ -21,19 +25,24 @@ Source: reference Spark notes, section 4.2; reference client protocol, section 2
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.streams.managed_ledgers import managed_ledger
-from bookie_client.streams.model import STREAM_KEY
+from bookie_client.streams.manifest import Manifest
+from bookie_client.streams.model import APPLICATION, STREAM_KEY
 from bookie_client.streams.store import ManifestStore
 from bookie_protocol.errors import BadRequest, MetadataError, MetadataUnavailable, NotThere
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.managed_ledgers import ROOT
+from pyspark_bookie.common.together import bounded
 from pyspark_bookie.jobs.framework.ledgers import text_of
+from pyspark_bookie.jobs.transfer.record import KIND as TRANSFER
+from pyspark_bookie.jobs.transfer.record import TRANSFER_KEY, TransferRecord
 
 APPLICATION_KEY: Final = "application"
 SINK_KEY: Final = "podkeeper/sink"
@@ -77,24 +86,33 @@ class Ownership:
 
 
 class Owners:
-    """Asks for one client. `managed_ledger_root`: where Pulsar keeps its lists."""
+    """Asks for one client. `managed_ledger_root`: where Pulsar keeps its lists. `among`: only these ledgers are asked
+    for; None: any."""
 
-    def __init__(self, client: Client, managed_ledger_root: str = ROOT) -> None:
+    def __init__(
+        self, client: Client, managed_ledger_root: str = ROOT, *, among: Collection[int] | None = None
+    ) -> None:
         self._client = client
         self._root = managed_ledger_root
         self._store = ManifestStore(client.metadata_service)
         self._streams: OrderedDict[str, frozenset[int] | str | None] = OrderedDict()
         self._topics: OrderedDict[str, frozenset[int] | str | None] = OrderedDict()
         self._has_topics: bool | None = None
+        self._among = among
+        self._listing: Mapping[int, frozenset[str]] | str | None = None
+        self._transfers: dict[str, frozenset[str]] = {}
+
+    def forget(self) -> None:
+        """Read the owners' own lists anew from now on."""
+        self._streams.clear()
+        self._topics.clear()
 
     async def of(self, metadata: LedgerMetadata) -> Ownership:
         """Raises `MetadataUnavailable`."""
         custom = metadata.custom_metadata
         stream = text_of(custom.get(STREAM_KEY))
         if stream is not None:
-            listed = await self._listed(self._streams, stream, self._of_stream)
-            by_sink = SINK_KEY in custom
-            return _judged(OwnerKind.STREAM, stream, metadata.ledger_id, listed, by_sink=by_sink)
+            return await self._streams_own(metadata, stream)
         application = text_of(custom.get(APPLICATION_KEY))
         topic = text_of(custom.get(MANAGED_LEDGER_KEY))
         if application == PULSAR and topic is not None:
@@ -104,6 +122,49 @@ class Owners:
         return Ownership(OwnerKind.NONE, "", Standing.UNKNOWN, "its metadata name no owner")
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    async def _streams_own(self, metadata: LedgerMetadata, stream: str) -> Ownership:
+        ledger_id, custom = metadata.ledger_id, metadata.custom_metadata
+        listed = await self._listed(self._streams, stream, self._of_stream)
+        judged = _judged(OwnerKind.STREAM, stream, ledger_id, listed, by_sink=SINK_KEY in custom)
+        if judged.standing is not Standing.ORPHAN:
+            return judged
+        others = await self._others()
+        if isinstance(others, str):
+            return replace(judged, standing=Standing.UNKNOWN, detail=others, is_gone=False)
+        if names := others.get(ledger_id):
+            return replace(judged, name=min(names), standing=Standing.OWNED, detail="", is_gone=False)
+        if text_of(custom.get(APPLICATION_KEY)) != APPLICATION:
+            detail = f"{judged.detail}, and it was not made for a stream"
+            return replace(judged, standing=Standing.UNKNOWN, detail=detail, is_gone=False)
+        transfer, _, uuid = (text_of(custom.get(TRANSFER_KEY)) or "").rpartition(":")
+        if transfer and uuid in await self._uuids_of(transfer):
+            detail = f"the transfer {transfer} has not added it to the stream"
+            return replace(judged, standing=Standing.OWNED, detail=detail, is_gone=False)
+        return judged
+
+    async def _others(self) -> Mapping[int, frozenset[str]] | str:
+        """The streams that list ledgers; a text: why nobody can tell."""
+        if self._listing is None:
+            try:
+                self._listing = await listing_streams(self._store, self._among)
+            except MetadataUnavailable:
+                raise
+            except MetadataError as error:
+                self._listing = str(error)
+        return self._listing
+
+    async def _uuids_of(self, transfer: str) -> frozenset[str]:
+        """Of the ledgers that a transfer has made or is making."""
+        if transfer not in self._transfers:
+            records = self._client.metadata_service.records(TRANSFER)
+            names = [each for each in await records.names() if each.rpartition(".")[0] == transfer]
+
+            async def uuid_of(name: str) -> str:
+                return TransferRecord.decode((await records.read(name)).value).uuid
+
+            self._transfers[transfer] = frozenset(await bounded(names, uuid_of))
+        return self._transfers[transfer]
 
     async def _pulsars(self, metadata: LedgerMetadata, topic: str) -> Ownership:
         if not await self._knows_topics():
@@ -141,9 +202,7 @@ class Owners:
 
     async def _of_stream(self, name: str) -> frozenset[int]:
         # Also of one that is being deleted: whoever deletes it will finish that.
-        manifest = (await self._store.read(name, even_deleting=True)).manifest
-        retired = (each for group in manifest.retired for each in group.ledger_ids)
-        return frozenset([*(ledger.ledger_id for ledger in manifest.ledgers), *retired])
+        return ledgers_of((await self._store.read(name, even_deleting=True)).manifest)
 
     async def _of_topic(self, name: str) -> frozenset[int]:
         found = await managed_ledger(self._client, name, root=self._root)
@@ -157,6 +216,23 @@ class Owners:
 
 
 _Read = Callable[[str], Awaitable[frozenset[int]]]
+
+
+def ledgers_of(manifest: Manifest) -> frozenset[int]:
+    """What a stream lists, and what it has retired and not deleted yet."""
+    return manifest.retired_ids.union(ledger.ledger_id for ledger in manifest.ledgers)
+
+
+async def listing_streams(store: ManifestStore, among: Collection[int] | None) -> dict[int, frozenset[str]]:
+    """The streams that have these ledgers (None: any), by their lists. Raises `MetadataUnavailable`, and
+    `MetadataDamaged` when one of the lists cannot be read: it might be that one."""
+    found: dict[int, frozenset[str]] = {}
+    for name in sorted(await store.names()):
+        with suppress(NotThere):
+            ids = ledgers_of((await store.read(name, even_deleting=True)).manifest)
+            for each in ids if among is None else ids.intersection(among):
+                found[each] = found.get(each, frozenset()) | {name}
+    return found
 
 
 def _judged(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bookie_protocol.errors import MetadataDamaged
 from pyspark_bookie.archive.files import Files, absolute_uri
 from pyspark_bookie.archive.manifest import Manifest
-from pyspark_bookie.archive.reading import archived_ledgers, read_manifest
+from pyspark_bookie.archive.reading import archived_ledgers, manifest_at
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.jobs.framework.arguments import LEDGERS, argument
 from pyspark_bookie.jobs.framework.context import JobContext
@@ -28,6 +29,12 @@ class RestoreArguments(TransferArguments):
     ledgers: LedgerIds | None = argument(  # noqa: RUF009 - it makes a field
         None, help="These ledgers, such as 5,7,100-200. Default: all in the archive.", kind=LEDGERS, metavar="IDS"
     )
+    uuid: tuple[str, ...] = argument(
+        (),
+        help="Of a ledger whose number was used again: the one with this uuid in its manifest's name; may be given"
+        " several times. Default: the one that was archived last.",
+        metavar="UUID",
+    )
 
 
 @job("restore")
@@ -45,11 +52,15 @@ class RestoreJob:
         args = context.args
         source = absolute_uri(args.source)
         files = Files(source, "--source")
-        ids = [each for each in archived_ledgers(files) if args.ledgers is None or each in args.ledgers]
-        manifests, unreadable = readable(ids, lambda each: _manifest(files, each))
+        attempts = archived_ledgers(files)
+        ids = [each for each in attempts if args.ledgers is None or each in args.ledgers]
+        manifests, unreadable = readable(ids, lambda each: _manifest(context, files, each, attempts[each]))
         rows = narrowed(
             context,
-            [closed_row(each.ledger_id, each.counts.entries, each.counts.nbytes, each.shape) for each in manifests],
+            [
+                closed_row(each.ledger_id, each.counts.entries, each.counts.nbytes, each.shape, each.uuid)
+                for each in manifests
+            ],
         )
         missing = not_at_source(set(args.ledgers.singles()) - set(ids)) if args.ledgers is not None else []
         settings = args.settings("restore", source)
@@ -58,10 +69,19 @@ class RestoreJob:
         )
 
 
-def _manifest(files: Files, ledger_id: int) -> Manifest:
-    manifest = read_manifest(files, ledger_id)
-    if manifest is None:
+def _manifest(
+    context: JobContext[RestoreArguments], files: Files, ledger_id: int, attempts: Sequence[str | None]
+) -> Manifest:
+    """The one that is wanted of those of a ledger number."""
+    found = [manifest for each in attempts if (manifest := manifest_at(files, ledger_id, each)) is not None]
+    if not found:
         raise MetadataDamaged(
             f"the manifest of ledger {ledger_id} went away while the archive was listed: run it again"
         )
-    return manifest
+    wanted = [each for each in found if each.uuid in context.args.uuid] or found
+    chosen = max(wanted, key=lambda each: (each.archived, each.uuid))
+    for each in found:
+        if each is not chosen:
+            what = f"{each.counts.entries} entries, archived {each.archived}"
+            context.log(f"another ledger {ledger_id} is in the archive, too ({what}): --uuid {each.uuid} restores that")
+    return chosen

@@ -33,14 +33,17 @@ class TransferArguments(CommonArguments):
         metavar="FILE",
     )
     name: str | None = argument(
-        None, help="Name of the transfer: runs of one name go on where the last one ended. Default: by its source."
+        None,
+        help="Name of the transfer: runs of one name go on where the last one ended. Default: by its source"
+        " and stream.",
     )
 
     def settings(self, job: str, source: str) -> TransferSettings:
         """`source`: a text that tells the source from others."""
         if self.keep_ids and self.to_stream is not None:
             raise UsageError("--keep-ids and --to-stream exclude each other: a stream's ledgers are its own")
-        digest = hashlib.sha256(source.encode()).hexdigest()[:12]
+        whole = source if self.to_stream is None else f"{source} {self.to_stream}"
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
         if self.new_password_file is not None:
             read_secret("--new-password-file", self.new_password_file)  # told now if it cannot be read
         return TransferSettings(

@@ -15,7 +15,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -27,12 +27,14 @@ from bookie_protocol.errors import (
     LedgerFenced,
     LedgerIdsExhausted,
     NoSuchLedger,
+    Refused,
     Unauthorized,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.versioned import Versioned
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.common.secrets import read_secret
+from pyspark_bookie.jobs.framework.ledgers import text_of
 from pyspark_bookie.jobs.framework.records import JobRecords
 from pyspark_bookie.jobs.transfer.record import KIND, TRANSFER_KEY, TransferRecord, TransferState, record_key
 from pyspark_bookie.jobs.transfer.sources import LedgerAtSource, OpenSource
@@ -91,18 +93,22 @@ class Transferrer:
         path = settings.password_file
         self._new_password = None if path is None else read_secret("--new-password-file", path)
 
-    def transfer(self, source_id: int) -> tuple[TransferFate, TransferRecord | None]:
-        """Bring a ledger to COMPLETE. Raises `NoSuchLedger` (the source has none), `EntryDamaged` (what was read again
-        is not what was written), `TakenOver`, and what reading and writing raise: then no ledger stays behind."""
+    def transfer(self, source_id: int, uuid: str = "", life: str = "") -> tuple[TransferFate, TransferRecord | None]:
+        """Bring a ledger to COMPLETE; `uuid` and `life` as in `LedgerRow`. Raises `NoSuchLedger` (the source has none),
+        `EntryDamaged` (what was read again is not what was written), `Refused` (a transfer of this name has made
+        another ledger of this number), `TakenOver`, and what reading and writing raise: then no ledger stays behind."""
         stored = self._records.find(record_key(self._settings.name, source_id))
-        if stored is not None and self._is_there(stored.value):
+        if stored is not None and (made := self._made(stored.value)) is not None:
+            self._check_stream(made)
+            if stored.value.life != life:
+                stored = self._recognised(stored, self._source.ledger(source_id, uuid), life)
             return TransferFate.ALREADY, stored.value
         if stored is not None:
             self._remove(stored.value)
-        ledger = self._source.ledger(source_id)
+        ledger = self._source.ledger(source_id, uuid)
         if self._settings.keep_ids and self._metadata(source_id) is not None:
             return TransferFate.EXISTS, None
-        stored = self._begin(source_id, stored)
+        stored = self._begin(source_id, life, stored)
         try:
             counts = self._write(stored.value, ledger)
             self._verify(stored.value, ledger, counts)
@@ -119,13 +125,25 @@ class Transferrer:
 
     # --- its steps --------------------------------------------------------------------------------------------
 
-    def _begin(self, source_id: int, stored: Stored | None) -> Stored:
+    def _recognised(self, stored: Stored, ledger: LedgerAtSource, life: str) -> Stored:
+        """The record, if what was made is what the source has now, though that is not known to be the same ledger:
+        the content decides. Raises `Refused`."""
+        record = stored.value
+        if (ledger.expected() or _counted(ledger)) != record.counts:
+            raise Refused(
+                f"the transfer {record.name} has made ledger {record.target_id} of another ledger {record.source_id},"
+                " with other content: give this transfer a --name of its own"
+            )
+        return self._records.update(stored, replace(record, life=life))
+
+    def _begin(self, source_id: int, life: str, stored: Stored | None) -> Stored:
         record = TransferRecord(
             name=self._settings.name,
             source_id=source_id,
             state=TransferState.WRITING,
             target_id=source_id if self._settings.keep_ids else self._free_id(),
             uuid=self._new_uuid(),
+            life=life,
         )
         return self._records.create(record) if stored is None else self._records.update(stored, record)
 
@@ -171,15 +189,28 @@ class Transferrer:
 
     # --- what is there ----------------------------------------------------------------------------------------
 
-    def _is_there(self, record: TransferRecord) -> bool:
+    def _made(self, record: TransferRecord) -> LedgerMetadata | None:
+        """The ledger that the transfer has made, if it is there."""
         if record.state is not TransferState.COMPLETE or record.counts is None:
-            return False
+            return None
         metadata = self._metadata(record.target_id)
-        return (
+        is_there = (
             metadata is not None
             and metadata.is_closed
+            and metadata.custom_metadata.get(TRANSFER_KEY) == record.tag
             and (metadata.last_entry_id + 1, metadata.length) == (record.counts.entries, record.counts.nbytes)
         )
+        return metadata if is_there else None
+
+    def _check_stream(self, made: LedgerMetadata) -> None:
+        """A ledger is one stream's, so what was made for another one, or for none, is of no use for this one."""
+        name, owner = self._settings.stream, text_of(made.custom_metadata.get(STREAM_KEY))
+        if name is not None and name != owner:
+            raise Refused(
+                f"the transfer {self._settings.name} has made ledger {made.ledger_id} for"
+                f" {'no stream' if owner is None else f'stream {owner}'}: give the one into stream {name} a --name of"
+                " its own"
+            )
 
     def _remove(self, record: TransferRecord) -> None:
         """Delete the ledger of an attempt, if it is the attempt's."""
@@ -202,6 +233,13 @@ class Transferrer:
 
     def _password(self, ledger: LedgerAtSource) -> bytes:
         return self._new_password if self._new_password is not None else (ledger.password or b"")
+
+
+def _counted(ledger: LedgerAtSource) -> Counts:
+    counter = Counter()
+    for payloads in ledger.payloads():
+        counter.add(payloads)
+    return counter.counts()
 
 
 def transfer_records(client: BlockingClient) -> JobRecords[TransferRecord]:

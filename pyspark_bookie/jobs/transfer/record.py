@@ -37,7 +37,8 @@ class TransferState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferRecord:
-    """`counts`: what the target ledger holds, once COMPLETE."""
+    """`counts`: what the target ledger holds, once COMPLETE. `life`: tells the ledger at the source from another one of
+    its number; None in records of older versions."""
 
     name: str
     source_id: int
@@ -45,6 +46,7 @@ class TransferRecord:
     target_id: int
     uuid: str
     counts: Counts | None = None
+    life: str | None = None
 
     @property
     def key(self) -> str:
@@ -69,6 +71,7 @@ class TransferRecord:
             "target_id": self.target_id,
             "uuid": self.uuid,
             "counts": None if self.counts is None else self.counts.as_json(),
+            "life": self.life,
         }
         return json.dumps(row).encode()
 
@@ -86,6 +89,7 @@ class TransferRecord:
                 target_id=int(row["target_id"]),
                 uuid=str(row["uuid"]),
                 counts=None if row["counts"] is None else Counts.from_json(row["counts"]),
+                life=row.get("life"),
             )
         except (KeyError, ValueError, TypeError) as error:
             raise MetadataDamaged(f"a record of kind {KIND} cannot be read: {error!r}") from error

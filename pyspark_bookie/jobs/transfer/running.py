@@ -112,6 +112,8 @@ class _Run:
         items = [
             TransferBundle(
                 tuple(row.ledger_id for row in rows),
+                tuple(row.uuid for row in rows),
+                tuple(row.life for row in rows),
                 sum(row.nbytes for row in rows),
                 self._plan.source,
                 self._plan.settings,

@@ -43,8 +43,8 @@ class LedgerAtSource(Protocol):
 class OpenSource(Protocol):
     """Gives ledgers."""
 
-    def ledger(self, ledger_id: int) -> LedgerAtSource:
-        """Raises `NoSuchLedger`, `LedgerNotClosed`, `Unauthorized`."""
+    def ledger(self, ledger_id: int, uuid: str = "") -> LedgerAtSource:
+        """`uuid` as in `LedgerRow`. Raises `NoSuchLedger`, `LedgerNotClosed`, `Unauthorized`."""
         ...
 
 
@@ -54,10 +54,11 @@ class Source(Protocol):
     def open(self, throttle: Throttle) -> OpenSource: ...
 
 
-def closed_row(ledger_id: int, entries: int, nbytes: int, shape: LedgerShape) -> LedgerRow:
+def closed_row(ledger_id: int, entries: int, nbytes: int, shape: LedgerShape, uuid: str = "") -> LedgerRow:
     """A ledger that files hold, as arguments choose it."""
     sizes = shape.ensemble_size, shape.write_quorum_size, shape.ack_quorum_size
-    return LedgerRow(ledger_id, "CLOSED", entries, nbytes, shape.created_ms, sizes, dict(shape.custom_metadata))
+    custom = dict(shape.custom_metadata)
+    return LedgerRow(ledger_id, "CLOSED", entries, nbytes, shape.created_ms, sizes, custom, uuid=uuid)
 
 
 # --- a cluster ------------------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ class OpenCluster:
         self._password = password
         self._throttle = throttle
 
-    def ledger(self, ledger_id: int) -> LedgerAtSource:
+    def ledger(self, ledger_id: int, uuid: str = "") -> LedgerAtSource:
         return _ClusterLedger(self._client, ledger_id, self._password, self._throttle)
 
 
@@ -131,15 +132,15 @@ class _OpenArchive:
         self._files = files
         self._throttle = throttle
 
-    def ledger(self, ledger_id: int) -> LedgerAtSource:
-        return _ArchivedLedger(self._files, ledger_id, self._throttle)
+    def ledger(self, ledger_id: int, uuid: str = "") -> LedgerAtSource:
+        return _ArchivedLedger(self._files, ledger_id, uuid, self._throttle)
 
 
 class _ArchivedLedger:
-    def __init__(self, files: Files, ledger_id: int, throttle: Throttle) -> None:
-        manifest = read_manifest(files, ledger_id)
+    def __init__(self, files: Files, ledger_id: int, uuid: str, throttle: Throttle) -> None:
+        manifest = read_manifest(files, ledger_id, uuid)
         if manifest is None:
-            raise NoSuchLedger(f"the archive has no ledger {ledger_id}")
+            raise NoSuchLedger(f"the archive has no ledger {ledger_id} of uuid {uuid}")
         self.shape = manifest.shape
         self.password: bytes | None = None
         self._files = files

@@ -15,9 +15,11 @@ from pyspark_bookie.jobs.transfer.sources import Source
 
 @dataclass(frozen=True)
 class TransferBundle:
-    """`nbytes`: of all its ledgers, for the progress."""
+    """`uuids` and `lives`: of the ledgers, as in `LedgerRow`. `nbytes`: of all its ledgers, for the progress."""
 
     ledger_ids: tuple[int, ...]
+    uuids: tuple[str, ...]
+    lives: tuple[str, ...]
     nbytes: int
     source: Source
     settings: TransferSettings
@@ -40,12 +42,13 @@ def transfer_bundle(bundle: TransferBundle, environment: TaskEnvironment) -> tup
     """Transfer one ledger after the other into the cluster of the environment."""
     source = bundle.source.open(environment.throttle())
     transferrer = Transferrer(environment.client(), source, bundle.settings)
-    return tuple(_transfer(transferrer, ledger_id) for ledger_id in bundle.ledger_ids)
+    ledgers = zip(bundle.ledger_ids, bundle.uuids, bundle.lives, strict=True)
+    return tuple(_transfer(transferrer, *ledger) for ledger in ledgers)
 
 
-def _transfer(transferrer: Transferrer, ledger_id: int) -> TransferOutcome:
+def _transfer(transferrer: Transferrer, ledger_id: int, uuid: str, life: str) -> TransferOutcome:
     try:
-        fate, record = transferrer.transfer(ledger_id)
+        fate, record = transferrer.transfer(ledger_id, uuid, life)
     except TakenOver:
         return TransferOutcome(ledger_id, TransferFate.TAKEN_OVER)
     except Exception as error:

@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.streams import Manifest, PublishedLedger, StreamSettings, Txn, publishing
+from bookie_client.streams.model import STREAM_KEY
 from bookie_client.streams.publishing import published
 from bookie_protocol.errors import (
     BadRequest,
     MetadataUnavailable,
+    MetadataVersionConflict,
     NoSuchLedger,
     NoSuchStream,
     Refused,
@@ -253,3 +255,61 @@ def test_whatever_is_published_each_batch_is_there_once(calls):
     assert [ledger.ledger_id for ledger in manifest.ledgers] == expected
     ordinals = [ledger.first_ordinal for ledger in manifest.ledgers]
     assert ordinals == [sum(ledger.entries for ledger in manifest.ledgers[:i]) for i in range(len(expected))]
+
+
+# --- a ledger is one stream's -----------------------------------------------------------------------------------
+
+
+async def owner(client, ledger_id):
+    return (await client.metadata(ledger_id)).custom_metadata.get(STREAM_KEY)
+
+
+async def test_a_ledger_that_is_published_becomes_the_streams_own(client, streams):
+    made = await written(client, b"a")
+    assert await owner(client, made.ledger_id) is None
+    await streams.publish("s", [made])
+    assert await owner(client, made.ledger_id) == b"s"
+
+
+async def test_a_ledger_of_another_stream_is_refused(client, streams):
+    await streams.create("other", (await streams.manifest("s")).settings)
+    made = await written(client, b"a")
+    await streams.publish("s", [made])
+    with pytest.raises(BadRequest, match="is stream s's, so stream other cannot have it"):
+        await streams.publish("other", [made])
+    await streams.delete("other")
+    assert await read_all(streams) == [b"a"]
+
+
+async def test_of_two_streams_that_take_a_ledger_at_once_one_has_it(client, streams):
+    await streams.create("other", (await streams.manifest("s")).settings)
+    made = await written(client, b"a")
+    tried = await asyncio.gather(*(streams.publish(name, [made]) for name in ("s", "other")), return_exceptions=True)
+    assert sorted(isinstance(each, BadRequest) for each in tried) == [False, True]
+    listing = [name for name in ("s", "other") if made.ledger_id in await streams.manifest(name)]
+    assert [name.encode() for name in listing] == [await owner(client, made.ledger_id)]
+
+
+async def test_a_deletion_that_was_decided_before_the_ledger_was_published_fails(client, streams):
+    made = await written(client, b"a")
+    judged = await client.stored_metadata(made.ledger_id)
+    await streams.publish("s", [made])
+    with pytest.raises(MetadataVersionConflict):
+        await client.metadata_service.ledgers.delete(made.ledger_id, judged.version)
+
+
+async def test_ledgers_are_looked_at_again_when_another_change_came_first(client, streams, monkeypatch):
+    """As when an abort that takes the batch for lost deletes its ledgers, behind a change of the stream."""
+    made = await written(client, b"a")
+    replace_head = streams._store.replace
+
+    async def aborted(stored, manifest):
+        monkeypatch.setattr(streams._store, "replace", replace_head)
+        await streams.configure("s", replace(stored.manifest.settings, retention_bytes=1 << 40))
+        await client.delete(made.ledger_id)
+        return await replace_head(stored, manifest)
+
+    monkeypatch.setattr(streams._store, "replace", aborted)
+    with pytest.raises(NoSuchLedger):
+        await streams.publish("s", [made], Txn("q", 0, 1))
+    assert (await streams.manifest("s")).ledgers == ()

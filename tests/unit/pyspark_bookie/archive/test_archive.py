@@ -15,7 +15,8 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import EntryDamaged, MetadataDamaged
 from pyspark_bookie.archive.checksum import Counter
 from pyspark_bookie.archive.files import Files, absolute_uri
-from pyspark_bookie.archive.layout import data_file, data_folder, parse_data_file, parse_manifest_file
+from pyspark_bookie.archive.instance import claim, other_owner
+from pyspark_bookie.archive.layout import data_file, data_folder, manifest_file, parse_data_file, parse_manifest_file
 from pyspark_bookie.archive.manifest import LedgerShape, Manifest
 from pyspark_bookie.archive.reading import archived_ledgers, count_files, read_manifest, read_payloads
 from pyspark_bookie.archive.writing import write_ledger
@@ -85,19 +86,59 @@ def test_manifests_survive_their_bytes_and_damage_is_told(tmp_path: Path) -> Non
         with pytest.raises(MetadataDamaged, match="m is no manifest"):
             Manifest.decode(bad, "m")
     files = Files(str(tmp_path), "--target")
-    assert read_manifest(files, 7) is None
-    files.write("_manifests/ledger-7.json", data, "_tmp/x/manifest.json")
+    assert read_manifest(files, 7, UUID) is None
+    files.write(f"_manifests/ledger-7-{UUID}.json", data, "_tmp/x/manifest.json")
     files.write("_manifests/ledger-8.json", data, "_tmp/x/manifest.json")
-    assert read_manifest(files, 7) == manifest
+    assert read_manifest(files, 7, UUID) == manifest
     with pytest.raises(MetadataDamaged, match="of ledger 7"):
-        read_manifest(files, 8)
-    assert archived_ledgers(files) == [7, 8]
+        read_manifest(files, 8, UUID)
+    assert archived_ledgers(files) == {7: [UUID], 8: [None]}
+
+
+def test_a_manifest_of_an_older_version_is_that_of_its_attempt_alone(tmp_path: Path) -> None:
+    manifest = Manifest(7, UUID, None, Counter().counts(), (), SHAPE)
+    files = Files(str(tmp_path), "--target")
+    files.write("_manifests/ledger-7.json", manifest.encode(), "_tmp/x/manifest.json")
+    assert read_manifest(files, 7, UUID) == manifest
+    assert read_manifest(files, 7, "f" * 32) is None
+
+
+def test_an_archive_is_one_clusters(tmp_path: Path) -> None:
+    files = Files(str(tmp_path), "--target")
+    assert other_owner(files, "a") is None
+    assert claim(files, "a") is None
+    assert claim(files, "a") is None
+    assert (claim(files, "b"), other_owner(files, "b")) == ("a", "a")
+    assert claim(files, "a") is None, "whoever was refused leaves nothing"
+
+
+def test_of_two_clusters_that_claim_an_archive_at_once_at_most_one_has_it(tmp_path: Path) -> None:
+    files = Files(str(tmp_path), "--target")
+    write = files.write
+
+    def another_claims(path: str, content: bytes, temporary: str) -> None:
+        files.write = write  # type: ignore[method-assign]
+        assert claim(files, "b") is None
+        write(path, content, temporary)
+
+    files.write = another_claims  # type: ignore[method-assign]
+    assert claim(files, "a") == "b"
+    assert claim(files, "b") is None
+
+
+def test_an_archive_of_an_older_version_is_that_of_its_manifests_cluster(tmp_path: Path) -> None:
+    files = Files(str(tmp_path), "--target")
+    for ledger_id, instance in ((7, None), (8, "a")):
+        manifest = Manifest(ledger_id, UUID, instance, Counter().counts(), (), SHAPE)
+        files.write(f"_manifests/ledger-{ledger_id}.json", manifest.encode(), "_tmp/x/manifest.json")
+    assert (claim(files, "b"), claim(files, "a")) == ("a", None)
 
 
 def test_names() -> None:
     assert parse_data_file(data_file(7, UUID, 3)) == (7, UUID)
     assert parse_data_file("ledger-7.parquet") is None
-    assert (parse_manifest_file("ledger-7.json"), parse_manifest_file("x.json")) == (7, None)
+    assert (parse_manifest_file("ledger-7.json"), parse_manifest_file("x.json")) == ((7, None), None)
+    assert parse_manifest_file(manifest_file(7, UUID).rpartition("/")[2]) == (7, UUID)
     assert data_folder("date", 1_700_000_000_000, None) == "data/date=2023-11-14"
     assert data_folder("date", None, None) == "data/date=__HIVE_DEFAULT_PARTITION__"
     assert data_folder("stream", None, "a/b") == "data/stream=a%2Fb"

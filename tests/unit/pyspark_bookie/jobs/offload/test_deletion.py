@@ -11,7 +11,6 @@ import pytest
 from bookie_protocol.archive.record import OffloadState
 from bookie_protocol.errors import EntryDamaged, NoSuchLedger
 from pyspark_bookie.archive.files import Files
-from pyspark_bookie.archive.layout import manifest_file
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
 from pyspark_bookie.jobs.offload.store import OffloadStore
@@ -85,7 +84,7 @@ def test_a_flipped_bit_in_the_archive_keeps_the_ledger(shelf: LedgerShelf, targe
 def test_a_missing_file_or_manifest_keeps_the_ledger(shelf: LedgerShelf, target: str) -> None:
     shelf.put(7, PAYLOADS)
     offloader(shelf, target).offload(7)
-    manifest = folder_of(target) / manifest_file(7)
+    [manifest] = folder_of(target).glob("_manifests/*.json")
     content = manifest.read_bytes()
     manifest.unlink()
     with pytest.raises(FileNotFoundError, match="no manifest of ledger 7"):
@@ -115,6 +114,15 @@ def test_another_ledger_of_the_same_id_is_kept(shelf: LedgerShelf, target: str) 
     shelf.put(7, PAYLOADS, created_ms=1_800_000_000_000)
     assert deleter(shelf, target).delete(7) is DeletionFate.ANOTHER_LEDGER
     assert shelf.metadata(7).is_closed
+
+
+def test_a_ledger_of_which_only_the_size_is_known_to_be_the_same_is_kept(shelf: LedgerShelf, target: str) -> None:
+    shelf.put(7, [b"mon", b"day"], created_ms=None, format_version=2)
+    offloader(shelf, target).offload(7)
+    shelf.delete(7)
+    shelf.put(7, [b"fri", b"day"], created_ms=None, format_version=2)
+    assert deleter(shelf, target).delete(7) is DeletionFate.ANOTHER_LEDGER
+    assert shelf.payloads(7) == [b"fri", b"day"]
 
 
 def test_pulsars_ledgers_are_kept(shelf: LedgerShelf, target: str) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bookie_protocol.archive.record import OffloadState
+from bookie_protocol.archive.record import LedgerIdentity, OffloadState
 from bookie_protocol.errors import EntryDamaged, Unauthorized
 from bookie_protocol.ledger_metadata.model import LedgerState
+from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.reading import archived_ledgers, manifest_at, read_payloads
+from pyspark_bookie.common.throttle import Throttle
+from pyspark_bookie.jobs.offload.cleaning import find_orphans
 from pyspark_bookie.jobs.offload.machine import Fate
 from pyspark_bookie.jobs.offload.store import OffloadStore, TakenOver
 from tests.support.killing import Killed, KillSwitch
@@ -167,3 +173,105 @@ def test_a_wrong_password_is_refused_and_nothing_is_written(shelf: LedgerShelf, 
         offloader(shelf, target, password=b"wrong").offload(7)
     assert [path for path in folder_of(target).rglob("*") if path.is_file()] == []
     assert offloader(shelf, target, password=b"secret").offload(7)[0] is Fate.OFFLOADED
+
+
+# --- a number that is used again ------------------------------------------------------------------------------
+
+
+def lives(target: str) -> dict[str, list[bytes]]:
+    """The payloads of every ledger 7 that the archive has, by the uuid of its manifest."""
+    files = Files(target, "--target")
+    found = {}
+    for uuid in archived_ledgers(files)[7]:
+        manifest = manifest_at(files, 7, uuid)
+        assert manifest is not None
+        payloads = read_payloads(files, 7, manifest.files, Throttle(None))
+        found[manifest.uuid] = [payload for batch in payloads for payload in batch]
+    return found
+
+
+@pytest.mark.parametrize("format_version", [2, 3])
+def test_a_later_ledger_of_the_number_is_archived_beside_the_first(
+    shelf: LedgerShelf, target: str, format_version: int
+) -> None:
+    """Format 2 has no creation token, and Java clients record no creation time: the metadata service knows it."""
+    shelf.put(7, [b"mon", b"day"], created_ms=None, format_version=format_version)
+    _, first = offloader(shelf, target).offload(7)
+    shelf.delete(7)
+    shelf.put(7, [b"fri", b"day"], created_ms=None, format_version=format_version)
+    fate, second = offloader(shelf, target).offload(7)
+    assert fate is Fate.OFFLOADED
+    assert first is not None
+    assert second is not None
+    assert lives(target) == {first.uuid: [b"mon", b"day"], second.uuid: [b"fri", b"day"]}
+    found = find_orphans(
+        Files(target, "--target"), datetime.now(UTC) + timedelta(days=1), OffloadStore(shelf).current_uuid
+    )
+    assert found.files == (), "what was archived of the first one is nobody's orphan"
+    assert offloader(shelf, target).offload(7)[0] is Fate.ALREADY
+
+
+def test_where_nobody_can_tell_the_content_decides(shelf: LedgerShelf, target: str) -> None:
+    """As with records of older versions, which know neither creation time nor token."""
+    shelf.put(7, PAYLOADS, created_ms=None)
+    offloader(shelf, target).offload(7)
+    store = OffloadStore(shelf)
+
+    def as_older_versions_wrote_it() -> None:
+        stored = store.read(7)
+        assert stored is not None
+        store.update(stored, replace(stored.value, ledger=replace(stored.value.ledger, created_ms=None, token=0)))
+
+    as_older_versions_wrote_it()
+    fate, record = offloader(shelf, target).offload(7)
+    assert (fate, len(lives(target))) == (Fate.ALREADY, 1)
+    assert record is not None
+    assert record.ledger.is_surely(LedgerIdentity.of(shelf.metadata(7))), "and it is not asked again"
+    as_older_versions_wrote_it()
+    shelf.payloads(7)[-1] = b"LAST"
+    assert offloader(shelf, target).offload(7)[0] is Fate.OFFLOADED
+    assert list(map(len, lives(target).values())) == [6, 6]
+
+
+def test_what_was_restored_is_not_archived_twice(shelf: LedgerShelf, target: str) -> None:
+    shelf.put(7, PAYLOADS)
+    offloader(shelf, target).offload(7)
+    shelf.delete(7)
+    shelf.put(7, PAYLOADS, created_ms=1_800_000_000_000)
+    fate, record = offloader(shelf, target).offload(7)
+    assert (fate, len(lives(target))) == (Fate.ALREADY, 1)
+    assert record is not None
+    assert record.ledger.created_ms == 1_800_000_000_000
+    check_complete(shelf, target, 7, PAYLOADS)
+
+
+@pytest.mark.parametrize("state", [OffloadState.UPLOADED, OffloadState.VERIFIED])
+def test_files_of_an_earlier_ledger_are_not_gone_on_with(shelf: LedgerShelf, target: str, state: OffloadState) -> None:
+    shelf.put(7, [b"mon", b"day"], created_ms=None)
+    stop_after(shelf, target, state)
+    shelf.delete(7)
+    shelf.put(7, [b"fri", b"day"], created_ms=None)
+    assert offloader(shelf, target).offload(7)[0] is Fate.OFFLOADED
+    check_complete(shelf, target, 7, [b"fri", b"day"])
+
+
+def test_the_loser_of_two_runs_leaves_the_winners_manifest(shelf: LedgerShelf, target: str) -> None:
+    """It comes back from a pause when the other one is done, and has yet to write its manifest."""
+    shelf.put(7, PAYLOADS)
+    stop_after(shelf, target, OffloadState.VERIFIED)
+    one = offloader(shelf, target)
+    write = one._files.write
+
+    def after_another_run(path: str, content: bytes, temporary: str) -> None:
+        store = OffloadStore(shelf)
+        stored = store.read(7)
+        assert stored is not None
+        identity = stored.value.ledger
+        store.update(stored, stored.value.restarted(stored.value.target, "f" * 32, stored.value.folder, identity))
+        assert offloader(shelf, target).offload(7)[0] is Fate.OFFLOADED
+        write(path, content, temporary)
+
+    one._files.write = after_another_run  # type: ignore[method-assign]
+    with pytest.raises(TakenOver):
+        one.offload(7)
+    check_complete(shelf, target, 7, PAYLOADS)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from bookie_client.streams import Manifest, PublishedLedger, StreamPosition, Streams, StreamSettings
+from bookie_client import Client
+from bookie_client.streams import Manifest, PublishedLedger, StreamPosition, Streams, StreamSettings, publishing
+from bookie_client.streams.store import ManifestStore
+from bookie_protocol.archive.record import OffloadRecord
 from bookie_protocol.errors import NoSuchLedger
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.common.throttle import Throttle
@@ -109,3 +113,96 @@ def test_a_ledger_of_which_the_stream_knows_another_end_stays(shelf: LedgerShelf
     other = replace(record, ledger=replace(record.ledger, last_entry_id=2))
     assert deleter._streams_obstacle("orders", other) is DeletionFate.IN_STREAM
     assert deleter._streams_obstacle("orders", record) is None
+
+
+# --- who counts on a ledger -------------------------------------------------------------------------------------
+
+
+def listed_as_older_versions_did(shelf: LedgerShelf, stream: str, *ledger_ids: int) -> None:
+    """Whatever the ledgers say of themselves."""
+
+    async def publish(client: Client) -> None:
+        store = ManifestStore(client.metadata_service)
+        published = [PublishedLedger(each, 2, 9) for each in ledger_ids]
+        await store.update(stream, lambda each: publishing.published(each, published, None, replacing=False, now_ms=1))
+
+    shelf.run(lambda client: Streams(client).create(stream, StreamSettings()))
+    shelf.run(publish)
+
+
+@pytest.mark.parametrize("custom", [{}, {"podkeeper/stream": b"another"}, {"podkeeper/stream": b"gone"}])
+def test_a_ledger_stays_that_any_stream_lists(shelf: LedgerShelf, target: str, custom: dict[str, bytes]) -> None:
+    shelf.run(lambda client: Streams(client).create("another", StreamSettings()))
+    shelf.put(7, PAYLOADS, custom=custom)
+    listed_as_older_versions_did(shelf, "orders", 7)
+    offloader(shelf, target).offload(7)
+    deleter = Deleter(shelf, Files(target, "--target"), DeletionSettings(target, 0.0), Throttle(None))
+    assert deleter.delete(7) is DeletionFate.IN_STREAM
+    shelf.run(lambda client: Streams(client).move_cursor("orders", "reader", StreamPosition(7, 0)))
+    settings = DeletionSettings(target, 0.0, keep_listed=True)
+    deleter = Deleter(shelf, Files(target, "--target"), settings, Throttle(None))
+    assert deleter.delete(7) is DeletionFate.UNREAD
+    assert shelf.metadata(7).is_closed
+
+
+def test_a_stream_is_not_cut_behind_ledgers_that_another_one_lists(shelf: LedgerShelf, target: str) -> None:
+    shelf.put(7, PAYLOADS)
+    for stream in ("orders", "copied"):
+        listed_as_older_versions_did(shelf, stream, 7)
+    offloader(shelf, target).offload(7)
+    deleter = Deleter(shelf, Files(target, "--target"), DeletionSettings(target, 0.0), Throttle(None))
+    assert not deleter.prove(7)
+
+
+def while_it_is_proved(deleter: Deleter, event: Callable[[], object]) -> None:
+    prove = deleter._prove
+
+    def proved(record: OffloadRecord) -> None:
+        prove(record)
+        event()
+
+    deleter._prove = proved  # type: ignore[method-assign]
+
+
+def test_a_cursor_that_was_made_during_the_proof_keeps_the_ledger(
+    shelf: LedgerShelf, manifest: Manifest, target: str
+) -> None:
+    offloader(shelf, target).offload(3)
+    settings = DeletionSettings(target, 0.0, keep_listed=True)
+    deleter = Deleter(shelf, Files(target, "--target"), settings, Throttle(None))
+    while_it_is_proved(
+        deleter,
+        lambda: shelf.run(lambda client: Streams(client).move_cursor("orders", "reader", StreamPosition(3, 0))),
+    )
+    assert deleter.delete(3) is DeletionFate.UNREAD
+    assert shelf.metadata(3).is_closed
+
+
+@pytest.mark.parametrize("custom", [{}, {"podkeeper/stream": b"orders"}])
+def test_a_ledger_that_was_published_during_the_proof_stays(
+    shelf: LedgerShelf, target: str, custom: dict[str, bytes]
+) -> None:
+    shelf.run(lambda client: Streams(client).create("orders", StreamSettings()))
+    shelf.put(7, PAYLOADS, custom=custom)
+    offloader(shelf, target).offload(7)
+    deleter = Deleter(shelf, Files(target, "--target"), DeletionSettings(target, 0.0), Throttle(None))
+    while_it_is_proved(
+        deleter,
+        lambda: shelf.run(lambda client: Streams(client).publish("orders", [PublishedLedger(7, 2, 9)])),
+    )
+    assert deleter.delete(7) is DeletionFate.IN_STREAM
+    assert listed(shelf) == [7]
+    assert shelf.metadata(7).is_closed
+
+
+@pytest.mark.parametrize("keep_listed", [False, True])
+def test_what_an_overwrite_replaced_is_the_streams_until_its_readers_had_their_time(
+    shelf: LedgerShelf, manifest: Manifest, target: str, keep_listed: bool
+) -> None:
+    offloader(shelf, target).offload(3)
+    shelf.run(lambda client: Streams(client).publish("orders", [], replace=True))
+    assert listed(shelf) == []
+    settings = DeletionSettings(target, 0.0, keep_listed=keep_listed)
+    deleter = Deleter(shelf, Files(target, "--target"), settings, Throttle(None))
+    assert deleter.delete(3) is DeletionFate.IN_STREAM
+    assert shelf.metadata(3).is_closed

@@ -8,6 +8,7 @@ import pytest
 
 from bookie_client.streams import Streams
 from bookie_client.streams.model import APPLICATION, STREAM_KEY, PublishedLedger, StreamSettings
+from bookie_client.streams.publishing import published
 from bookie_client.streams.store import ManifestStore
 from bookie_protocol.errors import NoSuchLedger
 from bookie_protocol.metadata_service.records import STREAM, STREAM_SEGMENT
@@ -17,6 +18,7 @@ from pyspark_bookie.jobs.orphans.ledgers import Search, search_ledgers
 from pyspark_bookie.jobs.orphans.searching import stream_segments
 from pyspark_bookie.jobs.owners.index import Owners, Standing
 from pyspark_bookie.jobs.replicas.units import Slice, Unit
+from pyspark_bookie.jobs.transfer.record import KIND, TRANSFER_KEY, TransferRecord, TransferState
 
 SETTINGS = StreamSettings(ensemble=2, write_quorum=2, ack_quorum=2)
 LATER = 1 << 60
@@ -171,3 +173,43 @@ async def test_what_names_no_owner_is_nobodys_orphan(models):
             async with client.create(ensemble=2, write_quorum=2, metadata=tags) as made:
                 pass
             assert (await Owners(client).of(await client.metadata(made.ledger_id))).standing is Standing.UNKNOWN
+
+
+async def test_what_another_stream_lists_than_the_one_it_names_is_no_orphan(models):
+    """As older versions published it."""
+    await models.add("a", "b")
+    async with models.client() as client:
+        streams = Streams(client)
+        for name in ("a", "b"):
+            await streams.create(name, SETTINGS)
+        ledger_id = await of_stream(client, "a", **SINK)
+        listed = [PublishedLedger(ledger_id, 1, 7)]
+        store = ManifestStore(client.metadata_service)
+        await store.update("b", lambda each: published(each, listed, None, replacing=False, now_ms=1))
+        found = await searched(client, search(remove=True))
+        assert (found.orphans, found.standings) == ([], {"owned": 1})
+        assert (await client.metadata(ledger_id)).is_closed
+
+
+async def test_what_was_given_to_a_stream_and_is_not_listed_is_nobodys_orphan(models):
+    """Whoever published it died in between, and may have made it for something else."""
+    await models.add("a", "b")
+    async with models.client() as client:
+        await Streams(client).create("orders", SETTINGS)
+        await ledger(client, application=b"mine", podkeeper_stream=b"orders")
+        found = await searched(client, search(remove=True))
+        assert (found.orphans, found.standings) == ([], {"unknown": 1})
+
+
+async def test_what_a_transfer_has_made_is_its_own_until_the_stream_has_it(models):
+    """A restore into a stream may take longer than the age from which ledgers are orphans."""
+    await models.add("a", "b")
+    async with models.client() as client:
+        await Streams(client).create("orders", SETTINGS)
+        records = client.metadata_service.records(KIND)
+        for uuid in ("begun", "given-up"):
+            await of_stream(client, "orders", **{TRANSFER_KEY: f"t:{uuid}".encode()})
+        record = TransferRecord(name="t", source_id=7, state=TransferState.WRITING, target_id=0, uuid="begun")
+        await records.create(record.key, record.encode())
+        found = await searched(client, search())
+        assert ([each.thing for each in found.orphans], found.standings) == (["1"], {"owned": 1, "orphan": 1})

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bookie_protocol.errors import EntryDamaged, LedgerNotClosed, NoSuchLedger, Unauthorized
+from bookie_protocol.errors import EntryDamaged, LedgerNotClosed, NoSuchLedger, Refused, Unauthorized
 from bookie_protocol.ledger_metadata.model import LedgerState
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.records import TakenOver
+from pyspark_bookie.jobs.restore.job import RestoreArguments
 from pyspark_bookie.jobs.transfer.machine import (
     TransferFate,
     Transferrer,
@@ -176,6 +178,37 @@ def test_quorums_and_stream_of_the_new_ledgers(source: LedgerShelf, target: Ledg
     metadata = target.metadata(record.target_id)
     assert (metadata.ensemble_size, metadata.write_quorum_size, metadata.ack_quorum_size) == (3, 3, 2)
     assert metadata.custom_metadata["podkeeper/stream"] == b"new"
+
+
+def test_what_was_made_for_one_stream_is_refused_to_another(source: LedgerShelf, target: LedgerShelf) -> None:
+    source.put(7, PAYLOADS)
+    transferrer(source, target, stream="one").transfer(7)
+    with pytest.raises(Refused, match="made ledger 0 for stream one: give the one into stream two a --name"):
+        transferrer(source, target, stream="two").transfer(7)
+    assert transferrer(source, target, stream="one").transfer(7)[0] is TransferFate.ALREADY
+
+
+def test_the_stream_is_part_of_the_transfers_name() -> None:
+    def name(**to_stream: str) -> str:
+        return RestoreArguments(metadata="embedded://x", source="s", **to_stream).settings("restore", "s").name
+
+    assert len({name(), name(to_stream="one"), name(to_stream="two")}) == 3
+
+
+def test_another_ledger_of_the_number_at_the_source_is_not_taken_for_the_first(
+    source: LedgerShelf, target: LedgerShelf, tmp_path: Path
+) -> None:
+    """As when two clusters are reached by one text, or the number was used again."""
+    source.put(7, PAYLOADS)
+    _, record = transferrer(source, target).transfer(7, life="monday")
+    assert record is not None
+    with LedgerShelf(tmp_path / "elsewhere") as elsewhere:
+        elsewhere.put(7, [payload[::-1] for payload in PAYLOADS])
+        with pytest.raises(Refused, match="of another ledger 7, with other content"):
+            transferrer(elsewhere, target).transfer(7, life="friday")
+    assert target.payloads(record.target_id) == PAYLOADS
+    fate, known = transferrer(source, target).transfer(7, life="moved")
+    assert (fate, known) == (TransferFate.ALREADY, replace(record, life="moved")), "the content is the same"
 
 
 def test_records_survive_their_bytes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from bookie_client.streams import PublishedLedger, Streams
 from bookie_client.streams.model import STREAM_KEY
 from bookie_protocol.errors import NoSuchStream
 from pyspark_bookie.archive.files import Files
+from pyspark_bookie.archive.layout import manifest_file
+from pyspark_bookie.archive.reading import manifest_at
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
@@ -64,3 +67,30 @@ def test_a_stream_gets_nothing_while_a_ledger_is_missing(
     assert "stream copied: nothing is added to it, because 1 of its ledgers are not there" in capsys.readouterr().err
     with pytest.raises(NoSuchStream):
         shelf.run(lambda client: Streams(client).manifest("copied"))
+
+
+def test_of_a_number_that_was_used_again_the_last_ledger_is_restored_and_the_others_are_told(
+    shelf: LedgerShelf, target: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uuids = []
+    for payloads in ([b"monday"], [b"fri", b"day"]):
+        shelf.put(7, payloads)
+        _, record = offloader(shelf, target).offload(7)
+        assert record is not None
+        uuids.append(record.uuid)
+        shelf.delete(7)
+
+    def planned(*words: str) -> str:
+        result = drive(DriverContext(shelf, "restore", "--source", target, "--dry-run", *words))
+        assert findings(result)[7][0] == "WOULD_WRITE"
+        return findings(result)[7][1]
+
+    manifests = [manifest_at(Files(target, "--source"), 7, uuid) for uuid in uuids]
+    assert all(manifests)
+    for manifest, archived in zip(manifests, ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"), strict=True):
+        assert manifest is not None
+        content = replace(manifest, archived=archived).encode()
+        Files(target, "--source").write(manifest_file(7, manifest.uuid), content, "_tmp/manifest.json")
+    assert planned() == "2 entries, 6 bytes"
+    assert f"--uuid {uuids[0]} restores that" in capsys.readouterr().err
+    assert planned("--uuid", uuids[0]) == "1 entries, 6 bytes"

@@ -68,7 +68,7 @@ def test_all_bytes_pass_the_throttle_before_they_are_handed_on(
 ) -> None:
     throttle = Counting()
     handed: list[bytes] = []
-    for batch in source(shelf, tmp_path / "files", throttle).ledger(7).payloads():
+    for batch in source(shelf, tmp_path / "files", throttle).ledger(7, UUID).payloads():
         handed += batch
         assert throttle.taken >= sum(map(len, handed))
     assert handed == PAYLOADS
