@@ -22,6 +22,7 @@ from typing import Protocol
 from bookie_pod.ledgers.lanes import WriteLane
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LedgerState
+from bookie_pod.storage.index.ledger_data import check_storable
 from bookie_pod.storage.journal.batch import JournalBatch
 from bookie_pod.storage.journal.format import explicit_lac_record, fence_record, key_record
 from bookie_protocol.entry import is_possible_lac, read_lac_packet
@@ -73,13 +74,16 @@ class LedgerOperations:
 
         Returns the lane, to which the caller adds its answer, and which it submits before this ledger's next fence,
         explicit LAC or force: the lane may hold the ledger's key record. An entry whose LAC cannot be right is stored
-        (its digest is the reader's to judge), and its LAC is told to nobody. Raises LedgerFenced, Unauthorized or
-        BadRequest; then nothing happened.
+        (its digest is the reader's to judge), and its LAC is told to nobody. Raises LedgerFenced, Unauthorized, or
+        BadRequest for what the storage cannot hold; then nothing happened.
         """
         if entry_id < 0:
             # Negative ids are the journal's own record kinds: storing one would change the meaning of the journal.
             raise BadRequest(f"ledger {ledger_id}: entry id {entry_id} is negative")
-        state = self.ledgers.for_write(ledger_id, key, deleted=LedgerFenced)
+        if entry_id > self.storage.max_entry_id:
+            most = self.storage.max_entry_id
+            raise BadRequest(f"ledger {ledger_id}: entry id {entry_id} is beyond {most}, the most that is stored here")
+        state = self.ledgers.for_write(ledger_id, key, deleted=LedgerFenced, recovery=recovery)
         if not recovery:
             if state.fenced:
                 raise LedgerFenced(f"ledger {ledger_id} is fenced")
@@ -122,37 +126,44 @@ class LedgerOperations:
             done(None)
         return nbytes
 
-    def fence(self, ledger_id: int, key: bytes) -> tuple[LedgerState, asyncio.Future[None] | None]:
-        """Fence a ledger, creating it if unknown. The future resolves when the fence is durable; None: it is already.
+    def fence(self, ledger_id: int, key: bytes) -> asyncio.Future[None]:
+        """Fence a ledger, creating it if unknown. The future resolves when the fence is durable.
+
+        A fence that this process did not journal is journaled once more: a copy of a fenced ledger may have been
+        written a moment ago, and be in memory only.
 
         Raises Unauthorized without a key or with another one, NoSuchLedger if it was fenced and deleted lately.
         """
         if is_unknown_key(key):
             raise Unauthorized(f"ledger {ledger_id}: fencing needs the master key")
         state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
-        if state.fenced:
-            return state, state.fence_durable
-        state.fenced = True
-        state.cool_down()
-        self.ledgers.record(state)
-        state.release_waiters()
+        if state.fence_durable is not None:
+            return state.fence_durable
+        if not state.fenced:
+            state.fenced = True
+            state.cool_down()
+            self.ledgers.record(state)
+            state.release_waiters()
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         state.fence_durable = durable
+        record = fence_record(ledger_id) if state.key_journaled else []  # it goes with the key
         try:
-            self._journal_special(state, fence_record(ledger_id), 1, lambda error: _resolve(durable, error))
+            self._journal_special(state, record, 1, lambda error: _resolve(durable, error))
         except StorageFault as error:
             # The journal has failed: whoever waits for this fence is told, the ledger stays fenced.
             _resolve(durable, error)
-        return state, durable
+        return durable
 
     def write_lac(self, ledger_id: int, key: bytes, packet: bytes, done: Done) -> None:
         """Store an explicit LAC packet (the last one wins). Allowed on fenced ledgers.
 
-        Raises BadRequest for a packet that is too short or of another ledger, Unauthorized, NoSuchLedger (memo).
+        Raises BadRequest for a packet that is too short, too long or of another ledger, Unauthorized, NoSuchLedger
+        (memo).
         """
         packet_ledger, lac = read_lac_packet(packet)
         if packet_ledger != ledger_id:
             raise BadRequest(f"the LAC packet is of ledger {packet_ledger}, the request of ledger {ledger_id}")
+        check_storable(key, packet)
         state = self.ledgers.for_write(ledger_id, key, deleted=NoSuchLedger)
         state.explicit_lac = packet
         self.ledgers.record(state)
@@ -174,6 +185,8 @@ class LedgerOperations:
         # An unknown key is journaled as well: without a key record, replay would take the ledger for deleted.
         if not state.key_journaled:
             pieces += key_record(state.ledger_id, state.key)
+            if state.fenced:
+                pieces += fence_record(state.ledger_id)  # of a ledger that was made fenced nothing else tells
             state.key_journaled = True
 
 

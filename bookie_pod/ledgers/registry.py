@@ -6,7 +6,10 @@ Invariants
 - The first key presented for a ledger whose key is unknown becomes its key; from then on every key must be equal,
   an empty or all-zero one too.
 - No ledger with a negative id is made: such ids mean something else in entry logs and in the ledger index.
-- Deleting a fenced ledger is remembered for seven days, so that a late writer cannot create it anew.
+- Deleting a fenced ledger is remembered for seven days, so that a late writer cannot create it anew. Copies, and the
+  adds of a recovery, can: they make it fenced. The memory must not keep a ledger from being healed here.
+- A ledger leaves limbo by `leave_limbo` alone. The storage may put one there by itself: what a state says of that never
+  takes it out again.
 
 Threads: event loop only.
 
@@ -22,7 +25,7 @@ from typing import Final
 
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
 from bookie_pod.storage.engines.interface import LedgerStorage
-from bookie_pod.storage.index.ledger_data import LedgerRecord
+from bookie_pod.storage.index.ledger_data import LedgerRecord, check_storable
 from bookie_protocol.entry import read_lac_packet
 from bookie_protocol.errors import BadRequest, NoSuchLedger, Unauthorized
 from bookie_protocol.keys import is_unknown_key
@@ -51,7 +54,7 @@ class Ledgers:
         """Ledgers whose key record was replayed: they need none in this process's journal."""
         self._states_max = states_max
         self._clock = clock
-        self._hot: list[LedgerState] = []
+        self._hot: set[LedgerState] = set()
         self._fenced_and_deleted: OrderedDict[int, float] = OrderedDict()
         storage.on_swap(self._cool_down_all)
 
@@ -69,18 +72,22 @@ class Ledgers:
             raise NoSuchLedger(f"ledger {ledger_id} is not stored on this bookie")
         return self._load(ledger_id, record)
 
-    def for_write(self, ledger_id: int, key: bytes, *, deleted: type[Exception] = NoSuchLedger) -> LedgerState:
+    def for_write(
+        self, ledger_id: int, key: bytes, *, deleted: type[Exception] = NoSuchLedger, recovery: bool = False
+    ) -> LedgerState:
         """The state of a ledger, made if missing, after checking the master key.
 
-        Raises Unauthorized for another key, BadRequest for a negative id, and `deleted` if the ledger was fenced
-        and then deleted lately.
+        Raises Unauthorized for another key, BadRequest for a negative id or a key that is too long, and `deleted` if
+        the ledger was fenced and then deleted lately; with `recovery` it is made in that case too, fenced.
         """
         state = self.states.get(ledger_id)
         if state is None:
             record = self.storage.ledger(ledger_id)
             if record is None:
-                self._refuse_if_deleted(ledger_id, deleted)
-                state = self._create(ledger_id, key)
+                was_fenced = self._was_fenced(ledger_id)
+                if was_fenced and not recovery:
+                    raise deleted(f"ledger {ledger_id} was fenced and then deleted on this bookie")
+                state = self._create(ledger_id, key, fenced=was_fenced)
             else:
                 state = self._load(ledger_id, record)
         if state.key != key:
@@ -89,6 +96,19 @@ class Ledgers:
 
     def record(self, state: LedgerState) -> None:
         """Tell the storage what this state holds; durable with the journal record at once, there at the next flush."""
+        stored = self.storage.ledger(state.ledger_id)
+        if stored is not None and stored.limbo and not state.limbo:
+            state.limbo = True
+            state.cool_down()
+        self._store(state)
+
+    def leave_limbo(self, ledger_id: int) -> None:
+        """All that this bookie ought to hold of the ledger is durable here. Raises NoSuchLedger."""
+        state = self.for_read(ledger_id)
+        state.limbo = False
+        self._store(state)
+
+    def _store(self, state: LedgerState) -> None:
         self.storage.set_ledger(
             state.ledger_id, LedgerRecord(state.key, state.fenced, state.limbo, state.explicit_lac or None)
         )
@@ -98,28 +118,28 @@ class Ledgers:
         if state.hot_key is None and not (
             state.fenced or state.limbo or state.waiters or not state.key_journaled or is_unknown_key(state.key)
         ):
-            state.entries = self.storage.active_entries(state.ledger_id)
-            state.hot_key = state.key
-            self._hot.append(state)
+            state.heat(self.storage.active_entries(state.ledger_id))
+            self._hot.add(state)
 
-    def forget(self, ledger_id: int) -> None:
-        """The storage deleted this ledger."""
-        state = self.states.pop(ledger_id, None)
-        if state is None:
-            return
-        state.cool_down()
-        state.release_waiters()
-        if state.fenced:
+    def forget(self, ledger_id: int, fenced: bool) -> None:
+        """The storage deleted this ledger; `fenced`: as its record said."""
+        if fenced:
             self._fenced_and_deleted[ledger_id] = self._clock() + FENCED_AND_DELETED_S
             self._fenced_and_deleted.move_to_end(ledger_id)
             while len(self._fenced_and_deleted) > FENCED_AND_DELETED_MAX:
                 self._fenced_and_deleted.popitem(last=False)
+        state = self.states.pop(ledger_id, None)
+        if state is not None:
+            state.cool_down()
+            state.release_waiters()
 
-    def _create(self, ledger_id: int, key: bytes) -> LedgerState:
+    def _create(self, ledger_id: int, key: bytes, *, fenced: bool) -> LedgerState:
         if ledger_id < 0:
             raise BadRequest(f"ledger id {ledger_id} is negative")
+        check_storable(key)
         state = self._remember(LedgerState(ledger_id, key, self.journal_of(ledger_id)))
         state.lac, state.lac_known = LAC_NONE, True
+        state.fenced = fenced
         self.record(state)
         return state
 
@@ -137,21 +157,23 @@ class Ledgers:
             raise Unauthorized(f"ledger {state.ledger_id}: the master key is not the one it was created with")
         if is_unknown_key(key):
             return
+        check_storable(key)
         state.key = key
         state.key_journaled = False
         self.record(state)
 
-    def _refuse_if_deleted(self, ledger_id: int, error: type[Exception]) -> None:
+    def _was_fenced(self, ledger_id: int) -> bool:
+        """Whether the ledger was fenced and deleted lately; who asks renews the memory."""
         expiry = self._fenced_and_deleted.get(ledger_id)
         if expiry is None:
-            return
+            return False
         now = self._clock()
         if expiry < now:
             del self._fenced_and_deleted[ledger_id]
-            return
+            return False
         self._fenced_and_deleted[ledger_id] = now + FENCED_AND_DELETED_S
         self._fenced_and_deleted.move_to_end(ledger_id)
-        raise error(f"ledger {ledger_id} was fenced and then deleted on this bookie")
+        return True
 
     def _remember(self, state: LedgerState) -> LedgerState:
         if len(self.states) >= self._states_max:
@@ -174,5 +196,5 @@ class Ledgers:
 
     def _cool_down_all(self) -> None:
         for state in self._hot:
-            state.hot_key = None
+            state.cool_down()
         self._hot.clear()

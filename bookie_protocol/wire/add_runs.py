@@ -29,6 +29,7 @@ LONGEST_RUN: Final = 256
 _LEDGER_ID_SIZE: Final = 8
 _NUMBERS: Final = np.dtype((">i8", 2))
 """Entry id and LAC, which follow the ledger id of an entry."""
+MAX_ENTRY_ID: Final = (1 << 63) - 1
 _NO_LAC: Final = -(1 << 63)
 
 
@@ -68,9 +69,9 @@ class AddRun(NamedTuple):
     """To all of them."""
 
 
-def take_add_run(data: bytes, start: int, shape: RunShape) -> AddRun | None:
-    """The adds from `start` on that are as the one which begins there, which has this shape and an entry id that is not
-    negative, at most `LONGEST_RUN`. None: fewer than `SHORTEST_RUN`."""
+def take_add_run(data: bytes, start: int, shape: RunShape, max_entry_id: int = MAX_ENTRY_ID) -> AddRun | None:
+    """The adds from `start` on that are as the one which begins there, which has this shape and an entry id from 0 to
+    `max_entry_id`, at most `LONGEST_RUN`. None: fewer than `SHORTEST_RUN`."""
     stride, entry_at = shape.stride, shape.entry_at
     count = min((len(data) - start) // stride, LONGEST_RUN)
     if count < SHORTEST_RUN:
@@ -84,7 +85,7 @@ def take_add_run(data: bytes, start: int, shape: RunShape) -> AddRun | None:
     numbers_at = entry_at + _LEDGER_ID_SIZE
     raw = np.ascontiguousarray(frames[:, numbers_at : numbers_at + _NUMBERS.itemsize])
     numbers = raw.view(">i8").astype(np.int64)
-    differs |= numbers[:, 0] < 0
+    differs |= numbers[:, 0].view(np.uint64) > max_entry_id  # negative ones are the largest of all
     if differs.any():
         count = int(differs.argmax())
         if count < SHORTEST_RUN:

@@ -6,12 +6,15 @@ over that folder, again and again.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from bookie_pod.ledgers.operations import LedgerOperations
+from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.ledger_data import (
@@ -24,6 +27,7 @@ from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import BadRequest, LedgerStateUnknown, NoSuchEntry, NoSuchLedger, Unauthorized
 from tests.support.memory_files import MemoryFiles
 from tests.support.memtable_engine import MemTableBookie, memtable_options, open_memtable_engine
+from tests.support.server_rig import HeldJournal
 from tests.support.storage_engine import KEY, MemoryBookie, entry, open_engine, put, small_options
 
 LAC_PACKET = bytes(range(20))
@@ -265,10 +269,12 @@ def test_a_deleted_ledger_is_gone_and_its_neighbours_are_not(engine: Engine) -> 
         put(storage, entry(ledger_id, 0))
     storage.flush()
     put(storage, *(entry(ledger_id, 1) for ledger_id in (6, 7, 8)))
-    deleted: list[int] = []
-    storage.on_ledger_deleted(deleted.append)
-    storage.delete_ledger(7)
-    assert deleted == [7]
+    storage.set_ledger(7, LedgerRecord(KEY, fenced=True))
+    deleted: list[tuple[int, bool]] = []
+    storage.on_ledger_deleted(lambda ledger_id, fenced: deleted.append((ledger_id, fenced)))
+    for ledger_id in (7, 7, 1007):
+        storage.delete_ledger(ledger_id)
+    assert deleted == [(7, True), (7, False), (1007, False)]
     for _ in range(3):
         assert storage.ledger(7) is None
         assert storage.cached(7, 0) is None
@@ -347,3 +353,24 @@ def test_callbacks_of_a_swap(engine: Engine) -> None:
 def test_closing_twice_is_no_error(engine: Engine) -> None:
     engine.storage.close()
     engine.storage.close()
+
+
+def test_nothing_keeps_the_entries_of_a_half_that_was_flushed(engine: Engine) -> None:
+    """A ledger that is written and then left alone, as each ledger is in the end, costs no memory."""
+    storage = engine.storage
+    ledgers = Ledgers(storage, 1)
+    operations = LedgerOperations(ledgers, [HeldJournal()])
+    lanes = operations.lanes()
+    for entry_id in range(3):
+        lane = operations.add(lanes, 7, entry_id, -1, KEY, entry(7, entry_id), recovery=False)
+        operations.submit(lane, 1, lambda error: None)
+    state = ledgers.states[7]
+    assert state.hot_key == KEY
+    storage.last_entry_id(7)
+    held = storage.active_entries(7)
+    in_memory = sys.getrefcount(held)
+    for _ in range(2):
+        storage.flush()
+    assert sys.getrefcount(held) == 2  # this test's own name, and the call itself
+    assert in_memory > 2
+    assert storage.read(7, 2) == entry(7, 2)

@@ -201,11 +201,8 @@ class DataIntegrityCheck:
 
     def _leave_limbo(self, ledger_id: int) -> None:
         record = self._storage.ledger(ledger_id)
-        if record is None or not record.limbo:
-            return
-        state = self._ledgers.for_read(ledger_id)
-        state.limbo = False
-        self._ledgers.record(state)
+        if record is not None and record.limbo:
+            self._ledgers.leave_limbo(ledger_id)
 
 
 def expected_entries(metadata: LedgerMetadata, bookie_id: str) -> Iterator[int]:

@@ -35,6 +35,8 @@ def take_handed_adds(conn: Connection, adds: AddFrames) -> bool:
     if state.hot_key != common.master_key:
         return False
     entries = adds.entries(common)
+    if common.first_entry_id + len(entries) - 1 > context.storage.max_entry_id:
+        return False
     sizes = [len(entry) for entry in entries]
     words = {size: LENGTH.pack(size) for size in set(sizes)}
     ids = range(common.first_entry_id, common.first_entry_id + len(entries))

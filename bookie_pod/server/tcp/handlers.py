@@ -183,22 +183,32 @@ class RequestHandlers:
         packet = state.explicit_lac or None
 
         def answer(last_entry: Any, error: BaseException | None) -> None:
-            reply.lac_read(_read_lac_status(packet, error, state.limbo), packet, last_entry)
+            record = self._storage.ledger(ledger_id)
+            limbo = record is not None and record.limbo
+            reply.lac_read(_read_lac_status(packet, error, limbo), packet, last_entry)
 
         self._on_lane(ledger_id, lambda: self._reads.on_lane_read(ledger_id, LAST_ENTRY), answer)
 
     def entry_list(self, ledger_id: int, reply: Reply) -> None:
-        """The ids of all entries of the ledger that are stored here, memory included."""
+        """The ids of all entries of the ledger that are stored here, memory included. A ledger in limbo has no such
+        list: whoever took it for whole would miss what was lost nowhere."""
 
         def answer(availability: Any, error: BaseException | None) -> None:
             reply.error(error) if error is not None else reply.entry_list(availability)
+
+        def work() -> bytes:
+            availability = encode_availability(self._storage.entry_ids(ledger_id))
+            record = self._storage.ledger(ledger_id)
+            if record is not None and record.limbo:
+                raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: entries of it may have been lost here")
+            return availability
 
         try:
             self._ledgers.for_read(ledger_id)
         except NoSuchLedger as error:
             reply.error(error)
             return
-        self._on_lane(ledger_id, lambda: encode_availability(self._storage.entry_ids(ledger_id)), answer)
+        self._on_lane(ledger_id, work, answer)
 
     def bookie_info(self, *, total: bool, free: bool, reply: Reply) -> None:
         def answer(space: Any, error: BaseException | None) -> None:

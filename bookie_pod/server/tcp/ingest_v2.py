@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from bookie_pod.ledgers.lanes import WriteLane
     from bookie_pod.server.tcp.connection import Connection
 
-_HOT_ADD = struct.Struct(">II20sqqq")
-"""Length word, header word, master key, ledger id, entry id, LAC."""
+_HOT_ADD = struct.Struct(">II20sqQq")
+"""Length word, header word, master key, ledger id, entry id (negative ones are the largest of all), LAC."""
 _LENGTH = struct.Struct(">I")
 _HOT_WORD: Final = header_word(2, OpCode.ADDENTRY, Flag.NONE)
 _HOT_COPIES: Final = frozenset(
@@ -53,6 +53,7 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:  # noqa: C901 - o
     states = context.operations.ledgers.states
     cold_state = context.cold_state
     max_length = context.options.max_frame_bytes - 4
+    max_entry_id = context.storage.max_entry_id
     admit_hot = conn.authenticated and not conn.parked and context.admission.hot
     lanes = conn.lanes
     unpack, pack_length = _HOT_ADD.unpack_from, _LENGTH.pack
@@ -70,7 +71,7 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:  # noqa: C901 - o
             if after > end:
                 break
             is_hot = word == _HOT_WORD or word in _HOT_COPIES
-            if is_hot and admit_hot and entry_id >= 0 and 48 <= length <= max_length:
+            if is_hot and admit_hot and entry_id <= max_entry_id and 48 <= length <= max_length:
                 state = states.get(ledger_id, cold_state)
                 if state.hot_key == key:
                     if state is not last_state:
@@ -84,7 +85,7 @@ def ingest_v2(conn: Connection, data: bytes, pos: int) -> int:  # noqa: C901 - o
                         entry_length = length - 24
                         prefix = pack_length(entry_length)
                     if pos >= try_run_at:
-                        run = take_add_run(data, pos, _run_shape(entry_length))
+                        run = take_add_run(data, pos, _run_shape(entry_length), max_entry_id)
                         if run is not None:
                             admit_run(run, [prefix] * len(run.entries), state, lane)
                             run_bytes += entry_length * len(run.entries)

@@ -39,6 +39,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
     lanes = conn.lanes
     unpack_length, pack_length = _LENGTH.unpack_from, _LENGTH.pack
     max_length = context.options.max_frame_bytes - 4
+    max_entry_id = context.storage.max_entry_id
     pos, end = 0, len(data)
     last_state = cold_state
     run_bytes = run_count = read_bytes = read_count = 0
@@ -78,7 +79,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                             run_shape = shape[10]
                 if is_add:
                     state = states.get(ledger_id, cold_state)
-                    if state.hot_key == key and not flags & DEFERRED_SYNC and entry_id >= 0:
+                    if state.hot_key == key and not flags & DEFERRED_SYNC and 0 <= entry_id <= max_entry_id:
                         if state is not last_state:
                             if run_count:
                                 context.account(last_state.ledger_id, run_bytes, run_count)
@@ -90,7 +91,7 @@ def ingest_v3(conn: Connection, data: bytes) -> int:  # noqa: C901 - one loop: e
                             entry_length = body_end - body
                             prefix = pack_length(entry_length)
                         if length == shape_length and pos >= try_run_at:
-                            run = take_add_run(data, pos, run_shape(length))
+                            run = take_add_run(data, pos, run_shape(length), max_entry_id)
                             if run is not None:
                                 admit_run(run, [prefix] * len(run.entries), state, lane)
                                 run_bytes += entry_length * len(run.entries)

@@ -26,7 +26,7 @@ from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.requests import BatchReadRequest, ReadRequest, Reply
 from bookie_protocol.entry import LAST_ENTRY, carried_lac
-from bookie_protocol.errors import BookieUnavailable, NotThere, PodkeeperError, StorageFault
+from bookie_protocol.errors import BookieUnavailable, LedgerStateUnknown, NotThere, PodkeeperError, StorageFault
 
 BATCH_HEADER_BYTES: Final = 36
 """Header, request id and length word, as the reference counts them against a batch read's size limit."""
@@ -162,18 +162,14 @@ class Reads:
     def _fencing(self, ledger_id: int, key: bytes, work: Callable[[], Any], answer: Answer, reply: Reply) -> None:
         """Fence now, read on a high-priority lane, answer when both are done."""
         try:
-            _, durable = self._operations.fence(ledger_id, key)
+            durable = self._operations.fence(ledger_id, key)
         except PodkeeperError as error:
             reply.error(error)
             return
 
         def read_done(result: Any, error: BaseException | None) -> None:
             reply.entry_read(success=error is None)
-            if durable is None:
-                reply.fenced(success=True)
-                answer(result, error)
-            else:
-                durable.add_done_callback(lambda fence: _after_fence(fence, ledger_id, result, error, answer, reply))
+            durable.add_done_callback(lambda fence: _after_fence(fence, ledger_id, result, error, answer, reply))
 
         try:
             self._high_priority_lanes.run(ledger_id, work, read_done)
@@ -226,7 +222,7 @@ def _following(read_run: ReadRun, ledger_id: int, first: int, count: int, max_by
     while done < count:
         try:
             run = read_run(ledger_id, first + done, count - done, max_bytes)
-        except (NotThere, StorageFault):
+        except (NotThere, LedgerStateUnknown, StorageFault):
             return
         yield run
         done += len(run)

@@ -22,9 +22,13 @@ _log = structlog.get_logger(__name__)
 
 
 def code_of(error: BaseException) -> V2Code:
-    """The v2 code of any error; one that is not of the taxonomy is a fault of ours: logged, EIO."""
+    """The v2 code of any error; one that is not of the taxonomy is a fault of ours: logged, EIO.
+
+    A ledger in limbo is EIO too: clients of the reference implementation have no name for 107 in version 2, and would
+    leave the request to its time-out.
+    """
     if isinstance(error, PodkeeperError):
-        return error.v2
+        return V2Code.EIO if error.v2 == V2Code.EUNKNOWNLEDGERSTATE else error.v2
     _log.error("unexpected error in a request", error=repr(error), exc_info=error)
     return V2Code.EIO
 

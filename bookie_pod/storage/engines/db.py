@@ -137,7 +137,7 @@ class DbLedgerStorage:
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
         self._failure_callbacks.append(callback)
 
-    def on_ledger_deleted(self, callback: Callable[[int], None]) -> None:
+    def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
         for directory in self.directories:
             directory.on_ledger_deleted(callback)
 

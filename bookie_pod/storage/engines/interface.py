@@ -106,8 +106,8 @@ class LedgerStorage(Protocol):
         """Call back, on a background thread, when a flush that `request_flush` started has failed."""
         ...
 
-    def on_ledger_deleted(self, callback: Callable[[int], None]) -> None:
-        """Call back on the loop after a ledger was deleted here."""
+    def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
+        """Call back on the loop after a ledger was deleted here: its id, and whether it was fenced."""
         ...
 
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:

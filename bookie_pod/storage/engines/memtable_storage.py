@@ -83,7 +83,7 @@ class MemTableStorage(ABC):
         self._full_since: float | None = None
         self._swap_callbacks: list[Callable[[], None]] = []
         self._space_callbacks: list[Callable[[], None]] = []
-        self._deletion_callbacks: list[Callable[[int], None]] = []
+        self._deletion_callbacks: list[Callable[[int, bool], None]] = []
         logs.add_listener(self._log_rotated)
 
     # --- what the two engines do differently ----------------------------------------------------------------
@@ -140,7 +140,7 @@ class MemTableStorage(ABC):
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
         self._background.on_failure(callback)
 
-    def on_ledger_deleted(self, callback: Callable[[int], None]) -> None:
+    def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
         self._deletion_callbacks.append(callback)
 
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
@@ -169,13 +169,14 @@ class MemTableStorage(ABC):
         self._metrics.frozen(time.perf_counter() - begin)
 
     def _delete(self, ledger_id: int) -> None:
+        record = self.cache.records.get(ledger_id)
         handed_out = self.memtable.delete(ledger_id)  # first: a drain that is running must see it
         self.cache.delete(ledger_id)
         if handed_out:
             for callback in self._swap_callbacks:
                 callback()
         for deleted in self._deletion_callbacks:
-            deleted(ledger_id)
+            deleted(ledger_id, record is not None and record.fenced)
 
     def _set_limbo(self, ledger_id: int) -> None:
         record = self.cache.records.get(ledger_id)

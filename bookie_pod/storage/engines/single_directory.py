@@ -86,7 +86,7 @@ class SingleDirectoryStorage:
         self._flush_lock = threading.Lock()
         self._swap_callbacks: list[Callable[[], None]] = []
         self._space_callbacks: list[Callable[[], None]] = []
-        self._deletion_callbacks: list[Callable[[int], None]] = []
+        self._deletion_callbacks: list[Callable[[int, bool], None]] = []
 
     # --- event loop -----------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class SingleDirectoryStorage:
     def on_space(self, callback: Callable[[], None]) -> None:
         self._space_callbacks.append(callback)
 
-    def on_ledger_deleted(self, callback: Callable[[int], None]) -> None:
+    def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
         self._deletion_callbacks.append(callback)
 
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:
@@ -191,6 +191,7 @@ class SingleDirectoryStorage:
             callback()
 
     def _delete(self, ledger_id: int) -> None:
+        record = self.ledgers.get(ledger_id)
         self.ledgers.delete(ledger_id)
         self.locations.delete_ledger(ledger_id)
         active, frozen = self._halves
@@ -202,7 +203,7 @@ class SingleDirectoryStorage:
             for callback in self._swap_callbacks:
                 callback()
         for deleted in self._deletion_callbacks:
-            deleted(ledger_id)
+            deleted(ledger_id, record is not None and record.fenced)
 
     # --- any thread -----------------------------------------------------------------------------------------
 

@@ -68,6 +68,7 @@ class SortedLedgerStorage(MemTableStorage):
             self.logs.prepare_memtable_flush()
             self._prepared = drain
         drain.run(self._flusher)
+        self._prepared = None  # it would keep the entries of the map
         self._drained()
         self.logs.commit_memtable_flush()
 

@@ -117,7 +117,7 @@ class VirtualStorage:
     def on_flush_failure(self, callback: Callable[[BaseException], None]) -> None:
         return
 
-    def on_ledger_deleted(self, callback: Callable[[int], None]) -> None:
+    def on_ledger_deleted(self, callback: Callable[[int, bool], None]) -> None:
         return
 
     def cached(self, ledger_id: int, entry_id: int) -> bytes | None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bookie_pod.storage.index.ledger_data import MAX_EXPLICIT_LAC_BYTES, MAX_KEY_BYTES, LedgerRecord
 from bookie_pod.storage.journal.format import RecordKind
 from bookie_protocol.errors import (
     BadRequest,
@@ -73,9 +74,8 @@ async def test_key_before_fence_and_explicit_lac(rig: ServerRig) -> None:
 
 async def test_after_a_fence_no_ordinary_add_is_admitted(rig: ServerRig) -> None:
     add(rig, 2, 0)
-    state, durable = rig.operations.fence(2, KEY)
-    assert durable is not None
-    assert state.hot_key is None
+    rig.operations.fence(2, KEY)
+    assert rig.ledgers.states[2].hot_key is None
     with pytest.raises(LedgerFenced):
         add(rig, 2, 1)
     assert rig.storage.cached(2, 1) is None
@@ -87,15 +87,23 @@ async def test_after_a_fence_no_ordinary_add_is_admitted(rig: ServerRig) -> None
 
 
 async def test_concurrent_fences_wait_for_one_record(rig: ServerRig) -> None:
-    _, first = rig.operations.fence(2, KEY)
-    _, second = rig.operations.fence(2, KEY)
-    assert first is second is not None
+    first, second = rig.operations.fence(2, KEY), rig.operations.fence(2, KEY)
+    assert first is second
     assert rig.journal.records.count((FENCE, 2)) == 1
     assert not first.done()
     rig.journal.acknowledge()
     assert first.result() is None
-    rig.ledgers.states.clear()
-    assert rig.operations.fence(2, KEY)[1] is None  # loaded from the storage: durable
+
+
+async def test_a_fence_that_was_loaded_is_journaled_before_it_is_called_durable(rig: ServerRig) -> None:
+    """The copy of a fenced ledger may have been written a moment ago, and be in memory only."""
+    rig.storage.set_ledger(2, LedgerRecord(KEY, fenced=True))
+    durable = rig.operations.fence(2, KEY)
+    assert not durable.done()
+    assert rig.journal.records == [(KEY_RECORD, 2), (FENCE, 2)]
+    rig.journal.acknowledge()
+    assert durable.done()
+    assert rig.operations.fence(2, KEY) is durable
 
 
 async def test_a_fence_needs_the_key(rig: ServerRig) -> None:
@@ -112,9 +120,8 @@ async def test_a_fence_needs_the_key(rig: ServerRig) -> None:
 async def test_a_fence_that_cannot_be_journaled_fails_for_all_who_wait(rig: ServerRig) -> None:
     rig.journal.error = StorageFault("disk on fire")
     for _ in range(2):
-        state, durable = rig.operations.fence(2, KEY)
-        assert state.fenced
-        assert durable is not None
+        durable = rig.operations.fence(2, KEY)
+        assert rig.ledgers.states[2].fenced
         assert isinstance(durable.exception(), StorageFault)
 
 
@@ -151,6 +158,59 @@ async def test_lac_of_a_fenced_and_deleted_ledger(rig: ServerRig) -> None:
         rig.operations.fence(2, KEY)
     with pytest.raises(LedgerFenced):
         add(rig, 2, 1)
+
+
+async def test_a_fenced_and_deleted_ledger_can_be_copied_back_and_stays_fenced(rig: ServerRig) -> None:
+    """Else it could never be healed here: every attempt would renew the memory of its deletion."""
+    rig.operations.fence(2, KEY)
+    rig.storage.delete_ledger(2)
+    rig.journal.batches.clear()
+    add(rig, 2, 1, recovery=True)
+    assert rig.storage.read(2, 1) == entry(2, 1)
+    assert rig.journal.records == [(KEY_RECORD, 2), (FENCE, 2), (ENTRY, 2)]
+    with pytest.raises(LedgerFenced):
+        add(rig, 2, 2)
+    record = rig.storage.ledger(2)
+    assert record is not None
+    assert record.fenced
+
+
+@pytest.mark.parametrize("first", [KEY, NO_KEY], ids=["known", "unknown"])
+async def test_a_key_that_no_engine_can_store_is_refused_before_anything_is_acknowledged(
+    rig: ServerRig, first: bytes
+) -> None:
+    longest = b"k" * MAX_KEY_BYTES
+    add(rig, 2, 0, longest)
+    add(rig, 4, 0, first)
+    batches = len(rig.journal.batches)
+    for ledger_id in (4, 6):
+        with pytest.raises((BadRequest, Unauthorized)):
+            add(rig, ledger_id, 1, longest + b"k")
+        with pytest.raises((BadRequest, Unauthorized)):
+            rig.operations.fence(ledger_id, longest + b"k")
+        with pytest.raises((BadRequest, Unauthorized)):
+            rig.operations.write_lac(ledger_id, longest + b"k", lac_packet(ledger_id, 1), lambda error: None)
+    assert len(rig.journal.batches) == batches
+    assert rig.storage.ledger(6) is None
+    assert rig.storage.ledger(4) == LedgerRecord(first)
+
+
+async def test_a_lac_packet_that_no_engine_can_store_is_refused(rig: ServerRig) -> None:
+    packet = lac_packet(2, 1).ljust(MAX_EXPLICIT_LAC_BYTES, b"d")
+    rig.operations.write_lac(2, KEY, packet, lambda error: None)
+    with pytest.raises(BadRequest):
+        rig.operations.write_lac(2, KEY, packet + b"d", lambda error: None)
+    record = rig.storage.ledger(2)
+    assert record is not None
+    assert record.explicit_lac == packet
+
+
+async def test_an_entry_id_that_the_engine_cannot_store_is_refused(rig: ServerRig) -> None:
+    rig.storage.max_entry_id = 1000
+    add(rig, 2, 1000)
+    with pytest.raises(BadRequest, match="1001"):
+        add(rig, 2, 1001)
+    assert rig.journal.records == [(KEY_RECORD, 2), (ENTRY, 2)]
 
 
 async def test_force_is_a_marker_in_the_ledgers_own_journal(rig: ServerRig) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bookie_pod.ledgers.registry import FENCED_AND_DELETED_S, Ledgers
-from bookie_pod.ledgers.state import LAC_NONE, LAC_UNKNOWN, LacWaiter
+from bookie_pod.ledgers.state import LAC_NONE, LAC_UNKNOWN
+from bookie_pod.ledgers.waiters import LacWaiter, LacWaiters
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.index.ledger_data import LedgerRecord
 from bookie_protocol.errors import BadRequest, LedgerFenced, NoSuchLedger, Unauthorized
@@ -100,24 +101,24 @@ def test_a_swap_cools_every_hot_state(storage: DbLedgerStorage) -> None:
         hot(ledgers, ledger_id)
         ledgers.states[ledger_id].entries[0] = entry(ledger_id, 0)
         storage.account(ledger_id, 39, 1)
-    before = ledgers.states[1].entries
     storage.flush()
     assert ledgers.states[1].hot_key is None
     assert ledgers.states[2].hot_key is None
     hot(ledgers, 1)
-    assert ledgers.states[1].entries is not before
     assert ledgers.states[1].entries is storage.active_entries(1)
 
 
 def test_what_keeps_a_state_cold(storage: DbLedgerStorage) -> None:
     ledgers = Ledgers(storage, 1)
     state = ledgers.for_write(1, KEY)
+    someone = LacWaiters()
+    someone.add(LacWaiter(0, lambda newer: None))
     for attribute, value, good in [
         ("fenced", True, False),
         ("limbo", True, False),
         ("key_journaled", False, True),
         ("key", NO_KEY, KEY),
-        ("waiters", [LacWaiter(0, lambda newer: None)], []),
+        ("waiters", someone, None),
     ]:
         state.key_journaled = True
         setattr(state, attribute, value)
@@ -127,6 +128,21 @@ def test_what_keeps_a_state_cold(storage: DbLedgerStorage) -> None:
     state.key_journaled = True
     ledgers.heat(state)
     assert state.hot_key == KEY
+
+
+def test_limbo_that_the_storage_sets_is_left_by_its_one_way_only(storage: DbLedgerStorage) -> None:
+    ledgers = Ledgers(storage, 1)
+    hot(ledgers, 7)
+    state = ledgers.states[7]
+    storage.set_ledger(7, LedgerRecord(KEY, limbo=True))
+    state.fenced = True
+    ledgers.record(state)  # as a fence, an explicit LAC or a key that is learnt does
+    assert storage.ledger(7) == LedgerRecord(KEY, fenced=True, limbo=True)
+    assert (state.limbo, state.hot_key) == (True, None)
+    ledgers.leave_limbo(7)
+    ledgers.record(state)
+    assert storage.ledger(7) == LedgerRecord(KEY, fenced=True)
+    assert not state.limbo
 
 
 def test_deletion_cools_wakes_and_forgets(storage: DbLedgerStorage) -> None:
@@ -150,7 +166,7 @@ def test_fenced_and_deleted_is_remembered_for_seven_days_since_the_last_look(sto
     clock = Clock()
     ledgers = Ledgers(storage, 1, clock=clock)
     storage.on_ledger_deleted(ledgers.forget)
-    ledgers.for_write(5, KEY).fenced = True
+    storage.set_ledger(5, LedgerRecord(KEY, fenced=True))  # nobody asked for it since the start
     storage.delete_ledger(5)
     for error in (LedgerFenced, NoSuchLedger):
         with pytest.raises(error):
@@ -172,11 +188,11 @@ def test_the_memo_is_bounded_and_drops_the_oldest(storage: DbLedgerStorage, monk
     ledgers = Ledgers(storage, 1)
     storage.on_ledger_deleted(ledgers.forget)
     for ledger_id in (1, 2):
-        ledgers.for_write(ledger_id, KEY).fenced = True
+        storage.set_ledger(ledger_id, LedgerRecord(KEY, fenced=True))
         storage.delete_ledger(ledger_id)
     with pytest.raises(NoSuchLedger):
         ledgers.for_write(1, KEY)  # a look makes it the newest
-    ledgers.for_write(3, KEY).fenced = True
+    storage.set_ledger(3, LedgerRecord(KEY, fenced=True))
     storage.delete_ledger(3)
     assert ledgers.for_write(2, KEY)
     for ledger_id in (1, 3):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie_pod.ledgers.state import LAC_UNKNOWN, LacWaiter, LedgerState
+from bookie_pod.ledgers.state import LAC_UNKNOWN, LedgerState
+from bookie_pod.ledgers.waiters import LacWaiter
 from tests.support.frames import KEY
 
 
@@ -24,7 +25,7 @@ def waiter(previous: int, woken: list[tuple[int, bool]]) -> LacWaiter:
 
 def test_the_lac_only_grows_and_wakes_whom_it_passes() -> None:
     state, woken = LedgerState(1, KEY, 0), []
-    state.hot_key = KEY
+    state.heat({})
     waiters = [waiter(previous, woken) for previous in (4, 2, 7)]
     for one in waiters:
         state.add_waiter(one)
@@ -34,9 +35,11 @@ def test_the_lac_only_grows_and_wakes_whom_it_passes() -> None:
     state.raise_lac(5)
     state.raise_lac(1)
     assert state.lac == 5
-    assert woken == [(4, True), (2, True)]
+    assert sorted(woken) == [(2, True), (4, True)]
     assert [one.timer.cancelled for one in waiters] == [True, True, False]  # type: ignore[union-attr]
-    assert state.waiters == [waiters[2]]
+    assert [one.waits for one in waiters] == [False, False, True]
+    assert state.waiters is not None
+    assert len(state.waiters) == 1
 
 
 def test_release_wakes_everybody_once() -> None:
@@ -57,6 +60,30 @@ def test_a_removed_waiter_is_not_woken() -> None:
     state.remove_waiter(gone)
     state.release_waiters()
     assert woken == []
+
+
+def test_a_lac_that_passes_nobody_looks_at_one_and_who_leaves_leaves_nothing() -> None:
+    class Counted(int):
+        looks = 0
+
+        def __ge__(self, other: object) -> bool:
+            Counted.looks += 1
+            return int(self) >= int(other)  # type: ignore[call-overload, no-any-return]
+
+    state = LedgerState(1, KEY, 0)
+    waiters = [LacWaiter(Counted(10_000 + number), lambda newer: None) for number in range(10_000)]
+    for one in waiters:
+        state.add_waiter(one)
+    Counted.looks = 0
+    for lac in range(10_000):
+        state.raise_lac(lac)
+    assert Counted.looks <= 20_000
+    for one in waiters[1:]:
+        state.remove_waiter(one)
+    assert state.waiters is not None
+    assert len(state.waiters._heap) < 100
+    state.remove_waiter(waiters[0])
+    assert state.waiters is None
 
 
 def test_learning_the_lac() -> None:

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bookie_pod.storage.journal.format import RecordKind
 from bookie_protocol.wire import add_runs
 from bookie_protocol.wire.v2_layout import Flag
 from tests.support.frames import KEY, OTHER_KEY, entry, v2_add, v3_add
-from tests.support.server_rig import ServerRig
+from tests.support.server_rig import ServerRig, answers
 
 LEDGER = 7
 OTHER_LEDGER = 8
@@ -141,8 +142,8 @@ async def test_a_run_is_taken_apart_together(frame: Frame, monkeypatch: pytest.M
     taken: list[int] = []
     take = add_runs.take_add_run
 
-    def watched(data: bytes, start: int, shape: add_runs.RunShape) -> add_runs.AddRun | None:
-        run = take(data, start, shape)
+    def watched(data: bytes, start: int, shape: add_runs.RunShape, *limit: int) -> add_runs.AddRun | None:
+        run = take(data, start, shape, *limit)
         taken.append(0 if run is None else len(run.entries))
         return run
 
@@ -159,7 +160,7 @@ async def test_mixed_adds_are_looked_at_ever_more_rarely(frame: Frame, monkeypat
     looks: list[int] = []
     frames = [frame(FIRST + i, entry((LEDGER, OTHER_LEDGER)[i % 2], FIRST + i), KEY, False) for i in range(1000)]
 
-    def none(data: bytes, start: int, shape: add_runs.RunShape) -> None:
+    def none(data: bytes, start: int, shape: add_runs.RunShape, *limit: int) -> None:
         if len(data) > len(frames[0]):
             looks.append(start)
 
@@ -167,6 +168,23 @@ async def test_mixed_adds_are_looked_at_ever_more_rarely(frame: Frame, monkeypat
         monkeypatch.setattr(f"bookie_pod.server.tcp.ingest_{version}.take_add_run", none)
     await _warm(frame, frames)
     assert len(looks) == 6  # before frames 0, 32, 96, 224, 480 and 992
+
+
+@VERSIONS
+async def test_an_entry_id_that_the_engine_cannot_store_is_refused_in_a_run_and_alone(frame: Frame) -> None:
+    rig = ServerRig()
+    try:
+        rig.storage.max_entry_id = FIRST + 99
+        conn, transport = rig.connect()
+        frames = [frame(FIRST + i, entry(LEDGER, FIRST + i), KEY, False) for i in range(200)]
+        conn.data_received(frames[0])
+        conn.data_received(b"".join(frames))
+        conn.data_received(frames[150])
+        await answers(rig, transport, 202)
+        assert list(rig.storage.entry_ids(LEDGER)) == list(range(FIRST, FIRST + 100))
+        assert rig.journal.records.count((RecordKind.ENTRY, LEDGER)) == 101
+    finally:
+        rig.close()
 
 
 async def test_what_stands_behind_the_entry_ends_a_run() -> None:

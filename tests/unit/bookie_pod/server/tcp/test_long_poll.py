@@ -120,7 +120,7 @@ async def test_the_timer_answers(rig: ServerRig) -> None:
     (read,) = polled(transport)
     assert (read.status, read.entryId, read.maxLAC, read.HasField("body")) == (pb.EOK, -1, 1, False)
     assert not read.HasField("lacUpdateTimestamp")
-    assert rig.ledgers.states[LEDGER].waiters == []
+    assert rig.ledgers.states[LEDGER].waiters is None
     add(rig, 3)
     await rig.settle()
     assert len(transport.frames) == 1
@@ -153,7 +153,7 @@ async def test_a_lost_connection_leaves_nothing(rig: ServerRig) -> None:
     assert rig.polls.waiting == 1
     conn.connection_lost(None)
     assert rig.polls.waiting == 0
-    assert rig.ledgers.states[LEDGER].waiters == []
+    assert rig.ledgers.states[LEDGER].waiters is None
     assert rig.context.reads_in_progress.count == 0
     add(rig, 3)
     await rig.settle()
@@ -229,7 +229,7 @@ async def test_a_poll_that_found_its_state_evicted_waits_on_the_right_one(rig: S
     rig.ledgers.states.clear()
     await rig.settle()
     assert rig.polls.waiting == 1
-    assert len(rig.ledgers.states[LEDGER].waiters) == 1
+    assert rig.ledgers.states[LEDGER].waiters
     add(rig, 3)
     await rig.settle(lambda: polled(transport))
 
