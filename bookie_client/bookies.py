@@ -147,6 +147,10 @@ class Bookies:
             self._infos[bookie_id] = info
         return info
 
+    async def rack_assignments(self) -> bytes:
+        """What Apache Pulsar stores about racks; empty if it stores nothing. Raises `MetadataError`."""
+        return await self._registry.rack_assignments()
+
     def _writable_changed(self, before: frozenset[str], after: frozenset[str]) -> None:
         self._changed.set()
         self._registrations_changed(before, after)

@@ -10,7 +10,7 @@ from bookie_protocol.errors import BadRequest
 from bookie_protocol.metadata_service.options import MetadataServiceOptions
 from bookie_protocol.traffic_class import TrafficClass
 from bookie_protocol.wire.auth import ClientAuthProvider
-from bookie_protocol.wire.framing import DEFAULT_MAX_FRAME_SIZE
+from bookie_protocol.wire.framing import DEFAULT_MAX_FRAME_SIZE, LEAST_RECEIVED_FRAME_SIZE
 
 MIB: Final = 1024 * 1024
 
@@ -64,8 +64,8 @@ class ClientOptions:
     max_reconnect_delay: float = 5.0
     """Upper limit of that delay, in seconds."""
     max_frame_size: int = DEFAULT_MAX_FRAME_SIZE
-    """Bytes of the largest frame, length word included (`nettyMaxFrameSizeBytes`); the bookies' limit must
-    match."""
+    """Bytes of the largest frame that is sent, length word included (`nettyMaxFrameSizeBytes`); no more than the
+    bookies' limit. Frames of `received_frame_size` bytes are received."""
     channels_per_bookie: int = 1
     """Connections to each bookie; all requests of one ledger use the same one (`numChannelsPerBookie`)."""
     tls: TlsOptions | None = None
@@ -177,6 +177,12 @@ class ClientOptions:
     explicit_lac_interval: float | None = None
     """Seconds between looks whether bookies must be told the last add confirmed of a writer that pauses; None:
     never, protocol version 3 only (`explicitLacInterval`, in ms, where 0 stands for never)."""
+
+    @property
+    def received_frame_size(self) -> int:
+        """Bytes of the largest frame that is received: more than writers may send, so that what somebody else wrote
+        with a larger limit is read, and copied, without an option."""
+        return max(self.max_frame_size, LEAST_RECEIVED_FRAME_SIZE)
 
     def __post_init__(self) -> None:
         if self.protocol_version not in (2, 3):

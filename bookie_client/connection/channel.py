@@ -25,6 +25,7 @@ from bookie_client.connection.handshake import HandshakeProtocol, establish
 from bookie_client.connection.lateness import Lateness
 from bookie_client.connection.request import BookieRequest, FramedRequest
 from bookie_client.logs import get_logger
+from bookie_protocol.addresses import host_and_port
 from bookie_protocol.errors import BookieUnavailable, MetadataError, MetadataNotFound, PodkeeperError
 from bookie_protocol.wire.add_frames import AddFrames
 
@@ -140,7 +141,7 @@ class Channel:
         try:
             async with asyncio.timeout(options.connect_timeout):
                 host, port = await self._pool.addresses.resolve(bookie)
-                where = f" at {host}:{port}"
+                where = f" at {host_and_port(host, port)}"
                 connection = await self._connect(host, port)
         except TimeoutError:
             error = BookieUnavailable(f"bookie {bookie}{where}: no connection in {options.connect_timeout:g} s")
@@ -169,7 +170,7 @@ class Channel:
         connection = BookieConnection(
             self.bookie_id,
             self.dialect,
-            max_frame_size=options.max_frame_size,
+            max_frame_size=options.received_frame_size,
             ticker=pool.ticker,
             silence_ticks=pool.silence_ticks,
             lateness=lateness,

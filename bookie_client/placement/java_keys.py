@@ -31,7 +31,13 @@ _POLICIES: Final = {
     "ZoneawareEnsemblePlacementPolicy": "zone-aware",
     "LocalBookieEnsemblePlacementPolicy": "local",
 }
-_RESOLVERS: Final = {"ScriptBasedMapping": SCRIPT_KEY, "TableMapping": TABLE_KEY}
+_PULSAR: Final = "pulsar"
+_RESOLVERS: Final = {
+    "ScriptBasedMapping": SCRIPT_KEY,
+    "TableMapping": TABLE_KEY,
+    "BookieRackAffinityMapping": _PULSAR,
+    "ZkBookieRackAffinityMapping": _PULSAR,  # the name before Pulsar 2.10, which its configuration still ships
+}
 
 
 def _boolean(text: str) -> bool:
@@ -101,6 +107,8 @@ def _with_source(options: PlacementOptions, keys: Mapping[str, str]) -> Placemen
     script, table = keys.get(SCRIPT_KEY, "").strip() or None, keys.get(TABLE_KEY, "").strip() or None
     resolver = keys.get(RESOLVER_KEY, "").strip()
     wanted = _known(RESOLVER_KEY, resolver, _RESOLVERS) if resolver else None
+    if wanted == _PULSAR:
+        return replace(options, pulsar_racks=True)
     if wanted == TABLE_KEY and table is None:
         raise BadRequest(f"{RESOLVER_KEY} {resolver} needs {TABLE_KEY}, the file with lines of `host /rack`")
     if table is not None and (wanted == TABLE_KEY or script is None):

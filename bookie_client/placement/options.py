@@ -19,6 +19,7 @@ from bookie_client.placement.rack_aware import RackAwarePlacement
 from bookie_client.placement.random_choice import RandomPlacement
 from bookie_client.placement.region_aware import RegionAwarePlacement
 from bookie_client.placement.sources.mapping import FileLocations, MappedLocations
+from bookie_client.placement.sources.pulsar import PulsarRacks
 from bookie_client.placement.sources.script import ScriptLocations
 from bookie_client.placement.sources.service_info import REGION_AND_RACK, ZONE_AND_DOMAIN, PublishedLocations
 from bookie_client.placement.sources.source import TopologySource
@@ -45,7 +46,10 @@ class PlacementOptions:
     topology_script_arguments: int = 100
     """Hosts in one run of the script (`networkTopologyScriptNumberArgs`)."""
     locations: Mapping[str, str] | None = None
-    """Network locations by bookie id or host. With none of the three, what bookies publish is used."""
+    """Network locations by bookie id or host."""
+    pulsar_racks: bool = False
+    """The racks that `pulsar-admin bookies set-bookie-rack` stores (`reppDnsResolverClass` of Apache Pulsar). With none
+    of the four, what bookies publish is used."""
     local_location: str | None = None
     """Where this client stands, such as `/region/rack`. None: as the file, script or mapping knows this host."""
     topology_refresh: float = 10.0
@@ -88,8 +92,9 @@ class PlacementOptions:
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise BadRequest(f"there is no placement policy {self.policy!r}; it is one of {', '.join(POLICIES)}")
-        if sum(one is not None for one in (self.topology_file, self.topology_script, self.locations)) > 1:
-            raise BadRequest("network locations come from a file, a script or a mapping: give one of them")
+        given = (self.topology_file, self.topology_script, self.locations, self.pulsar_racks or None)
+        if sum(one is not None for one in given) > 1:
+            raise BadRequest("network locations come from a file, a script, a mapping or Pulsar: give one of them")
         for name in ("topology_refresh", "free_space_interval", "free_space_retry_interval"):
             if getattr(self, name) <= 0:
                 raise BadRequest(f"placement option {name} must be positive, not {getattr(self, name)}")
@@ -115,6 +120,8 @@ def make_source(options: PlacementOptions) -> TopologySource:
         return ScriptLocations(options.topology_script, max_arguments=options.topology_script_arguments)
     if options.locations is not None:
         return MappedLocations(options.locations)
+    if options.pulsar_racks:
+        return PulsarRacks()
     return PublishedLocations(ZONE_AND_DOMAIN if options.policy == "zone-aware" else REGION_AND_RACK)
 
 

@@ -42,13 +42,19 @@ def print_(file: str | None, assignments: tuple[str, ...], set_only: bool, as_js
 @set_option
 @click.pass_context
 def check(context: click.Context, file: str | None, assignments: tuple[str, ...]) -> None:
-    """List every problem of a configuration, one line each; exit code 1 if there is one."""
+    """List every problem of a configuration, one line each; exit code 1 if there is one.
+
+    Looks at all that `serve` looks at before it touches a disk, a port or the cluster: classes, files, certificates and
+    this host's name, too. Run it where the bookie is to run.
+    """
     from bookie_pod.config.load import read_config
+    from bookie_pod.node.dry_start import refusals
 
     loaded = read_config(file, overrides=overrides(assignments, {}))
-    for problem in loaded.problems:
+    problems = loaded.problems if loaded.config is None else list(refusals(loaded.config))
+    for problem in problems:
         click.echo(problem, err=True)
-    if loaded.config is None:
+    if loaded.config is None or problems:
         context.exit(1)
     for name in loaded.config.ignored_keys:
         click.echo(f"{name}: has no meaning here and is ignored")

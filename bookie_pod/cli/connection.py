@@ -88,7 +88,7 @@ class Connection:
         from bookie_pod import logs
 
         logs.configure("console", "warning")
-        uri, options = self.uri(), client_options(self._settings, {**self._tls(), **(defaults or {})})
+        uri, options = self.uri(), client_options(self._settings, {**self._configured(), **(defaults or {})})
         placement = self._placement()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             try:
@@ -123,10 +123,15 @@ class Connection:
         finally:
             await service.close()
 
-    def _tls(self) -> dict[str, object]:
+    def _configured(self) -> dict[str, object]:
+        """What the configuration says of connections to bookies, where somebody wrote one."""
         from bookie_pod.client_options import tls_options
 
-        return {"tls": tls_options(self.configuration.tls)}
+        config = self.configuration
+        configured: dict[str, object] = {"tls": tls_options(config.tls)}
+        if "nettyMaxFrameSizeBytes" in config.set_keys:
+            configured["max_frame_size"] = config.network.max_frame_size_bytes
+        return configured
 
     def _placement(self) -> PlacementOptions:
         """What gateway and auto-recovery of this configuration go by. Raises `InvalidConfiguration`."""

@@ -37,10 +37,11 @@ def own_bookie(file: str | None, *, token_file: str | None, timeout: float) -> B
 
 def admin_url(http: HttpConfig) -> str:
     """Where its admin API is. `InvalidConfiguration`: it has none."""
+    from bookie_protocol.addresses import host_and_port
     from bookie_protocol.errors import InvalidConfiguration
 
     listener = http.listener
     if listener is None or not listener.admin:
         raise InvalidConfiguration("httpServerEnabled=false: without it a bookie cannot be told anything; set it")
     host = _EVERYWHERE.get(listener.host, listener.host)
-    return f"{'https' if http.tls_enable else 'http'}://{f'[{host}]' if ':' in host else host}:{listener.port}"
+    return f"{'https' if http.tls_enable else 'http'}://{host_and_port(host, listener.port)}"

@@ -27,7 +27,6 @@ _NAMES: Final = frozenset(
         "enableLocalTransport",
         "entryFormatterClass",
         "entryLogPerLedgerCounterLimitsMultFactor",
-        "extraServerComponents",
         "ignoreExtraServerComponentsStartupFailures",
         "ledgerIdFormatterClass",
         "ledgerManagerFactoryDisableClassCheck",

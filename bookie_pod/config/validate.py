@@ -15,12 +15,15 @@ from typing import Final
 from bookie_pod.config.derive import KNOWN_FACTORIES
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
+from bookie_protocol.errors import InvalidConfiguration
+from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
 
 _LOCATION: Final = re.compile(r"(/[^/\s]+)+")
 
 
 def broken_rules(config: BookieConfig) -> Iterator[str]:
     """One line per broken rule."""
+    yield from _node(config)
     yield from _network(config)
     yield from _directories(config)
     yield from _journal(config)
@@ -28,6 +31,16 @@ def broken_rules(config: BookieConfig) -> Iterator[str]:
     yield from _compaction(config)
     yield from _disks(config)
     yield from _security(config)
+
+
+def _node(config: BookieConfig) -> Iterator[str]:
+    for name in config.node.extra_server_components:
+        if name.rpartition(".")[2] == "StreamStorageLifecycleComponent":
+            yield (
+                f"extraServerComponents={name}: there is no table service (port 4181) here; unset the key, and let"
+                " stateStorageProviderImplementation of Pulsar's functions_worker.yml be"
+                " org.apache.pulsar.functions.instance.state.PulsarMetadataStateStoreProviderImpl"
+            )
 
 
 def _network(config: BookieConfig) -> Iterator[str]:
@@ -158,6 +171,12 @@ def _disks(config: BookieConfig) -> Iterator[str]:
 
 def _security(config: BookieConfig) -> Iterator[str]:
     metadata, http = config.metadata, config.http
+    for key, name in (
+        ("bookieAuthProviderFactoryClass", config.auth.provider_class),
+        ("clientAuthProviderFactoryClass", config.auth.client_provider_class),
+    ):
+        if name is not None:
+            yield f"{key}={name}: there is no such provider here; unset the key"
     if roles := config.auth.authorized_roles:
         yield (
             f"authorizedRoles={','.join(roles)}: roles of certificates are not judged here; unset the key, and let"
@@ -166,11 +185,11 @@ def _security(config: BookieConfig) -> Iterator[str]:
     if metadata.zk_enable_security and metadata.zk_auth_credentials_path is None:
         yield "zkEnableSecurity=true: access lists name the user that logged in, so zkAuthCredentialsPath is needed"
     uri = metadata.service_uri
-    if uri is not None and "://" not in uri and not uri.startswith("/"):
-        yield (
-            f"metadataServiceUri={uri}: must look like zk+hierarchical://host:2181/ledgers, or be the absolute path"
-            " of an embedded store's folder"
-        )
+    if uri is not None:
+        try:
+            parse_metadata_service_uri(uri)
+        except InvalidConfiguration as error:
+            yield str(error)
     factory = metadata.ledger_manager_factory_class
     if factory is not None and factory not in KNOWN_FACTORIES:
         yield f"ledgerManagerFactoryClass={factory}: must be one of {', '.join(KNOWN_FACTORIES)}"

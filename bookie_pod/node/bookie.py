@@ -166,7 +166,8 @@ class Bookie:
         self.status.running = True
         self._start_administration()
         self.status.enter("serving")
-        self._services.start_grpc(self._metadata, self._connector)
+        if self._serves_grpc:
+            self._services.start_grpc(self._metadata, self._connector)
         self._services.start_auto_recovery(self._metadata, self.bookie_id)
         self._tasks.run(collect_cycles())
         self._tasks.run(give_back_memory(lambda: [journal.last_mark() for journal in self._journals], trimmer()))
@@ -214,7 +215,12 @@ class Bookie:
     async def _bind(self) -> None:
         self._listener = await bind_listener(self.config)
         self._undo.push_async_callback(self._listener.stop, 0)
-        self._undo.enter_context(await hold_grpc_port(self.config.grpc))
+        # A configuration that was written for Apache BookKeeper names no gRPC, so gRPC cannot end its bookie.
+        asked_for = any(key.startswith("grpcServer") for key in self.config.set_keys)
+        held = await hold_grpc_port(self.config.grpc, asked_for=asked_for)
+        self._serves_grpc = held is not None
+        if held is not None:
+            self._undo.enter_context(held)
 
     async def _drain(self, listener: TcpListener) -> None:
         """A clean stop answers what is under way; after a failure nothing will be, so nobody waits for it."""

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from bookie_protocol.addresses import EVERY_ADDRESS
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.service_info import (
     BOOKIE_RPC,
@@ -33,7 +34,6 @@ from bookie_protocol.metadata_service.service_info import (
 
 DEFAULT_BOOKIE_PORT: Final = 3181
 _SIOCGIFADDR: Final = 0x8915
-_WILDCARDS: Final = frozenset(("", "0.0.0.0", "::"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,9 @@ class SystemNetwork:
             return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)[20:24])
 
     def default_address(self) -> str:
-        return socket.gethostbyname(socket.gethostname())
+        # The resolver's first choice: IPv4 where the host has both.
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+        return str(min(found, key=lambda each: each[0] != socket.AF_INET)[4][0])
 
     def canonical_name(self, address: str) -> str:
         return socket.gethostbyaddr(address)[0]
@@ -129,7 +131,7 @@ def bookie_service_info(
     """What the bookie publishes: HTTP endpoint if it serves one, the bookie's own, then `more`; and where it stands."""
     endpoints: list[Endpoint] = []
     if http_port is not None:
-        http = host if http_host is None or http_host in _WILDCARDS else http_host
+        http = host if http_host is None or http_host in EVERY_ADDRESS else http_host
         encrypted = ("tls",) if http_tls else ()
         endpoints.append(Endpoint("httpserver", http, http_port, "http", extensions=encrypted))
     endpoints.append(Endpoint("bookie", host, port, BOOKIE_RPC, extensions=("tls",) if tls else ()))
@@ -176,7 +178,7 @@ def _host_name(address: str, short: bool, network: HostNetwork) -> str:
 def _checked(bookie_id: str, key: str) -> str:
     if not is_valid_bookie_id(bookie_id):
         raise InvalidConfiguration(
-            f"{bookie_id!r} is no valid bookie id (from {key}): use letters, digits, ':', '_', '.' and '-', and not "
-            "the word 'readonly'"
+            f"{bookie_id!r} is not a valid bookie id (from {key}): use letters, digits, ':', '_', '.' and '-', and not "
+            "the word 'readonly' or dots alone"
         )
     return bookie_id

@@ -12,12 +12,17 @@ import socket
 import sys
 from contextlib import ExitStack
 
+import structlog
+
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.service import GrpcConfig
 from bookie_pod.node import options
 from bookie_pod.node.bookie_id import derive_host
 from bookie_pod.server.tcp.listener import TcpListener
+from bookie_protocol.addresses import host_and_port
 from bookie_protocol.errors import ServerStartFailed
+
+_log = structlog.get_logger(__name__)
 
 
 async def bind_listener(config: BookieConfig) -> TcpListener:
@@ -31,8 +36,9 @@ async def bind_listener(config: BookieConfig) -> TcpListener:
     return listener
 
 
-async def hold_grpc_port(config: GrpcConfig) -> ExitStack:
+async def hold_grpc_port(config: GrpcConfig, *, asked_for: bool = True) -> ExitStack | None:
     """Hold the port of the gRPC server until the stack is closed: connections are refused until that server listens.
+    None: the port is somebody else's, and gRPC was not `asked_for`.
 
     On Linux it can listen on a port that is held, because both sides set SO_REUSEADDR; elsewhere the port is only
     looked at. Of a name with several addresses one is enough, as for gRPC. Raises `ServerStartFailed`.
@@ -58,9 +64,14 @@ async def hold_grpc_port(config: GrpcConfig) -> ExitStack:
     except OSError as error:
         held.close()
         if error.errno == errno.EADDRINUSE:
+            if not asked_for:
+                _log.warning("gRPC is not served, because its port is in use: set grpcServerPort", port=port, host=host)
+                return None
             message = f"gRPC port {port} on {host} is in use: stop what uses it or choose another grpcServerPort"
         else:
-            message = f"gRPC server cannot listen on {host}:{port} (grpcServerHost): {error.strerror or error}"
+            message = (
+                f"gRPC server cannot listen on {host_and_port(host, port)} (grpcServerHost): {error.strerror or error}"
+            )
         raise ServerStartFailed(message) from error
     if sys.platform != "linux":
         held.close()

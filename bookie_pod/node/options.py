@@ -119,7 +119,7 @@ def _memtable_options(config: BookieConfig) -> MemTableOptions:
         flush_threads=config.ledger_storage.memtable_flush_threads,
         cache=LedgerCacheOptions(
             page_bytes=own.page_size_bytes,
-            page_limit=default_page_limit(config.memory.budget_bytes, own.page_size_bytes) if limit < 0 else limit,
+            page_limit=default_page_limit(config.memory.budget_bytes, own.page_size_bytes) if limit <= 0 else limit,
             open_files=max(1, own.open_file_limit),  # 0 is checked against the engine when the configuration is read
             idle_seconds=own.file_info_max_idle_seconds,
             version=own.file_info_format_version,

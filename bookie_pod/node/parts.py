@@ -41,7 +41,6 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.batch import JournalBatch
 from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.metrics import JournalMetrics
-from bookie_protocol.errors import InvalidConfiguration
 
 
 @dataclass(slots=True)
@@ -152,13 +151,7 @@ def make_server(
     bookie_metrics: BookieMetrics | None = None,
     throttled: Callable[[int, float, bool], None] | None = None,
 ) -> ServerSide:
-    """Everything between the sockets and the storage. Raises InvalidConfiguration for TLS and authentication."""
-    for key, name in (
-        ("bookieAuthProviderFactoryClass", config.auth.provider_class),
-        ("clientAuthProviderFactoryClass", config.auth.client_provider_class),
-    ):
-        if name is not None:
-            raise InvalidConfiguration(f"{key}={name}: no such provider here; unset the key")
+    """Everything between the sockets and the storage. Raises InvalidConfiguration for TLS."""
     ledgers = Ledgers(storage, len(journals), journaled_keys=journaled_keys)
     storage.on_ledger_deleted(ledgers.forget)
     operations = LedgerOperations(ledgers, journals, write_data=config.journal.write_data)

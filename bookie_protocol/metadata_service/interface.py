@@ -149,6 +149,11 @@ class BookieRegistry(Protocol):
         """
         ...
 
+    async def rack_assignments(self, *, timeout: float | None = None) -> bytes:
+        """What Apache Pulsar stores about the racks of bookies, in the node `bookies` beside the root; empty if there
+        is none."""
+        ...
+
 
 # --- cookies ----------------------------------------------------------------------------------------------
 

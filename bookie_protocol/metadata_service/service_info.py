@@ -20,13 +20,13 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from bookie_protocol.addresses import EVERY_ADDRESS, host_and_port
 from bookie_protocol.errors import MetadataDamaged
 from bookie_protocol.ledger_metadata.metadata_formats_pb2 import BookieServiceInfoFormat
 from bookie_protocol.ledger_metadata.protobuf_text import checked_string
 
 BOOKIE_RPC: Final = "bookie-rpc"
 READ_ONLY_NODE: Final = "readonly"
-_UNSPECIFIED: Final = ("", "0.0.0.0", "::")
 
 _WRITTEN_BOOKIE_ID: Final = re.compile(r"[A-Za-z0-9:_.\-]+")
 READABLE_BOOKIE_ID: Final = r"[A-Za-z0-9:;<=>?@\[\\\]^_.\-]+"
@@ -71,14 +71,15 @@ class BookieServiceInfo:
             return None
         encrypted = tls or endpoint.protocol == "https" or "tls" in endpoint.extensions
         host, bookie = endpoint.host, self.bookie_address()
-        if host in _UNSPECIFIED and bookie is not None:
+        if host in EVERY_ADDRESS and bookie is not None:
             host = bookie[0]
-        return f"{'https' if encrypted else 'http'}://{f'[{host}]' if ':' in host else host}:{endpoint.port}"
+        return f"{'https' if encrypted else 'http'}://{host_and_port(host, endpoint.port)}"
 
 
 def is_valid_bookie_id(bookie_id: str) -> bool:
     """Whether a new bookie may take this id."""
-    return bool(_WRITTEN_BOOKIE_ID.fullmatch(bookie_id)) and bookie_id.lower() != READ_ONLY_NODE
+    usable = bookie_id.lower() != READ_ONLY_NODE and bookie_id not in (".", "..")  # names of nodes
+    return usable and _WRITTEN_BOOKIE_ID.fullmatch(bookie_id) is not None
 
 
 def is_readable_bookie_id(bookie_id: str) -> bool:

@@ -3,6 +3,8 @@
     zk+hierarchical://zk1:2181;zk2:2181/ledgers     ZooKeeper; layouts null (also plain zk://), flat, hierarchical,
                                                     longhierarchical. The path is the cluster's root; what is called
                                                     a chroot elsewhere is simply its first part
+    metadata-store:zk:zk1:2181,zk2:2181/chroot      the same ZooKeeper in Apache Pulsar's words, in which the root is
+                                                    always `ledgers` below the chroot, if there is one
     embedded://host:port/ledgers                    a store that another process serves
     /var/lib/podkeeper/metadata                     a store in this folder, owned by this process (also file:///...)
 
@@ -31,6 +33,7 @@ from bookie_protocol.metadata_service.options import (
 
 DEFAULT_ROOT: Final = "/ledgers"
 _ZOOKEEPER_PORT: Final = 2181
+_PULSAR_SCHEME: Final = "metadata-store:"
 
 _LAYOUTS: Final[dict[str, LedgerLayout | None]] = {
     "null": None,
@@ -73,6 +76,8 @@ def parse_metadata_service_uri(text: str) -> MetadataServiceUri:
     text = text.strip()
     if text.startswith("/"):
         return MetadataServiceUri(MetadataDriver.OWNED, DEFAULT_ROOT, folder=text)
+    if text.startswith(_PULSAR_SCHEME):
+        return _pulsar_uri(text)
     match = _URI.fullmatch(text)
     if match is None:
         raise _invalid(text, "it has no scheme; write for example zk+null://zk1:2181;zk2:2181/ledgers")
@@ -92,6 +97,16 @@ def parse_metadata_service_uri(text: str) -> MetadataServiceUri:
         hosts = _hosts(text, authority, _ZOOKEEPER_PORT)
         return MetadataServiceUri(MetadataDriver.ZOOKEEPER, _root(text, path), layout, hosts)
     raise _invalid(text, f"no driver for {match['scheme']}://; use zk:// or embedded://")
+
+
+def _pulsar_uri(text: str) -> MetadataServiceUri:
+    store = text.removeprefix(_PULSAR_SCHEME)
+    if not store.startswith("zk:"):
+        raise _invalid(text, f"of Pulsar's metadata stores only ZooKeeper is supported: {_PULSAR_SCHEME}zk:zk1:2181")
+    authority, slash, chroot = store.removeprefix("zk:").removeprefix("//").partition("/")
+    hosts = _hosts(text, authority, _ZOOKEEPER_PORT)
+    below = _root(text, slash + chroot) if chroot else ""
+    return MetadataServiceUri(MetadataDriver.ZOOKEEPER, below + DEFAULT_ROOT, None, hosts)
 
 
 async def open_metadata_service(

@@ -19,7 +19,9 @@ from typing import Final
 from bookie_protocol.errors import ProtocolViolation
 
 DEFAULT_MAX_FRAME_SIZE: Final = 5 * 1024 * 1024
-"""`nettyMaxFrameSizeBytes`: bytes of a whole frame, its length word included."""
+"""`nettyMaxFrameSizeBytes` of Apache BookKeeper: bytes of a whole frame, its length word included."""
+LEAST_RECEIVED_FRAME_SIZE: Final = 16 * 1024 * 1024
+"""Bytes of a frame that every client receives, whatever it may send, unless it has a larger limit itself."""
 
 LENGTH: Final = struct.Struct(">I")
 LENGTH_SIZE: Final = 4
@@ -38,8 +40,8 @@ def check_length(length: int, max_frame_size: int) -> None:
         raise ProtocolViolation(f"frame length {length} is not positive: closing the connection")
     if length > max_frame_size - LENGTH_SIZE:
         raise ProtocolViolation(
-            f"frame length {length} is above the limit of {max_frame_size - LENGTH_SIZE} bytes "
-            "(nettyMaxFrameSizeBytes less 4): closing the connection"
+            f"frame length {length} is above the {max_frame_size - LENGTH_SIZE} bytes that are received here: closing"
+            " the connection; a client receives more with a larger max_frame_size (nettyMaxFrameSizeBytes)"
         )
 
 

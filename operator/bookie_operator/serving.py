@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from bookie_operator.metrics import CONTENT_TYPE, OperatorMetrics
+from bookie_protocol.addresses import host_to_bind
 
 
 @asynccontextmanager
@@ -49,7 +50,7 @@ async def serving(
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host, port).start()
+        await web.TCPSite(runner, host_to_bind(host, port), port).start()
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

@@ -104,6 +104,15 @@ class TestCluster:
 
 
 class TestBookies:
+    async def test_racks_are_read_beside_the_root(self, driver: MetadataDriverUnderTest) -> None:
+        service = await driver.open()
+        await service.cluster.initialize()
+        assert await service.bookies.rack_assignments() == b""
+        beside = driver.root.rpartition("/")[0] + "/bookies"
+        await service.tree.create(beside, b"{}")
+        assert await service.bookies.rack_assignments() == b"{}"
+        await service.tree.delete(beside)
+
     async def test_a_registration_is_seen_by_all_and_ends_with_its_session(
         self, driver: MetadataDriverUnderTest
     ) -> None:

@@ -121,6 +121,7 @@ class MemoryBookies:
         self.writable: dict[str, tuple[str, int]] = {}
         self.read_only: dict[str, tuple[str, int]] = {}
         self.properties: dict[str, dict[str, str]] = {}
+        self.racks = b""
         self.info_reads = 0
         self._version = 0
         self._publish: list = []
@@ -162,6 +163,9 @@ class MemoryBookies:
         if address is None:
             raise MetadataNotFound(f"bookie {bookie_id} is not registered")
         return BookieServiceInfo((Endpoint("bookie", *address, BOOKIE_RPC),), self.properties.get(bookie_id, {}))
+
+    async def rack_assignments(self, *, timeout: float | None = None) -> bytes:
+        return self.racks
 
     def _group(self, group: BookieGroup) -> dict[str, tuple[str, int]]:
         return self.read_only if group is BookieGroup.READ_ONLY else self.writable

@@ -19,10 +19,14 @@ from bookie_protocol.metadata_service.service_info import BookieServiceInfo
 
 
 class BookieInfos(Protocol):
-    """Who can be asked what a bookie publishes (`bookie_client.bookies.Bookies`)."""
+    """Who can be asked what is known of bookies (`bookie_client.bookies.Bookies`)."""
 
     async def info(self, bookie_id: str) -> BookieServiceInfo:
         """Raises `MetadataError`."""
+        ...
+
+    async def rack_assignments(self) -> bytes:
+        """What Apache Pulsar stores about racks; empty if it stores nothing. Raises `MetadataError`."""
         ...
 
 

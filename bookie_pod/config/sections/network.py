@@ -37,9 +37,10 @@ class NetworkConfig:
     allow_loopback: bool = key("allowLoopback", False)
     """Accept a loopback address as identity. Only for a cluster on one machine: all bookies would get one
     name."""
-    max_frame_size_bytes: int = key("nettyMaxFrameSizeBytes", 5_242_880, at_least=1024, at_most=INT_MAX)
+    max_frame_size_bytes: int = key("nettyMaxFrameSizeBytes", 5_253_120, at_least=1024, at_most=INT_MAX)
     """Largest frame that is accepted, in bytes. An entry may be this long less 500 bytes. Must not be
-    smaller than what clients of this cluster use."""
+    smaller than what clients of this cluster use: the default is what Apache Pulsar's brokers send at most, where
+    Apache BookKeeper's own is 5242880."""
     max_batch_read_size_bytes: int = key("maxBatchReadSize", 5_242_880, at_least=1, at_most=INT_MAX)
     """Upper limit of one answer to a batch read, in bytes."""
     tcp_no_delay: bool = key("serverTcpNoDelay", True)

@@ -26,8 +26,9 @@ class PlacementConfig:
     """Class of the placement policy, with or without its package: `DefaultEnsemblePlacementPolicy` (random),
     `RackawareEnsemblePlacementPolicy`, `RegionAwareEnsemblePlacementPolicy`, `ZoneawareEnsemblePlacementPolicy`."""
     resolver: str | None = key("reppDnsResolverClass", None)
-    """`ScriptBasedMapping` or `TableMapping`. Unset: the script or the file if one is named, else the locations that
-    bookies publish (`networkLocation`)."""
+    """`ScriptBasedMapping`, `TableMapping`, or, for the racks that `pulsar-admin bookies set-bookie-rack` stores,
+    Pulsar's `BookieRackAffinityMapping` (older: `ZkBookieRackAffinityMapping`). Unset: the script or the file if one
+    is named, else the locations that bookies publish (`networkLocation`)."""
     script: str | None = key("networkTopologyScriptFileName", None)
     """Script that prints a location such as `/zone/rack` for each host that it is given."""
     script_arguments: int = key("networkTopologyScriptNumberArgs", 100, at_least=1, at_most=INT_MAX)

@@ -36,9 +36,9 @@ class HttpConfig:
     """Port of the HTTP server; 0 takes any free port. Apache's own default is 8080, but its charts and
     runbooks use 8000, the Prometheus port."""
     server_host: str = key("httpServerHost", "0.0.0.0")
-    """Address that the HTTP server binds to. Where others than this pod reach it, demand a token
-    (`httpServerAuthTokenFile`) or client certificates (`httpServerTlsEnable`): the admin API shows ledgers'
-    passwords, reads ledgers and deletes them."""
+    """Address that the HTTP server binds to; `0.0.0.0` and `::` are all addresses, IPv4 and IPv6. Where others than
+    this pod reach it, demand a token (`httpServerAuthTokenFile`) or client certificates (`httpServerTlsEnable`): the
+    admin API shows ledgers' passwords, reads ledgers and deletes them."""
     server_class: str | None = key("httpServerClass", None, no_effect=True)
     """Has no effect: there is one HTTP server."""
     auth_token_file: str | None = key("httpServerAuthTokenFile", None, own=True)
@@ -90,7 +90,7 @@ class GrpcConfig:
     server_port: int = key("grpcServerPort", 3182, at_least=0, at_most=65535, own=True)
     """Port of the gRPC server; 0 takes any free port."""
     server_host: str = key("grpcServerHost", "0.0.0.0", own=True)
-    """Address that the gRPC server binds to."""
+    """Address that the gRPC server binds to; `0.0.0.0` and `::` are all addresses, IPv4 and IPv6."""
     tls_enable: bool = key("grpcServerTlsEnable", False, own=True)
     """Serve gRPC over TLS, and nothing unencrypted on that port. Kubernetes' own gRPC probes know no TLS: probe the
     HTTP port then."""
@@ -171,6 +171,9 @@ class NodeConfig:
 
     death_watch_interval_ms: int = key("bookieDeathWatchInterval", 1000, at_least=1, at_most=INT_MAX)
     """How often the node looks whether its parts are alive, in ms."""
+    extra_server_components: tuple[str, ...] = key("extraServerComponents", ())
+    """Java classes that run beside a bookie, of which there are none here. That of the stream storage (table service,
+    port 4181) is refused, because the state of Pulsar's functions would be missing; others are ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ class SortedStorageConfig:
     page_size_bytes: int = key("pageSize", 8192, at_least=8, at_most=INT_MAX)
     """Index page in bytes; each entry takes 8. Must not change once index files exist."""
     page_limit: int = key("pageLimit", -1, at_least=-1, at_most=INT_MAX)
-    """Index pages in memory at most. -1: a third of `memoryBudgetMb`."""
+    """Index pages in memory at most. 0 and -1: a third of `memoryBudgetMb`."""
     open_file_limit: int = key("openFileLimit", 20_000, at_least=0, at_most=INT_MAX)
     """Index files open at the same time at most; keep it below the process's file limit. 0 is good for
     DbLedgerStorage only, which has no such files."""

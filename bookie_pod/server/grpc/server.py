@@ -26,6 +26,7 @@ from bookie_pod.server.grpc.access import DemandToken
 from bookie_pod.server.grpc.tls import server_credentials
 from bookie_pod.server.status import NodeStatus
 from bookie_pod.server.tokens import Tokens
+from bookie_protocol.addresses import host_and_port
 from bookie_protocol.errors import ServerStartFailed
 
 SERVICES: Final = ("", "bookie")
@@ -114,7 +115,7 @@ class GrpcServer:
         reflection.enable_server_reflection(names, server)
         host, port = self._config.server_host, self._config.server_port
         try:
-            address = f"{host}:{port}"
+            address = host_and_port(host, port)
             if credentials is None:
                 self._port = server.add_insecure_port(address)
             else:

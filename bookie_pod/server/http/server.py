@@ -30,6 +30,7 @@ from bookie_pod.server.http.routes import guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.status import NodeStatus
 from bookie_pod.server.tokens import Tokens
+from bookie_protocol.addresses import host_and_port, host_to_bind
 from bookie_protocol.errors import ServerStartFailed
 
 MAX_CONNECTIONS: Final = 256
@@ -85,7 +86,7 @@ class HttpServer:
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 self._protocol,
-                host,
+                host_to_bind(host, port),
                 port,
                 ssl=self._context,
                 ssl_handshake_timeout=FIRST_REQUEST_S if self._context else None,
@@ -97,7 +98,7 @@ class HttpServer:
             if error.errno == errno.EADDRINUSE:
                 message = f"HTTP port {port} is in use: stop what uses it or choose another {key}"
             else:
-                message = f"HTTP server cannot listen on {host}:{port} ({key}): {error.strerror or error}"
+                message = f"HTTP server cannot listen on {host_and_port(host, port)} ({key}): {error.strerror or error}"
             raise ServerStartFailed(message) from error
 
     async def stop(self) -> None:

@@ -15,6 +15,7 @@ from typing import Final, cast
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.in_process import connect_in_process
+from bookie_protocol.addresses import host_and_port
 from bookie_protocol.errors import ServerStartFailed
 
 BACKLOG: Final = 1024
@@ -44,7 +45,7 @@ class TcpListener:
                 self._new_connection, self._host, self._port, backlog=BACKLOG, reuse_address=True
             )
         except OSError as error:
-            where = f"{self._host or '*'}:{self._port}"
+            where = host_and_port(self._host or "*", self._port)
             if error.errno == errno.EADDRINUSE:
                 raise ServerStartFailed(
                     f"port in use: {where} (bookiePort); stop the other process or choose another"

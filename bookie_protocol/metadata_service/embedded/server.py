@@ -13,6 +13,7 @@ from typing import Final
 
 import grpc
 
+from bookie_protocol.addresses import host_and_port
 from bookie_protocol.errors import ServerStartFailed
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.embedded_metadata_pb2_grpc import (
@@ -46,17 +47,18 @@ class EmbeddedMetadataServer:
 
     def uri(self, root: str = DEFAULT_ROOT) -> str:
         """What other processes set as `metadataServiceUri`."""
-        return f"embedded://{self._host}:{self._port}{root}"
+        return f"embedded://{host_and_port(self._host, self._port)}{root}"
 
     async def start(self) -> None:
         """Listen. `ServerStartFailed` if the address cannot be bound."""
         server = grpc.aio.server(options=_OPTIONS)
         add_EmbeddedMetadataServicer_to_server(_Servicer(self._owner), server)  # type: ignore[no-untyped-call]
         try:
-            self._port = server.add_insecure_port(f"{self._host}:{self._port}")
+            self._port = server.add_insecure_port(host_and_port(self._host, self._port))
         except RuntimeError as error:
             raise ServerStartFailed(
-                f"the embedded metadata store cannot listen on {self._host}:{self._port}: {error}; is the port in use?"
+                f"the embedded metadata store cannot listen on {host_and_port(self._host, self._port)}: {error}; is the"
+                " port in use?"
             ) from error
         await server.start()
         self._server = server

@@ -27,7 +27,7 @@ from bookie_protocol.metadata_service.service_info import (
 from bookie_protocol.metadata_service.subscription import Subscription
 from bookie_protocol.metadata_service.tree import paths
 from bookie_protocol.metadata_service.tree.cluster import TreeCluster
-from bookie_protocol.metadata_service.tree.nodes import Children, Watch
+from bookie_protocol.metadata_service.tree.nodes import Children, Watch, parent_of
 from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.watching import follow
 
@@ -47,6 +47,7 @@ class TreeBookies:
             BookieGroup.READ_ONLY: f"{available}/{paths.READ_ONLY}",
             BookieGroup.ALL: f"{root}/{paths.COOKIES}",
         }
+        self._racks = f"{parent_of(root).rstrip('/')}/{paths.PULSAR_BOOKIES}"
 
     # --- our own registration -----------------------------------------------------------------------------
 
@@ -121,6 +122,12 @@ class TreeBookies:
                 continue
             return decode_service_info(bookie_id, node.data)
         raise MetadataNotFound(f"bookie {bookie_id} is not registered")
+
+    async def rack_assignments(self, *, timeout: float | None = None) -> bytes:
+        try:
+            return (await self._tree.get(self._racks, timeout=timeout)).data
+        except MetadataNotFound:
+            return b""
 
     async def _list(self, group: BookieGroup, watch: Watch | None, timeout: float | None) -> BookieSet:
         parent = self._parents[group]

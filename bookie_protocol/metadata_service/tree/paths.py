@@ -32,6 +32,8 @@ ID_PREFIX: Final = "ID-"
 UNDER_REPLICATION: Final = "underreplication"
 DISABLE_HEALTH_CHECK: Final = "disableHealthCheck"
 PODKEEPER: Final = "podkeeper"
+PULSAR_BOOKIES: Final = "bookies"
+"""Apache Pulsar's, beside the root and not below it."""
 """Parent of what is none of BookKeeper's: records."""
 
 SHORT_ID_LIMIT: Final = 2**31 - 1

@@ -24,6 +24,7 @@ import structlog
 from bookie_operator.api import answers
 from bookie_operator.api.trust import Trust, Untrusted
 from bookie_operator.world.facts import BookieFacts, ClusterFacts, DrainFacts, Proof, SafetyFacts
+from bookie_protocol.addresses import host_and_port
 
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -64,8 +65,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'https' if self.secret else 'http'}://{host}:{self.port}"
+        return f"{'https' if self.secret else 'http'}://{host_and_port(self.host, self.port)}"
 
 
 class Admin:

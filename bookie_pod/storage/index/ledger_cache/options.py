@@ -18,7 +18,8 @@ class LedgerCacheOptions:
     """`pageSize`, bytes, default 8192: 1024 slots."""
 
     page_limit: int = 32_768
-    """`pageLimit`, pages; the key's default -1 stands for a third of the memory budget (`default_page_limit`)."""
+    """`pageLimit`, pages; the key's default -1, and 0, stand for a third of the memory budget
+    (`default_page_limit`)."""
 
     open_files: int = 20_000
     """`openFileLimit`, files, default 20 000: index files kept open; those in use come on top."""
@@ -37,7 +38,7 @@ class LedgerCacheOptions:
         if self.page_bytes < SLOT_BYTES or self.page_bytes % SLOT_BYTES:
             raise InvalidConfiguration(f"pageSize={self.page_bytes} must be a multiple of {SLOT_BYTES}")
         if self.page_limit < 1:
-            raise InvalidConfiguration(f"pageLimit={self.page_limit} must be at least 1, or -1")
+            raise InvalidConfiguration(f"pageLimit={self.page_limit} must be at least 1; 0 and -1 are derived before")
         if self.open_files < 1:
             raise InvalidConfiguration(f"openFileLimit={self.open_files} must be at least 1")
         if not 0 <= self.version <= CURRENT_VERSION:

@@ -103,5 +103,5 @@ async def test_an_answer_above_the_limit_ends_the_connection_before_there_is_mem
     connection = connected(V2Dialect(), Aborted())
     with pytest.raises(EOFError):
         way(connection, in_front + (1 << 20).to_bytes(4) + bytes(10))
-    assert "frame length 1048576 is above the limit" in str(connection._reason)
+    assert "frame length 1048576 is above the 1048572 bytes" in str(connection._reason)
     assert len(connection.get_buffer(-1)) < 1 << 20

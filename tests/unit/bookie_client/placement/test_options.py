@@ -10,6 +10,7 @@ from bookie_client.placement.rack_aware import RackAwarePlacement
 from bookie_client.placement.random_choice import RandomPlacement
 from bookie_client.placement.region_aware import RegionAwarePlacement
 from bookie_client.placement.sources.mapping import FileLocations, MappedLocations
+from bookie_client.placement.sources.pulsar import PulsarRacks
 from bookie_client.placement.sources.script import ScriptLocations
 from bookie_client.placement.sources.service_info import PublishedLocations
 from bookie_client.placement.weighted import WeightedPlacement
@@ -156,6 +157,10 @@ def test_the_resolver_decides_between_script_and_table():
     package = "org.apache.bookkeeper.net."
     assert placement_options(both).topology_script == "/s"
     assert placement_options(both | {"reppDnsResolverClass": package + "ScriptBasedMapping"}).topology_script == "/s"
+    for mapping in ("org.apache.pulsar.zookeeper.ZkBookieRackAffinityMapping", "BookieRackAffinityMapping"):
+        pulsar = placement_options(both | {"reppDnsResolverClass": mapping})
+        assert (pulsar.pulsar_racks, pulsar.topology_file, pulsar.topology_script) == (True, None, None)
+        assert type(make_source(pulsar)) is PulsarRacks
     table = placement_options(both | {"reppDnsResolverClass": package + "TableMapping"})
     assert (table.topology_file, table.topology_script) == ("/t", None)
     assert placement_options({"networkTopologyTableFileName": "/t"}).topology_file == "/t"

@@ -177,12 +177,26 @@ def test_config_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert run(["config", "check", str(file)]) == 1
     problems = capsys.readouterr().err.splitlines()
     assert len(problems) == 2
-    file.write_text("passwd=1\n")
+    file.write_text("passwd=1\nmetadataServiceUri=zk://zk1/ledgers\nbookieId=b1\n")
     assert run(["config", "check", str(file)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "passwd: has no meaning here and is ignored",
         "The configuration is valid.",
     ]
+
+
+def test_config_check_finds_what_a_start_would_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "bk.conf"
+    file.write_text(
+        f"reppDnsResolverClass=com.example.Mine\ntlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
+        f"tlsKeyStoreType=PEM\ntlsTrustStoreType=PEM\ntlsKeyStore={tmp_path}/none\ntlsCertificatePath={tmp_path}/none\n"
+        f"zkAuthCredentialsPath={tmp_path}/none\nbookieId=..\n"
+    )
+    assert run(["config", "check", str(file)]) == 1
+    told = capsys.readouterr()
+    for named in ("metadataServiceUri", "zkAuthCredentialsPath", "bookieId", "reppDnsResolverClass", "tlsKeyStore"):
+        assert sum(named in line for line in told.err.splitlines()) == 1, (named, told.err)
+    assert "is valid" not in told.out
 
 
 def test_config_print_can_be_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

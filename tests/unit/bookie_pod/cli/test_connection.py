@@ -112,17 +112,19 @@ def test_wrong_command_lines(arguments, message, capsys, monkeypatch):
     assert message in capsys.readouterr().err
 
 
-def test_login_and_tls_of_the_configuration_count_whoever_names_the_cluster(tmp_path, monkeypatch):
+def test_login_tls_and_frame_size_of_the_configuration_count_whoever_names_the_cluster(tmp_path, monkeypatch):
     (tmp_path / "bk.conf").write_text(
         "tlsProviderFactoryClass=org.apache.bookkeeper.tls.TLSContextFactory\n"
         "tlsTrustStore=/trusted.pem\n"
         "zkAuthCredentialsPath=/login\n"
+        "nettyMaxFrameSizeBytes=20000000\n"
     )
     connection = Connection("zk+null://flag/ledgers", str(tmp_path / "bk.conf"), ())
-    assert connection._tls()["tls"].ca_file == "/trusted.pem"
+    configured = connection._configured()
+    assert (configured["tls"].ca_file, configured["max_frame_size"]) == ("/trusted.pem", 20_000_000)
     assert connection.configuration.metadata.zk_auth_credentials_path == "/login"
     alone = Connection("zk+null://flag/ledgers", None, ())
-    assert alone._tls() == {"tls": None}
+    assert alone._configured() == {"tls": None}
     assert alone.configuration.metadata.zk_auth_credentials_path is None
     monkeypatch.setenv("BK_zkAuthCredentialsPath", "/other")
     by_environment = Connection("zk+null://flag/ledgers", None, ())

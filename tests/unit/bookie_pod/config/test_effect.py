@@ -12,7 +12,15 @@ from bookie_pod.config.load import load_config
 from bookie_pod.config.model import sections
 
 POD = Path(__file__).parents[4] / "bookie_pod"
-CHECKED_ONLY = {"skipListArenaChunkSize", "skipListArenaMaxAllocSize", "authorizedRoles", "allowEphemeralPorts"}
+CHECKED_ONLY = {
+    "skipListArenaChunkSize",
+    "skipListArenaMaxAllocSize",
+    "authorizedRoles",
+    "allowEphemeralPorts",
+    "bookieAuthProviderFactoryClass",
+    "clientAuthProviderFactoryClass",
+    "extraServerComponents",
+}
 """Keys that count in the rules between keys alone."""
 
 

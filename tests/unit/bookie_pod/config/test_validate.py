@@ -58,7 +58,12 @@ from bookie_pod.config.load import read_config
             "zkEnableSecurity=true: access lists name the user that logged in, so zkAuthCredentialsPath",
         ),
         ({"authorizedRoles": "broker,proxy"}, "authorizedRoles=broker,proxy: roles of certificates are not judged"),
-        ({"metadataServiceUri": "zk:2181"}, "metadataServiceUri=zk:2181: must look like"),
+        ({"metadataServiceUri": "zk:2181"}, "metadataServiceUri=zk:2181 is refused: it has no scheme"),
+        (
+            {"extraServerComponents": "org.apache.bookkeeper.stream.server.StreamStorageLifecycleComponent"},
+            "extraServerComponents=org.apache.bookkeeper.stream.server.StreamStorageLifecycleComponent: there is no",
+        ),
+        ({"bookieAuthProviderFactoryClass": "x.Y"}, "bookieAuthProviderFactoryClass=x.Y: there is no such provider"),
         ({"ledgerManagerFactoryClass": "x.Y"}, "ledgerManagerFactoryClass=x.Y: must be one of"),
         ({"httpServerTlsEnable": "true"}, "httpServerKeyStorePath=: a PEM file is needed"),
         ({"httpServerAuthProbes": "true"}, "httpServerAuthProbes=true: needs httpServerAuthTokenFile"),

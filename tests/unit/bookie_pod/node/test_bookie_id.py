@@ -72,9 +72,9 @@ def test_loopback_needs_leave() -> None:
 @pytest.mark.parametrize(
     ("options", "network", "message"),
     [
-        (BookieAddressOptions(bookie_id="a/b"), Network(), "no valid bookie id"),
-        (BookieAddressOptions(bookie_id="ReadOnly"), Network(), "no valid bookie id"),
-        (BookieAddressOptions(advertised_address="a b"), Network(), "no valid bookie id"),
+        (BookieAddressOptions(bookie_id="a/b"), Network(), "not a valid bookie id"),
+        (BookieAddressOptions(bookie_id="ReadOnly"), Network(), "not a valid bookie id"),
+        (BookieAddressOptions(advertised_address="a b"), Network(), "not a valid bookie id"),
         (BookieAddressOptions(listening_interface="eth9"), Network(), "listeningInterface=eth9 has no IPv4"),
         (BookieAddressOptions(), Network(""), "set advertisedAddress"),
         (BookieAddressOptions(use_host_name_as_bookie_id=True), Network(name=None), "has no host name"),

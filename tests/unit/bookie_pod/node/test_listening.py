@@ -76,11 +76,19 @@ async def test_a_bookie_whose_port_is_taken_is_never_registered(
     assert str(raised.value) == line.format(port=taken)
 
 
+async def test_a_port_that_nobody_asked_for_ends_no_bookie(taken: int, capsys: pytest.CaptureFixture[str]) -> None:
+    config = GrpcConfig(server_host=LOOPBACK, server_port=taken)
+    assert await hold_grpc_port(config, asked_for=False) is None
+    assert "set grpcServerPort" in capsys.readouterr().out
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a port is looked at only")
 @pytest.mark.parametrize("host", [LOOPBACK, "0.0.0.0"])
 async def test_a_held_port_is_nobodys_but_the_grpc_servers(host: str) -> None:
     port = free_port()
-    with await hold_grpc_port(GrpcConfig(server_host=host, server_port=port)):
+    held = await hold_grpc_port(GrpcConfig(server_host=host, server_port=port))
+    assert held is not None
+    with held:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((LOOPBACK, port)).close()
         with socket.socket() as other, pytest.raises(OSError, match="in use"):

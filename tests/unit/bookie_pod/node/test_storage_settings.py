@@ -45,6 +45,7 @@ def test_keys_of_the_memtable_engines_reach_them() -> None:
 
 def test_pages_take_a_third_of_the_memory_unless_told() -> None:
     assert settings().memtable.cache.page_limit == 32 * 1024 * 1024 // 8192
+    assert settings(pageLimit="0").memtable.cache.page_limit == 32 * 1024 * 1024 // 8192
 
 
 def test_keys_of_rocksdb_reach_the_databases() -> None:

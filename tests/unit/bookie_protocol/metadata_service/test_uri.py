@@ -30,6 +30,21 @@ def test_zookeeper(text: str, layout: LedgerLayout | None) -> None:
     assert (uri.root, uri.layout) == ("/prod/bk/ledgers", layout)
 
 
+@pytest.mark.parametrize(
+    ("text", "root"),
+    [
+        ("metadata-store:zk:h1:2181,h2:2182", "/ledgers"),
+        ("metadata-store:zk:h1;h2:2182/", "/ledgers"),
+        ("metadata-store:zk:h1:2181,h2:2182/prod/pulsar", "/prod/pulsar/ledgers"),
+        ("metadata-store:zk://h1:2181;h2:2182/ledgers", "/ledgers/ledgers"),
+    ],
+)
+def test_zookeeper_as_pulsar_writes_it_has_the_root_ledgers_below_its_chroot(text: str, root: str) -> None:
+    uri = parse_metadata_service_uri(text)
+    assert uri.driver is MetadataDriver.ZOOKEEPER
+    assert (uri.connect_string, uri.root, uri.layout) == ("h1:2181,h2:2182", root, None)
+
+
 def test_embedded() -> None:
     served = parse_metadata_service_uri("embedded://127.0.0.1:3183/ledgers")
     assert (served.driver, served.hosts, served.root) == (
@@ -63,7 +78,10 @@ def test_embedded() -> None:
         ("zk+ms://h:2181/ledgers", "unknown ledger layout 'ms'"),
         ("zk+legacyhierarchical://h:2181/ledgers", "use one of null, flat, hierarchical, longhierarchical"),
         ("etcd://h:2379/scope", "no driver for etcd"),
-        ("metadata-store:zk:h:2181/x", "no scheme"),
+        ("metadata-store:etcd:http://h:2379", "of Pulsar's metadata stores only ZooKeeper is supported"),
+        ("metadata-store:zk:", "names no host"),
+        ("metadata-store:zk:h:x", "is not host:port"),
+        ("metadata-store:zk:h:2181/a//b", "no path of a node"),
         ("embedded://h/ledgers", "lacks a port"),
         ("embedded://h:1;i:2/ledgers", "served by one host"),
         ("file://host/x", "write file:///"),

@@ -10,6 +10,10 @@ class Infos:
         self.properties: dict[str, dict[str, str]] = {}
         self.failures: dict[str, Exception] = {}
         self.asked: list[str] = []
+        self.racks = b""
+
+    async def rack_assignments(self) -> bytes:
+        return self.racks
 
     async def info(self, bookie_id: str) -> BookieServiceInfo:
         self.asked.append(bookie_id)

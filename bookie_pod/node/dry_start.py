@@ -1,0 +1,49 @@
+"""What a start makes of its configuration before it touches a disk, a port or the cluster: what would it refuse?
+
+Keys are read and held against each other when the configuration is loaded; what is left are the classes, names, files
+and certificates that they name. `bookie config check` says valid only if this finds nothing.
+
+Reads files and asks the resolver for this host's name; changes nothing. Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from bookie_pod.client_options import client_options
+from bookie_pod.client_placement import client_placement
+from bookie_pod.config.model import BookieConfig
+from bookie_pod.node import options
+from bookie_pod.node.bookie_id import derive_bookie_id
+from bookie_pod.node.metadata import read_credentials
+from bookie_pod.node.start_errors import required_metadata_uri
+from bookie_pod.server.grpc.tls import server_credentials
+from bookie_pod.server.http.tls import server_context
+from bookie_pod.server.tcp.tls import server_tls
+from bookie_protocol.errors import BadRequest, InvalidConfiguration
+
+
+def refusals(config: BookieConfig) -> Iterator[str]:
+    """One line for each part that a start of a bookie would refuse."""
+    for build in _parts(config):
+        try:
+            build()
+        except (InvalidConfiguration, BadRequest) as error:
+            yield str(error)
+
+
+def _parts(config: BookieConfig) -> Iterator[Callable[[], object]]:
+    yield lambda: required_metadata_uri(config)
+    if (path := config.metadata.zk_auth_credentials_path) is not None:
+        yield lambda: read_credentials(path)
+    yield lambda: derive_bookie_id(options.address_options(config, config.network.bookie_port))
+    yield lambda: options.storage_settings(config)
+    yield lambda: options.journal_options(config)
+    yield lambda: options.tcp_options(config)
+    yield lambda: client_placement(config)
+    yield lambda: client_options(config)
+    yield lambda: server_tls(config.tls)
+    if config.http.listener is not None:
+        yield lambda: server_context(config.http)
+    if config.grpc.server_enabled:
+        yield lambda: server_credentials(config.grpc)

@@ -1,0 +1,24 @@
+"""Hosts and ports as configurations and URIs write them, in IPv4 and IPv6.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
+"""Hosts to listen on that mean all addresses of the machine, of both families: a pod may have either or both."""
+
+
+def host_and_port(host: str, port: int) -> str:
+    """`host:port`, or `[host]:port` for an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def host_to_bind(host: str, port: int) -> str | None:
+    """What `asyncio`'s `create_server` listens on; None: on all addresses of both families. With port 0 each family
+    would get a port of its own, so that is IPv4 alone."""
+    if host not in EVERY_ADDRESS:
+        return host
+    return None if port else "0.0.0.0"
