@@ -6,6 +6,7 @@ Invariants
 - Every writer ends: its client closes it, the call that made it ends, nothing was appended for `idle_seconds`, or the
   gateway stops. It ends with its ledger closed behind the last entry that was acknowledged; if the metadata service
   cannot tell, the ledger stays open, for a recovery to close.
+- Idleness is counted in looks of this process, not in time: while it did not run, nobody could append.
 - A writer whose creation was cancelled half-way is ended too, once it exists.
 
 Event loop only.
@@ -41,12 +42,12 @@ _log = structlog.get_logger(__name__)
 class OpenWriter:
     """One writer. `on_idle` is set by the call that uses it at present, and ends that call."""
 
-    __slots__ = ("handle", "last_used", "on_idle", "password")
+    __slots__ = ("handle", "idle_looks", "on_idle", "password")
 
-    def __init__(self, handle: LedgerWriter, password: bytes, now: float) -> None:
+    def __init__(self, handle: LedgerWriter, password: bytes) -> None:
         self.handle = handle
         self.password = password
-        self.last_used = now
+        self.idle_looks = 0
         self.on_idle: Callable[[], None] | None = None
 
     @property
@@ -126,7 +127,7 @@ class OpenWriters:
 
     def used(self, writer: OpenWriter) -> None:
         """Something was appended."""
-        writer.last_used = self._loop.time()
+        writer.idle_looks = 0
 
     def give_back(self, writer: OpenWriter) -> None:
         """The call is over, and the writer is kept."""
@@ -154,7 +155,7 @@ class OpenWriters:
         except MetadataUnavailable as error:
             which = "a ledger" if new.ledger_id is None else f"ledger {new.ledger_id}"
             raise MetadataUnavailable(f"{error}; {which} may have been created all the same, open and empty") from error
-        writer = self._writers[handle.ledger_id] = OpenWriter(handle, new.password, self._loop.time())
+        writer = self._writers[handle.ledger_id] = OpenWriter(handle, new.password)
         return writer
 
     def _ends(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -181,9 +182,9 @@ class OpenWriters:
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(self._idle_seconds / LOOKS_PER_PERIOD)
-            before = self._loop.time() - self._idle_seconds
-            for writer in [each for each in self._writers.values() if each.last_used < before]:
-                if writer.handle.pending:
+            for writer in list(self._writers.values()):
+                writer.idle_looks += 1
+                if writer.idle_looks <= LOOKS_PER_PERIOD or writer.handle.pending:
                     continue
                 _log.info("idle writer ended", ledger=writer.ledger_id, after=writer.handle.last_add_confirmed)
                 if writer.on_idle is not None:

@@ -8,13 +8,13 @@
 Invariants
 - Sessions outlive this process: each gets its full time-out once more after the next start.
 - It makes no cluster: whoever wants one creates it (`bookie cluster init`).
+- A store that failed ends it, with a line that says why: only another start can tell what is on the disk.
 
 Threads: the main thread runs the event loop; the store has a thread of its own.
 """
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,18 +59,19 @@ class MetadataProcess:
         self._registry.add_collector(ProcessCollector())
         self._phase = "starting"
         self._serves = False
+        self._owner: EmbeddedOwner | None = None
 
     async def run(self) -> None:
-        """Until cancelled. Raises `StartupError`."""
+        """Until cancelled. Raises `StartupError`, also when the store failed."""
         async with AsyncExitStack() as undo:
             try:
-                await self._start(undo)
-                await asyncio.get_running_loop().create_future()
+                owner = await self._start(undo)
+                raise ServerStartFailed(await owner.wait_broken())
             finally:
                 self._serves, self._phase = False, "stopping"
-        _log.info("metadata service stopped")
+                _log.info("metadata service stops")
 
-    async def _start(self, undo: AsyncExitStack) -> None:
+    async def _start(self, undo: AsyncExitStack) -> EmbeddedOwner:
         options = self._options
         config = HttpConfig(
             server_enabled=False,
@@ -82,7 +83,7 @@ class MetadataProcess:
         if http is not None:
             undo.push_async_callback(http.stop)
         self._phase = "opening the store"
-        owner = await _open(options.data)
+        owner = self._owner = await _open(options.data)
         undo.push_async_callback(owner.close)
         server = EmbeddedMetadataServer(owner, options.host, options.port)
         await server.start()
@@ -94,6 +95,7 @@ class MetadataProcess:
             http_port=http.port if http is not None else None,
             data=str(options.data),
         )
+        return owner
 
     # --- NodeStatus -------------------------------------------------------------------------------------------
 
@@ -101,7 +103,7 @@ class MetadataProcess:
         return NodeState(self._serves, False, self._phase == "stopping", False)
 
     def unhealthy_reason(self) -> str | None:
-        return None
+        return None if self._owner is None else self._owner.broken
 
     def complaint(self) -> str | None:
         return None

@@ -72,6 +72,7 @@ class StandaloneCluster:
         self._ports = ReservedPorts(LOOPBACK)
         self._first_ports = {"grpc": grpc_port, "http": http_port}
         self._undo = AsyncExitStack()
+        self._owner: EmbeddedOwner | None = None
 
     @property
     def metadata_service_uri(self) -> str:
@@ -111,6 +112,13 @@ class StandaloneCluster:
             return False
         stamped_at = datetime.fromtimestamp(min(cookie.stat().st_mtime for cookie in cookies), UTC)
         return await has_left(self.metadata, bookie_id, stamped_at)
+
+    async def wait_broken(self) -> str:
+        """Until the metadata service of this cluster can do nothing any more, which may be never; why."""
+        if self._owner is None:
+            never: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            return await never
+        return await self._owner.wait_broken()
 
     async def stop(self) -> None:
         """Stop all bookies, then the metadata service. Calling it again is fine."""
@@ -152,7 +160,7 @@ class StandaloneCluster:
     async def _start_embedded(self) -> None:
         folder = self.directory / "metadata"
         folder.mkdir(parents=True, exist_ok=True)
-        owner = await EmbeddedOwner.open(str(folder))
+        owner = self._owner = await EmbeddedOwner.open(str(folder))
         self._undo.push_async_callback(owner.close)
         server = EmbeddedMetadataServer(owner, LOOPBACK, self._metadata_port)
         await server.start()

@@ -4,7 +4,8 @@ Invariants
 - Starts of one bookie are `FIRST_PAUSE` to `LONGEST_PAUSE` seconds apart: twice as long after each that failed, and
   after each bookie that came back and ended within `HEALTHY_SECONDS`. One that ran for longer begins anew.
 - What ended is told with its exit code and the last line that it printed.
-- What could not be started is told, and tried again; nothing ends the supervision but its cancellation.
+- What could not be started is told, and tried again; nothing ends the supervision but its cancellation, or the end of
+  the cluster's own metadata service, without which nothing can be done.
 - A bookie that was decommissioned is not started again: it would refuse.
 
 Threads: event loop only.
@@ -20,7 +21,7 @@ from typing import Final
 
 from bookie_pod.node.bookie_process import BookieProcess
 from bookie_pod.node.standalone import StandaloneCluster
-from bookie_protocol.errors import PodkeeperError
+from bookie_protocol.errors import PodkeeperError, ServerStartFailed
 
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 30.0
@@ -30,11 +31,16 @@ _LONGEST_LINE: Final = 300
 
 
 async def keep_running(cluster: StandaloneCluster, tell: Callable[[str], None]) -> None:
-    """Until cancelled. `tell` gets one line for each bookie that ended, came back or could not be started."""
+    """Until cancelled. `tell` gets one line for each bookie that ended, came back or could not be started.
+
+    Raises `ServerStartFailed` when the metadata service of the cluster failed.
+    """
     async with asyncio.TaskGroup() as group:
-        for bookie_id in cluster.bookies:
-            group.create_task(_keep_one(cluster, bookie_id, tell))
-        await asyncio.Event().wait()
+        keepers = [group.create_task(_keep_one(cluster, bookie_id, tell)) for bookie_id in cluster.bookies]
+        reason = await cluster.wait_broken()
+        for keeper in keepers:
+            keeper.cancel()
+    raise ServerStartFailed(reason)
 
 
 async def _keep_one(cluster: StandaloneCluster, bookie_id: str, tell: Callable[[str], None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import subprocess
 import urllib.error
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.errors import ExitCode, MetadataNotFound, MetadataUnavailable
+from bookie_protocol.metadata_service.interface import MetadataService, SessionState
 from bookie_protocol.metadata_service.uri import open_metadata_service
 from tests.support.bookie_process import free_port
 from tests.support.serve_process import PROGRAM
@@ -104,6 +106,44 @@ def test_a_cluster_lives_in_it_over_stops_and_crashes(served: Served) -> None:
         served.start()
         assert asyncio.run(cookie_of(served.uri, "b:1")) == b"cookie"
         assert json.loads(init(served.uri).stdout) == json.loads(first.stdout)
+
+
+async def test_a_pause_of_the_process_ends_no_session(served: Served) -> None:
+    await asyncio.to_thread(served.start)
+    opened = [await open_metadata_service(served.uri, timeout=1) for _ in range(10)]
+    states: list[SessionState] = []
+    for service in opened:
+        service.session.add_listener(states.append)
+    assert served.process is not None
+    served.process.send_signal(signal.SIGSTOP)
+    await asyncio.sleep(2.5)
+    served.process.send_signal(signal.SIGCONT)
+    async with asyncio.timeout(_END_S):
+        for service in opened:
+            assert not await service.cluster.exists(timeout=_END_S)
+    assert SessionState.EXPIRED not in states
+    assert SessionState.SUSPENDED in states
+    for service in opened:
+        await service.close()
+
+
+async def test_a_disk_without_room_ends_the_process(served: Served) -> None:
+    """Nobody else would: a store that refuses everything looks as alive as ever."""
+    await asyncio.to_thread(served.start)
+    service = await open_metadata_service(served.uri, timeout=10)
+    await service.cluster.initialize()
+    await service.cookies.create("b:1", b"kept")
+    assert served.process is not None
+    resource.prlimit(served.process.pid, resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    with pytest.raises(MetadataUnavailable):
+        await service.cookies.create("b:2", b"x" * 200_000, timeout=2)
+    assert await asyncio.to_thread(served.process.wait, _END_S) == ExitCode.SERVER_EXCEPTION
+    assert "restart its owner" in served.errors.read_text()
+    await service.close()
+    await asyncio.to_thread(served.start)
+    assert await cookie_of(served.uri, "b:1") == b"kept"
+    with pytest.raises(MetadataNotFound):
+        await cookie_of(served.uri, "b:2")
 
 
 def test_who_comes_first_waits(served: Served) -> None:

@@ -4,6 +4,7 @@ Invariants
 - Calls run one after the other, in the order they were accepted. All calls that wait are run, then synced
   once, then answered: whoever is answered, reader or writer, sees only what is durable.
 - A failed sync fails every call of its group that got a result.
+- A store that is broken, or a thread that ended by a fault of its own, is told to `on_broken`, once.
 - At most `places` calls are accepted and not answered; beyond, callers wait for their turn, in the order they came. A
   call keeps its place until it was run, also if its caller gave up.
 - `stop` runs what was accepted before it, then closes the store. Who still waits for a place is refused.
@@ -38,16 +39,24 @@ class _Call:
 
 
 class StoreThread:
-    """Runs calls on a store. `on_changes` gets, on the loop, what each group changed, before its answers."""
+    """Runs calls on a store. `on_changes` gets, on the loop, what each group changed, before its answers.
+
+    `on_broken` gets, on the loop, why the store refuses everything from now on.
+    """
 
     def __init__(
-        self, store: NodeStore, on_changes: Callable[[set[tuple[Change, str]]], None], places: int = MAX_PENDING
+        self,
+        store: NodeStore,
+        on_changes: Callable[[set[tuple[Change, str]]], None],
+        on_broken: Callable[[str], None],
+        places: int = MAX_PENDING,
     ) -> None:
         self.pending = 0
         """Calls that were accepted and are not answered yet."""
         self._places = asyncio.Semaphore(places)
         self._store = store
         self._on_changes = on_changes
+        self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._stopping = False
@@ -81,13 +90,23 @@ class StoreThread:
         await asyncio.to_thread(self._thread.join)
 
     def _run(self) -> None:
-        going_on = True
-        while going_on:
-            group: list[_Call] = []
-            going_on = self._collect(group)
-            if group:
-                self._run_group(group)
-        self._store.close()
+        going_on, told = True, False
+        try:
+            while going_on:
+                group: list[_Call] = []
+                going_on = self._collect(group)
+                if group:
+                    self._run_group(group)
+                if self._store.broken is not None and not told:
+                    told = True
+                    self._tell(self._on_broken, self._store.broken)
+        except BaseException as error:
+            self._tell(
+                self._on_broken, f"the thread of the embedded metadata store ended: {error!r}; restart its owner"
+            )
+            raise
+        finally:
+            self._store.close()
 
     def _collect(self, group: list[_Call]) -> bool:
         call = self._calls.get()
@@ -110,8 +129,11 @@ class StoreThread:
         except MetadataUnavailable as error:
             for call in group:
                 call.error = call.error or error
+        self._tell(self._answer, group, changes)
+
+    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._answer, group, changes)
+            self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _answer(self, group: list[_Call], changes: set[tuple[Change, str]]) -> None:
         self._on_changes(changes)

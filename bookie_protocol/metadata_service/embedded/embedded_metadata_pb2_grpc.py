@@ -89,7 +89,7 @@ class EmbeddedMetadataServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Events(self, request, context):
-        """Fired watches of a session. The first event, without watches, says that the stream stands.
+        """Fired watches of a session; the first event fires all of them. A new stream of a session ends the one before it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

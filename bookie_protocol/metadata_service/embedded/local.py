@@ -43,6 +43,9 @@ class LocalTransport:
     def events(self, request: messages.SessionRequest) -> AsyncIterator[messages.Event]:
         return self._owner.events(request)
 
+    async def reconnect(self) -> None:
+        """There is no wire."""
+
     async def close(self) -> None:
         if self._owned:
             await self._owner.close()

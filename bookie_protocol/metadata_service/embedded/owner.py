@@ -2,11 +2,16 @@
 
 Invariants
 - A session ends when its lease was not renewed for its time-out, or when its client says so; its ephemeral
-  nodes go in the same write.
+  nodes go in the same write. A heartbeat that was answered OK keeps it for a whole time-out.
+- Time in which the owner itself did not run (a paused process, a machine that was moved) counts against nobody.
 - Sessions outlive the owner: after a restart each gets its full time-out once more. But those of the former
   owner's own process, and of processes of this machine that are certainly gone, end with the open: nobody
   has to wait for the dead. (The database admits one owner, so the former one is gone.)
-- A session that has begun to end does end, though whoever ended it gives up, or closes the owner, meanwhile.
+- A session that has begun to open or to end does so, though whoever wanted it gives up, or closes the owner, meanwhile:
+  each one in the store has a lease, so that it ends some time.
+- A session has one stream of events: a new one ends that before it, and counts all watches as fired, since nobody can
+  tell what arrived of what was sent before.
+- An owner whose store is broken renews no lease, and says so (`broken`): whoever runs it has to end it.
 - An operation of an ended session is refused; one that was accepted before the end is carried out before it.
 - At most `commits.MAX_PENDING` operations wait for the store; beyond, callers wait for their turn.
 
@@ -16,8 +21,8 @@ Threads: event loop only; the store has its own thread.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -48,6 +53,7 @@ _CODES: Final = (
     (MetadataVersionConflict, messages.VERSION_CONFLICT),
     (MetadataNotEmpty, messages.NOT_EMPTY),
 )
+_log = logging.getLogger(__name__)
 _EXPIRED: Final = messages.Outcome(code=messages.SESSION_EXPIRED, message="the session has ended")
 
 
@@ -57,6 +63,11 @@ class _Lease:
     deadline: float
     watches: SessionWatches = field(default_factory=SessionWatches)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def end(self) -> None:
+        """Operations are refused from here on, and the stream of events ends."""
+        self.ended.set()
+        self.watches.signal.set()
 
 
 class _SessionEnded(Exception):
@@ -69,11 +80,13 @@ class EmbeddedOwner:
     def __init__(self, store: NodeStore, sessions: list[SessionRecord]) -> None:
         self._loop = asyncio.get_running_loop()
         self._watches = Watches()
-        self._thread = StoreThread(store, self._watches.fire)
+        self._broken: asyncio.Future[str] = self._loop.create_future()
+        self._thread = StoreThread(store, self._watches.fire, self._on_broken)
         self._leases: dict[int, _Lease] = {}
         for record in sessions:
             self._leases[record.session_id] = _Lease(record, self._loop.time() + record.timeout_ms / 1000)
         self._endings: set[asyncio.Task[None]] = set()
+        self._openings: set[asyncio.Task[_Lease]] = set()
         self._reaper = self._loop.create_task(self._reap())
 
     @staticmethod
@@ -85,12 +98,28 @@ class EmbeddedOwner:
         """Close the store. Sessions stay in it until they expire after the next open."""
         self._reaper.cancel()
         await asyncio.wait([self._reaper])
+        if self._openings:
+            await asyncio.wait(self._openings)
         for lease in self._leases.values():
-            lease.ended.set()
+            lease.end()
         self._leases.clear()
         if self._endings:
             await asyncio.wait(self._endings)
         await self._thread.stop()
+
+    @property
+    def broken(self) -> str | None:
+        """Why this owner can do nothing any more; None: it can."""
+        return self._broken.result() if self._broken.done() else None
+
+    async def wait_broken(self) -> str:
+        """Until the store is broken, which may be never; why."""
+        return await asyncio.shield(self._broken)
+
+    def _on_broken(self, reason: str) -> None:
+        if not self._broken.done():
+            _log.error("%s", reason)
+            self._broken.set_result(reason)
 
     # --- sessions -----------------------------------------------------------------------------------------
 
@@ -98,25 +127,37 @@ class EmbeddedOwner:
         self, request: messages.OpenSessionRequest, *, local: bool = False
     ) -> messages.OpenSessionReply:
         """`local`: the session cannot outlive this process."""
-        if len(self._leases) >= MAX_SESSIONS:
+        if len(self._leases) + len(self._openings) >= MAX_SESSIONS:
             return messages.OpenSessionReply(
                 outcome=messages.Outcome(code=messages.FAILED, message=f"{MAX_SESSIONS} sessions are open")
             )
         timeout_ms = min(max(request.timeout_ms, SHORTEST_TIMEOUT_MS), LONGEST_TIMEOUT_MS)
+        opening = self._loop.create_task(self._open_session(timeout_ms, local, request.process))
+        self._openings.add(opening)
+        opening.add_done_callback(self._opened)
         try:
-            record = await self._thread.post(
-                lambda store: store.open_session(timeout_ms, local=local, process=request.process)
-            )
+            record = (await asyncio.shield(opening)).record
         except MetadataError as error:
             return messages.OpenSessionReply(outcome=_outcome(error))
-        self._leases[record.session_id] = _Lease(record, self._loop.time() + timeout_ms / 1000)
         return messages.OpenSessionReply(
             outcome=messages.Outcome(),
             session=messages.SessionRequest(session_id=record.session_id, password=record.password),
         )
 
+    async def _open_session(self, timeout_ms: int, local: bool, process: str) -> _Lease:
+        record = await self._thread.post(lambda store: store.open_session(timeout_ms, local=local, process=process))
+        lease = self._leases[record.session_id] = _Lease(record, self._loop.time() + timeout_ms / 1000)
+        return lease
+
+    def _opened(self, opening: asyncio.Task[_Lease]) -> None:
+        self._openings.discard(opening)
+        if not opening.cancelled():
+            opening.exception()  # whoever waits for it is told; nobody may be left
+
     def heartbeat(self, request: messages.SessionRequest) -> messages.Outcome:
         """Renew the lease."""
+        if (reason := self.broken) is not None:
+            return messages.Outcome(code=messages.FAILED, message=reason)
         lease = self._lease(request)
         if lease is None:
             return _EXPIRED
@@ -134,27 +175,37 @@ class EmbeddedOwner:
 
     async def expire(self, session_id: int) -> None:
         """End a session now. `MetadataUnavailable`: its nodes stand until the store is opened again."""
+        ending = self._end(session_id)
+        if ending is not None:
+            await asyncio.shield(ending)
+
+    def _end(self, session_id: int) -> asyncio.Task[None] | None:
         lease = self._leases.pop(session_id, None)
         if lease is None:
-            return
+            return None
         # Its lease is gone, so nobody would try again: that the caller gives up must not end this. It comes first:
         # whoever hears of the end finds the nodes gone.
         ending = self._loop.create_task(self._thread.post(lambda store: store.end_session(session_id)))
         self._endings.add(ending)
         ending.add_done_callback(self._endings.discard)
         self._watches.remove_all(session_id, lease.watches)
-        lease.ended.set()
-        lease.watches.signal.set()
-        await asyncio.shield(ending)
+        lease.end()
+        return ending
 
     async def events(self, request: messages.SessionRequest) -> AsyncIterator[messages.Event]:
-        """Fired watches; ends with the session."""
+        """Fired watches, at first all of them; ends with the session, or when another stream of it begins."""
         lease = self._lease(request)
         if lease is None:
             return
-        yield messages.Event()
+        watches = lease.watches
+        self._watches.remove_all(request.session_id, watches)
+        stream = watches.begin_stream()
+        yield messages.Event(all_watches=True)
         while not lease.ended.is_set():
-            fired, overflowed = await lease.watches.take()
+            await watches.signal.wait()
+            if watches.stream is not stream:
+                return
+            fired, overflowed = watches.take()
             if fired or overflowed:
                 yield messages.Event(watches=fired, all_watches=overflowed)
 
@@ -163,12 +214,18 @@ class EmbeddedOwner:
         return lease if lease is not None and lease.record.password == request.password else None
 
     async def _reap(self) -> None:
-        while True:
+        while self.broken is None:
+            before = self._loop.time()
             await asyncio.sleep(_REAP_SECONDS)
             now = self._loop.time()
-            for session_id in [i for i, lease in self._leases.items() if lease.deadline < now]:
-                with suppress(MetadataError):  # the store is broken: it refuses everything anyway
-                    await self.expire(session_id)
+            absent = now - before - _REAP_SECONDS
+            if absent > _REAP_SECONDS:
+                for lease in self._leases.values():
+                    lease.deadline += absent
+            late = [session_id for session_id, lease in self._leases.items() if lease.deadline < now]
+            endings = [ending for session_id in late if (ending := self._end(session_id)) is not None]
+            if endings:  # all at once: between this look and an end nobody can renew
+                await asyncio.gather(*endings, return_exceptions=True)  # a broken store refuses everything anyway
 
     # --- operations ---------------------------------------------------------------------------------------
 

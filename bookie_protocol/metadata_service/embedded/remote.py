@@ -1,13 +1,15 @@
 """An embedded store behind gRPC.
 
 Invariant: whatever gRPC itself reports is `ConnectionLost`; what the owner knows stands in its replies. So a
-proxy or a wrong server can never make something look as if it did not exist.
+proxy or a wrong server can never make something look as if it did not exist. Proxies of the environment are not used:
+the URI names the owner itself.
 
 Threads: event loop only.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, Final, TypeVar
 
@@ -30,6 +32,7 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
 )
 
 T = TypeVar("T")
@@ -40,7 +43,11 @@ class GrpcTransport:
 
     def __init__(self, target: str) -> None:
         self._target = target
-        self._channel = grpc.aio.insecure_channel(target, options=CHANNEL_OPTIONS)
+        self._silent = False  # what was asked last was not answered at all
+        self._open()
+
+    def _open(self) -> None:
+        self._channel = grpc.aio.insecure_channel(self._target, options=CHANNEL_OPTIONS)
         self._stub: Any = EmbeddedMetadataStub(self._channel)  # type: ignore[no-untyped-call]
 
     @property
@@ -66,19 +73,40 @@ class GrpcTransport:
                 yield event
         except grpc.aio.AioRpcError as error:
             raise self._lost(error) from error
+        except asyncio.CancelledError as error:
+            raise self._given_up() from error
         finally:
             stream.cancel()
+
+    async def reconnect(self) -> None:
+        if self._silent:
+            old = self._channel
+            self._silent = False
+            self._open()
+            await old.close()
 
     async def close(self) -> None:
         await self._channel.close()
 
     async def _answer(self, call: Awaitable[T]) -> T:
         try:
-            return await call
+            answer = await call
         except grpc.aio.AioRpcError as error:
             raise self._lost(error) from error
+        except asyncio.CancelledError as error:
+            raise self._given_up() from error
+        self._silent = False
+        return answer
+
+    def _given_up(self) -> BaseException:
+        """gRPC cancels what is under way on a channel that is closed: that cancels nobody who waits for it."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            return asyncio.CancelledError()
+        return ConnectionLost(f"the connection to the embedded metadata store at {self._target} was given up")
 
     def _lost(self, error: grpc.aio.AioRpcError) -> ConnectionLost:
+        self._silent = error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         return ConnectionLost(
             f"no answer from the embedded metadata store at {self._target}: {error.code().name} {error.details()}"
         )

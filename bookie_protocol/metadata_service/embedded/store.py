@@ -7,13 +7,15 @@ a node lie side by side.
 Invariants
 - Each call is one atomic write. It is durable once `sync` returned; nobody may be answered before.
 - A sequence number is given out once for each parent, also after deletes.
-- After a failed write or sync the store refuses everything: memory and disk may differ.
+- After a failed write or sync the store refuses everything: memory and disk may differ. Its owner has
+  to end (`broken`).
 
 Threads: one thread at a time (`commits.StoreThread`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import struct
@@ -43,6 +45,8 @@ assert _ID.size == 8
 
 T = TypeVar("T")
 
+_log = logging.getLogger(__name__)
+
 
 class Change(Enum):
     """What a watch waits for: the node itself (made, written, deleted), or the set of its children."""
@@ -56,7 +60,9 @@ class NodeStore:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._broken: str | None = None
+        self.broken: str | None = None
+        """Why the store refuses everything; None: it does not."""
+        self._unsynced = False
         self._closed = False
         self.changes: set[tuple[Change, str]] = set()
         """What was changed since the owner looked last; it takes and clears them."""
@@ -143,12 +149,18 @@ class NodeStore:
 
     def sync(self) -> None:
         """Make everything written durable."""
-        self._guard(lambda: self._db.flush_wal(True), breaks=True)
+        if self._unsynced or self.broken is not None:
+            self._guard(lambda: self._db.flush_wal(True), breaks=True)
+            self._unsynced = False
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if self._closed:
+            return
+        self._closed = True
+        try:
             self._db.close()
+        except Exception as error:  # the binding knows no narrower type; what was answered is durable
+            _log.warning("the embedded metadata store in %s could not be closed: %s", self._folder, error)
 
     # --- inside -------------------------------------------------------------------------------------------
 
@@ -245,17 +257,18 @@ class NodeStore:
         self._guard(rows.status, breaks=False)
 
     def _write(self, batch: WriteBatch) -> None:
+        self._unsynced = True
         self._guard(lambda: self._db.write(batch), breaks=True)
 
     def _guard(self, operation: Callable[[], T], *, breaks: bool) -> T:
-        if self._broken is not None:
-            raise MetadataUnavailable(self._broken)
+        if self.broken is not None:
+            raise MetadataUnavailable(self.broken)
         try:
             return operation()
         except Exception as error:  # the binding knows no narrower type
             message = f"embedded metadata store in {self._folder} failed: {error}"
             if breaks:
-                self._broken = f"{message}; restart its owner"
+                self.broken = f"{message}; restart its owner once the disk is well and has room"
             raise MetadataUnavailable(message) from error
 
 

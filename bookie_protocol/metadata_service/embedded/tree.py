@@ -5,6 +5,8 @@ Invariants
   says that it ended it is EXPIRED, all watches fire, and a new one is opened.
 - While no session stands, calls wait for one, up to their time-out.
 - When the event stream breaks, fired watches may be lost: then all watches fire.
+- Who hears nothing for a third of the session's time-out takes a new connection: one whose other end vanished without a
+  word never says so, and the session may still be saved by another.
 
 Threads: event loop only.
 """
@@ -59,6 +61,13 @@ class Transport(Protocol):
 
     def events(self, request: messages.SessionRequest) -> AsyncIterator[messages.Event]:
         """Ends, or raises `ConnectionLost`, when the stream breaks."""
+        ...
+
+    async def reconnect(self) -> None:
+        """A request was not answered: if nothing else was since, take a new connection.
+
+        What is under way on the present one ends in `ConnectionLost`.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -213,6 +222,7 @@ class EmbeddedTree:
                 reply = await self._transport.open_session(request, self._session.default_timeout)
                 self._check(reply.outcome)
             except MetadataUnavailable:
+                await self._transport.reconnect()
                 await asyncio.sleep(self._pause())
                 continue
             self._identity = reply.session
@@ -231,12 +241,14 @@ class EmbeddedTree:
         while True:
             try:
                 outcome = await self._transport.heartbeat(self._identity, interval)
+                if outcome.code == messages.SESSION_EXPIRED:
+                    return
+                self._check(outcome)
             except MetadataUnavailable:
                 self._session.move(SessionState.SUSPENDED)
+                await self._transport.reconnect()
                 await asyncio.sleep(self._pause())
                 continue
-            if outcome.code != messages.OK:
-                return
             self._session.move(SessionState.CONNECTED)
             with suppress(TimeoutError):
                 async with asyncio.timeout(interval):

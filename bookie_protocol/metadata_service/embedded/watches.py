@@ -3,6 +3,7 @@
 Invariants
 - A watch fires once. What fired waits, bounded, until the session's event stream takes it; beyond the bound
   the session is told that everything fired.
+- One stream takes: the one that began last.
 - A session's watches go with it.
 
 Threads: event loop only.
@@ -18,6 +19,8 @@ from bookie_protocol.metadata_service.embedded.store import Change
 
 MAX_FIRED: Final = 10_000
 MAX_WATCHES: Final = 100_000
+POLL_SECONDS: Final = 1.0
+"""So long after it was set a watch fires that is one too many."""
 
 _Key = tuple[Change, str]
 
@@ -30,6 +33,7 @@ class SessionWatches:
         self.fired: set[int] = set()
         self.overflowed = False
         self.signal = asyncio.Event()
+        self.stream: object = None
 
     def fire(self, watch: int) -> None:
         self.fired.add(watch)
@@ -38,11 +42,16 @@ class SessionWatches:
             self.overflowed = True
         self.signal.set()
 
-    async def take(self) -> tuple[tuple[int, ...], bool]:
-        """What fired since the last call, waiting for something; and whether everything is to count as
-        fired.
-        """
-        await self.signal.wait()
+    def begin_stream(self) -> object:
+        """A new stream, for which everything has fired that was set before; wakes the one before it, for it to end."""
+        self.stream = stream = object()
+        self.fired.clear()
+        self.overflowed = False
+        self.signal.set()
+        return stream
+
+    def take(self) -> tuple[tuple[int, ...], bool]:
+        """What fired since the last call (see `signal`); and whether everything is to count as fired."""
         self.signal.clear()
         taken, self.fired = tuple(self.fired), set()
         overflowed, self.overflowed = self.overflowed, False
@@ -57,7 +66,8 @@ class Watches:
 
     def add(self, session_id: int, watches: SessionWatches, watch: int, key: _Key) -> None:
         if len(watches.set) >= MAX_WATCHES:
-            watches.fire(watch)  # it cannot be kept: let the client read again
+            # It cannot be kept: the client reads again now and then instead.
+            asyncio.get_running_loop().call_later(POLL_SECONDS, watches.fire, watch)
             return
         watches.set[watch] = key
         self._by_key[key][session_id, watch] = watches

@@ -19,12 +19,22 @@ class RateLimit:
         self._free_at = 0.0
         """The moment at which the next turn would be due had there been no burst."""
 
-    async def turn(self) -> None:
-        """Wait for our turn; turns are given in the order of the calls."""
+    async def turn(self, deadline: float) -> None:
+        """Wait for our turn; turns are given in the order of the calls.
+
+        `TimeoutError` at once if ours would come behind the deadline. Who refuses, or gives up, has used no turn.
+        """
         if not self._interval:
             return
         now = asyncio.get_running_loop().time()
         due = max(self._free_at, now - _BURST_SECONDS)
-        self._free_at = due + self._interval
-        if self._free_at > now:
-            await asyncio.sleep(self._free_at - now)
+        mine = due + self._interval
+        if mine > deadline:
+            raise TimeoutError
+        self._free_at = mine
+        if mine > now:
+            try:
+                await asyncio.sleep(mine - now)
+            except asyncio.CancelledError:
+                self._free_at -= self._interval
+                raise

@@ -241,7 +241,6 @@ class RetryingTree:
 
     async def _turn(self, what: str, budget: float, deadline: float) -> None:
         try:
-            async with asyncio.timeout_at(deadline):
-                await self._limit.turn()
+            await self._limit.turn(deadline)
         except TimeoutError:
             raise MetadataUnavailable(f"could not {what} within {budget:g} s: zkRequestRateLimit is used up") from None

@@ -137,6 +137,10 @@ class Locks:
         changed = self._changed
         return await self._walk("", 0, timeout), changed
 
+    def forget_directories(self) -> None:
+        """The next search asks the service for all that it sees."""
+        self._directories.clear()
+
     async def _walk(self, directory: str, level: int, timeout: float | None) -> LedgerLock | None:
         if level == names.LEVELS:
             ledger_id = names.directory_ledger_id(directory)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import suppress
 from random import Random
 from typing import Final
 
@@ -25,7 +24,7 @@ from bookie_protocol.metadata_service.under_replication import (
 from bookie_protocol.metadata_service.versioned import Versioned
 
 RECHECK_SECONDS: Final = 60.0
-"""A worker that found nothing looks again after this long even if no watch told it to."""
+"""A worker that found nothing asks the service again after this long even if no watch told it to."""
 
 
 class TreeUnderReplication:
@@ -62,9 +61,11 @@ class TreeUnderReplication:
             lock, changed = await self._locks.find(timeout)
             if lock is not None:
                 return lock
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(RECHECK_SECONDS):
                     await changed.wait()
+            except TimeoutError:
+                self._locks.forget_directories()
 
     async def try_acquire(self, *, timeout: float | None = None) -> LedgerLock | None:
         if not await self.is_enabled(timeout=timeout):

@@ -11,10 +11,22 @@ from bookie_protocol.errors import MetadataUnavailable, ServerStartFailed
 from tests.support.until import until
 
 
-class EndedOnce:
+class HasMetadata:
+    """A cluster whose metadata service fails when `failed` is set."""
+
+    def __init__(self):
+        self.failed = asyncio.Event()
+
+    async def wait_broken(self):
+        await self.failed.wait()
+        return "no space left"
+
+
+class EndedOnce(HasMetadata):
     """A cluster of one bookie that has ended; starting it raises `errors`, one after the other."""
 
     def __init__(self, errors):
+        super().__init__()
         self.errors = list(errors)
         self.decommissioned = False
         self.started = asyncio.Event()
@@ -68,10 +80,21 @@ async def test_a_decommissioned_bookie_is_not_started_again():
     await asyncio.wait([supervising])
 
 
-class EndsAgain:
+async def test_a_metadata_service_that_failed_ends_the_supervision():
+    cluster = EndedOnce([])
+    cluster.started.set()
+    supervising = asyncio.create_task(keep_running(cluster, lambda text: None))
+    await asyncio.sleep(0)
+    cluster.failed.set()
+    with pytest.raises(ServerStartFailed, match="no space left"):
+        await supervising
+
+
+class EndsAgain(HasMetadata):
     """A cluster of one bookie that comes back whenever it is started, and ends at once; the last time it stays."""
 
     def __init__(self, times, code=1, output="{}\nbookie: disk full\n"):
+        super().__init__()
         self.times = times
         self.code = code
         self.bookies = {"bookie-1": SimpleNamespace(process=self, output=lambda: output)}

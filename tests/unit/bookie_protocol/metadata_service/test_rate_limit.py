@@ -20,19 +20,37 @@ async def test_a_second_may_burst_and_then_turns_are_spread(monkeypatch: pytest.
     monkeypatch.setattr(asyncio, "sleep", sleep)
     limit = RateLimit(10)
     for _ in range(10):
-        await limit.turn()
+        await limit.turn(1e9)
     assert pauses == []
     for _ in range(3):
-        await limit.turn()
+        await limit.turn(1e9)
     assert pauses == [0.1, 0.2, 0.3]
     now += 0.3 + 0.5
     for _ in range(6):
-        await limit.turn()
+        await limit.turn(1e9)
     assert pauses[3:] == [0.1]
     free = RateLimit(0)
     for _ in range(1000):
-        await free.turn()
+        await free.turn(1e9)
     assert len(pauses) == 4
+
+
+async def test_who_cannot_be_served_in_time_uses_no_turn() -> None:
+    loop = asyncio.get_running_loop()
+    limit = RateLimit(2)
+    began = loop.time()
+    await limit.turn(began + 1)
+    await limit.turn(began + 1)
+    for _ in range(100):
+        with pytest.raises(TimeoutError):
+            await limit.turn(loop.time())
+    given_up = [loop.create_task(limit.turn(began + 60)) for _ in range(20)]
+    await asyncio.sleep(0)
+    for task in given_up:
+        task.cancel()
+    await asyncio.wait(given_up)
+    async with asyncio.timeout(2):  # the next turn is due half a second after the burst
+        await limit.turn(began + 2)
 
 
 @pytest.mark.parametrize(

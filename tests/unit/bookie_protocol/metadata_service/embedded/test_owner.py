@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -57,7 +59,7 @@ async def test_a_lease_ends_unless_it_is_renewed(tmp_path: Path) -> None:
     refused = await owner.execute(messages.ExecuteRequest(session=wrong, sync=messages.Sync()))
     assert refused.outcome.code == messages.SESSION_EXPIRED
     async with asyncio.timeout(5):
-        assert [event async for event in owner.events(session)] == [messages.Event()]
+        assert [event async for event in owner.events(session)] == [messages.Event(all_watches=True)]
     assert owner.heartbeat(session).code == messages.SESSION_EXPIRED
     assert (await owner.close_session(session)).code == messages.SESSION_EXPIRED
     other = (await owner.open_session(messages.OpenSessionRequest(timeout_ms=60_000))).session
@@ -65,6 +67,113 @@ async def test_a_lease_ends_unless_it_is_renewed(tmp_path: Path) -> None:
     assert not left.HasField("stat")
     empty = await owner.execute(messages.ExecuteRequest(session=other))
     assert empty.outcome.code == messages.INVALID
+    await owner.close()
+
+
+async def test_time_in_which_the_owner_did_not_run_ends_no_session(tmp_path: Path) -> None:
+    owner = await EmbeddedOwner.open(str(tmp_path))
+    session = (await owner.open_session(messages.OpenSessionRequest(timeout_ms=200))).session
+    await asyncio.sleep(0.01)
+    time.sleep(0.6)  # noqa: ASYNC251 - nothing runs here meanwhile, as in a paused process
+    await asyncio.sleep(0.06)  # the reaper has looked
+    assert owner.heartbeat(session).code == messages.OK
+    async with asyncio.timeout(5):
+        assert [event async for event in owner.events(session)]  # it ends as always if nothing renews it
+    await owner.close()
+
+
+def hold(monkeypatch: pytest.MonkeyPatch, store: NodeStore, name: str) -> tuple[threading.Event, threading.Event]:
+    """The call of this name waits; events that say that it does, and that let it go on."""
+    entered, gate, call = threading.Event(), threading.Event(), getattr(store, name)
+
+    def held(*arguments: object, **options: object) -> object:
+        entered.set()
+        assert gate.wait(60)
+        return call(*arguments, **options)
+
+    monkeypatch.setattr(store, name, held)
+    return entered, gate
+
+
+async def test_a_heartbeat_that_was_answered_keeps_its_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the end of another session, at the same look, takes its time."""
+    store = NodeStore(str(tmp_path))
+    owner = EmbeddedOwner(store, [])
+    entered, gate = hold(monkeypatch, store, "end_session")
+    opened = [await owner.open_session(messages.OpenSessionRequest(timeout_ms=150)) for _ in range(5)]
+    assert await asyncio.to_thread(entered.wait, 60)
+    renewed = [each.session for each in opened if owner.heartbeat(each.session).code == messages.OK]
+    gate.set()
+    await owner.execute(messages.ExecuteRequest(session=opened[0].session, sync=messages.Sync()))
+    assert [owner.heartbeat(session).code for session in renewed] == [messages.OK] * len(renewed)
+    await owner.close()
+
+
+async def test_a_session_whose_opening_was_given_up_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = NodeStore(str(tmp_path))
+    owner = EmbeddedOwner(store, [])
+    entered, gate = hold(monkeypatch, store, "open_session")
+    opening = asyncio.create_task(owner.open_session(messages.OpenSessionRequest(timeout_ms=100)))
+    assert await asyncio.to_thread(entered.wait, 60)
+    opening.cancel()
+    await asyncio.wait([opening])
+    ended = asyncio.Event()
+    end = store.end_session
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(store, "end_session", lambda number: (end(number), loop.call_soon_threadsafe(ended.set)))
+    gate.set()
+    async with asyncio.timeout(10):
+        await ended.wait()
+    await owner.close()
+    left = NodeStore(str(tmp_path))
+    assert left.sessions() == []
+    left.close()
+
+
+async def test_a_broken_store_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = NodeStore(str(tmp_path))
+    owner = EmbeddedOwner(store, [])
+    service = await connect_local(owner, 0.6)
+    states: list[SessionState] = []
+    suspended = asyncio.Event()
+    service.session.add_listener(states.append)
+    service.session.add_listener(lambda _: suspended.set())
+    assert owner.broken is None
+
+    def full() -> None:
+        raise OSError("no space left on device")
+
+    db = store._db
+    broken = SimpleNamespace(get=db.get, iter=db.iter, write=db.write, flush_wal=lambda _: full(), close=db.close)
+    monkeypatch.setattr(store, "_db", broken)
+    session = messages.SessionRequest()
+    with pytest.raises(MetadataUnavailable, match="no space"):
+        await service.cluster.initialize(timeout=0.1)
+    async with asyncio.timeout(10):
+        assert "restart its owner" in await owner.wait_broken()
+        await suspended.wait()
+    assert owner.heartbeat(session).code == messages.FAILED
+    assert states == [SessionState.SUSPENDED], "nobody said that the session has ended"
+    await service.close()
+    await owner.close()
+
+
+async def test_a_new_stream_ends_the_one_before_it(tmp_path: Path) -> None:
+    """Were there two, each would get what the other waits for."""
+    owner = await EmbeddedOwner.open(str(tmp_path))
+    session = (await owner.open_session(messages.OpenSessionRequest(timeout_ms=60_000))).session
+    old, new = owner.events(session), owner.events(session)
+    assert await anext(old) == messages.Event(all_watches=True)
+    waiting = asyncio.ensure_future(anext(old, None))
+    await asyncio.sleep(0)
+    assert await anext(new) == messages.Event(all_watches=True)
+    assert await waiting is None
+    for number in range(1, 6):
+        read = messages.Read(path=f"/{number}", watch=number)
+        await owner.execute(messages.ExecuteRequest(session=session, exists=read))
+        create = messages.Create(node=messages.NewNode(path=f"/{number}"))
+        await owner.execute(messages.ExecuteRequest(session=session, create=create))
+        assert await anext(new) == messages.Event(watches=[number])
     await owner.close()
 
 
@@ -145,7 +254,7 @@ async def test_sessions_of_others_outlive_the_owner_until_they_expire(tmp_path: 
     look = messages.ExecuteRequest(session=reader, exists=messages.Read(path="/b"))
     assert (await again.execute(look)).HasField("stat")
     async with asyncio.timeout(5):
-        assert [event async for event in again.events(opened.session)] == [messages.Event()]
+        assert [event async for event in again.events(opened.session)] == [messages.Event(all_watches=True)]
     assert not (await again.execute(look)).HasField("stat")
     await again.close()
 
@@ -208,11 +317,14 @@ async def test_fired_watches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     every, mine = Watches(), SessionWatches()
     for number in range(1, 6):
         every.add(7, mine, number, (Change.NODE, f"/{number}"))
-    every.add(7, mine, 6, (Change.NODE, "/6"))  # cannot be kept: fires at once
-    assert await mine.take() == ((6,), False)
+    monkeypatch.setattr(watches_module, "POLL_SECONDS", 0.05)
+    every.add(7, mine, 6, (Change.NODE, "/6"))  # cannot be kept: fires some time later
+    assert mine.take() == ((), False)
+    await mine.signal.wait()
+    assert mine.take() == ((6,), False)
     every.remove(7, mine, 5)
     every.fire({(Change.NODE, f"/{number}") for number in range(1, 6)})
-    fired, overflowed = await mine.take()
+    fired, overflowed = mine.take()
     assert overflowed
     assert len(fired) <= 3
     assert mine.set == {}

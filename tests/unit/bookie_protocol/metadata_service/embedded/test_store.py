@@ -136,7 +136,7 @@ async def test_waiting_calls_share_one_sync(store: NodeStore, monkeypatch: pytes
     sync, gate = store.sync, threading.Event()
     monkeypatch.setattr(store, "sync", lambda: (syncs.append(1), sync()))
     changes: list[set[tuple[Change, str]]] = []
-    thread = StoreThread(store, changes.append)
+    thread = StoreThread(store, changes.append, pytest.fail)
     post = asyncio.get_running_loop().create_task
     blocked = post(thread.post(lambda _: gate.wait(10)))
     calls = [post(thread.post(partial(_create, path=f"/n{i}"))) for i in range(20)]
@@ -161,7 +161,7 @@ def _create(store: NodeStore, path: str) -> str:
 
 async def test_callers_wait_for_a_place(store: NodeStore) -> None:
     gate = threading.Event()
-    thread = StoreThread(store, lambda _: None, places=3)
+    thread = StoreThread(store, lambda _: None, lambda _: None, places=3)
     post = asyncio.get_running_loop().create_task
     blocked = post(thread.post(lambda _: gate.wait(10)))
     impatient = [post(thread.post(partial(_create, path=f"/impatient{i}"))) for i in range(2)]
@@ -182,7 +182,7 @@ async def test_callers_wait_for_a_place(store: NodeStore) -> None:
 
 async def test_who_waits_for_a_place_at_the_end_is_refused(store: NodeStore) -> None:
     gate = threading.Event()
-    thread = StoreThread(store, lambda _: None, places=1)
+    thread = StoreThread(store, lambda _: None, lambda _: None, places=1)
     post = asyncio.get_running_loop().create_task
     accepted = post(thread.post(lambda _: gate.wait(10)))
     await until(lambda: thread.pending == 1)
@@ -197,7 +197,7 @@ async def test_who_waits_for_a_place_at_the_end_is_refused(store: NodeStore) -> 
 
 
 async def test_what_is_not_accepted_takes_no_place(store: NodeStore) -> None:
-    thread = StoreThread(store, lambda _: None, places=1)
+    thread = StoreThread(store, lambda _: None, lambda _: None, places=1)
 
     def refuse() -> None:
         raise MetadataNotFound("too late")
@@ -222,7 +222,7 @@ async def test_nothing_is_answered_after_a_failed_sync(tmp_path: Path, monkeypat
 
     database = store._db
     monkeypatch.setattr(store, "_db", BrokenDisk())
-    thread = StoreThread(store, lambda _: None)
+    thread = StoreThread(store, lambda _: None, lambda _: None)
     for _ in range(2):
         with pytest.raises(MetadataUnavailable, match="No space left on device"):
             await thread.post(lambda s: s.create("/a", b"", 0, False))
