@@ -1,12 +1,13 @@
 """Cursors: how far the consumers of a stream are.
 
 A cursor is a record of its own, kind "stream-cursor", so that consumers do not disturb writers: JSON, `format` 1, with
-`position`, its `ordinal`, and `moved_ms`.
+`position`, its `ordinal`, and `moved_ms`; `announced`, false, while its stream may not know of it.
 
 Invariants
 - A cursor only goes forwards, as its ordinal tells; of concurrent moves the farthest stays.
 - A new cursor counts for every truncation and retention that comes to its decision later: the stream's head is changed
-  after the record was made, so that a decision that did not see it loses its compare-and-set.
+  after the record was made, so that a decision that did not see it loses its compare-and-set. Nobody who moves a
+  cursor is told so before that: whoever finds one that was not announced does it.
 
 Event loop only.
 
@@ -38,7 +39,7 @@ from bookie_protocol.metadata_service.interface import MetadataService, Versione
 from bookie_protocol.metadata_service.records import STREAM_CURSOR, RecordStore
 
 FORMAT: Final = 1
-_MEMBERS: Final = frozenset({"format", "position", "ordinal", "moved_ms"})
+_MEMBERS: Final = frozenset({"format", "position", "ordinal", "moved_ms", "announced"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,8 @@ class StreamCursor:
     """`Manifest.ordinal` of the position when it was stored."""
     moved_ms: int
     """When it was stored, in ms since 1970."""
+    announced: bool = True
+    """Whether every decision about its stream that was made without it has lost by now."""
 
 
 class StreamCursors:
@@ -79,17 +82,16 @@ class StreamCursors:
         manifest = (await self._store.read(name)).manifest
         wanted = StreamCursor(name, cursor_id, position, manifest.ordinal(position), self._now_ms())
         for _ in range(MAX_ATTEMPTS):
-            try:
-                stored = await self._read(name, cursor_id)
-            except MetadataNotFound:
-                with suppress(MetadataExists):
-                    return await self._create(wanted)
-                continue
-            if stored.value.ordinal >= wanted.ordinal:
-                return stored.value
-            with suppress(MetadataVersionConflict, MetadataNotFound):
-                await self._records.update(_record(name, cursor_id), _encode(wanted), stored.version)
-                return wanted
+            with suppress(MetadataExists, MetadataVersionConflict, MetadataNotFound):
+                stored = await self._found_or_made(wanted)
+                farthest = max(stored.value, wanted, key=lambda each: each.ordinal)
+                if stored.value.announced and farthest is stored.value:
+                    return farthest
+                if not stored.value.announced:
+                    await self._announce(stored)
+                farthest = replace(farthest, announced=True)
+                await self._records.update(_record(name, cursor_id), _encode(farthest), stored.version)
+                return farthest
         raise MetadataVersionConflict(f"cursor {cursor_id} of stream {name}: lost {MAX_ATTEMPTS} rounds; try again")
 
     async def delete(self, name: str, cursor_id: str) -> None:
@@ -108,9 +110,15 @@ class StreamCursors:
         prefix = f"{check_stream_name(name)}:"
         return sorted(each[len(prefix) :] for each in await self._records.names() if each.startswith(prefix))
 
-    async def _create(self, cursor: StreamCursor) -> StreamCursor:
-        record = _record(cursor.stream, cursor.cursor_id)
-        version = await self._records.create(record, _encode(cursor))
+    async def _found_or_made(self, wanted: StreamCursor) -> Versioned[StreamCursor]:
+        try:
+            return await self._read(wanted.stream, wanted.cursor_id)
+        except MetadataNotFound:
+            made = replace(wanted, announced=False)
+            return Versioned(made, await self._records.create(_record(wanted.stream, wanted.cursor_id), _encode(made)))
+
+    async def _announce(self, stored: Versioned[StreamCursor]) -> None:
+        cursor = stored.value
 
         def announced(manifest: Manifest) -> Manifest:
             manifest.resolve(cursor.position)
@@ -121,9 +129,8 @@ class StreamCursors:
         except PodkeeperError:
             # The place went while the cursor was made, or nobody can tell: a cursor that holds nothing helps nobody.
             with suppress(PodkeeperError):
-                await self._records.delete(record, version)
+                await self._records.delete(_record(cursor.stream, cursor.cursor_id), stored.version)
             raise
-        return cursor
 
     async def _read_if_there(self, name: str, cursor_id: str) -> StreamCursor | None:
         try:
@@ -147,6 +154,8 @@ def _encode(cursor: StreamCursor) -> bytes:
         "ordinal": cursor.ordinal,
         "moved_ms": cursor.moved_ms,
     }
+    if not cursor.announced:
+        document["announced"] = False
     return encode_document(document)
 
 
@@ -154,6 +163,7 @@ def _decode(name: str, cursor_id: str, data: bytes) -> StreamCursor:
     try:
         document = decode_document(data, FORMAT, _MEMBERS)
         position = StreamPosition.parse(document["position"])
-        return StreamCursor(name, cursor_id, position, int(document["ordinal"]), int(document["moved_ms"]))
+        announced = bool(document.get("announced", True))
+        return StreamCursor(name, cursor_id, position, int(document["ordinal"]), int(document["moved_ms"]), announced)
     except (ValueError, KeyError, TypeError, PodkeeperError) as error:
         raise MetadataDamaged(f"cursor {cursor_id} of stream {name} cannot be read: {error!r}") from error

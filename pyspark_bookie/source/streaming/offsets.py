@@ -39,11 +39,17 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A position in a stream. `ordinal`: of the entry that is read next, in the count of the whole stream."""
+    """A position in a stream; `ledger_id` -1: in front of all that is listed. `ordinal`: of the entry that is read
+    next, in the count of the whole stream."""
 
     ledger_id: int
     entry_id: int
     ordinal: int
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """As a `StreamPosition` has it: without a ledger its second number is the ordinal."""
+        return (self.ledger_id, self.entry_id) if self.ledger_id >= 0 else (-1, self.ordinal)
 
 
 @dataclass(frozen=True, slots=True)

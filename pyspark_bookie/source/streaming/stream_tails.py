@@ -66,12 +66,13 @@ class StreamTails:
         with told(f"stream {name}"):
             return self._options.client().run(lambda client: self._view_now(client, name))
 
-    def move_cursor(self, name: str, place: Place) -> None:
-        """Tell a stream how far the query is. Raises what `Streams.move_cursor` does."""
+    def move_cursor(self, name: str, place: Place) -> int:
+        """Tell a stream how far the query is, and return the ordinal at which its cursor is then. Raises what
+        `Streams.move_cursor` does."""
         cursor = self._options.cursor
-        if cursor is not None:
-            position = StreamPosition(place.ledger_id, place.entry_id)
-            self._options.client().run(lambda client: Streams(client).move_cursor(name, cursor, position))
+        assert cursor is not None
+        position = StreamPosition(*place.position)
+        return self._options.client().run(lambda client: Streams(client).move_cursor(name, cursor, position)).ordinal
 
     # --- the client's event loop ----------------------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ class StreamView:
                 f"{lost} entries behind position {place.ledger_id}:{place.entry_id} were truncated or overwritten"
             )
         try:
-            listed = self.manifest.ordinal(StreamPosition(place.ledger_id, place.entry_id)) == place.ordinal
+            listed = self.manifest.ordinal(StreamPosition(*place.position)) == place.ordinal
         except PodkeeperError:
             listed = place.ordinal == first
         if place.ordinal > end or not listed:

@@ -60,7 +60,7 @@ class StreamsProgress:
         views = self._views(start)
         places, begin = self._from(start, views)
         for name in begin:
-            self._publish(name, begin[name])
+            self._protect(name, begin[name])
         names = list(places)
         lanes = [self._readable(views[name], places[name].ordinal, self._end(name, views[name])) for name in names]
         admitted = admit(lanes, limit.amount, turn_of(start))
@@ -90,7 +90,9 @@ class StreamsProgress:
         found: list[tuple[str, Segment]] = []
         for name, first, behind in stream_ranges(start, end):
             view = self._tails.view(name).anchored(behind).reaching(behind)
-            found += [(name, each) for each in self._readable(view, first.ordinal, behind.ordinal)]
+            # Ordinals alone would name the entries of a stream that was made anew.
+            if self._kept(view, behind) is not None:
+                found += [(name, each) for each in self._readable(view, first.ordinal, behind.ordinal)]
         snapshots = self._snapshots({segment.ledger_id: name for name, segment in found})
         return ranges_of(((each.ledger_id, each.first, each.last) for _, each in found), snapshots, self._options)
 
@@ -121,7 +123,7 @@ class StreamsProgress:
         if not isinstance(start, StreamsOffset):
             raise other_selection(start, "streams")
         for name in start.places:
-            if name not in views and self._target is None:
+            if name not in views:
                 pass_over(
                     self._options, PodkeeperSparkError(DATA_LOSS, f"stream {name} was deleted or is no longer selected")
                 )
@@ -150,6 +152,22 @@ class StreamsProgress:
             pass_over(self._options, error)
             return view.what_is_left(first, behind)
 
+    def _protect(self, name: str, place: Place) -> None:
+        """The cursor stands where the query begins before anything is read from there, or the query fails."""
+        if self._options.cursor is None or self._published.get(name) == place.ordinal:
+            return
+        with told(f"stream {name}"):
+            at = self._tails.move_cursor(name, place)
+        self._published[name] = place.ordinal
+        if at > place.ordinal:
+            _log.warning(
+                "cursor %s of stream %s is %d entries farther than where the query begins, and cursors only go"
+                " forwards: nothing keeps those entries from retention; delete the cursor, or choose another one",
+                self._options.cursor,
+                name,
+                at - place.ordinal,
+            )
+
     def _publish(self, name: str, place: Place) -> None:
         """A cursor that cannot be told now is told with the next batch."""
         if self._options.cursor is None or self._published.get(name) == place.ordinal:
@@ -162,8 +180,9 @@ class StreamsProgress:
             self._tails.move_cursor(name, place)
         except (CouldNotTell, StreamPositionGone) as error:
             _log.warning("cursor %s of stream %s stays behind: %s", self._options.cursor, name, error)
-        else:
-            self._published[name] = place.ordinal
+            if isinstance(error, CouldNotTell):
+                return  # again with the next trigger
+        self._published[name] = place.ordinal
 
 
 def _behind(view: StreamView, segment: Segment) -> Place:

@@ -6,15 +6,19 @@ from dataclasses import replace
 import pytest
 
 from bookie_client.streams import StreamPosition, Streams, StreamSettings
+from bookie_client.streams.cursors import _encode as encoded_cursor
+from bookie_client.streams.removal import truncated
 from bookie_protocol.errors import (
     BadRequest,
     MetadataDamaged,
     MetadataUnavailable,
+    MetadataVersionConflict,
     NoSuchStream,
     StreamExists,
     StreamInUse,
     StreamPositionGone,
 )
+from bookie_protocol.metadata_service.records import STREAM_CURSOR
 from tests.unit.bookie_client.streams.conftest import SETTINGS, read_all
 
 TEN = StreamSettings(**SETTINGS, max_ledger_entries=10)
@@ -236,3 +240,36 @@ async def test_a_stream_that_a_newer_version_wrote_is_left_alone(streams, three)
             await streams.manifest("s")
         with pytest.raises(MetadataDamaged):
             await Streams(streams._client).delete("s")
+
+
+async def test_a_cursor_counts_before_anybody_who_moves_it_is_told_so(streams, fifty):
+    """Whoever made it died before its stream was told; retention had asked for cursors before, and comes back now."""
+    manifest = fifty
+    stored = await streams._store.read("s")
+
+    async def dies(_):
+        raise asyncio.CancelledError
+
+    announce, streams._cursors._announce = streams._cursors._announce, dies
+    with pytest.raises(asyncio.CancelledError):
+        await streams.move_cursor("s", "c", manifest.earliest)
+    streams._cursors._announce = announce
+    moved = await streams.move_cursor("s", "c", manifest.position_at(1))
+    assert moved.announced
+    with pytest.raises(MetadataVersionConflict):
+        await streams._store.replace(stored, truncated(manifest, manifest.closed_end, 1))
+    version = (await streams.manifest("s")).version
+    await streams.move_cursor("s", "c", manifest.position_at(2))
+    assert (await streams.manifest("s")).version == version, "a cursor that counts disturbs nobody"
+
+
+async def test_a_cursor_that_stays_where_it_is_is_announced_too(client, streams, fifty):
+    manifest = fifty
+    cursor = await streams.move_cursor("s", "c", manifest.position_at(2))
+    records = client.metadata_service.records(STREAM_CURSOR)
+    version = (await records.read("s:c")).version
+    await records.update("s:c", encoded_cursor(replace(cursor, announced=False)), version)
+    before = (await streams.manifest("s")).version
+    assert (await streams.move_cursor("s", "c", manifest.earliest)).ordinal == 2
+    assert (await streams.manifest("s")).version != before
+    assert (await streams.cursor("s", "c")).announced

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from bookie_client.streams.model import StreamPosition
+from bookie_protocol.errors import MetadataUnavailable, StreamPositionGone
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source.streaming.admission import Limit
@@ -27,15 +29,20 @@ class Tails:
     def __init__(self, seen):
         self.seen = seen
         self.cursor = []
+        self.failing = None
+        self.stands_at = 0
 
     def views(self, *, fresh=False):
-        return {"orders": self.seen}
+        return {} if self.seen is None else {"orders": self.seen}
 
     def view(self, name):
-        return self.views()[name]
+        return self.seen
 
     def move_cursor(self, name, place):
         self.cursor.append((name, place.ordinal))
+        if self.failing is not None:
+            raise self.failing
+        return max(self.stands_at, place.ordinal)
 
 
 def progress(seen, **options):
@@ -152,6 +159,58 @@ def test_the_cursor_is_told_once_and_only_with_a_name():
     nameless, tails = progress(view([5]))
     nameless.passed(end)
     assert tails.cursor == []
+
+
+def test_a_query_whose_cursor_cannot_be_made_does_not_begin():
+    """Without it retention may take what the first batch is about."""
+    followed, tails = progress(view([5]), cursor="etl")
+    tails.failing = MetadataUnavailable("away")
+    with pytest.raises(PodkeeperSparkError, match="away"):
+        followed.latest(EARLIEST, ALL)
+    tails.failing = None
+    assert followed.latest(EARLIEST, ALL) is not None
+    assert tails.cursor == [("orders", 0)] * 2
+
+
+def test_a_cursor_that_stays_behind_is_told_again_only_if_that_may_help():
+    followed, tails = progress(view([5]), cursor="etl")
+    end = again(followed.latest(EARLIEST, ALL))
+    for error, times in ((MetadataUnavailable("away"), 3), (StreamPositionGone("gone"), 1)):
+        tails.failing, tails.cursor = error, []
+        for _ in range(3):
+            followed.passed(end)
+        assert len(tails.cursor) == times
+
+
+def test_a_cursor_that_is_farther_than_the_query_is_told(caplog):
+    followed, tails = progress(view([5]), cursor="etl")
+    tails.stands_at = 4
+    assert followed.latest(EARLIEST, ALL) is not None
+    assert "cursor etl of stream orders is 4 entries farther than where the query begins" in caplog.text
+
+
+def test_the_place_in_front_of_a_stream_that_was_truncated_is_a_position():
+    begin = view([5], base=7).place(7)
+    assert view([5], base=7).manifest.ordinal(StreamPosition(*begin.position)) == 7
+
+
+def test_a_stream_that_is_gone_is_a_loss_however_the_run_ends():
+    end = again(progress(view([5, 5]))[0].latest(EARLIEST, TriggerLimit(Limit(entries=3))))
+    for ends_by_itself in (False, True):
+        followed, tails = progress(view([5, 5]))
+        tails.seen = None
+        if ends_by_itself:
+            followed.stop_here()
+        with pytest.raises(PodkeeperSparkError, match="stream orders was deleted or is no longer selected"):
+            followed.latest(end, ALL)
+
+
+def test_a_batch_is_not_made_again_of_another_stream_of_the_name():
+    end = again(progress(view([5]))[0].latest(EARLIEST, ALL))
+    anew = view([5, 5], first_id=50)
+    with pytest.raises(PodkeeperSparkError, match="it was deleted and made anew"):
+        progress(anew)[0].ranges(EARLIEST, end)
+    assert progress(anew, failOnDataLoss="false")[0].ranges(EARLIEST, end) == []
 
 
 def test_an_offset_of_ledgers_is_refused():
