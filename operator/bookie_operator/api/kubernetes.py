@@ -93,9 +93,10 @@ class Kubernetes:
 
     # --- writes -------------------------------------------------------------------------------------------------------
 
-    async def apply(self, obj: KubernetesObject, *, dry_run: bool = False) -> KubernetesObject:
-        """Server-side apply, taking over fields that others own. With a resource version: Conflict if it is older."""
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
+    async def apply(self, obj: KubernetesObject, *, dry_run: bool = False, force: bool = True) -> KubernetesObject:
+        """Server-side apply; `force` takes fields over that others own, where it is Conflict else. With a resource
+        version: Conflict if it is older."""
+        query = {"fieldManager": FIELD_MANAGER, "force": str(force).lower()} | ({"dryRun": "All"} if dry_run else {})
         path = resource_of(obj).path(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
         return await self._object(Request("PATCH", path, query, obj, _APPLY))
 

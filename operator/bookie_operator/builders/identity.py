@@ -14,7 +14,8 @@ Threads: pure functions, any thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 
 from bookie_operator.builders import naming
 from bookie_operator.builders.claims import volume_kinds
@@ -38,6 +39,15 @@ def identity(cluster: ClusterView, sets: Iterable[BookieSet]) -> dict[str, str]:
         "bookies": canonical(bookies).decode(),
         "spec": canonical(cluster.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)).decode(),
     }
+
+
+def recorded_bookies(kept: Mapping[str, str] | None) -> frozenset[str]:
+    """Pods that such a content names; empty where nobody can read it."""
+    try:
+        bookies = json.loads((kept or {}).get("bookies", "{}"))
+    except ValueError:
+        return frozenset()
+    return frozenset(bookies) if isinstance(bookies, dict) else frozenset()
 
 
 def identity_secret(cluster: ClusterView, sets: Iterable[BookieSet]) -> Manifest | None:

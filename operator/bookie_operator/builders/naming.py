@@ -4,6 +4,7 @@ Invariants
 - Every name is a DNS label of at most 63 characters for every cluster name of at most 40: a StatefulSet's is at most
   52 long, because its pods bear a label of its name and a revision.
 - A name depends on the cluster's name and the zone's alone, never on their order or number.
+- No two clusters have a name in common: what a name ends with is never the end of another that follows a dash.
 
 Threads: pure functions, any thread.
 """
@@ -33,6 +34,8 @@ INDEX: Final = "index"
 _STATEFUL_SET_LENGTH: Final = 52
 _DIGITS: Final = 4
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_OF_OTHERS: Final = re.compile(r"(^|-)(bookie|metadata)(-|$)")
+"""In the name of a zone: the StatefulSet would have the name of another cluster's."""
 
 
 def bookies(cluster: str) -> str:
@@ -100,18 +103,19 @@ def settings(cluster: str) -> str:
 
 def certificate(cluster: str) -> str:
     """Certificate of cert-manager, and the Secret that it fills."""
-    return f"{cluster}-tls"
+    return f"{cluster}-bookie-tls"
 
 
 def stateful_set(cluster: str, zone: str = "") -> str:
-    """`CLUSTER-bookie`, with zones `CLUSTER-bookie-ZONE`; a zone that makes no label or too long a name is cut, and
-    told apart by the digits of its hash."""
+    """`CLUSTER-bookie`, with zones `CLUSTER-bookie-ZONE`; a zone that makes no label or too long a name, or that of
+    another cluster's StatefulSet, is cut, and told apart by the digits of its hash."""
     whole = f"{bookies(cluster)}-{zone}" if zone else bookies(cluster)
-    if len(whole) <= _STATEFUL_SET_LENGTH and _LABEL.fullmatch(whole):
+    if len(whole) <= _STATEFUL_SET_LENGTH and _LABEL.fullmatch(whole) and not _OF_OTHERS.search(zone):
         return whole
     digits = hashlib.sha256(zone.encode()).hexdigest()[:_DIGITS]
     room = _STATEFUL_SET_LENGTH - len(bookies(cluster)) - len(digits) - 2
     start = re.sub(r"[^a-z0-9]+", "-", zone.lower()).strip("-")[: max(room, 0)].strip("-")
+    start = "" if _OF_OTHERS.search(start) else start
     return "-".join(part for part in (bookies(cluster), start, digits) if part)
 
 

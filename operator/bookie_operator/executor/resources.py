@@ -5,9 +5,12 @@ Threads: one event loop.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
+from bookie_operator.api.errors import Forbidden
 from bookie_operator.api.kinds import CLUSTER, TASK
+from bookie_operator.builders.common import owner_reference
 from bookie_operator.crds import names
 from bookie_operator.executor.execution import Execution, Outdated
 from bookie_operator.planner.actions import RecordState, ReleaseFinalizer, UpdateTask
@@ -34,6 +37,13 @@ async def update_task(execution: Execution, action: UpdateTask) -> None:
     live = await execution.kubernetes.get(TASK, execution.namespace, action.name)
     if live["metadata"]["uid"] != action.uid:
         raise Outdated(f"BookieTask {action.name} is another one")
+    owners = live["metadata"].get("ownerReferences") or []
+    if action.phase == "Running" and execution.cluster.uid not in {each["uid"] for each in owners}:
+        owner = {**owner_reference(execution.cluster), "controller": False, "blockOwnerDeletion": False}
+        patch = {"metadata": {"ownerReferences": [*owners, owner]}}
+        # Where a Role of an earlier release does not allow it the age of the task has to tell whose it is.
+        with contextlib.suppress(Forbidden):
+            await execution.kubernetes.merge_exactly(TASK, execution.namespace, action.name, action.uid, patch)
     status = _task_status(live, action, written(execution.world.now))
     if status == live.get("status"):
         return

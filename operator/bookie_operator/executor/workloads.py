@@ -1,5 +1,7 @@
 """Objects, StatefulSets and pods. Each function may be repeated; see `executor.carrying_out` for how they may end.
 
+Invariant: what is not the cluster's own is never applied to, whoever made it since the pass looked.
+
 Threads: one event loop.
 """
 
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bookie_operator.api.errors import TooManyRequests
+from bookie_operator.api.errors import Conflict, TooManyRequests
 from bookie_operator.api.kinds import (
     CLAIM,
     CLUSTER,
@@ -16,9 +18,12 @@ from bookie_operator.api.kinds import (
     POD,
     STATEFUL_SET,
     KubernetesObject,
+    key_of,
+    resource_of,
     resource_of_kind,
 )
-from bookie_operator.builders import beside, metadata, naming
+from bookie_operator.api.kubernetes import Kubernetes
+from bookie_operator.builders import beside, metadata, naming, ownership
 from bookie_operator.builders.inputs import record
 from bookie_operator.crds import names
 from bookie_operator.executor.execution import Execution, Outdated, Prohibited, RefusedNow
@@ -34,8 +39,21 @@ from bookie_operator.planner.actions import (
     RecordInputs,
     ScaleStatefulSet,
 )
+from bookie_operator.world.model import ClusterView
 
 _NEVER_DELETED: Final = frozenset({CLAIM.kind, POD.kind, CLUSTER.kind})
+
+
+async def apply_own(kubernetes: Kubernetes, cluster: ClusterView, manifest: KubernetesObject) -> None:
+    """Apply it, if what has its name is the cluster's own, or nothing has it yet.
+
+    Raises Conflict: it is, or has become meanwhile, somebody else's.
+    """
+    metadata = manifest["metadata"]
+    live = await kubernetes.find(resource_of(manifest), metadata["namespace"], metadata["name"])
+    if live is not None and not ownership.is_own(live, cluster):
+        raise Conflict(f"{key_of(manifest)} is not of {cluster.name}: {ownership.owner_of(live)}")
+    await kubernetes.apply(manifest, force=live is not None)
 
 
 async def apply_objects(execution: Execution, action: ApplyObjects) -> None:
@@ -43,7 +61,7 @@ async def apply_objects(execution: Execution, action: ApplyObjects) -> None:
         manifest = manifest_of(execution, key)
         if key in execution.desired.deployments and execution.desired.held:
             manifest = await _as_bookies_are(execution, manifest)
-        await execution.kubernetes.apply(manifest)
+        await apply_own(execution.kubernetes, execution.cluster, manifest)
 
 
 async def _as_bookies_are(execution: Execution, newest: KubernetesObject) -> KubernetesObject:
@@ -78,7 +96,8 @@ async def delete_object(execution: Execution, action: DeleteObject) -> None:
 async def create_stateful_set(execution: Execution, action: CreateStatefulSet) -> None:
     if await execution.kubernetes.find(STATEFUL_SET, execution.namespace, action.name) is not None:
         raise Outdated(f"StatefulSet {action.name} is there")
-    await execution.kubernetes.apply(execution.objects.stateful_set(action.name, action.replicas))
+    manifest = execution.objects.stateful_set(action.name, action.replicas)
+    await apply_own(execution.kubernetes, execution.cluster, manifest)
 
 
 async def scale_stateful_set(execution: Execution, action: ScaleStatefulSet) -> None:
@@ -125,9 +144,10 @@ async def destroy_metadata(execution: Execution, action: DestroyMetadata) -> Non
     for one in execution.world.stateful_sets:
         live = await execution.kubernetes.find(STATEFUL_SET, execution.namespace, one.name)
         if live is not None:
-            await execution.kubernetes.apply(metadata.as_bookies_are(job, live["spec"]["template"]["spec"]))
+            job = metadata.as_bookies_are(job, live["spec"]["template"]["spec"])
+            await apply_own(execution.kubernetes, execution.cluster, job)
             return
     for manifest in execution.objects.support:
         if manifest["kind"] == CONFIG_MAP.kind:
-            await execution.kubernetes.apply(manifest)
-    await execution.kubernetes.apply(job)
+            await apply_own(execution.kubernetes, execution.cluster, manifest)
+    await apply_own(execution.kubernetes, execution.cluster, job)

@@ -2,6 +2,7 @@
 
 Invariants
 - Every read goes to the API server's store; nothing is kept from pass to pass.
+- An object counts as the cluster's by its owner, never by its name or its labels.
 - What the operator may not read is None in the snapshot, what is not there is empty. Whatever else cannot be read ends
   the pass with an error of `api.errors`: half a snapshot is none.
 
@@ -11,7 +12,7 @@ Threads: one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -38,16 +39,18 @@ from bookie_operator.api.kinds import (
     TASK,
     KubernetesObject,
     Resource,
+    resource_of_kind,
 )
 from bookie_operator.api.kubernetes import Kubernetes
-from bookie_operator.builders import naming
+from bookie_operator.builders import naming, ownership
+from bookie_operator.builders.identity import recorded_bookies
 from bookie_operator.builders.secrets import secret_texts
 from bookie_operator.crds import names
 from bookie_operator.observe import others, pods_facts, volumes, workloads
 from bookie_operator.observe.faults import starts_slowly
 from bookie_operator.planner.decision import Needs
 from bookie_operator.planner.desired import Desired
-from bookie_operator.world.model import ClusterView, DeploymentView, PodView, World
+from bookie_operator.world.model import ClaimView, ClusterView, DeploymentView, PodView, World
 
 _T = TypeVar("_T")
 _METADATA_ONLY: Final = (CONFIG_MAP, SERVICE, SERVICE_ACCOUNT, NETWORK_POLICY, BUDGET)
@@ -123,7 +126,10 @@ async def observe(
         pods_facts.bookie_facts(sources.admin, by_bookie),
         _pod_views(sources.kubernetes, cluster.namespace, bookies, now),
     )
-    owned = [*read.others, *read.stateful_sets, *read.deployments, *read.jobs]
+    found = [*read.others, *read.stateful_sets, *read.deployments, *read.jobs]
+    tasks, outlived = others.task_views(read.tasks, cluster)
+    identity_texts = secret_texts(read.identity)
+    owned, taken = await _by_owner(sources, cluster, desired, found, cleanup_job)
     job = await _metadata_job(sources, cluster, _named(read.jobs, desired.metadata_job), read.pods, now)
     cleanup = workloads.job_view(_named(read.jobs, cleanup_job), read.pods)
     world = World(
@@ -133,21 +139,23 @@ async def observe(
             workloads.stateful_set_view(each) for each in read.stateful_sets if workloads.is_bookie(each)
         ),
         pods=tuple(sorted(views, key=lambda pod: (pod.stateful_set, pod.ordinal))),
-        claims=tuple(view for each in read.claims if (view := volumes.claim_view(each)) is not None),
+        claims=tuple(_claims(read, cluster, desired, identity_texts)),
         object_hashes={_key(each): _annotation(each, names.OBJECT_HASH) for each in owned},
         object_uids={_key(each): each["metadata"]["uid"] for each in owned},
+        taken=taken,
         metadata_job=job.state,
         metadata_job_message=job.message,
         metadata_job_finished_at=job.finished_at,
         metadata_instance_id=job.told if job.state == "Complete" else "",
         cleanup_job=cleanup.state,
-        identity=secret_texts(read.identity),
+        identity=identity_texts,
         expandable=volumes.growing_classes(read.classes) if read.classes is not None else None,
         nodes=None if read.nodes is None else {node["metadata"]["name"]: others.node_view(node) for node in read.nodes},
         facts=facts,
         facts_error=problem,
         bookies=bookie_facts,
-        tasks=others.task_views(read.tasks, cluster.name),
+        tasks=tasks,
+        outlived_tasks=outlived,
         spec_errors=spec_errors,
         autorecovery=_deployment(read, desired.autorecovery.key, naming.AUTORECOVERY),
         gateway=_deployment(read, desired.gateway.key, naming.GATEWAY),
@@ -188,7 +196,7 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
 
     secrets = [key.partition("/")[2] for key in desired.support if key.startswith(f"{SECRET.kind}/")]
     secrets += desired.issued
-    workload, around, listed, named = await asyncio.gather(
+    workload, around, listed, named_secrets = await asyncio.gather(
         asyncio.gather(
             full(STATEFUL_SET, managed),
             full(POD, ours),
@@ -206,10 +214,72 @@ async def _read(sources: Sources, cluster: ClusterView, desired: Desired, identi
         asyncio.gather(*(kubernetes.find(SECRET, namespace, name) for name in secrets if name != identity)),
     )
     tasks, nodes, classes, found_identity = around
-    kept = [*named, found_identity]
+    kept = [*named_secrets, found_identity]
     other = [each for group in listed for each in group]
     other += [{**each, "kind": SECRET.kind} for each in kept if each is not None]
-    return _Read(*workload, tasks or [], other, nodes, classes, found_identity)
+    sets, pods, claims, deployments, jobs = workload
+    return _Read(
+        [each for each in sets if ownership.is_own(each, cluster)],
+        pods,
+        claims,
+        [each for each in deployments if ownership.is_own(each, cluster)],
+        [each for each in jobs if ownership.is_own(each, cluster)],
+        tasks or [],
+        other,
+        nodes,
+        classes,
+        found_identity if found_identity is not None and ownership.is_own(found_identity, cluster) else None,
+    )
+
+
+def _claims(
+    read: _Read, cluster: ClusterView, desired: Desired, identity: Mapping[str, str] | None
+) -> Iterator[ClaimView]:
+    """Those of bookies that there are, are to be, or were recorded: a copy that somebody restored under another name
+    bears the same labels, and is none of the cluster's."""
+    sets = {each.name for each in desired.stateful_sets} | set(cluster.status.recorded_replicas)
+    sets |= {each["metadata"]["name"] for each in read.stateful_sets}
+    sets |= {pod.rpartition("-")[0] for pod in recorded_bookies(identity)}
+    for each in read.claims:
+        view = volumes.claim_view(each)
+        if view is not None and view.bookie.rpartition("-")[0] in sets:
+            yield view
+
+
+async def _by_owner(
+    sources: Sources, cluster: ClusterView, desired: Desired, found: list[KubernetesObject], cleanup_job: str
+) -> tuple[list[KubernetesObject], dict[str, str]]:
+    """The cluster's own objects; and those that have a name which it needs, with whose they are."""
+    issued = {f"{SECRET.kind}/{name}" for name in desired.issued}
+    wanted = {
+        *desired.support,
+        *desired.monitoring,
+        *desired.deployments,
+        *(f"{STATEFUL_SET.kind}/{each.name}" for each in desired.stateful_sets),
+        *(key for key in (desired.budget, desired.metadata_job) if key),
+        *({cleanup_job} if cluster.deleting and cleanup_job else ()),
+    }
+    own = {_key(each): each for each in found if _key(each) in issued or ownership.is_own(each, cluster)}
+    strangers = {_key(each): each for each in found if _key(each) not in own}
+    unseen = sorted(wanted - own.keys() - strangers.keys())
+    for key, each in zip(
+        unseen, await asyncio.gather(*(_named_so(sources, cluster, key) for key in unseen)), strict=True
+    ):
+        if each is not None:
+            (own if ownership.is_own(each, cluster) else strangers)[key] = each
+    taken = {key: ownership.owner_of(strangers[key]) for key in sorted(wanted & strangers.keys())}
+    for key in sorted(issued & own.keys()):
+        certificate = f"{CERTIFICATE.kind}/{key.partition('/')[2]}"
+        if certificate in desired.support and certificate not in own and not ownership.is_issued(own[key]):
+            taken[key] = ownership.owner_of(own[key])
+    return list(own.values()), taken
+
+
+async def _named_so(sources: Sources, cluster: ClusterView, key: str) -> KubernetesObject | None:
+    """What has this name, whatever its labels say."""
+    kind, _, name = key.partition("/")
+    found = await _allowed(sources.kubernetes.find(resource_of_kind(kind), cluster.namespace, name))
+    return {**found, "kind": kind} if found is not None else None
 
 
 async def _pod_views(

@@ -10,11 +10,12 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from bookie_operator.api.kinds import CLUSTER
 from bookie_operator.crds import names
 from bookie_operator.crds.cluster_spec import BookieClusterSpec
 from bookie_operator.crds.cluster_status import BookieClusterStatus
 from bookie_operator.crds.task_spec import BookieTaskSpec, BookieTaskStatus
-from bookie_operator.observe.times import condition, seconds
+from bookie_operator.observe.times import condition, created_at, seconds
 from bookie_operator.world.model import ClusterView, NodeView, TaskView
 
 _OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
@@ -33,6 +34,7 @@ def cluster_view(obj: Mapping[str, Any]) -> ClusterView:
         annotations=metadata.get("annotations") or {},
         deleting="deletionTimestamp" in metadata,
         has_finalizer=names.FINALIZER in (metadata.get("finalizers") or ()),
+        created_at=created_at(obj),
     )
 
 
@@ -47,13 +49,16 @@ def node_view(obj: Mapping[str, Any]) -> NodeView:
     )
 
 
-def task_views(tasks: Iterable[Mapping[str, Any]], cluster: str) -> tuple[TaskView, ...]:
-    """Of this cluster, not finished, the oldest first; what no version of ours can read is left alone."""
-    found = []
-    for metadata, spec, status in _readable(tasks, cluster):
+def task_views(
+    tasks: Iterable[Mapping[str, Any]], cluster: ClusterView
+) -> tuple[tuple[TaskView, ...], tuple[TaskView, ...]]:
+    """Of this cluster, not finished, the oldest first; what no version of ours can read is left alone. And those of an
+    earlier cluster of its name."""
+    found: tuple[list[TaskView], list[TaskView]] = ([], [])
+    for metadata, spec, status in _readable(tasks, cluster.name):
         if status.finished:
             continue
-        found.append(
+        found[_outlived(metadata, cluster)].append(
             TaskView(
                 name=metadata["name"],
                 uid=metadata["uid"],
@@ -64,7 +69,16 @@ def task_views(tasks: Iterable[Mapping[str, Any]], cluster: str) -> tuple[TaskVi
                 ledgers=tuple(spec.ledgers),
             )
         )
-    return tuple(sorted(found, key=lambda task: (task.created_at, task.name)))
+    own, outlived = (tuple(sorted(each, key=lambda task: (task.created_at, task.name))) for each in found)
+    return own, outlived
+
+
+def _outlived(metadata: Mapping[str, Any], cluster: ClusterView) -> bool:
+    """By the UID of the cluster that owns it, which it gets when it is taken up; else by its age."""
+    owners = [each["uid"] for each in metadata.get("ownerReferences") or () if each.get("kind") == CLUSTER.kind]
+    if owners:
+        return cluster.uid not in owners
+    return (seconds(metadata.get("creationTimestamp")) or 0.0) < cluster.created_at
 
 
 def expired_tasks(tasks: Iterable[Mapping[str, Any]], cluster: str, now: float) -> tuple[tuple[str, str], ...]:

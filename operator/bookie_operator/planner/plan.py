@@ -45,6 +45,7 @@ from bookie_operator.world.model import World
 Rule = Callable[[World, Desired], Decision | None]
 
 FIRST: Final[tuple[Rule, ...]] = (
+    support.new_names_taken,
     adopt.begin,
     support.begin,
     support.certificates,
@@ -57,6 +58,7 @@ FIRST: Final[tuple[Rule, ...]] = (
 """Before anything else, also while an operation runs; whichever answers ends the pass, also with `Wait`."""
 
 CHANGES: Final[tuple[Rule, ...]] = (
+    support.names_taken,
     zone_drain.blocked,
     expand.begin,
     volume_attributes.waiting,

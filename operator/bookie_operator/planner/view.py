@@ -10,13 +10,15 @@ Threads: pure functions, any thread.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from bookie_operator.crds.cluster_spec import BootstrapMode
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.planner.desired import Desired
 from bookie_operator.world.facts import ClusterFacts
-from bookie_operator.world.model import ClaimView, PodView, StatefulSetView, World
+from bookie_operator.world.model import ClaimView, PodView, StatefulSetView, TaskView, World
 
+ACCEPTED_SECONDS: Final = 86_400.0
 VOLUMES = frozenset({"journal", "ledger", "index"})
 
 
@@ -111,7 +113,12 @@ def adopts(world: World) -> bool:
     return world.cluster.spec.bootstrap.mode is BootstrapMode.ADOPT
 
 
+def lapsed(world: World, task: TaskView) -> bool:
+    """Losses are accepted for the operations that run or wait, not for those of another week."""
+    return world.now - task.created_at >= ACCEPTED_SECONDS
+
+
 def accepted_losses(world: World) -> tuple[int, ...]:
-    """Ledgers whose loss somebody accepted by a `BookieTask` that is not finished, sorted."""
-    asked = (one for one in world.tasks if one.type is TaskType.ACCEPT_LOSS)
+    """Ledgers whose loss somebody accepted by a `BookieTask` that is not finished, in the last day, sorted."""
+    asked = (one for one in world.tasks if one.type is TaskType.ACCEPT_LOSS and not lapsed(world, one))
     return tuple(sorted({ledger for one in asked for ledger in one.ledgers}))

@@ -8,6 +8,7 @@ An authority that follows another one has its key, so what either signed is good
 followed by a stranger: then `ca.crt` has the last one too, until the pods serve what the new one signed.
 
 Invariants
+- A Secret of that name that is somebody else's is never written.
 - What there is is replaced only when it is to be renewed, lacks something, or does not have the names that it should.
 - A renewal that fails leaves what there is in use, and is tried again with the next pass.
 
@@ -27,9 +28,11 @@ from bookie_operator.builders import naming
 from bookie_operator.builders.common import manifest
 from bookie_operator.builders.container import admin_tls_secret
 from bookie_operator.builders.hashing import content_hash
+from bookie_operator.builders.ownership import is_own, owner_of
 from bookie_operator.builders.secrets import secret_data, secret_texts
 from bookie_operator.builders.tls import dns_names
 from bookie_operator.crds import names
+from bookie_operator.executor.workloads import apply_own
 from bookie_operator.reconcile.certificates import CertificateError, Pair, fault_of, make_authority, make_certificate
 from bookie_operator.world.model import ClusterView
 
@@ -66,10 +69,15 @@ class AdminCertificates:
             return ()
         name = naming.admin_certificate(cluster.name)
         found = await kubernetes.find(SECRET, cluster.namespace, name)
+        authority = await kubernetes.find(SECRET, cluster.namespace, naming.admin_authority(cluster.name))
+        for each in (found, authority):
+            if each is not None and not is_own(each, cluster):
+                whose = f"Secret {each['metadata']['name']} is not this cluster's own: {owner_of(each)}"
+                return (f"{_AT}: {whose}; give it another name, or give secretName, or set enabled to false",)
         if _is_good(found, _PART, now, ",".join(dns_names(cluster))):
             return ()
         try:
-            await _make(kubernetes, cluster, found, now)
+            await _make(kubernetes, cluster, found, authority, now)
         except CertificateError as exc:
             if found is not None:
                 _log.error("the certificate cannot be renewed", cluster=cluster.name, secret=name, reason=str(exc))
@@ -105,8 +113,14 @@ class AdminCertificates:
         return f"the certificate of Secret {name} is no good: {fault}" if fault else ""
 
 
-async def _make(kubernetes: Kubernetes, cluster: ClusterView, before: KubernetesObject | None, now: float) -> None:
-    authority = await _authority(kubernetes, cluster, now)
+async def _make(
+    kubernetes: Kubernetes,
+    cluster: ClusterView,
+    before: KubernetesObject | None,
+    signed_by: KubernetesObject | None,
+    now: float,
+) -> None:
+    authority = await _authority(kubernetes, cluster, signed_by, now)
     hosts = dns_names(cluster)
     made = await asyncio.to_thread(make_certificate, authority, naming.bookies(cluster.name), hosts, CERTIFICATE_DAYS)
     first, end, _ = (secret_texts(before) or {}).get("ca.crt", "").partition(_END)
@@ -118,9 +132,8 @@ async def _make(kubernetes: Kubernetes, cluster: ClusterView, before: Kubernetes
     _log.info("made a certificate of the admin API", cluster=cluster.name, namespace=cluster.namespace)
 
 
-async def _authority(kubernetes: Kubernetes, cluster: ClusterView, now: float) -> Pair:
+async def _authority(kubernetes: Kubernetes, cluster: ClusterView, found: KubernetesObject | None, now: float) -> Pair:
     name = naming.admin_authority(cluster.name)
-    found = await kubernetes.find(SECRET, cluster.namespace, name)
     texts = secret_texts(found) or {}
     if _is_good(found, _PART[:2], now):
         return Pair(texts["tls.crt"], texts["tls.key"])
@@ -153,4 +166,4 @@ async def _write(
     about = {**annotations, names.RENEW_AT: f"{now + days * _DAY_S * _RENEWED_AFTER:.0f}"}
     secret = {"type": "kubernetes.io/tls", "data": secret_data(content)}
     made = manifest(cluster, "v1", "Secret", name, naming.BOOKIE, secret, annotations=about)
-    await kubernetes.apply(made)
+    await apply_own(kubernetes, cluster, made)

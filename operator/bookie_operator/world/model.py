@@ -35,6 +35,8 @@ class ClusterView:
     annotations: Mapping[str, str] = field(default_factory=dict)
     deleting: bool = False
     has_finalizer: bool = True
+    created_at: float = 0.0
+    """Seconds since 1970."""
 
     @property
     def paused(self) -> bool:
@@ -219,8 +221,10 @@ class World:
     pods: tuple[PodView, ...] = ()
     claims: tuple[ClaimView, ...] = ()
     object_hashes: Mapping[str, str] = field(default_factory=dict)
-    """`Kind/name` of the objects that bear the cluster's labels, to their `OBJECT_HASH` (empty: none)."""
+    """`Kind/name` of the cluster's own objects, to their `OBJECT_HASH` (empty: none)."""
     object_uids: Mapping[str, str] = field(default_factory=dict)
+    taken: Mapping[str, str] = field(default_factory=dict)
+    """`Kind/name` of objects that the cluster needs and that are somebody else's, with whose, in words."""
     metadata_job: str = ""
     """Of the Job that initialises the metadata: empty (there is none), `Running`, `Complete`, `Failed`."""
     metadata_job_message: str = ""
@@ -248,6 +252,8 @@ class World:
     safety: Mapping[frozenset[str], SafetyFacts | None] = field(default_factory=dict)
     """By bookie ids."""
     tasks: tuple[TaskView, ...] = ()
+    outlived_tasks: tuple[TaskView, ...] = ()
+    """Of an earlier cluster of this name: they count for nothing."""
     spec_errors: tuple[str, ...] = ()
     """Of the validation in the loop: field, what is wrong, remedy."""
     config_changes: tuple[str, ...] = ()

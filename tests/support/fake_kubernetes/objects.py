@@ -34,7 +34,18 @@ def applied(live: Object, before: Object, now: Object) -> Object:
     Lists are one value each, as for the kinds here whose lists have one writer."""
     result = copied(live)
     _drop(result, before, now)
-    return _laid_over(result, now)
+    laid = _laid_over(result, now)
+    if now["kind"] == "Service" and "selector" in now.get("spec", {}):  # one value, as the definition of Services says
+        laid["spec"]["selector"] = copied(now["spec"]["selector"])
+    owners = {each["uid"]: each for each in [*_owners(live), *_owners(now)]}
+    if owners:  # each is known by its UID
+        gone = {each["uid"] for each in _owners(before)} - {each["uid"] for each in _owners(now)}
+        laid["metadata"]["ownerReferences"] = [copied(each) for uid, each in owners.items() if uid not in gone]
+    return laid
+
+
+def _owners(obj: Object) -> list[Object]:
+    return list((obj.get("metadata") or {}).get("ownerReferences") or ())
 
 
 def _drop(live: Object, before: Object, now: Object) -> None:

@@ -135,6 +135,8 @@ class Store:
         plain = {**body, "metadata": {k: v for k, v in body["metadata"].items() if k != "resourceVersion"}}
         new = applied(live, self._managers.get(key, {}), plain)
         new["metadata"] |= _fixed(live)
+        if sum(bool(each.get("controller")) for each in new["metadata"].get("ownerReferences") or ()) > 1:
+            raise Refused(422, "Invalid", f"{name}: only one reference can have controller set to true")
         stored = self._updated(resource, namespace, live, new)
         self._managers[key] = copied(plain)
         return stored

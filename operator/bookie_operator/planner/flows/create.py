@@ -19,6 +19,7 @@ from bookie_operator.planner import operations, view
 from bookie_operator.planner.actions import ApplyObjects, CreateStatefulSet, DeleteObject, RecordState
 from bookie_operator.planner.decision import Act, Decision, Event, EventType, Wait
 from bookie_operator.planner.desired import Desired, DesiredStatefulSet
+from bookie_operator.planner.flows import support
 from bookie_operator.world.model import World
 
 JOB_RETRY_SECONDS: Final = 300.0
@@ -119,6 +120,8 @@ def stateful_sets(world: World, desired: Desired) -> Decision | None:
     """The first that is missing."""
     for wanted in desired.stateful_sets:
         if view.stateful_set(world, wanted.name) is None:
+            if f"StatefulSet/{wanted.name}" in world.taken:
+                return support.names_taken(world, desired)
             return _missing(world, desired, wanted)
     return None
 

@@ -51,7 +51,7 @@ def _of_any_zone(world: World, desired: Desired) -> int:
 
 
 def begin(world: World, desired: Desired) -> Act | None:
-    if not desired.budget:
+    if not desired.budget or desired.budget in world.taken:
         return None
     evictions = allowed(world, desired)
     if world.object_hashes.get(desired.budget) == desired.budget_hashes.get(evictions):

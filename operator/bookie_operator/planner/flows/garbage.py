@@ -39,6 +39,8 @@ def _object(world: World, desired: Desired) -> Act | None:
         uid = world.object_uids.get(key)
         if not digest or uid is None or key in wanted:
             continue
+        if kind == "Certificate" and desired.held:  # bookies of an older template mount what it renews
+            continue
         old_config = kind == _CONFIG_MAP and in_use is not None and name not in in_use
         if kind in _KINDS or old_config or key == gateways:
             return Act(DeleteObject(key, uid), f"nothing uses {key} any more")

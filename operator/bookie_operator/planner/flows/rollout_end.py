@@ -41,7 +41,8 @@ def raise_delay(run: Run) -> Decision:
 
 def deployments(run: Run) -> Decision:
     wanted = run.desired.deployments
-    older = tuple(key for key, digest in wanted.items() if run.world.object_hashes.get(key) != digest)
+    found, taken = run.world.object_hashes, run.world.taken
+    older = tuple(key for key, digest in wanted.items() if found.get(key) != digest and key not in taken)
     if older:
         why = f"what runs beside the bookies is brought up to date after them: {', '.join(older)}"
         return run.act(ApplyObjects(older), why, then="RestoreDelay")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from bookie_operator.planner import view
 from bookie_operator.planner.actions import ApplyObjects
 from bookie_operator.planner.decision import Act, Wait
 from bookie_operator.planner.desired import Desired, DesiredDeployment
@@ -22,6 +23,24 @@ from bookie_operator.world.model import World
 def begin(world: World, desired: Desired) -> Act | None:
     """Services, accounts, configuration, policies, certificates, the identity: also while an operation runs."""
     return _apply(world, desired.support, "what bookies need is not as desired")
+
+
+def names_taken(world: World, desired: Desired) -> Wait | None:
+    """Before anything of a new cluster is made; of one that there is everything else goes on."""
+    if not world.taken:
+        return None
+    each = "; ".join(f"{key} ({whose})" for key, whose in list(world.taken.items())[:5])
+    return Wait(
+        "NameTaken",
+        f"names that the cluster needs are somebody else's, whose objects are left alone: {each}. Give these another "
+        "name, or the BookieCluster; or delete them if nobody needs them",
+        seconds=15.0,
+        stalled=True,
+    )
+
+
+def new_names_taken(world: World, desired: Desired) -> Wait | None:
+    return names_taken(world, desired) if view.is_new(world) else None
 
 
 def certificates(world: World, desired: Desired) -> Wait | None:
@@ -70,7 +89,9 @@ def _was_writable(world: World) -> bool:
 
 
 def _apply(world: World, wanted: Mapping[str, str], why: str) -> Act | None:
-    differing = tuple(key for key, digest in wanted.items() if world.object_hashes.get(key) != digest)
+    differing = tuple(
+        key for key, digest in wanted.items() if world.object_hashes.get(key) != digest and key not in world.taken
+    )
     if not differing:
         return None
     shown = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")

@@ -1,6 +1,7 @@
 """`BookieTask`: one-off work that somebody asks for, done by the flows that do such work anyway.
 
 Invariants
+- A task is done for the cluster that there was when it was created: it has that as its owner, and goes with it.
 - A task goes from nothing to `Running` to `Done` or `Failed`, each written by a decision of its own.
 - What was done for it is told by the operations that bear its name in the history; tasks are short for that reason.
 - One task that has to wait does not hold up the others.
@@ -33,6 +34,9 @@ _LOSSY: Final = frozenset({OperationType.DECOMMISSION, OperationType.REPLACE})
 
 def begin(world: World, desired: Desired) -> Decision | None:
     """The oldest task that can go on; None: there is none."""
+    for task in world.outlived_tasks:
+        why = f"it was made for an earlier BookieCluster {world.cluster.name}: create it anew if this one is to do it"
+        return _ended(task, "Failed", why)
     waiting: Wait | None = None
     for task in world.tasks:
         found = _begin(world, desired, task)
@@ -141,7 +145,9 @@ def _one_by_one(world: World, desired: Desired, task: TaskView) -> Decision:
 
 
 def _accepted(world: World, task: TaskView) -> Decision | None:
-    """Until an operation that copies the rest of such ledgers is over."""
+    """Until an operation that copies the rest of such ledgers is over, and no longer than a day."""
+    if view.lapsed(world, task):
+        return _ended(task, "Done", f"the loss of {len(task.ledgers)} ledgers was accepted for a day, which is over")
     over = [one for one in world.cluster.status.history if one.type in _LOSSY and one.outcome == "Done"]
     if any(operations.read_time(one.finished_at) >= task.created_at for one in over):
         return _ended(task, "Done", f"the loss of {len(task.ledgers)} ledgers was accepted")

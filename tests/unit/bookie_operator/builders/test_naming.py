@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -66,3 +67,31 @@ def test_names_of_claims_and_bookies() -> None:
     found = build(cluster(), BuildContext()).desired()
     assert found.bookie_id("demo-bookie-2") == "demo-bookie-2.demo-bookie.storage.svc:3181"
     assert found.bookie_id("demo-bookie-77") == "demo-bookie-77.demo-bookie.storage.svc:3181"
+
+
+_PARTS = ("", "-bookie", "-admin", "-metadata", "-client", "-gateway", "-autorecovery", "-bookie-metadata", "-x")
+_ZONES = ("bookie", "metadata", "x", "x-bookie", "bookie-x", "x-bookie-metadata", "Bookie", "tls", "eu-1a")
+
+
+def _names_of(name: str) -> set[tuple[str, str]]:
+    """Kind and name of everything that a cluster may consist of."""
+    made = set()
+    shapes: tuple[dict[str, object], ...] = (
+        {"placement": {"zones": [{"name": zone} for zone in _ZONES]}, "replicas": len(_ZONES)},
+        {"metadataService": {"type": "Embedded"}},
+        {"gateway": {"enabled": True}, "tls": {"enabled": True, "issuerRef": {"name": "ca"}}},
+        {"monitoring": {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}},
+    )
+    for shape in shapes:
+        objects = build(cluster({**MINIMAL, **shape}, name=name), EVERY_KIND)
+        manifests = [*objects.objects.values(), objects.destroy_job, *objects.budgets.values()]
+        made |= {(each["kind"], each["metadata"]["name"]) for each in manifests}
+        made |= {("Secret", each) for each in objects.issued}
+    secrets = (naming.admin_token, naming.admin_certificate, naming.admin_issued, naming.admin_authority)
+    return made | {("Secret", of(name)) for of in secrets}
+
+
+def test_no_two_clusters_have_a_name_in_common() -> None:
+    found = {f"a{part}": _names_of(f"a{part}") for part in _PARTS}
+    for first, second in itertools.combinations(found, 2):
+        assert not found[first] & found[second], (first, second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from bookie_operator.crds import names
 from bookie_operator.crds.task_spec import TaskType
 from bookie_operator.observe import faults, others, volumes, workloads
 from bookie_operator.world.model import AttributesView, ModifyState, PodFault, ResizeState
+from tests.support.operator_clusters import cluster
 
 AT = "2026-01-02T03:04:05Z"
 SECONDS = 1767323045.0
@@ -299,15 +301,28 @@ def task(name: str, cluster: str = "demo", **status: Any) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": f"u-{name}", "creationTimestamp": AT}, "spec": spec, "status": status}
 
 
+MINE = replace(cluster(), created_at=SECONDS)
+
+
+def owners(uid: str) -> list[dict[str, str]]:
+    return [{"kind": "BookieCluster", "name": "demo", "uid": uid}]
+
+
 def test_tasks() -> None:
     newer = task("a")
     newer["metadata"]["creationTimestamp"] = "2026-01-02T03:04:06Z"
     unreadable = task("x")
     unreadable["spec"]["type"] = "Explode"
     done = task("done", phase="Done", finishedAt=AT)
-    found = [newer, task("b", phase="Running"), task("other", "other"), unreadable, done]
-    views = others.task_views(found, "demo")
+    earlier, owned, inherited = task("earlier"), task("owned"), task("inherited")
+    earlier["metadata"]["creationTimestamp"] = "2026-01-02T03:04:04Z"
+    owned["metadata"] |= {"creationTimestamp": "2026-01-02T03:04:04Z", "ownerReferences": owners(MINE.uid)}
+    inherited["metadata"]["ownerReferences"] = owners("of-the-one-before")
+    found = [newer, task("b", phase="Running"), task("other", "other"), unreadable, done, earlier, owned, inherited]
+    views, outlived = others.task_views(found, MINE)
+    assert [view.name for view in outlived] == ["earlier", "inherited"]
     assert [(view.name, view.phase, view.type) for view in views] == [
+        ("owned", "", TaskType.RESTART),
         ("b", "Running", TaskType.RESTART),
         ("a", "", TaskType.RESTART),
     ]

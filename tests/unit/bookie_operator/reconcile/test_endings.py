@@ -20,6 +20,7 @@ from bookie_operator.api.kinds import (
     SERVICE,
     STATEFUL_SET,
     STORAGE_CLASS,
+    TASK,
     Resource,
 )
 from bookie_operator.crds import names
@@ -283,3 +284,25 @@ async def test_a_task_asks_for_an_audit_and_is_dropped_later() -> None:
         task = fake.store.get(TASK, NAMESPACE, "look")
         assert {each["type"] for each in task["status"]["conditions"]} == {"Complete"}
         await fake.until(lambda: fake.store.find(TASK, NAMESPACE, "look") is None, limit=20)
+
+
+async def test_a_task_goes_with_its_cluster_and_does_nothing_for_the_next_one() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        fake.ask("taken-up", "AcceptLoss", ledgers=[3, 7])
+        await fake.until(lambda: (fake.store.get(TASK, NAMESPACE, "taken-up").get("status") or {}) != {})
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+        await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
+        assert fake.store.find(TASK, NAMESPACE, "taken-up") is None
+
+        fake.ask("never-taken-up", "Restart")
+        fake.time += 3600.0
+        fake.apply(replicas=3, bootstrap={"mode": "Adopt"})
+        await fake.settle()
+        before = fake.uids()
+        await fake.until(lambda: (fake.store.get(TASK, NAMESPACE, "never-taken-up").get("status") or {}) != {})
+        status = fake.store.get(TASK, NAMESPACE, "never-taken-up")["status"]
+        assert status["phase"] == "Failed"
+        assert "an earlier BookieCluster demo" in status["message"]
+        assert fake.uids() == before

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bookie_operator.crds.task_spec import TaskType
+from bookie_operator.planner import view
+from bookie_operator.planner.actions import UpdateTask
+from bookie_operator.planner.decision import Act
+from bookie_operator.planner.plan import plan
 from tests.support.operator_sim import Simulation, killed_everywhere, resting
 from tests.support.operator_sim.bookkeeper import SimLedger
 
@@ -133,3 +139,26 @@ def test_a_name_that_is_used_again_is_another_task() -> None:
     assert sim.ask(TaskType.AUDIT) == task
     sim.run_until_rest()
     assert [one.id for one in sim.status.history] == ["Audit-2", "Audit-1"]
+
+
+def test_a_loss_is_accepted_for_a_day() -> None:
+    sim = resting()
+    task = sim.ask(TaskType.ACCEPT_LOSS, ledgers=(7,))
+    sim.run_until_rest()
+    assert view.accepted_losses(sim.world()) == (7,)
+    sim.now += view.ACCEPTED_SECONDS
+    assert view.accepted_losses(sim.world()) == ()
+    sim.run_until_rest()
+    assert sim.phase(task) == "Done"
+    assert "for a day" in sim.task_messages[task]
+
+
+def test_an_earlier_clusters_task_counts_for_nothing() -> None:
+    sim = resting()
+    sim.ask(TaskType.ACCEPT_LOSS, ledgers=(7,))
+    world = replace(sim.world(), tasks=(), outlived_tasks=tuple(sim.tasks))
+    assert view.accepted_losses(world) == ()
+    decision = plan(world, sim.desired()).decision
+    assert isinstance(decision, Act)
+    assert isinstance(decision.action, UpdateTask)
+    assert decision.action.phase == "Failed"

@@ -1,0 +1,109 @@
+"""Objects of other people that bear names which a cluster needs: they stay as they are, and everybody is told."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from bookie_operator.api.errors import Conflict
+from bookie_operator.api.kinds import BUDGET, CLAIM, CLUSTER, SECRET, SERVICE, STATEFUL_SET, Resource
+from bookie_operator.crds import names
+from bookie_operator.executor.workloads import apply_own
+from bookie_operator.observe.others import cluster_view
+from tests.support.fake_kubernetes.cluster import NAME, NAMESPACE, FakeCluster, fake_cluster
+
+HELM = {"app.kubernetes.io/managed-by": "Helm", "release": "demo"}
+PULSAR = {"app": "pulsar", "component": "bookie"}
+THEIRS: tuple[tuple[Resource, str, dict[str, Any]], ...] = (
+    (SERVICE, "demo-bookie", {"spec": {"clusterIP": "None", "selector": PULSAR}}),
+    (SERVICE, "demo-client", {"spec": {"selector": {"app": "shop"}, "ports": [{"name": "web", "port": 80}]}}),
+    (BUDGET, "demo-bookie", {"spec": {"maxUnavailable": 1, "selector": {"matchLabels": PULSAR}}}),
+    (SECRET, "demo-admin-tls", {"type": "kubernetes.io/tls", "data": {"tls.crt": "eA==", "tls.key": "eA=="}}),
+    (SECRET, "demo-admin-ca", {"type": "kubernetes.io/tls", "data": {"tls.crt": "eA==", "tls.key": "eA=="}}),
+    (SECRET, "demo-identity", {"type": "Opaque", "data": {"a": "eA=="}}),
+    (
+        STATEFUL_SET,
+        "demo-bookie",
+        {
+            "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": PULSAR},
+                "template": {"metadata": {"labels": PULSAR}, "spec": {"containers": [{"name": "x"}]}},
+            }
+        },
+    ),
+)
+IDS = [f"{resource.kind}-{name}" for resource, name, _ in THEIRS]
+
+
+def put(fake: FakeCluster, resource: Resource, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    made = fake.store.create(resource, NAMESPACE, {"metadata": {"name": name, "labels": HELM}, **copy.deepcopy(body)})
+    return copy.deepcopy({key: made[key] for key in made if key != "status"})
+
+
+def found(fake: FakeCluster, resource: Resource, name: str) -> dict[str, Any]:
+    live = fake.store.get(resource, NAMESPACE, name)
+    metadata = {key: each for key, each in live["metadata"].items() if key != "resourceVersion"}
+    return {**{key: live[key] for key in live if key != "status"}, "metadata": metadata}
+
+
+def without_version(obj: dict[str, Any]) -> dict[str, Any]:
+    return {**obj, "metadata": {key: each for key, each in obj["metadata"].items() if key != "resourceVersion"}}
+
+
+@pytest.mark.parametrize(("resource", "name", "body"), THEIRS, ids=IDS)
+async def test_a_new_cluster_waits_until_the_name_is_free(resource: Resource, name: str, body: dict[str, Any]) -> None:
+    async with fake_cluster() as fake:
+        before = put(fake, resource, name, body)
+        fake.apply(replicas=3)
+        await fake.until(lambda: fake.condition("Stalled") == "True", limit=30)
+        assert name in fake.message("Stalled")
+        for _ in range(20):
+            await fake.one_pass()
+        assert found(fake, resource, name) == without_version(before)
+        assert fake.pods() == []
+        fake.store.delete(resource, NAMESPACE, name)
+        await fake.settle()
+        assert found(fake, resource, name)["metadata"].get("ownerReferences") or name == "demo-identity"
+
+
+async def test_what_is_somebody_elses_outlives_a_cluster() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        await fake.settle()
+        fake.store.delete(SERVICE, NAMESPACE, "demo-client")
+        before = put(fake, *THEIRS[1])
+        fake.apply(replicas=4)
+        await fake.until(lambda: len(fake.pods()) == 4 and fake.reason("Stalled") == "NameTaken")
+        assert "Service/demo-client" in fake.message("Stalled")
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+        await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
+        assert found(fake, SERVICE, "demo-client") == without_version(before)
+
+
+async def test_what_came_after_the_look_is_not_taken_over() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(replicas=3)
+        before = put(fake, *THEIRS[1])
+        ours = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo-client", "namespace": NAMESPACE}}
+        with pytest.raises(Conflict, match="Helm manages it"):
+            await apply_own(fake.operators[0].kubernetes, cluster_view(fake.resource), ours)
+        assert found(fake, SERVICE, "demo-client") == without_version(before)
+
+
+async def test_a_restored_copy_of_a_claim_is_no_bookies_volume() -> None:
+    async with fake_cluster() as fake:
+        fake.apply(
+            storage={"journal": {"size": "10Gi"}, "ledger": {"size": "9Gi"}, "retention": {"whenDeleted": "Delete"}}
+        )
+        await fake.settle()
+        copied = fake.store.get(CLAIM, NAMESPACE, "ledger-0-demo-bookie-0")
+        name = "ledger-0-demo-bookie-0-backup-20261125"
+        body = {"metadata": {"name": name, "labels": copied["metadata"]["labels"]}, "spec": copied["spec"]}
+        fake.store.create(CLAIM, NAMESPACE, body)
+        fake.annotate(names.CONFIRM_DELETE, NAME)
+        fake.store.delete(CLUSTER, NAMESPACE, NAME)
+        await fake.until(lambda: fake.store.find(CLUSTER, NAMESPACE, NAME) is None)
+        assert [each["metadata"]["name"] for each in fake.store.list(CLAIM, NAMESPACE)] == [name]
