@@ -4,7 +4,9 @@ Invariants
 - A ledger has at most one index file. Two are refused at the start: nobody could tell which one is right.
 - A new file goes to a random directory that is writable; if none is, to one that still has `min_usable` bytes.
 - A move copies to `<id>.idx.rloc`, syncs it, removes the old file, then renames, each step durable before the next: a
-  crash leaves the old file or the finished copy.
+  crash leaves the old file or the finished copy. Once the copy is durable it is the ledger's file, and a move that
+  fails from there on is only ever finished.
+- `path` is right before a handle of another file is dropped: who opens a file anew finds the one that counts.
 - The file of a deleted ledger is unlinked before the file of its next life is made.
 
 Threads: `path` from any; `delete` on the event loop, `created` and `disown` too under the lock of the page table;
@@ -58,6 +60,8 @@ class IndexDirectories:
         self._dirs = dirs
         self._min_usable = min_usable_bytes
         self._where: dict[int, str] = {}
+        self._half_moved: dict[int, str] = {}
+        """Where the finished copies are whose old files may be there still."""
         self._deleted: dict[int, list[str]] = {}
         self._lock = threading.Lock()
         self.generation = 0
@@ -72,6 +76,9 @@ class IndexDirectories:
 
     def path(self, ledger_id: int) -> str | None:
         """The ledger's file, None if it has none yet."""
+        copied = self._half_moved.get(ledger_id)
+        if copied is not None:
+            return _copy_in(copied, ledger_id)
         directory = self._where.get(ledger_id)
         return None if directory is None else posixpath.join(directory, relative_path(ledger_id))
 
@@ -107,8 +114,7 @@ class IndexDirectories:
 
     def _finish_moves(self, moving: dict[int, str]) -> None:
         for ledger_id, directory in moving.items():
-            target = posixpath.join(directory, relative_path(ledger_id))
-            copy = target.removesuffix(SUFFIX) + MOVING_SUFFIX
+            target, copy = posixpath.join(directory, relative_path(ledger_id)), _copy_in(directory, ledger_id)
             try:
                 if ledger_id in self._where:
                     self._files.unlink(copy)
@@ -151,29 +157,47 @@ class IndexDirectories:
             return False
 
     def should_move(self, ledger_id: int) -> bool:
-        """Whether the ledger's file is in a full directory while another is writable."""
+        """Whether the ledger's file is in a full directory while another is writable, or a move was not finished."""
+        if ledger_id in self._half_moved:
+            return True
         writable = self._dirs.writable()
         directory = self._where.get(ledger_id)
         return directory is not None and bool(writable) and directory not in writable
 
     def move(self, ledger_id: int) -> None:
-        """Move the file to another directory. Nobody may write to it meanwhile. `OSError`."""
-        old = self._where[ledger_id]
-        new = self._pick(unlike=old)
+        """Move the file to another directory, or finish a move that failed. Nobody may write to it meanwhile, and every
+        handle is to be dropped afterwards, whether it succeeded or not. `OSError`; may be repeated."""
+        old = self._where.get(ledger_id)
+        if old is None:
+            return  # deleted just now
         source = posixpath.join(old, relative_path(ledger_id))
+        new = self._half_moved.get(ledger_id) or self._copied(ledger_id, source, old)
         target = posixpath.join(new, relative_path(ledger_id))
-        copy = target.removesuffix(SUFFIX) + MOVING_SUFFIX
-        self._files.makedirs(posixpath.dirname(target))
+        with contextlib.suppress(FileNotFoundError):  # removed by a try that failed behind it
+            self._files.unlink(source)
+        self._files.sync_directory(posixpath.dirname(source))
+        self._files.rename(_copy_in(new, ledger_id), target)
+        with self._lock:
+            if self._half_moved.pop(ledger_id, None) is not None:  # else deleted meanwhile, the new file too
+                self.generation += 1
+                self._where[ledger_id] = new
+        self._files.sync_directory(posixpath.dirname(target))
+        _log.info("index file moved out of a full directory", ledger_id=ledger_id, source=old, target=new)
+
+    def _copied(self, ledger_id: int, source: str, old: str) -> str:
+        """The directory that holds a durable copy now."""
+        new = self._pick(unlike=old)
+        copy = _copy_in(new, ledger_id)
+        self._files.makedirs(posixpath.dirname(copy))
         self._copy(source, copy)
         self._files.sync_directory(posixpath.dirname(copy))
-        self._files.unlink(source)
-        self._files.sync_directory(posixpath.dirname(source))
-        self._files.rename(copy, target)
-        self._files.sync_directory(posixpath.dirname(target))
         with self._lock:
-            self.generation += 1
-            self._where[ledger_id] = new
-        _log.info("index file moved out of a full directory", ledger_id=ledger_id, source=old, target=new)
+            if ledger_id in self._where:
+                self._half_moved[ledger_id] = new
+                self.generation += 1
+            else:  # deleted meanwhile
+                self._deleted.setdefault(ledger_id, []).append(new)
+        return new
 
     def _copy(self, source: str, target: str) -> None:
         reader = self._files.open(source)
@@ -196,9 +220,11 @@ class IndexDirectories:
 
     def delete(self, ledger_id: int) -> None:
         """Forget the ledger's file; `unlink_deleted` removes it. Memory only."""
-        directory = self._where.pop(ledger_id, None)
-        if directory is not None:
-            self.disown(ledger_id, directory)
+        with self._lock:
+            files = [directories.pop(ledger_id, None) for directories in (self._where, self._half_moved)]
+        for directory in files:
+            if directory is not None:
+                self.disown(ledger_id, directory)
 
     def disown(self, ledger_id: int, directory: str) -> None:
         """A file in this directory belongs to a life of the ledger that is over."""
@@ -214,13 +240,19 @@ class IndexDirectories:
         """Remove what earlier lives of the ledger left, durably. `OSError`; may be repeated."""
         for directory in list(self._deleted.get(ledger_id, ())):
             path = posixpath.join(directory, relative_path(ledger_id))
-            with contextlib.suppress(FileNotFoundError):  # removed by a try that failed behind it
-                self._files.unlink(path)
+            for name in (path, _copy_in(directory, ledger_id)):
+                with contextlib.suppress(FileNotFoundError):  # never there, or removed by a try that failed behind it
+                    self._files.unlink(name)
             self._files.sync_directory(posixpath.dirname(path))
             with self._lock:
                 self._deleted[ledger_id].remove(directory)
                 if not self._deleted[ledger_id]:
                     del self._deleted[ledger_id]
+
+
+def _copy_in(directory: str, ledger_id: int) -> str:
+    """What a move writes."""
+    return posixpath.join(directory, relative_path(ledger_id).removesuffix(SUFFIX) + MOVING_SUFFIX)
 
 
 def max_entry_id(files: Files, directories: Sequence[str], page_bytes: int) -> int:

@@ -85,17 +85,30 @@ class IndexFlusher:
         if any(page.page.replaced for page in pages):
             self._sync_logs()
         if self._directories.should_move(ledger_id):
-            self._handles.drop(ledger_id)
-            self._directories.move(ledger_id)
+            self._move(ledger_id)
         path = self._directories.path(ledger_id)
         if path is None:
             self._create(ledger_id, pages)
         else:
-            handle = self._handles.acquire(
-                ledger_id, lambda: self._files.open(path, writable=True), lambda: self._directories.generation
-            )
-            self._write_through(handle, ledger_id, pages, header)
+            self._write_through(self._acquire(ledger_id, path), ledger_id, pages, header)
         self.table.written(pages)
+
+    def _acquire(self, ledger_id: int, path: str) -> IndexHandle:
+        return self._handles.acquire(
+            ledger_id, lambda: self._files.open(path, writable=True), lambda: self._directories.generation
+        )
+
+    def _move(self, ledger_id: int) -> None:
+        """Readers use the old file while it moves, as its handle is held, and open the new one when it is dropped."""
+        path = self._directories.path(ledger_id)
+        if path is None:
+            return  # deleted just now
+        handle = self._acquire(ledger_id, path)
+        try:
+            self._directories.move(ledger_id)
+        finally:
+            self._handles.drop(ledger_id)
+            self._handles.release(handle)
 
     def _write_through(self, handle: IndexHandle, ledger_id: int, pages: list[DirtyPage], header: bool) -> None:
         handle.written = True

@@ -1,0 +1,141 @@
+"""Moving an index file out of a full directory, while others read, delete, and disks fail."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from bookie_pod.storage.engines.memtable_storage import MemTableStorage
+from bookie_pod.storage.entry_log.directories import DiskState
+from bookie_protocol.errors import StorageFault
+from tests.support.memory_faults import Gate
+from tests.support.memtable_engine import MemTableBookie, memtable_options
+from tests.support.storage_engine import entry, put
+
+ENTRIES = 30
+
+
+class Moving:
+    """Ledger 1 lies in a directory that is full; the next flush moves its index file."""
+
+    def __init__(self, engine: str = "sorted") -> None:
+        self.bookie = MemTableBookie(engine, ("/ledgers0", "/ledgers1"), options=memtable_options(page_bytes=64))
+        self.storage = self.bookie.open()
+        self.put(range(10))
+        self.storage.flush()
+        home = self.path[: len("/ledgers0")]
+        self.old = self.path
+        self.bookie.states[home].report(home, DiskState.FULL)
+        self.put(range(10, 20))
+
+    @property
+    def path(self) -> str:
+        path = self.storage.cache._directories.path(1)
+        assert path is not None
+        return path
+
+    def put(self, entry_ids: range) -> None:
+        put(self.storage, *(entry(1, entry_id) for entry_id in entry_ids))
+
+    def fence(self) -> None:
+        record = self.storage.ledger(1)
+        assert record is not None
+        self.storage.set_ledger(1, replace(record, fenced=True))
+
+    def flush_held_at(self, operation: str, path: str) -> tuple[threading.Thread, Gate]:
+        gate = self.bookie.faults.hold(operation, path=path)
+        flush = threading.Thread(target=self.storage.flush)
+        flush.start()
+        gate.reached()
+        return flush, gate
+
+    def restarted(self) -> MemTableStorage:
+        return self.bookie.on(self.bookie.files.restart()).open()
+
+
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
+@pytest.mark.parametrize(
+    ("operation", "path"),
+    [("datasync", ".log"), ("overwrite", ".rloc"), ("sync", ".rloc"), ("unlink", ".idx"), ("rename", ".rloc")],
+)
+def test_a_read_in_the_middle_succeeds_and_leaves_no_handle_on_the_removed_file(
+    engine: str, operation: str, path: str
+) -> None:
+    moving = Moving(engine)
+    moving.fence()
+    flush, gate = moving.flush_held_at(operation, path)
+    assert list(moving.storage.entry_ids(1)) == list(range(20))
+    assert moving.storage.last_entry_id(1) == 19
+    assert moving.storage.read(1, 3) == entry(1, 3)
+    gate.open()
+    flush.join()
+    moving.put(range(20, ENTRIES))
+    moving.storage.flush()
+    assert moving.path != moving.old
+    after = moving.restarted()
+    record = after.ledger(1)
+    assert record is not None
+    assert record.fenced
+    assert [after.read(1, entry_id) for entry_id in range(ENTRIES)] == [entry(1, each) for each in range(ENTRIES)]
+    after.close()
+    moving.storage.close()
+
+
+@pytest.mark.parametrize(("operation", "path"), [("sync", ".rloc"), ("unlink", ".idx"), ("rename", ".rloc")])
+def test_a_ledger_that_is_deleted_in_the_middle_comes_back_empty(operation: str, path: str) -> None:
+    moving = Moving()
+    flush, gate = moving.flush_held_at(operation, path)
+    moving.storage.delete_ledger(1)
+    gate.open()
+    flush.join()
+    put(moving.storage, entry(1, 0, mark=b"2"))
+    moving.storage.flush()
+    for storage in (moving.storage, moving.restarted()):
+        assert list(storage.entry_ids(1)) == [0]
+        assert storage.read(1, 0) == entry(1, 0, mark=b"2")
+        storage.close()
+
+
+@pytest.mark.parametrize(
+    ("operation", "path"),
+    [
+        ("overwrite", ".rloc"),
+        ("pwrite", ".rloc"),
+        ("sync", ".rloc"),
+        ("unlink", ".idx"),
+        ("sync_directory", "/ledgers"),
+        ("rename", ".rloc"),
+        ("pwrite", "1.idx"),
+    ],
+)
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_move_that_fails_is_finished_by_the_next_flush(operation: str, path: str, after: int) -> None:
+    moving = Moving()
+    moving.bookie.faults.fail(operation, path=path, after=after, times=1)
+    try:
+        moving.storage.flush()
+    except StorageFault:
+        assert list(moving.storage.entry_ids(1)) == list(range(20))
+    moving.put(range(20, ENTRIES))
+    moving.storage.flush()
+    assert moving.path != moving.old
+    assert not moving.bookie.files.exists(moving.old)
+    after_all = moving.restarted()
+    assert list(after_all.entry_ids(1)) == list(range(ENTRIES))
+    after_all.close()
+    moving.storage.close()
+
+
+def test_a_ledger_that_is_deleted_after_half_a_move_leaves_nothing() -> None:
+    moving = Moving()
+    moving.bookie.faults.fail("rename", path=".rloc", times=1)
+    with pytest.raises(StorageFault):
+        moving.storage.flush()
+    moving.storage.delete_ledger(1)
+    moving.storage.flush()
+    moving.storage.close()
+    storage = moving.restarted()
+    assert storage.ledger_ids() == []
+    storage.close()
