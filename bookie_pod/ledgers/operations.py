@@ -55,6 +55,8 @@ class LedgerOperations:
         self._journals = journals
         self.on_full: Callable[[int], None] = self.storage.request_flush
         """Told when an add has filled the write cache of its ledger's directory."""
+        self.on_acknowledged: Callable[[], None] = _nobody
+        """Told when a journal has acknowledged what is no add of a client, and so has room for those."""
 
     def lanes(self) -> list[WriteLane]:
         return [WriteLane(index) for index in range(len(self._journals))]
@@ -173,13 +175,21 @@ class LedgerOperations:
     def force(self, ledger_id: int, done: Done) -> None:
         """`done` follows when everything journaled for this ledger before is durable."""
         journal = self._journals[self.ledgers.journal_of(ledger_id)]
-        journal.append(JournalBatch([], 1, 0, True, done))
+        journal.append(JournalBatch([], 1, 0, True, self._then(done)))
 
     def _journal_special(self, state: LedgerState, record: list[bytes], entries: int, done: Done) -> None:
         pieces: list[bytes] = []
         self._journal_key(state, pieces)
         pieces += record
-        self._journals[state.journal].append(JournalBatch(pieces, entries, sum(map(len, pieces)), True, done))
+        batch = JournalBatch(pieces, entries, sum(map(len, pieces)), True, self._then(done))
+        self._journals[state.journal].append(batch)
+
+    def _then(self, done: Done) -> Done:
+        def acknowledged(error: BaseException | None) -> None:
+            done(error)
+            self.on_acknowledged()
+
+        return acknowledged
 
     def _journal_key(self, state: LedgerState, pieces: list[bytes]) -> None:
         # An unknown key is journaled as well: without a key record, replay would take the ledger for deleted.
@@ -197,6 +207,10 @@ def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
         future.set_result(None)
     else:
         future.set_exception(error)
+
+
+def _nobody() -> None:
+    """Nobody waits for room in the journals."""
 
 
 def _nothing(error: BaseException | None) -> None:

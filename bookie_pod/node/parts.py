@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import STATES_MAX, Ledgers
@@ -41,6 +43,8 @@ from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.batch import JournalBatch
 from bookie_pod.storage.journal.journal import Journal
 from bookie_pod.storage.journal.metrics import JournalMetrics
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -158,6 +162,7 @@ def make_server(
     tcp_options = options.tcp_options(config)
     admission = WriteAdmission(storage, journals, adds_in_progress_max=tcp_options.max_adds_in_progress)
     operations.on_full = admission.filled
+    operations.on_acknowledged = admission.acknowledged
     metrics = RequestMetrics(registry, bookie_metrics, throttled)
     context = ServerContext(loop, operations, admission, tcp_options, tls=server_tls(config.tls), metrics=metrics)
     threads, pending = config.threads, config.threads.max_pending_reads_per_thread
@@ -241,7 +246,10 @@ class ServerSide:
 def _acknowledge(batches: Sequence[JournalBatch], error: BaseException | None) -> None:
     for batch in batches:
         if batch.on_done is not None:
-            batch.on_done(error)
+            try:
+                batch.on_done(error)
+            except Exception as defect:  # the others wait for theirs
+                _log.error("unexpected error while adds were answered", error=repr(defect), exc_info=defect)
 
 
 def _bind_levels(instruments: JournalInstruments, journal: Journal) -> None:

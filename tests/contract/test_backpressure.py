@@ -271,19 +271,25 @@ async def test_too_many_reads_are_rejected(tmp_path: Path) -> None:
         assert [v2_entry(await client.frame()) for _ in range(5)] == [entry(1, e) for e in range(5)]
 
 
-async def test_too_many_waiting_adds_are_rejected(tmp_path: Path) -> None:
+async def test_a_client_with_many_waiting_adds_leaves_room_for_others(tmp_path: Path) -> None:
+    """It is not read from before it holds all that may wait: others are let in, and nobody is refused."""
     files = GatedFiles()
     gate = files.gate("/ledgers/current/")
     settings = {**SMALL_CACHE, "maxPendingAddRequestsPerThread": "10", "numAddWorkerThreads": "1"}
-    async with ServedBookie(tmp_path, settings, files) as bookie, await RawClient.connect(bookie.port) as client:
+    async with (
+        ServedBookie(tmp_path, settings, files) as bookie,
+        await RawClient.connect(bookie.port) as greedy,
+        await RawClient.connect(bookie.port) as modest,
+    ):
         gate.close()
-        client.send(*(v2_add(big(e)) for e in range(200)))
-        answered = {}
-        while 106 not in answered.values():
-            answered |= await codes(client, 1)
+        admission = bookie.server.admission
+        greedy.send(*(v2_add(big(e)) for e in range(200)))
+        await until(lambda: admission.parked_adds == 5)
+        modest.send(v2_add(big(1000)), v2_add(big(1001)))
+        await until(lambda: admission.parked_adds == 7)
         gate.open()
-        answered |= await codes(client, 200 - len(answered))
-        assert set(answered.values()) == {0, 106}
+        assert set((await codes(greedy, 200)).values()) == {0}
+        assert set((await codes(modest, 2)).values()) == {0}
 
 
 async def test_a_client_that_reads_nothing_does_not_fill_the_memory(tmp_path: Path) -> None:

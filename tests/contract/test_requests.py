@@ -277,6 +277,18 @@ async def test_the_largest_entry_survives(tmp_path: Path) -> None:
     await bookie.stop()
 
 
+async def test_a_batch_that_begins_at_the_last_possible_entry(tmp_path: Path) -> None:
+    last = 2**63 - 1
+    async with ServedBookie(tmp_path) as bookie, await RawClient.connect(bookie.port) as client:
+        stored = [entry(1, last - 1), entry(1, last)]
+        for each in stored:
+            assert v2_code(await client.ask(v2_add(each))) == 0
+        for _ in range(2):
+            for first in (0, 1):
+                assert v2_entries(await client.ask(v2_batch(1, last - 1 + first, 10))) == stored[first:]
+            await bookie.checkpoint()
+
+
 @settings(max_examples=15)
 @given(st.lists(st.integers(0, 300), min_size=1, max_size=12), st.integers(-1, 15), st.integers(-10, 3000))
 def test_the_rule_of_batches_returns_something(sizes: list[int], count: int, limit: int) -> None:

@@ -132,6 +132,7 @@ class ServerRig:
             self.storage, self.journals, adds_in_progress_max=self.options.max_adds_in_progress
         )
         self.operations.on_full = self.admission.filled
+        self.operations.on_acknowledged = self.admission.acknowledged
         self.context = ServerContext(loop, self.operations, self.admission, self.options)
         self.lanes = ReadLanes("read", 1, self.reads_pending_max, loop)
         self.reads = Reads(self.operations, self.lanes, self.lanes, self.options.max_batch_read_bytes)

@@ -102,7 +102,8 @@ class ThreadsConfig:
     """Bytes per second that clients of the traffic class `batch` read at most, all of them together. 0: no limit. Needs
     `numBatchClassReadWorkerThreads` of at least 1."""
     max_pending_adds_per_thread: int = key("maxPendingAddRequestsPerThread", 10_000, at_least=0, at_most=INT_MAX)
-    """Adds that may wait per add worker; beyond, the answer is TOO_MANY_REQUESTS. 0: no limit."""
+    """Adds that may wait per add worker; beyond, the answer is TOO_MANY_REQUESTS. A connection that holds as many of
+    them as are left for the others is not read for a while. 0: no limit."""
     max_pending_reads_per_thread: int = key("maxPendingReadRequestsPerThread", 10_000, at_least=0, at_most=INT_MAX)
     """Reads that may wait per read worker, of each kind; beyond, the answer is TOO_MANY_REQUESTS. 0: no limit."""
     journal_callback_threads: int = key("numJournalCallbackThreads", 1, at_least=-1, at_most=4096, no_effect=True)

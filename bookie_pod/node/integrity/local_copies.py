@@ -54,7 +54,12 @@ class LocalCopies:
         lac = read_prefix(entry)[2]
         lane = self._operations.add(self._lanes, ledger_id, entry_id, lac, known or key, entry, recovery=True)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._operations.submit(lane, 1, lambda error: _resolve(done, error))
+
+        def stored(error: BaseException | None) -> None:
+            _resolve(done, error)
+            self._operations.on_acknowledged()
+
+        self._operations.submit(lane, 1, stored)
         self._waiting.append(done)
         self._nbytes += len(entry)
         if self._nbytes >= BATCH_BYTES:

@@ -3,9 +3,11 @@
 Invariants
 - `hot` is False whenever any reason exists to look at an add before admitting it: read-only mode, a full half of a
   write cache, a journal whose queue is at its limit, too many adds in progress.
-- Nothing waits here: connections park their adds and register; `refresh` tells them when there may be room, and only
-  when something has changed for them: a directory that is full must not make every acknowledgement of the others
-  walk through all that waits for it.
+- Connections park their adds and register for the *place* where they wait. Ledgers of one place share their write cache
+  and their journal, so that what one of them is told holds for all. There are few places, whatever the number of
+  ledgers and connections: what an acknowledgement costs depends on what it admits, not on what waits.
+- Whoever waits longest for a place goes first, for one turn, and then stands behind the others: none waits for one that
+  has much.
 - `adds_in_progress` counts cold adds when they are admitted and hot adds when their socket read is submitted: the limit
   on adds in progress may be passed by what one socket read holds.
 
@@ -16,7 +18,9 @@ Source: reference wire protocol, section 10.3; bookie behaviour, sections 1.4 an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Protocol
 
 from bookie_pod.storage.engines.interface import LedgerStorage
@@ -27,6 +31,18 @@ class JournalLoad(Protocol):
 
     def has_room(self) -> bool:
         """Whether its limits on unacknowledged records and bytes allow more."""
+        ...
+
+
+class WaitingAdds(Protocol):
+    """The adds of one connection that wait."""
+
+    def admit_some(self, place: int) -> bool:
+        """There is room: admit what one turn allows. Whether more wait for this place."""
+        ...
+
+    def mode_changed(self) -> None:
+        """Refuse what the bookie does not take any more."""
         ...
 
 
@@ -45,11 +61,14 @@ class WriteAdmission:
         self._adds_in_progress_max = adds_in_progress_max
         self._read_only = False
         self._high_priority_writes = True
+        self._places = math.lcm(storage.write_caches, len(journals))
         self._full: set[int] = set()
-        """A ledger of each directory whose active half is full, or more than one."""
-        self._waiting: dict[Callable[[], None], None] = {}
-        self._changed = False
-        """Something that somebody may wait for has changed, or changes with the next acknowledgement."""
+        """The write caches whose active half is full."""
+        self._waiting: dict[int, OrderedDict[WaitingAdds, None]] = {}
+        """By place, those who wait longest in front."""
+        self._admitting = False
+        self._again = False
+        """What was admitted has made room, as without journaled data."""
         self.adds_in_progress = 0
         self.parked_adds = 0
         """Adds that wait in connections, over all of them."""
@@ -63,7 +82,8 @@ class WriteAdmission:
         """The bookie changed its mode. High-priority adds may still pass a read-only bookie that has disk headroom."""
         self._read_only = read_only
         self._high_priority_writes = high_priority_writes
-        self._changed = True
+        for waiting in {each: None for place in self._waiting.values() for each in place}:
+            waiting.mode_changed()
         self.refresh()
 
     def refuses(self, *, high_priority: bool) -> bool:
@@ -81,10 +101,11 @@ class WriteAdmission:
         if self._storage.is_full(ledger_id):
             self.filled(ledger_id)
             return False
-        if self._too_many_in_progress() or not self._journals[ledger_id % len(self._journals)].has_room():
-            self._changed = True  # any acknowledgement may make room
-            return False
-        return True
+        return not self._too_many_in_progress() and self._journals[ledger_id % len(self._journals)].has_room()
+
+    def place_of(self, ledger_id: int) -> int:
+        """Where an add of this ledger waits; itself the id of a ledger that would wait there."""
+        return ledger_id % self._places
 
     def cache_full(self, ledger_id: int) -> bool:
         """True if it is the write cache that has no room for this ledger: then an add waits for a limited time only."""
@@ -92,7 +113,7 @@ class WriteAdmission:
 
     def filled(self, ledger_id: int) -> None:
         """The write cache that this ledger's entries go to is full: flush it, and let the next adds wait."""
-        self._full.add(ledger_id)
+        self._full.add(ledger_id % self._storage.write_caches)
         self.hot = False
         self._storage.request_flush(ledger_id)
 
@@ -102,29 +123,54 @@ class WriteAdmission:
 
     def finished(self, entries: int) -> None:
         self.adds_in_progress -= entries
+        self.acknowledged()
+
+    def acknowledged(self) -> None:
+        """A journal has acknowledged something, and so may have room."""
         if not self.hot or self._waiting:
             self.refresh()
 
     def refresh(self) -> None:
-        """Look again; tell those who wait if something may pass, or is to be refused."""
+        """Look again, and admit what waits as far as there is room."""
         if self._full:
-            self._full = {ledger_id for ledger_id in self._full if self._storage.is_full(ledger_id)}
+            self._full = {cache for cache in self._full if self._storage.is_full(cache)}
         self.hot = not self._read_only and not self._blocked()
-        if self._waiting and self._changed and (self._read_only or not self._too_many_in_progress()):
-            self._changed = False
-            waiting, self._waiting = self._waiting, {}
-            for callback in waiting:
-                callback()
+        if not self._waiting:
+            return
+        self._again = True
+        if self._admitting:
+            return
+        self._admitting = True
+        try:
+            while self._again:
+                self._again = False
+                for place in tuple(self._waiting):
+                    self._admit(place)
+        finally:
+            self._admitting = False
 
-    def wait(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, when there may be room."""
-        self._waiting[callback] = None
+    def _admit(self, place: int) -> None:
+        while (waiting := self._waiting.get(place)) and not self._storage.is_full(place) and self.has_room(place):
+            first = next(iter(waiting))
+            if first.admit_some(place):
+                if first in waiting:
+                    waiting.move_to_end(first)
+            else:
+                self.stop_waiting(place, first)
 
-    def stop_waiting(self, callback: Callable[[], None]) -> None:
-        self._waiting.pop(callback, None)
+    def wait(self, place: int, adds: WaitingAdds) -> None:
+        """Have `adds` admitted when there is room at `place`."""
+        self._waiting.setdefault(place, OrderedDict()).setdefault(adds)
+
+    def stop_waiting(self, place: int, adds: WaitingAdds) -> None:
+        """Nothing of these waits there any more; no error if nothing did."""
+        waiting = self._waiting.get(place)
+        if waiting is not None:
+            waiting.pop(adds, None)
+            if not waiting:
+                del self._waiting[place]
 
     def _on_space(self) -> None:
-        self._changed = True
         self.refresh()
 
     def _blocked(self) -> bool:

@@ -46,6 +46,8 @@ JOIN_MAX: Final = 64 * 1024
 READS_IN_FLIGHT_MAX: Final = 1024
 READ_BYTES_IN_FLIGHT_MAX: Final = 32 * 1024 * 1024
 _EXPECTED_READ_BYTES: Final = 16 * 1024
+LOST_PER_TURN: Final = 1000
+"""Of `on_lost`, how many are called in one turn of the loop."""
 LINGER_S: Final = 10.0
 """How long a connection that is closed may take to hand over its last answers, in seconds."""
 
@@ -123,11 +125,16 @@ class Connection(asyncio.Protocol):
             self._linger_timer.cancel()
         if self.parked is not None:
             self.parked.drop_all()
-        lost, self.on_lost = self.on_lost, {}
-        for callback in lost:
-            callback()
+        self._tell_lost()
         self.security.cancel()
         self.context.reads_in_progress.forget(self)
+
+    def _tell_lost(self) -> None:
+        """A few at a time: a client may have hundreds of thousands of long polls, and others are waiting."""
+        for _ in range(min(LOST_PER_TURN, len(self.on_lost))):
+            self.on_lost.popitem()[0]()
+        if self.on_lost:
+            self.context.loop.call_soon(self._tell_lost)
 
     def stop_reading(self) -> None:
         """The bookie stops: requests that are not read yet are left to other bookies."""

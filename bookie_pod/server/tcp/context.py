@@ -44,7 +44,8 @@ class TcpOptions:
     max_reads_in_progress: int = 0
     """Reads under way over all connections; 0 = no limit (`maxReadsInProgressLimit`)."""
     pending_adds_max: int = 10_000
-    """Adds that wait for room, over all connections, before TOO_MANY_REQUESTS (`maxPendingAddRequestsPerThread`)."""
+    """Adds that wait for room, over all connections, before TOO_MANY_REQUESTS (`maxPendingAddRequestsPerThread`); 0 =
+    no limit."""
     throttle_timeout_ms: int = 10_000
     """How long an add waits for room in the write cache (`dbStorage_maxThrottleTimeMs`)."""
     response_backpressure_timeout_ms: int = -1

@@ -3,8 +3,8 @@
 Invariants
 - Each poll is answered exactly once: by a newer LAC, by a fence or deletion, or by its timer. When its connection goes,
   it is taken away and answered never.
-- The number of polls waiting at once is bounded; one more gets TooManyRequests. A poll that waits counts as no read in
-  progress: nothing is being made for it.
+- The number of polls waiting at once is bounded, and nobody has more of them than are left for the others; one more
+  gets TooManyRequests. A poll that waits counts as no read in progress: nothing is being made for it.
 
 Threads: event loop only.
 
@@ -97,8 +97,11 @@ class LongPolls:
         if request.timeout_ms is None or request.timeout_ms <= 0 or state.lac > previous:
             self._answer(state, request, reply, by_lac=False)
             return
-        if self.waiting >= self._waiting_max:
-            raise TooManyRequests(f"ledger {state.ledger_id}: {self._waiting_max} long polls are waiting already")
+        if len(asker.on_lost) >= self._waiting_max - self.waiting:
+            raise TooManyRequests(
+                f"ledger {state.ledger_id}: of {self._waiting_max} long polls {self.waiting} are waiting already,"
+                f" {len(asker.on_lost)} of them of this connection"
+            )
 
         def wake(newer: bool) -> None:
             self.waiting -= 1

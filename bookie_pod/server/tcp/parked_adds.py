@@ -1,14 +1,15 @@
 """Adds of one connection that wait for room.
 
 Invariants
-- Parked adds of a ledger are admitted in the order in which they came; an add of a ledger that has one parked is parked
-  too. A ledger that finds no room does not hold up the others.
+- Parked adds are admitted in the order in which they came to their *place* (see `WriteAdmission`); an add comes behind
+  what is parked there already, whatever its ledger. A place without room does not hold up the others.
 - An add that waits for the write cache has a deadline (`dbStorage_maxThrottleTimeMs` after it came); past it the add
   gets TooManyRequests. One that waits for the journal, or for the limit on adds in progress, waits as long as it takes.
   If the bookie turns read-only meanwhile, the add gets BookieReadOnly. No add is dropped without an answer while its
   connection lives.
 - Bounds: adds over all connections (then TooManyRequests at once), bytes per connection and over all (then the
-  connection reads nothing more).
+  connection reads nothing more). No connection parks more adds than are left for the others: it reads nothing more
+  before it would be refused, and one alone gets a half of them, each of two a third.
 
 Threads: event loop only.
 
@@ -18,6 +19,7 @@ Source: reference wire protocol, section 10.3; bookie behaviour, section 3.1.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -28,13 +30,17 @@ from bookie_protocol.errors import BookieReadOnly, PodkeeperError, TooManyReques
 
 CONNECTION_BYTES_MAX: Final = 1024 * 1024
 TOTAL_BYTES_MAX: Final = 64 * 1024 * 1024
+TURN_BYTES: Final = 64 * 1024
+"""Bytes of adds that one connection hands to a journal before it is the turn of the next."""
+_ADD_OVERHEAD: Final = 256
+"""What an add of no bytes counts of a turn."""
 
 _Parked = tuple[float, AddRequest, Reply, bool]
 """Deadline, add, its reply, whether it waits for the write cache."""
 
 
 class ParkedAdds:
-    """The adds of one connection, by ledger. `on_change` is told whether the connection should stop reading.
+    """The adds of one connection, by place. `on_change` is told whether the connection should stop reading.
 
     Each add that leaves is told to `waited` (ledger, seconds, whether for the write cache, whether in vain) and then
     given to `admit` or `refuse`.
@@ -53,6 +59,7 @@ class ParkedAdds:
         on_change: Callable[[bool], None],
         on_admitted: Callable[[], None],
     ) -> None:
+        """`adds_max`: over all connections; 0: any number."""
         self._admission = admission
         self._loop = loop
         self._adds_max = adds_max
@@ -71,78 +78,92 @@ class ParkedAdds:
         return self._adds
 
     def holds(self, ledger_id: int) -> bool:
-        return ledger_id in self._queues
+        """Whether an add of this ledger has to wait behind others."""
+        return self._admission.place_of(ledger_id) in self._queues
 
     def park(self, request: AddRequest, reply: Reply) -> None:
         """Let an add wait. Raises TooManyRequests if too many wait already."""
-        if self._admission.parked_adds >= self._adds_max:
+        if 0 < self._adds_max <= self._admission.parked_adds:
             raise TooManyRequests(f"ledger {request.ledger_id}: {self._adds_max} adds are waiting for room already")
         deadline = self._loop.time() + self._timeout_s
-        self._queues.setdefault(request.ledger_id, deque()).append(
+        place = self._admission.place_of(request.ledger_id)
+        self._queues.setdefault(place, deque()).append(
             (deadline, request, reply, self._admission.cache_full(request.ledger_id))
         )
         self._count(1, len(request.entry))
-        self._admission.wait(self._retry)
+        self._admission.wait(place, self)
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._expire)
-        if self._bytes > CONNECTION_BYTES_MAX or self._admission.parked_bytes > TOTAL_BYTES_MAX:
+        if (
+            self._bytes > CONNECTION_BYTES_MAX
+            or self._admission.parked_bytes > TOTAL_BYTES_MAX
+            or self._adds >= self._adds_left()
+        ):
             self._on_change(True)
 
     def drop_all(self) -> None:
         """The connection is gone."""
-        self._admission.stop_waiting(self._retry)
         self._stop_timer()
-        for ledger_id in tuple(self._queues):
-            while ledger_id in self._queues:
-                self._pop(ledger_id)
+        for place in tuple(self._queues):
+            while place in self._queues:
+                self._pop(place)
+            self._admission.stop_waiting(place, self)
 
-    def _retry(self) -> None:
-        """Admit what has room now; refuse what a bookie that turned read-only does not take."""
-        # Again after each hand-over: without journaled data it acknowledges at once, and so makes room.
-        while self._admit_round():
-            self._on_admitted()
+    def admit_some(self, place: int) -> bool:
+        """See `WaitingAdds`."""
+        left = TURN_BYTES
+        while left > 0 and place in self._queues and self._admission.has_room(place):
+            request, reply = self._take(place, in_vain=False)
+            left -= len(request.entry) + _ADD_OVERHEAD
+            self._admit(request, reply)
+        self._on_admitted()
         self._after_change()
+        return place in self._queues
 
-    def _admit_round(self) -> bool:
-        """One walk over the ledgers; True if an add was admitted."""
-        admitted = False
-        for ledger_id in tuple(self._queues):
-            while (queue := self._queues.get(ledger_id)) is not None:
+    def mode_changed(self) -> None:
+        """See `WaitingAdds`."""
+        for place, queue in tuple(self._queues.items()):
+            for _ in range(len(queue)):
                 if self._admission.refuses(high_priority=queue[0][1].high_priority):
-                    _, reply = self._take(ledger_id, in_vain=True)
-                    self._refuse(BookieReadOnly(f"ledger {ledger_id}: this bookie has turned read-only"), reply)
-                elif self._admission.has_room(ledger_id):
-                    self._admit(*self._take(ledger_id, in_vain=False))
-                    admitted = True
+                    request, reply = self._take(place, in_vain=True)
+                    error = BookieReadOnly(f"ledger {request.ledger_id}: this bookie has turned read-only")
+                    self._refuse(error, reply)
                 else:
-                    break
-        return admitted
+                    queue.rotate(-1)  # a whole round keeps the order
+            self._leave(place)
+        self._after_change()
 
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time()
-        for ledger_id in tuple(self._queues):
-            while (queue := self._queues.get(ledger_id)) is not None and queue[0][0] <= now:
-                if not self._admission.cache_full(ledger_id):
+        for place in tuple(self._queues):
+            while (queue := self._queues.get(place)) is not None and queue[0][0] <= now:
+                if not self._admission.cache_full(place):
                     break
-                request, reply = self._take(ledger_id, in_vain=True)
+                request, reply = self._take(place, in_vain=True)
                 error = TooManyRequests(
-                    f"ledger {ledger_id}: no room for entry {request.entry_id} within"
+                    f"ledger {request.ledger_id}: no room for entry {request.entry_id} within"
                     f" {self._timeout_s:.1f} s (dbStorage_maxThrottleTimeMs)"
                 )
                 self._refuse(error, reply)
+            self._leave(place)
         self._after_change()
+
+    def _leave(self, place: int) -> None:
+        if place not in self._queues:
+            self._admission.stop_waiting(place, self)
 
     def _after_change(self) -> None:
         if not self._queues:
-            self._admission.stop_waiting(self._retry)
             self._stop_timer()
-        else:
-            self._admission.wait(self._retry)
-            if self._timer is None:
-                self._set_timer()
-        if self._bytes <= CONNECTION_BYTES_MAX // 2:
+        elif self._timer is None:
+            self._set_timer()
+        if self._bytes <= CONNECTION_BYTES_MAX // 2 and 2 * self._adds <= self._adds_left():
             self._on_change(False)
+
+    def _adds_left(self) -> float:
+        """Adds that may be parked still, over all connections."""
+        return self._adds_max - self._admission.parked_adds if self._adds_max else math.inf
 
     def _set_timer(self) -> None:
         """For the earliest deadline; one that is past belongs to an add that waits for a journal: look again later."""
@@ -156,16 +177,16 @@ class ParkedAdds:
             self._timer.cancel()
             self._timer = None
 
-    def _take(self, ledger_id: int, *, in_vain: bool) -> tuple[AddRequest, Reply]:
-        deadline, request, reply, for_cache = self._pop(ledger_id)
-        self._waited(ledger_id, self._loop.time() - (deadline - self._timeout_s), for_cache, in_vain)
+    def _take(self, place: int, *, in_vain: bool) -> tuple[AddRequest, Reply]:
+        deadline, request, reply, for_cache = self._pop(place)
+        self._waited(request.ledger_id, self._loop.time() - (deadline - self._timeout_s), for_cache, in_vain)
         return request, reply
 
-    def _pop(self, ledger_id: int) -> _Parked:
-        queue = self._queues[ledger_id]
+    def _pop(self, place: int) -> _Parked:
+        queue = self._queues[place]
         parked = queue.popleft()
         if not queue:
-            del self._queues[ledger_id]
+            del self._queues[place]
         self._count(-1, -len(parked[1].entry))
         return parked
 

@@ -2,7 +2,9 @@
 
 Invariants
 - Work of one ledger runs in the order in which it was given, because a ledger always has the same lane.
-- Each lane's queue is bounded by `pending_max`; beyond it `run` raises TooManyRequests and nothing is queued.
+- Each lane's queue is bounded by `pending_max` (0: not at all); beyond it `run` raises TooManyRequests and nothing is
+  queued.
+- A call-back that raises is logged, and costs nobody else their answer.
 - Results go back to the event loop in batches: one hop for everything that a lane finished within a short slice.
 - A lane never dies: whatever the work raises is a result.
 - Lanes with a `pace` begin a piece of work when it lets them; what is done meanwhile does not wait for that.
@@ -23,8 +25,12 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+import structlog
+
 from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_protocol.errors import TooManyRequests
+
+_log = structlog.get_logger(__name__)
 
 Work = Callable[[], Any]
 Done = Callable[[Any, BaseException | None], None]
@@ -79,7 +85,7 @@ class ReadLanes:
     def run(self, ledger_id: int, work: Work, done: Done) -> None:
         """Run `work` on the ledger's lane, then `done(result, error)` on the event loop."""
         lane = ledger_id % len(self._queues)
-        if self._pending[lane] >= self._pending_max:
+        if 0 < self._pending_max <= self._pending[lane]:
             self.rejected += 1
             raise TooManyRequests(f"ledger {ledger_id}: {self._pending_max} reads are waiting already")
         self._pending[lane] += 1
@@ -135,7 +141,10 @@ class ReadLanes:
     def _deliver(self, index: int, results: list[_Result]) -> None:
         self._pending[index] -= len(results)
         for done, result, error in results:
-            done(result, error)
+            try:
+                done(result, error)
+            except Exception as defect:
+                _log.error("unexpected error while a read was answered", error=repr(defect), exc_info=defect)
 
 
 def _paced(work: Work, done: Done, pace: BatchPace) -> _Result:

@@ -200,7 +200,8 @@ class Reads:
         entry = read_run(ledger_id, first, 1, 0)[0]
         entries = [entry]
         frame = BATCH_HEADER_BYTES + len(entry) + 4
-        count = min(count, 1 + max(0, limit - frame) // max(1, len(entry) + 4))
+        most = 1 + max(0, limit - frame) // max(1, len(entry) + 4)
+        count = min(count, most, self._storage.max_entry_id - first + 1)  # there is no id behind the last one
         for run in _following(read_run, ledger_id, first + 1, count - 1, limit - frame):
             frame += sum(map(len, run)) + 4 * len(run)
             entries += run

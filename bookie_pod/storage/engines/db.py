@@ -58,6 +58,7 @@ class DbLedgerStorage:
         self._closed = False
         self.checkpoints_by_interval = True
         self.max_entry_id = MAX_ENTRY_ID
+        self.write_caches = self._count
 
     def directory_of(self, ledger_id: int) -> SingleDirectoryStorage:
         """The directory that a ledger belongs to (Python's % is the reference's signSafeMod)."""

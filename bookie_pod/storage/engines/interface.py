@@ -50,6 +50,9 @@ class LedgerStorage(Protocol):
     lies above it is refused as a `BadRequest`, since once it is acknowledged nothing can keep it. (What else has a
     limit is the same for every engine: `ledger_data.check_storable` of a master key and an explicit LAC.)"""
 
+    write_caches: int
+    """Ledgers whose ids agree modulo this number share a write cache: what `is_full` says of one holds for all."""
+
     def start(self, checkpointer: Checkpointer) -> None:
         """The replay is over: background work may begin, and only the event loop puts from now on. Until then one
         thread puts, and nothing is frozen but by a `flush` of that thread."""

@@ -64,6 +64,7 @@ class MemTableStorage(ABC):
         self.checkpoints_by_interval = log_per_ledger
         """With one log for all, a checkpoint is asked for when a log was rotated; without, no log is sure to be."""
         self.max_entry_id = cache.max_entry_id
+        self.write_caches = 1
         self._on_loop = on_loop
         self._metrics = metrics
         self._log_per_ledger = log_per_ledger

@@ -46,6 +46,7 @@ class BookieProcess:
         operations = _ObservedOperations(ledgers, [self.journal])
         self.admission = WriteAdmission(self.storage, [self.journal])
         operations.on_full = self.admission.filled
+        operations.on_acknowledged = self.admission.acknowledged
         self.context = ServerContext(loop, operations, self.admission, _OPTIONS)
         lanes: Any = self.lanes
         reads = _ObservedReads(operations, lanes, lanes, _OPTIONS.max_batch_read_bytes)

@@ -25,13 +25,22 @@ def fill(rig: ServerRig, ledger_id: int) -> None:
     assert rig.storage.account(ledger_id, 5032, 1)
 
 
-def counter() -> tuple[list[int], Callable[[], None]]:
-    calls = [0]
+class Waiting:
+    """Has `adds` of one kind to admit, one a turn, and counts how often it was asked."""
 
-    def call() -> None:
-        calls[0] += 1
+    def __init__(self, adds: int = 1, log: list[Waiting] | None = None) -> None:
+        self.adds = adds
+        self.turns = self.modes = 0
+        self.log = log if log is not None else []
 
-    return calls, call
+    def admit_some(self, place: int) -> bool:
+        self.turns += 1
+        self.adds -= 1
+        self.log.append(self)
+        return self.adds > 0
+
+    def mode_changed(self) -> None:
+        self.modes += 1
 
 
 async def test_a_full_directory_blocks_its_own_ledgers_only(rig: ServerRig) -> None:
@@ -44,20 +53,20 @@ async def test_a_full_directory_blocks_its_own_ledgers_only(rig: ServerRig) -> N
     assert not rig.admission.cache_full(3)
 
 
-async def test_space_tells_the_waiting_once_and_heats(rig: ServerRig) -> None:
+async def test_space_admits_what_waits_and_heats(rig: ServerRig) -> None:
     fill(rig, 2)
     rig.admission.filled(2)
-    calls, call = counter()
-    rig.admission.wait(call)
+    waiting = Waiting()
+    rig.admission.wait(rig.admission.place_of(2), waiting)
     rig.admission.started(1)
     rig.admission.finished(1)
-    assert calls == [0]  # an acknowledgement elsewhere makes no room in the cache
+    assert waiting.turns == 0  # an acknowledgement elsewhere makes no room in the cache
     rig.storage.flush()
-    assert calls == [1]
+    assert waiting.turns == 1
     assert rig.admission.hot
     rig.storage.flush()
     rig.admission.refresh()
-    assert calls == [1]
+    assert waiting.turns == 1
 
 
 async def test_a_full_journal_blocks_its_own_ledgers_only(rig: ServerRig) -> None:
@@ -66,11 +75,13 @@ async def test_a_full_journal_blocks_its_own_ledgers_only(rig: ServerRig) -> Non
     assert not rig.admission.has_room(3)
     rig.admission.started(1)
     assert not rig.admission.hot
-    calls, call = counter()
-    rig.admission.wait(call)
+    waiting = Waiting()
+    rig.admission.wait(rig.admission.place_of(3), waiting)
+    rig.admission.refresh()
+    assert waiting.turns == 0
     rig.journals[1].full = False
     rig.admission.finished(1)
-    assert calls == [1]
+    assert waiting.turns == 1
     assert rig.admission.hot
 
 
@@ -82,24 +93,65 @@ async def test_adds_in_progress(rig: ServerRig) -> None:
     admission.started(2)  # what one socket read holds may pass the limit
     assert not admission.has_room(2)
     assert not admission.hot
-    calls, call = counter()
-    admission.wait(call)
+    waiting = Waiting()
+    admission.wait(0, waiting)
     admission.finished(1)
-    assert calls == [0]
+    assert waiting.turns == 0
     admission.finished(1)
-    assert calls == [1]
+    assert waiting.turns == 1
     assert admission.hot
     assert admission.adds_in_progress == 2
+
+
+async def test_those_who_wait_take_turns(rig: ServerRig) -> None:
+    rig.journal.full = True
+    log: list[Waiting] = []
+    greedy, modest = Waiting(3, log), Waiting(1, log)
+    for waiting in (greedy, modest):
+        rig.admission.wait(0, waiting)
+    rig.journal.full = False
+    rig.admission.refresh()
+    assert log == [greedy, modest, greedy, greedy]
+
+
+async def test_an_acknowledgement_costs_what_it_admits_whatever_waits(
+    rig: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand connections and as many ledgers wait for a journal that is full: nobody walks through them."""
+    rig.journal.full = True
+    for ledger_id in range(0, 20_000, 2):
+        assert not rig.admission.has_room(ledger_id)
+        rig.admission.wait(rig.admission.place_of(ledger_id), Waiting())
+    fill(rig, 1)
+    for ledger_id in range(1, 20_000, 2):
+        assert not rig.admission.has_room(ledger_id)
+    looks = 0
+
+    def counted(look: Callable[..., bool]) -> Callable[..., bool]:
+        def counting(*args: int) -> bool:
+            nonlocal looks
+            looks += 1
+            return look(*args)
+
+        return counting
+
+    monkeypatch.setattr(rig.storage, "is_full", counted(rig.storage.is_full))
+    monkeypatch.setattr(rig.journal, "has_room", counted(rig.journal.has_room))
+    for _ in range(100):
+        rig.admission.started(1)
+        rig.admission.finished(1)
+    assert looks < 100 * 10
 
 
 async def test_read_only_refuses_and_tells_the_waiting(rig: ServerRig) -> None:
     admission = rig.admission
     rig.journal.full = True
     assert not admission.has_room(2)
-    calls, call = counter()
-    admission.wait(call)
+    waiting = Waiting()
+    admission.wait(0, waiting)
+    admission.wait(1, waiting)
     admission.set_mode(read_only=True, high_priority_writes=True)
-    assert calls == [1]  # so that what waits is refused, not left waiting
+    assert waiting.modes == 1  # so that what waits is refused, not left waiting
     assert admission.refuses(high_priority=False)
     assert not admission.refuses(high_priority=True)
     admission.set_mode(read_only=True, high_priority_writes=False)
@@ -111,10 +163,10 @@ async def test_read_only_refuses_and_tells_the_waiting(rig: ServerRig) -> None:
     assert admission.hot
 
 
-async def test_who_stopped_waiting_is_not_called(rig: ServerRig) -> None:
-    calls, call = counter()
-    rig.admission.wait(call)
-    rig.admission.stop_waiting(call)
-    rig.admission.stop_waiting(call)
+async def test_who_stopped_waiting_is_not_asked(rig: ServerRig) -> None:
+    waiting = Waiting()
+    rig.admission.wait(0, waiting)
+    rig.admission.stop_waiting(0, waiting)
+    rig.admission.stop_waiting(0, waiting)
     rig.admission.set_mode(read_only=True, high_priority_writes=True)
-    assert calls == [0]
+    assert (waiting.turns, waiting.modes) == (0, 0)

@@ -146,6 +146,45 @@ async def test_answered_at_once(rig: ServerRig, previous: int, timeout_ms: int |
     assert rig.polls.waiting == 0
 
 
+@pytest.fixture
+async def roomy() -> AsyncIterator[ServerRig]:
+    made = ServerRig(polls_max=100)
+    yield made
+    made.close()
+
+
+async def test_nobody_has_more_polls_than_are_left_for_the_others(roomy: ServerRig) -> None:
+    await written(roomy, 3)
+    greedy, refused = roomy.connect()
+    for _ in range(51):
+        greedy.data_received(v3_poll(LEDGER, 1))
+    assert roomy.polls.waiting == 50
+    await roomy.settle(lambda: refused.frames)
+    modest, transport = roomy.connect()
+    modest.data_received(v3_poll(LEDGER, 1))
+    assert roomy.polls.waiting == 51
+    assert transport.frames == []
+    greedy.connection_lost(None)
+    assert roomy.polls.waiting == 1
+
+
+async def test_many_polls_of_a_lost_connection_go_a_few_at_a_time(
+    roomy: ServerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookie_pod.server.tcp.connection.LOST_PER_TURN", 10)
+    await written(roomy, 3)
+    conn, _ = roomy.connect()
+    for _ in range(35):
+        conn.data_received(v3_poll(LEDGER, 1))
+    conn.connection_lost(None)
+    left = [roomy.polls.waiting]
+    while roomy.polls.waiting:
+        await asyncio.sleep(0)
+        left.append(roomy.polls.waiting)
+    assert left == [25, 15, 5, 0]
+    assert roomy.ledgers.states[LEDGER].waiters is None
+
+
 async def test_a_lost_connection_leaves_nothing(rig: ServerRig) -> None:
     await written(rig, 3)
     conn, transport = rig.connect()
@@ -172,7 +211,7 @@ async def test_more_polls_than_a_bookie_takes(rig: ServerRig) -> None:
 
 async def test_polls_that_wait_are_no_reads_in_progress() -> None:
     """Any number of tailing readers may share a connection with adds and reads."""
-    rig = ServerRig(TcpOptions(max_reads_in_progress=1), polls_max=READS_IN_FLIGHT_MAX * 2)
+    rig = ServerRig(TcpOptions(max_reads_in_progress=1), polls_max=READS_IN_FLIGHT_MAX * 3)
     try:
         await written(rig, 3)
         conn, transport = rig.connect()
@@ -185,7 +224,7 @@ async def test_polls_that_wait_are_no_reads_in_progress() -> None:
         conn.data_received(v3_read(LEDGER, 0))
         await rig.settle(lambda: transport.frames)
         conn.connection_lost(None)
-        assert rig.polls.waiting == 0
+        await rig.settle(lambda: rig.polls.waiting == 0)
         assert rig.context.reads_in_progress.count == 0
     finally:
         rig.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -83,7 +85,8 @@ async def test_room_admits_everything_in_order(rig: ServerRig) -> None:
         parking.park(4, entry_id)
     assert len(parking.parked) == rig.admission.parked_adds == 6
     assert parking.parked.holds(2)
-    assert not parking.parked.holds(6)
+    assert parking.parked.holds(6)  # it would wait at the same place, so it may not overtake
+    assert not parking.parked.holds(7)
     rig.storage.flush()
     for ledger_id in (2, 4):
         assert [name for name in parking.admitted if name[0] == ledger_id] == [(ledger_id, e) for e in range(3)]
@@ -163,6 +166,43 @@ async def test_too_many_over_all_connections(rig: ServerRig) -> None:
     assert rig.admission.parked_adds == rig.admission.parked_bytes == 0
 
 
+async def test_without_a_limit_any_number_waits(rig: ServerRig) -> None:
+    fill(rig, 0)
+    parking = Parking(rig, adds_max=0)
+    for entry_id in range(100):
+        parking.park(2, entry_id)
+    assert parking.stops == []
+    rig.storage.flush()
+    assert len(parking.admitted) == 100
+
+
+async def test_nobody_parks_more_than_is_left_for_the_others(rig: ServerRig) -> None:
+    """They stop reading before they are refused, and begin again when they hold a half of what is left."""
+    fill(rig, 0)
+    first, second = Parking(rig, adds_max=30), Parking(rig, adds_max=30)
+    for entry_id in range(15):
+        first.park(2, entry_id)
+        assert first.stops == [True] * (entry_id == 14)
+    for entry_id in range(8):
+        second.park(4, entry_id)
+        assert second.stops == [True] * (entry_id == 7)
+    assert rig.admission.parked_adds == 23
+    rig.storage.flush()
+    assert (first.stops[-1], second.stops[-1]) == (False, False)
+
+
+async def test_connections_take_turns(rig: ServerRig) -> None:
+    rig.journal.full = True
+    greedy, modest = Parking(rig), Parking(rig)
+    for entry_id in range(3):
+        greedy.park(2, entry_id, parked_adds.TURN_BYTES)
+    modest.park(4, 0)
+    order = modest.log = greedy.log
+    rig.journal.full = False
+    rig.admission.refresh()
+    assert [name for name, _ in order] == [(2, 0), (4, 0), (2, 1), (2, 2)]
+
+
 async def test_bytes_stop_the_connection_until_half_of_them_are_gone(rig: ServerRig) -> None:
     fill(rig, 0)
     parking = Parking(rig)
@@ -208,8 +248,13 @@ async def test_a_closed_connection_answers_nothing(rig: ServerRig) -> None:
     fill(rig, 0)
     parking = Parking(rig, timeout_ms=10)
     parking.park(2, 0)
+    parking.park(3, 0)
     parking.parked.drop_all()
     parking.parked.drop_all()
+    held = weakref.ref(parking.parked)
+    del parking.parked
+    gc.collect()
+    assert held() is None  # though no directory has had room since
     rig.storage.flush()
     await asyncio.sleep(0.03)
     assert parking.log == []

@@ -54,6 +54,27 @@ async def test_work_of_a_ledger_keeps_its_order_on_one_thread(lanes: ReadLanes) 
     assert lanes.pending == 0
 
 
+async def test_without_a_bound_any_number_waits() -> None:
+    lanes = ReadLanes("test", 1, 0, asyncio.get_running_loop())
+    results = Results()
+    for _ in range(100):
+        lanes.run(0, lambda: 1, results)
+    await until(lambda: len(results.got) == 100)
+    lanes.stop()
+
+
+async def test_a_call_back_that_raises_costs_nobody_else_their_answer(lanes: ReadLanes) -> None:
+    results = Results()
+
+    def broken(result: Any, error: BaseException | None) -> None:
+        raise ZeroDivisionError
+
+    for done in (broken, results, broken, results):
+        lanes.run(0, lambda: 1, done)
+    await until(lambda: len(results.got) == 2)
+    assert lanes.pending == 0
+
+
 async def test_the_queue_of_a_lane_is_bounded(lanes: ReadLanes) -> None:
     held, results = threading.Event(), Results()
     lanes.run(0, held.wait, results)

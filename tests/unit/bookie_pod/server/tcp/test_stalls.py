@@ -8,7 +8,18 @@ import pytest
 
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.context import TcpOptions
-from tests.support.frames import KEY, entry, v2_add, v2_code, v2_read, v3_add, v3_read
+from tests.support.frames import (
+    KEY,
+    entry,
+    v2_add,
+    v2_code,
+    v2_read,
+    v3_add,
+    v3_fence,
+    v3_force,
+    v3_read,
+    v3_write_lac,
+)
 from tests.support.server_rig import ServerRig, answers
 
 
@@ -43,6 +54,22 @@ async def test_without_journaled_data_parked_adds_are_answered_once() -> None:
     await rig.settle(lambda: len(transport.frames) >= 5)
     assert [int.from_bytes(frame[20:28]) for frame in transport.frames] == list(range(5))
     assert rig.admission.adds_in_progress == 0
+    rig.close()
+
+
+@pytest.mark.parametrize("special", ["force", "lac", "fence"])
+async def test_an_add_that_waits_behind_special_records_is_admitted_when_they_are_acknowledged(special: str) -> None:
+    rig = ServerRig()
+    conn, transport = rig.connect()
+    frame = {"force": v3_force(1), "lac": v3_write_lac(1, 0), "fence": v3_fence(1)}[special]
+    conn.data_received(frame)
+    rig.journal.full = True
+    conn.data_received(v3_add(entry(2, 0), txn=2))
+    assert len(conn.parked or ()) == 1
+    rig.journal.full = False
+    rig.journal.acknowledge()
+    assert len(conn.parked or ()) == 0
+    await answers(rig, transport, 2)
     rig.close()
 
 
