@@ -106,6 +106,11 @@ class Manifest:
     def __contains__(self, ledger_id: object) -> bool:
         return ledger_id in self._index
 
+    def ledger(self, ledger_id: int) -> StreamLedger | None:
+        """A ledger as it is listed; None: it is not."""
+        index = self._index.get(ledger_id)
+        return None if index is None else self.ledgers[index]
+
     # --- positions ------------------------------------------------------------------------------------------
 
     @property

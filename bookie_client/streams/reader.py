@@ -4,6 +4,7 @@ Invariants
 - Entries come in the order of the manifest, without gaps, each once. A ledger or an entry that is gone ends the
   iteration with an error; nothing is passed over.
 - Nobody is fenced: of an open ledger only what is confirmed is read.
+- A ledger that the list says is closed is read as long as it is listed, or it is an error.
 
 Event loop only.
 
@@ -22,7 +23,7 @@ from bookie_client.streams.ledgers import StreamLedgers
 from bookie_client.streams.manifest import LedgerSpan, Manifest
 from bookie_client.streams.model import StreamLedger, StreamPosition
 from bookie_client.streams.store import ManifestStore
-from bookie_protocol.errors import BadRequest, NoSuchLedger, StreamPositionGone
+from bookie_protocol.errors import BadRequest, LedgerNotClosed, NoSuchLedger, StreamPositionGone
 
 From = StreamPosition | Literal["earliest", "latest"]
 """Where to begin: a position, the first one that can be read, or behind the last one that can be read now."""
@@ -142,9 +143,21 @@ class StreamReader:
 
     async def _open(self, manifest: Manifest, ledger: StreamLedger) -> LedgerReader:
         try:
-            return await self._ledgers.open(ledger.ledger_id, manifest.settings)
+            opened = await self._ledgers.open(ledger.ledger_id, manifest.settings)
         except NoSuchLedger as error:
             raise self._gone(ledger) from error
+        if ledger.entries is None or (opened.is_closed and opened.metadata.last_entry_id + 1 == ledger.entries):
+            return opened
+        await opened.close()
+        if not opened.is_closed:
+            raise LedgerNotClosed(
+                f"ledger {ledger.ledger_id} is not closed, and stream {self.name} lists it with {ledger.entries}"
+                " entries: it is being restored; wait for the job `restore`, or run it again if it was interrupted"
+            )
+        raise StreamPositionGone(
+            f"ledger {ledger.ledger_id} has {opened.metadata.last_entry_id + 1} entries, and stream {self.name} lists"
+            f" one with {ledger.entries}: it was deleted, and another one has its number"
+        )
 
     def _gone(self, ledger: StreamLedger) -> StreamPositionGone:
         return StreamPositionGone(

@@ -19,6 +19,7 @@ from bookie_protocol.archive.lookup import archived_ledger
 from bookie_protocol.archive.model import ArchivedLedger
 from bookie_protocol.archive.record import KIND
 from bookie_protocol.errors import CouldNotTell, MetadataDamaged
+from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.archive.files import Files
 from pyspark_bookie.archive.parts import ArchivedFileMissing, ArchiveUnavailable
 from pyspark_bookie.archive.reading import read_manifest
@@ -27,6 +28,7 @@ from pyspark_bookie.common.together import bounded
 
 if TYPE_CHECKING:
     from bookie_client.client import Client
+    from bookie_client.streams.model import StreamLedger
 
 _MANIFESTS_AT_A_TIME: Final = 16
 
@@ -35,6 +37,22 @@ async def all_archived(client: Client, ledger_ids: Iterable[int]) -> dict[int, A
     """Of these ledgers those that are in the archive. Raises as `archived`."""
     found = await bounded(list(ledger_ids), partial(archived_ledger, client.metadata_service))
     return {each.ledger_id: each for each in found if each is not None}
+
+
+def is_as_listed(metadata: LedgerMetadata, listed: StreamLedger | None) -> bool:
+    """Whether the cluster's ledger can be the one that a stream lists; `listed` None: no list tells how long it is."""
+    if listed is None or listed.entries is None:
+        return True
+    return metadata.is_closed and (metadata.last_entry_id + 1, metadata.length) == (listed.entries, listed.nbytes)
+
+
+def holds_listed(archive: ArchivedLedger, listed: StreamLedger | None) -> bool:
+    """The same of the archive's."""
+    if listed is None or listed.entries is None:
+        return True
+    counts = archive.counts
+    is_same = listed.crc in (None, counts.payload_crc)
+    return is_same and (counts.entries, counts.nbytes) == (listed.entries, listed.nbytes)
 
 
 async def recorded(client: Client, ids: LedgerIds | None = None) -> frozenset[int]:

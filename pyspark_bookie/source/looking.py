@@ -4,6 +4,7 @@ Invariants
 - The writer of an open ledger notices nothing, unless `openLedgers=recover` says so.
 - A wrong password is told here, before any task starts.
 - What a snapshot says of a ledger stays right: entries up to `last_entry_id` never change.
+- A ledger that a stream lists with so many entries is read with so many, or it is an error or a loss.
 
 Event loop of the client only.
 """
@@ -11,23 +12,26 @@ Event loop of the client only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bookie_client.access import access_to
 from bookie_protocol.archive.lookup import archived_ledger
-from bookie_protocol.errors import NoSuchLedger, PodkeeperError
+from bookie_protocol.errors import LedgerNotClosed, NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
-from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, spark_error
+from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, code_of, spark_error
 from pyspark_bookie.common.together import bounded
+from pyspark_bookie.source.archived import holds_listed, is_as_listed
 from pyspark_bookie.source.options import OpenLedgers, SourceOptions
 from pyspark_bookie.source.planning import LedgerSnapshot, LostLedger, Range, without_bookies
 from pyspark_bookie.source.positions import EARLIEST, LATEST
-from pyspark_bookie.source.selection import Chosen
+from pyspark_bookie.source.selection import Chosen, stored_metadata
 
 if TYPE_CHECKING:
     from bookie_client.client import Client
+    from bookie_client.streams.model import StreamLedger
 
 _OPEN_AT_A_TIME: Final = 32
 
@@ -75,12 +79,43 @@ async def snapshot_of(
 
 
 async def moved_snapshot(
-    client: Client, ledger_id: int, options: SourceOptions, stream: str | None = None
+    client: Client,
+    ledger_id: int,
+    options: SourceOptions,
+    stream: str | None = None,
+    listed: StreamLedger | None = None,
 ) -> LedgerSnapshot | None:
     """A ledger that is gone from the cluster, as it can be read from the archive; None: it is not there either, or not
-    to be looked for. Raises `MetadataUnavailable`, `MetadataDamaged`."""
+    to be looked for. `listed`: as a stream has it. Raises `MetadataUnavailable`, `MetadataDamaged`."""
     found = await archived_ledger(client.metadata_service, ledger_id) if options.reads_archive else None
-    return None if found is None else without_bookies(ledger_id, options.digest_type, stream, found)
+    if found is None or not holds_listed(found, listed):
+        return None
+    return without_bookies(ledger_id, options.digest_type, stream, found)
+
+
+async def listed_snapshot(
+    client: Client, ledger_id: int, options: SourceOptions, stream: str | None, listed: StreamLedger | None
+) -> LedgerSnapshot | None:
+    """A ledger as a stream lists it, in the cluster or in the archive; None: it is in neither. Raises
+    `PodkeeperError`."""
+    stored = await stored_metadata(client, ledger_id)
+    if stored is not None and is_as_listed(stored.value, listed):
+        with suppress(NoSuchLedger):
+            return await snapshot_of(client, stored, options, stream)
+    moved = await moved_snapshot(client, ledger_id, options, stream, listed)
+    if moved is None and stored is not None and listed is not None:
+        check_finished(stored.value, stream, listed)
+    return moved
+
+
+def check_finished(metadata: LedgerMetadata, stream: str | None, listed: StreamLedger) -> None:
+    """That a ledger which is not as it is listed is another one, and not the same that is written again. Raises
+    `LedgerNotClosed`."""
+    if listed.entries is not None and not metadata.is_closed:
+        raise LedgerNotClosed(
+            f"ledger {metadata.ledger_id} is {metadata.state.value}, and {stream} lists it with {listed.entries}"
+            " entries: it is being restored; wait for the job `restore`, or run it again if it was interrupted"
+        )
 
 
 # --- inside -----------------------------------------------------------------------------------------------------
@@ -97,9 +132,13 @@ async def _look_at(
         fate = "was offloaded by Pulsar and deleted from the bookies" if chosen.is_offloaded else "does not exist"
         return LostLedger(chosen.ledger_id, chosen.stream, code_of(NoSuchLedger()), f"{what}{where} {fate}")
     try:
+        if chosen.listed is not None and not is_as_listed(chosen.stored.value, chosen.listed):
+            check_finished(chosen.stored.value, chosen.stream, chosen.listed)
+            text = f"{what} is not the one that {chosen.stream} lists: it has another end"
+            return LostLedger(chosen.ledger_id, chosen.stream, DATA_LOSS, text)
         return await snapshot_of(client, chosen.stored, options, chosen.stream)
     except NoSuchLedger as error:  # deleted since it was listed
-        moved = await moved_snapshot(client, chosen.ledger_id, options, chosen.stream)
+        moved = await moved_snapshot(client, chosen.ledger_id, options, chosen.stream, chosen.listed)
         if moved is not None:
             return moved
         told_as = spark_error(error, what)

@@ -3,7 +3,8 @@
 Invariants
 - The ledgers of a stream or topic come in its order, all others ascending by id.
 - What the metadata service could not tell raises; a ledger is left out only on its word.
-- A ledger that does not exist and is in the archive is selected as if it existed (`tiers=all`).
+- A ledger that does not exist and is in the archive is selected as if it existed (`tiers=all`); so is one that a stream
+  lists and that the cluster has otherwise than listed: still being restored, or another one of its number.
 
 Event loop of the client only.
 """
@@ -22,7 +23,7 @@ from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
 from pyspark_bookie.common.ledger_ids import LedgerIds
 from pyspark_bookie.common.together import bounded
-from pyspark_bookie.source.archived import all_archived, custom_metadata, recorded
+from pyspark_bookie.source.archived import all_archived, custom_metadata, holds_listed, is_as_listed, recorded
 from pyspark_bookie.source.options import CustomMetadataPattern, SourceOptions
 from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from bookie_client.client import Client
     from bookie_client.streams import Streams
     from bookie_client.streams.manifest import Manifest
+    from bookie_client.streams.model import StreamLedger
 
 PROBED_IDS: Final = 2_000
 """Ids that are asked for one by one; a wider selection goes through the list of all ledgers."""
@@ -50,6 +52,8 @@ class Chosen:
     is_offloaded: bool = False
     """Pulsar moved it to tiered storage and deleted it here."""
     archive: ArchivedLedger | None = None
+    listed: StreamLedger | None = None
+    """As the stream lists it; None: the list is not held against ledgers (Pulsar's is not)."""
 
 
 Matches = Callable[[Mapping[str, bytes]], bool]
@@ -161,10 +165,14 @@ async def _by_streams(client: Client, options: SourceOptions) -> list[Chosen]:
     found = await bounded(parts, lambda part: stored_metadata(client, part.ledger_id))
     gone: dict[int, ArchivedLedger] = {}
     if options.reads_archive:
-        missing = [part.ledger_id for part, stored in zip(parts, found, strict=True) if stored is None]
-        listed = {each.ledger_id: each.entries for manifest in wanted for each in manifest.ledgers}
+        missing = [
+            part.ledger_id
+            for part, stored in zip(parts, found, strict=True)
+            if stored is None or not is_as_listed(stored.value, part.listed)
+        ]
+        listed = {each.ledger_id: each for manifest in wanted for each in manifest.ledgers}
         found_there = await all_archived(client, missing)
-        gone = {each: there for each, there in found_there.items() if there.counts.entries == listed[each]}
+        gone = {each: there for each, there in found_there.items() if holds_listed(there, listed[each])}
     return [
         replace(part, stored=stored, is_offloaded=part.ledger_id in offloaded, archive=gone.get(part.ledger_id))
         for part, stored in zip(parts, found, strict=True)
@@ -206,6 +214,7 @@ def _parts(manifest: Manifest, options: SourceOptions) -> list[Chosen]:
             manifest.name,
             entry if place == first else 0,
             end if place == last else None,
+            listed=None if options.managed_ledger is not None else manifest.ledgers[place],
         )
         for place in range(first, min(last + 1, len(ids)))
     ]

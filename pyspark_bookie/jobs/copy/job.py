@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark_bookie.jobs.framework.arguments import UsageError, argument
 from pyspark_bookie.jobs.framework.common import access_options
@@ -14,6 +15,10 @@ from pyspark_bookie.jobs.framework.result import JobResult
 from pyspark_bookie.jobs.transfer.arguments import TransferArguments
 from pyspark_bookie.jobs.transfer.running import TransferPlan, run_transfer
 from pyspark_bookie.jobs.transfer.sources import ClusterSource
+
+if TYPE_CHECKING:
+    from bookie_client import Client
+    from bookie_client.streams import StreamPosition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,4 +52,19 @@ class CopyJob:
         target = access_options(args.to_metadata, args.to_option, None)
         settings = args.settings("copy", args.metadata)
         missing = context.client().run(lambda client: missing_findings(client, selected.missing))
-        return run_transfer(context, TransferPlan(ClusterSource(context.access), rows, missing, settings, target))
+        source = ClusterSource(context.access)
+        return run_transfer(context, TransferPlan(source, rows, missing, settings, target, cut=_cut(context)))
+
+
+def _cut(context: JobContext[CopyArguments]) -> tuple[int, int] | None:
+    """Where the stream begins that is copied, if that is within a ledger. Raises `UsageError` where a stream could not
+    be as it is."""
+    from bookie_client.streams import Streams
+
+    async def read(client: Client) -> list[StreamPosition | None]:
+        return [(await Streams(client).manifest(name)).truncated_before for name in context.args.stream]
+
+    cuts = context.client().run(read)
+    if context.args.to_stream is not None and any(cuts[1:]):
+        raise UsageError("of streams that become one, only the first may begin within a ledger: copy the others alone")
+    return (cuts[0].ledger_id, cuts[0].entry_id) if cuts and cuts[0] is not None else None

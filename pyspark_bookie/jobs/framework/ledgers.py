@@ -4,7 +4,7 @@
     class Arguments(SelectionArguments): ...
 
     selected = select_ledgers(context)
-    for row in selected.rows: ...                # ascending ids
+    for row in selected.rows: ...                # ascending ids; of streams, in their order
 
 Exactly one of `--ledgers`, `--stream`, `--ledger-pattern`, `--all`; then `--older-than` and `--where` narrow it.
 
@@ -123,8 +123,7 @@ def select_ledgers(context: JobContext[SelectionArguments]) -> Selected:
     check_selection(args)
     wanted = _pattern(args.ledger_pattern)
     rows, missing = context.client().run(lambda client: _read(client, args, context.progress))
-    rows = narrowed(context, [row for row in rows if wanted(row)])
-    return Selected(tuple(sorted(rows, key=lambda row: row.ledger_id)), tuple(missing))
+    return Selected(tuple(narrowed(context, [row for row in rows if wanted(row)])), tuple(missing))
 
 
 def check_selection(args: SelectionArguments) -> None:
@@ -152,30 +151,31 @@ async def _read(
     client: Client, args: SelectionArguments, progress: Callable[..., None]
 ) -> tuple[list[LedgerRow], list[int]]:
     """What there is of the selection, and the ids that have to exist and do not."""
-    rows: list[LedgerRow] = []
+    rows: dict[int, LedgerRow] = {}
     named = await _named(client, args)
 
     async def read(ledger_id: int) -> None:
         try:
-            rows.append(LedgerRow.of(await client.metadata(ledger_id)))
+            rows[ledger_id] = LedgerRow.of(await client.metadata(ledger_id))
         except NoSuchLedger:
             pass  # deleted since it was listed
         progress(len(rows), None, "ledgers", "reading metadata")
 
-    await bounded(await ids_of(client, args.ledgers) if named is None else named, read, _READ_AT_ONCE)
+    ids = sorted(await ids_of(client, args.ledgers)) if named is None else named
+    await bounded(ids, read, _READ_AT_ONCE)
     must_exist = {*(named or ()), *(args.ledgers.singles() if args.ledgers else ())}
-    return rows, sorted(must_exist - {row.ledger_id for row in rows})
+    return [rows[each] for each in ids if each in rows], sorted(must_exist - rows.keys())
 
 
 async def _named(client: Client, args: SelectionArguments) -> list[int] | None:
-    """The ids where they are known without a listing; None: the cluster has to be listed."""
+    """The ids where they are known without a listing, in their order; None: the cluster has to be listed."""
     if args.stream:
         from bookie_client.streams import Streams
 
         manifests = [await Streams(client).manifest(name) for name in args.stream]
-        return sorted({ledger.ledger_id for manifest in manifests for ledger in manifest.ledgers})
+        return list(dict.fromkeys(ledger.ledger_id for manifest in manifests for ledger in manifest.ledgers))
     if args.ledgers is not None and all(first == last for first, last in args.ledgers.spans):
-        return list(args.ledgers.singles())
+        return sorted(set(args.ledgers.singles()))
     return None
 
 

@@ -166,9 +166,9 @@ class Deleter:
         except NotThere:
             return None
         ledger_id = record.ledger_id
-        if ledger_id not in manifest:
+        listed = manifest.ledger(ledger_id)
+        if listed is None:
             return DeletionFate.IN_STREAM if ledger_id in manifest.retired_ids else None
-        listed = next(ledger for ledger in manifest.ledgers if ledger.ledger_id == ledger_id)
         # Of a ledger that is listed as open nobody has told the stream yet how long it became. A stream that is being
         # deleted is somebody's work.
         is_settled = listed.entries == record.ledger.last_entry_id + 1 and not manifest.is_deleting

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bookie_protocol.errors import Refused
 from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.jobs.framework.bundles import bundles
 from pyspark_bookie.jobs.framework.context import JobContext
@@ -24,7 +25,7 @@ from pyspark_bookie.jobs.transfer.sources import Source
 from pyspark_bookie.jobs.transfer.tasks import TransferBundle, TransferOutcome, transfer_bundle
 
 if TYPE_CHECKING:
-    from bookie_client.streams import PublishedLedger
+    from bookie_client.streams import Manifest, PublishedLedger
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class TransferPlan:
     settings: TransferSettings
     target: AccessOptions
     unreadable: Sequence[LedgerFinding] = ()
+    cut: tuple[int, int] | None = None
+    """Where in its first ledger the stream at the source begins: entries before it were truncated."""
 
 
 def run_transfer(context: JobContext[TransferArguments], plan: TransferPlan) -> JobResult:
@@ -160,14 +163,33 @@ class _Run:
         return None
 
     def _publish(self, stream: str) -> int:
-        """All of them, in order, by one change of the stream; a repeated run changes nothing."""
-        from bookie_client.streams import PublishedLedger, Streams
+        """All of them, in order, by one change of the stream. A repeated run adds what the source has got since."""
+        from bookie_client.streams import PublishedLedger, StreamPosition, Streams
 
         ledgers: list[PublishedLedger] = []
         for row in self._plan.rows:
             made = self._there[row.ledger_id]
             if made.target_id is not None and made.entries:
                 ledgers.append(PublishedLedger(made.target_id, made.entries, made.nbytes, made.payload_crc))
-        self._client.run(lambda client: Streams(client).create(stream, if_absent=True))
-        self._client.run(lambda client: Streams(client).publish(stream, ledgers))
-        return len(ledgers)
+        manifest = self._client.run(lambda client: Streams(client).create(stream, if_absent=True))
+        new = _behind_listed(manifest, ledgers)
+        manifest = self._client.run(lambda client: Streams(client).publish(stream, new)).manifest
+        if self._plan.cut is not None:
+            source_id, entry = self._plan.cut
+            cut = StreamPosition(self._there[source_id].target_id or 0, entry)
+            if manifest.ledgers and manifest.ledgers[0].ledger_id == cut.ledger_id:
+                self._client.run(lambda client: Streams(client).truncate(stream, cut))
+        return len(new)
+
+
+def _behind_listed(manifest: Manifest, ledgers: Sequence[PublishedLedger]) -> Sequence[PublishedLedger]:
+    """Those that the stream does not have: they come behind the ones that an earlier run has added. Raises
+    `Refused`."""
+    listed = sum(each.ledger_id in manifest for each in ledgers)
+    new = ledgers[listed:]
+    if any(each.ledger_id in manifest for each in new):
+        raise Refused(
+            f"stream {manifest.name} has ledgers that come behind others which it does not have, so those would be out"
+            " of order: give the transfer another --name and --to-stream"
+        )
+    return new

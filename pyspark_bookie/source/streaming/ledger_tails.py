@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -27,13 +26,14 @@ from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, spark_error, told
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.archived import all_archived, recorded
-from pyspark_bookie.source.looking import moved_snapshot, snapshot_of
+from pyspark_bookie.source.looking import listed_snapshot
 from pyspark_bookie.source.options import OpenLedgers
 from pyspark_bookie.source.planning import LedgerSnapshot
 from pyspark_bookie.source.selection import ids_of, matching, of_archived, stored_metadata
 from pyspark_bookie.source.streaming.ledger_view import Extent, LedgersView
 from pyspark_bookie.source.streaming.open_tails import OpenTails
 from pyspark_bookie.source.streaming.options import StreamingOptions
+from pyspark_bookie.source.streaming.stream_view import Listed
 
 if TYPE_CHECKING:
     from bookie_client.client import Client
@@ -77,7 +77,7 @@ class SelectedLedgers:
         return self._view
 
     def snapshots(self, ledger_ids: Sequence[int]) -> Mapping[int, LedgerSnapshot]:
-        return snapshots(self._options, dict.fromkeys(ledger_ids))
+        return snapshots(self._options, dict.fromkeys(ledger_ids, (None, None)))
 
     # --- the client's event loop ----------------------------------------------------------------------------------
 
@@ -201,25 +201,21 @@ class SelectedLedgers:
         return 0.0 if ctime is None else ctime / 1000 + self._options.settling_time
 
 
-def snapshots(options: StreamingOptions, streams: Mapping[int, str | None]) -> Mapping[int, LedgerSnapshot]:
-    """What reading ledgers takes, by id; those that exist neither in the cluster nor in an archive are left out.
-    `streams`: the ids, with the names of their streams. Raises `PodkeeperSparkError`."""
+def snapshots(options: StreamingOptions, wanted: Mapping[int, Listed]) -> Mapping[int, LedgerSnapshot]:
+    """What reading ledgers takes, by id; those that exist neither in the cluster nor in an archive, as they are listed,
+    are left out. Raises `PodkeeperSparkError`."""
     options = replace(
         options, open_ledgers=OpenLedgers.LAC
     )  # a batch that was planned once is read, whatever is said now
 
     async def one(client: Client, ledger_id: int) -> LedgerSnapshot | None:
         try:
-            stored = await stored_metadata(client, ledger_id)
-            if stored is not None:
-                with suppress(NoSuchLedger):
-                    return await snapshot_of(client, stored, options, streams[ledger_id])
-            return await moved_snapshot(client, ledger_id, options, streams[ledger_id])
+            return await listed_snapshot(client, ledger_id, options, *wanted[ledger_id])
         except PodkeeperError as error:
             raise spark_error(error, f"ledger {ledger_id}") from None
 
     async def every(client: Client) -> list[LedgerSnapshot | None]:
-        return await bounded(list(streams), lambda ledger_id: one(client, ledger_id), MAX_CONCURRENT)
+        return await bounded(list(wanted), lambda ledger_id: one(client, ledger_id), MAX_CONCURRENT)
 
     with told():
         found = options.client().run(every)

@@ -29,6 +29,9 @@ from pyspark_bookie.source.streaming.admission import Segment
 from pyspark_bookie.source.streaming.offsets import Place
 from pyspark_bookie.source.streaming.open_tails import OpenTail
 
+Listed = tuple[str | None, StreamLedger | None]
+"""The stream that a ledger was selected by, and how that lists it; None: by none, or by one that does not count."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
@@ -77,6 +80,10 @@ class StreamView:
             entry = positions.of(named[0].ledger_id, self._entries(named[0]), EARLIEST)
             return self.place(max(named[0].first_ordinal + entry, self.first_ordinal))
         return self.place(self.end_ordinal if positions.everywhere == LATEST else self.first_ordinal)
+
+    def listed(self, ledger_id: int) -> StreamLedger | None:
+        """A ledger of the list; None where the list is not held against ledgers."""
+        return self.manifest.ledger(ledger_id) if self.is_counted else None
 
     # --- lists without a count ----------------------------------------------------------------------------------
 

@@ -35,13 +35,13 @@ from pyspark_bookie.source.streaming.offsets import (
 from pyspark_bookie.source.streaming.options import StreamingOptions
 from pyspark_bookie.source.streaming.progress import TriggerLimit, pass_over, pins, ranges_of
 from pyspark_bookie.source.streaming.stream_tails import StreamTails
-from pyspark_bookie.source.streaming.stream_view import StreamView
+from pyspark_bookie.source.streaming.stream_view import Listed, StreamView
 
 _log = logging.getLogger(__name__)
 _BEGINNING: Final = Positions(EARLIEST)
 
-Snapshots = Callable[[Mapping[int, str]], Mapping[int, LedgerSnapshot]]
-"""Ledger ids with the names of their streams, to what reading them takes."""
+Snapshots = Callable[[Mapping[int, Listed]], Mapping[int, LedgerSnapshot]]
+"""Ledger ids with how their streams list them, to what reading them takes."""
 
 
 class StreamsProgress:
@@ -87,14 +87,17 @@ class StreamsProgress:
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
         if not isinstance(end, StreamsOffset) or not isinstance(start, (Start, StreamsOffset)):
             raise other_selection(end, "streams")
-        found: list[tuple[str, Segment]] = []
+        found: list[Segment] = []
+        listed: dict[int, Listed] = {}
         for name, first, behind in stream_ranges(start, end):
             view = self._tails.view(name).anchored(behind).reaching(behind)
             # Ordinals alone would name the entries of a stream that was made anew.
             if self._kept(view, behind) is not None:
-                found += [(name, each) for each in self._readable(view, first.ordinal, behind.ordinal)]
-        snapshots = self._snapshots({segment.ledger_id: name for name, segment in found})
-        return ranges_of(((each.ledger_id, each.first, each.last) for _, each in found), snapshots, self._options)
+                segments = self._readable(view, first.ordinal, behind.ordinal)
+                found += segments
+                listed |= {each.ledger_id: (name, view.listed(each.ledger_id)) for each in segments}
+        snapshots = self._snapshots(listed)
+        return ranges_of(((each.ledger_id, each.first, each.last) for each in found), snapshots, self._options)
 
     def passed(self, offset: Offset) -> None:
         if isinstance(offset, StreamsOffset):

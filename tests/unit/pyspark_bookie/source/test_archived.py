@@ -12,10 +12,12 @@ import pytest
 
 from bookie_client.streams import StreamPosition, Streams
 from bookie_protocol.archive.record import KIND, OffloadState
-from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.errors import LedgerNotClosed, MetadataUnavailable, StreamPositionGone
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.source import selection
+from pyspark_bookie.source.archived import holds_listed
+from pyspark_bookie.source.looking import listed_snapshot
 from pyspark_bookie.source.planning import PlanLimits, plan
 from pyspark_bookie.source.reading.arrow import batches
 from pyspark_bookie.source.schema import arrow_schema, full_schema
@@ -277,3 +279,75 @@ async def test_a_query_that_follows_an_open_ledger_goes_on_when_it_is_closed_arc
     assert await view(tails, client) == {ledger.ledger_id: (20, True)}
     with pytest.raises(PodkeeperSparkError, match=f"ledger {ledger.ledger_id} does not exist"):
         await view(following(ledgers=str(ledger.ledger_id), tiers="bookies"), client)
+
+
+# --- a list is held against what there is -----------------------------------------------------------------------
+
+
+async def again(client, ledger_id, payloads, *, closed):
+    """A ledger of the number, as `restore --keep-ids` makes it, or somebody else."""
+    writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=3, ledger_id=ledger_id)
+    await writer.append_many(payloads)
+    if closed:
+        await writer.close()
+    return writer
+
+
+async def replaced(client, three, target, payloads, *, closed, archived):
+    """Stream "orders" of two ledgers, the second of which the cluster has otherwise than listed."""
+    ids = await stream(client, "orders", [b"first"], [b"%d" % n for n in range(10)])
+    if archived:
+        await move(client, ids[1], target)
+    else:
+        await client.delete(ids[1])
+    for bookie in ("b1", "b2", "b3"):
+        three.bookie(bookie).ledgers.pop(ids[1], None)
+    return ids, await again(client, ids[1], payloads, closed=closed)
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_a_listed_ledger_is_read_as_it_is_listed_from_wherever_that_is(client, three, target, closed):
+    """The cluster has a part of it, or another one."""
+    ids, writer = await replaced(client, three, target, [b"0", b"1", b"2"], closed=closed, archived=True)
+    expected = [(ids[0], 0, b"first", None), *of(ids[1], [b"%d" % n for n in range(10)])]
+    for more in ({}, {"openLedgers": "skip"}):
+        assert await rows(client, stream="orders", **more) == expected
+    await writer.close()
+
+
+async def test_a_listed_ledger_that_is_still_being_restored_is_an_error_and_no_loss(client, three, target):
+    _, writer = await replaced(client, three, target, [b"0", b"1", b"2"], closed=False, archived=False)
+    for more in ({}, {"openLedgers": "skip"}, {"failOnDataLoss": "false"}):
+        with pytest.raises(PodkeeperSparkError, match="orders lists it with 10 entries: it is being restored"):
+            await rows(client, stream="orders", **more)
+    with pytest.raises(LedgerNotClosed, match="it is being restored"):
+        _ = [entry async for entry in Streams(client).reader("orders").entries()]
+    await writer.close()
+
+
+async def test_another_ledger_of_a_listed_number_is_a_loss(client, three, target):
+    ids, _ = await replaced(client, three, target, [b"0", b"1", b"2"], closed=True, archived=False)
+    with pytest.raises(PodkeeperSparkError, match=f"ledger {ids[1]} is not the one that orders lists"):
+        await rows(client, stream="orders")
+    assert await rows(client, stream="orders", failOnDataLoss="false") == [(ids[0], 0, b"first", None)]
+    with pytest.raises(StreamPositionGone, match="another one has its number"):
+        _ = [entry async for entry in Streams(client).reader("orders").entries()]
+
+
+@pytest.mark.parametrize(("closed", "archived"), [(False, True), (True, True), (True, False)])
+async def test_a_batch_of_a_stream_holds_the_list_against_what_there_is(client, three, target, closed, archived):
+    ids, writer = await replaced(client, three, target, [b"0", b"1", b"2"], closed=closed, archived=archived)
+    wanted = parse({"metadataServiceUri": "memory://", "stream": "orders"}, StreamingOptions)
+    listed = (await Streams(client).manifest("orders")).ledger(ids[1])
+    found = await listed_snapshot(client, ids[1], wanted, "orders", listed)
+    assert (None if found is None else found.archive is not None) is (True if archived else None)
+    await writer.close()
+
+
+async def test_what_the_archive_has_of_another_content_is_not_what_is_listed(client, target):
+    (ledger_id,) = await stream(client, "orders", [b"fri", b"day"])
+    record = await move(client, ledger_id, target)
+    listed = (await Streams(client).manifest("orders")).ledgers[0]
+    there = record.archived
+    assert holds_listed(there, replace(listed, crc=there.counts.payload_crc))
+    assert not holds_listed(there, replace(listed, crc=there.counts.payload_crc ^ 1))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bookie_client.streams import PublishedLedger, Streams
+from bookie_client.streams import PublishedLedger, StreamPosition, Streams
 from bookie_client.streams.model import STREAM_KEY
 from bookie_protocol.errors import NoSuchStream
 from pyspark_bookie.archive.files import Files
@@ -15,7 +17,11 @@ from pyspark_bookie.archive.layout import manifest_file
 from pyspark_bookie.archive.reading import manifest_at
 from pyspark_bookie.common.throttle import Throttle
 from pyspark_bookie.jobs.framework.result import JobExit, JobResult
+from pyspark_bookie.jobs.framework.tasks import Outcome
 from pyspark_bookie.jobs.offload.deletion import Deleter, DeletionFate, DeletionSettings
+from pyspark_bookie.jobs.transfer.machine import Transferrer
+from pyspark_bookie.jobs.transfer.sources import OpenCluster
+from pyspark_bookie.jobs.transfer.tasks import _transfer
 from tests.support.ledger_shelf import LedgerShelf
 from tests.support.offload_rig import offloader
 from tests.unit.pyspark_bookie.jobs.rig import DriverContext, drive
@@ -94,3 +100,55 @@ def test_of_a_number_that_was_used_again_the_last_ledger_is_restored_and_the_oth
     assert planned() == "2 entries, 6 bytes"
     assert f"--uuid {uuids[0]} restores that" in capsys.readouterr().err
     assert planned("--uuid", uuids[0]) == "1 entries, 6 bytes"
+
+
+# --- copies of a stream -----------------------------------------------------------------------------------------
+
+
+class TransferringContext(DriverContext):
+    """Within one shelf: the tasks run here."""
+
+    def run_tasks(self, function: object, items: object, access: object = None) -> Iterator[Any]:
+        for item in items:  # type: ignore[attr-defined]
+            source = OpenCluster(self._shelf, None, Throttle(None))
+            transferrer = Transferrer(self._shelf, source, item.settings)
+            ledgers = zip(item.ledger_ids, item.uuids, item.lives, strict=True)
+            yield Outcome(item, tuple(_transfer(transferrer, *each) for each in ledgers), None)
+
+
+def content(shelf: LedgerShelf, stream: str) -> list[bytes]:
+    manifest = shelf.run(lambda client: Streams(client).manifest(stream))
+    spans = manifest.spans(manifest.earliest)
+    return [
+        payload
+        for span in spans
+        for payload in shelf.payloads(span.ledger.ledger_id)[span.first : (span.last or 0) + 1]
+    ]
+
+
+def publish(shelf: LedgerShelf, *ledger_ids: int) -> None:
+    for each in ledger_ids:
+        shelf.put(each, [b"%d/0" % each, b"%d/1" % each], custom={STREAM_KEY: b"orders"})
+    ledgers = [PublishedLedger(each, 2, sum(map(len, shelf.payloads(each)))) for each in ledger_ids]
+    shelf.run(lambda client: Streams(client).create("orders", if_absent=True))
+    shelf.run(lambda client: Streams(client).publish("orders", ledgers))
+
+
+def test_a_copy_is_in_the_order_of_the_stream_and_goes_on_with_it(shelf: LedgerShelf) -> None:
+    """Whatever the numbers of its ledgers are."""
+    publish(shelf, 1003, 1001)
+    for more in ((), (1002,), ()):
+        if more:
+            publish(shelf, *more)
+        result = drive(TransferringContext(shelf, *COPY))
+        assert result.exit is JobExit.OK
+        assert content(shelf, "copied") == content(shelf, "orders")
+        assert result.counters["published"] == (len(more) if more else 2 if not result.counters["already_there"] else 0)
+    assert content(shelf, "copied")[0] == b"1003/0"
+
+
+def test_what_was_truncated_within_a_ledger_stays_so(shelf: LedgerShelf) -> None:
+    publish(shelf, 1003, 1001)
+    shelf.run(lambda client: Streams(client).truncate("orders", StreamPosition(1003, 1)))
+    drive(TransferringContext(shelf, *COPY))
+    assert content(shelf, "copied") == [b"1003/1", b"1001/0", b"1001/1"]
