@@ -29,6 +29,7 @@ from bookie_pod.cli.ledger.commands import ledger
 from bookie_pod.cli.metadata_service import metadata_service
 from bookie_pod.cli.scrub import scrub
 from bookie_pod.cli.serve import serve
+from bookie_pod.cli.shell import shell
 from bookie_pod.cli.standalone import standalone
 from bookie_pod.cli.stream.commands import stream
 from bookie_pod.cli.trial import trial
@@ -72,6 +73,7 @@ cli.add_command(gc)
 cli.add_command(scrub)
 cli.add_command(index)
 cli.add_command(job)
+cli.add_command(shell)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -88,6 +88,8 @@ def test_pulsars_configuration_and_its_largest_messages(
     )
     assert shown.returncode == 0, shown.stderr
     assert out.read_bytes() == payload
+    instance = ServeProcess.command("shell", "-conf", str(bookie.work / "bookie.conf"), "whatisinstanceid")
+    assert (instance.returncode, "InstanceId: " in instance.stdout) == (0, True), instance.stderr
     assert not bookie.logged("network locations cannot be told; the last known ones are used")
 
 

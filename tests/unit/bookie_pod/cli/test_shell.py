@@ -1,0 +1,130 @@
+"""`bookie shell`: command lines of Apache BookKeeper's shell, and what of ours they mean."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import pytest
+
+from bookie_pod.cli.main import cli, run
+from bookie_pod.cli.shell import REFUSED, TRANSLATIONS
+
+CONFIGURATION = "metadataServiceUri=zk+null://zk1:2181/prod/ledgers\nbookieId=b1\nbookiePort=3181\n"
+URI = "zk+null://zk1:2181/prod/ledgers"
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]]:
+    """The command lines of ours that would run; each must be one that there is."""
+    (tmp_path / "bk.conf").write_text(CONFIGURATION)
+    monkeypatch.setenv("BOOKIE_CONF", str(tmp_path / "bk.conf"))
+    made: list[list[str]] = []
+    real = cli.main
+
+    def main(args: Sequence[str] | None = None, **others: object) -> object:
+        assert args is not None
+        if args[0] == "shell":
+            return real(args=args, **others)  # type: ignore[call-overload]
+        _parse(cli, list(args))
+        made.append(list(args))
+        return 0
+
+    monkeypatch.setattr(cli, "main", main)
+    return made
+
+
+def _parse(command: click.Command, words: list[str]) -> None:
+    """Raises what click says of a command line that is wrong."""
+    while isinstance(command, click.Group):
+        name, *words = words
+        found = command.commands.get(name)
+        assert found is not None, f"there is no command {name}"
+        command = found
+    command.make_context(command.name, words)
+
+
+@pytest.mark.parametrize(
+    ("apache", "ours"),
+    [
+        ("autorecovery -enable", "cluster autorecovery enable"),
+        ("autorecovery -d", "cluster autorecovery disable"),
+        ("bookieformat -nonInteractive -force", "disk format --yes"),
+        ("bookieformat -nonInteractive -force -deleteCookie", "disk format --yes; cluster cookie delete b1 --force"),
+        ("bookiesanity --entries 3", "bench write --ensemble=1 --write-quorum=1 --ack-quorum=1 --entries=3"),
+        ("cookie_create -cf /c b2:3181", "cluster cookie create --cookie-file=/c b2:3181"),
+        ("decommissionbookie -bookieid b7:3181", "cluster decommission b7:3181 --stopped"),
+        ("decommissionbookie", "cluster decommission b1 --stopped"),
+        ("deleteledger -ledgerid 7 -force", "ledger delete 7 --yes"),
+        ("forceauditchecks -calc -rc", "cluster force-auditor-checks --ledgers --replicas"),
+        ("initnewcluster", f"cluster init {URI}"),
+        ("ledgermetadata -l 7", "ledger info 7"),
+        ("listbookies -rw -h", "cluster bookies"),
+        ("listfilesondisc -txn -log", "disk files --kind=journal --kind=entry log"),
+        ("listledgers -meta", "ledger list --long"),
+        ("listledgers -bookieid b2:3181", "cluster recover --query b2:3181"),
+        ("listunderreplicated -missingreplica b2:3181 -c", "cluster list-under-replicated --missing=b2:3181 --count"),
+        ("lostbookierecoverydelay -get", "cluster lost-delay get"),
+        ("lostbookierecoverydelay -s 60", "cluster lost-delay set 60"),
+        ("metaformat -nonInteractive", f"cluster init {URI} --if-absent"),
+        ("metaformat -n -f", f"cluster format {URI} --confirm --force"),
+        ("nukeexistingcluster -f -i x", f"cluster nuke {URI} --root=/prod/ledgers --instance-id=x --confirm --force"),
+        ("readjournal -m -dir /j 17a", "disk readjournal --journal-dir=/j --payload=ascii 17a"),
+        ("readledger -ledgerid 7 -fe 0 -le 9 -r", "ledger read 7 --first=0 --last=9 --recover"),
+        ("readlog -l 7 -e 3 0", "disk readlog --ledger=7 --entry=3 0"),
+        ("recover -f -sk -d b2:3181,b3:3181", "cluster recover b2:3181,b3:3181 --force --skip-open --delete-cookie"),
+        ("regenerate-interleaved-storage-index-file -l 1,2", "disk rebuild-index-files --ledger=1 --ledger=2"),
+        ("simpletest -e 3 -w 3 -a 2 -n 100", "bench write --ensemble=3 --write-quorum=3 --ack-quorum=2 --entries=100"),
+        ("triggeraudit", "cluster trigger-audit"),
+        ("whoisauditor", "cluster who-is-auditor"),
+    ],
+)
+def test_what_a_command_line_means(ran: list[list[str]], apache: str, ours: str) -> None:
+    before = dict(os.environ)
+    assert run(["shell", *apache.split()]) == 0
+    assert "; ".join(" ".join(words) for words in ran) == ours
+    assert dict(os.environ) == before
+
+
+_NEEDED = {"<bookie>": "b2:3181", "<bookies>": "b2:3181", "<ledger>": "7", "<log>": "0", "<journal>": "1"}
+_REQUIRED = {
+    "cookie_create": "-cf /c",
+    "cookie_generate": "-j /j -l /l -o /c",
+    "cookie_update": "-cf /c",
+    "deleteledger": "-l 7",
+    "ledgermetadata": "-l 7",
+    "readledger": "-l 7",
+}
+
+
+@pytest.mark.parametrize("command", sorted(TRANSLATIONS.keys() - {"whatisinstanceid"}))
+def test_every_command_means_some_that_there_are(ran: list[list[str]], command: str) -> None:
+    words = TRANSLATIONS[command].options.split()
+    needed = [_NEEDED[word] for word in words if word.startswith("<")]
+    assert run(["shell", command, *_REQUIRED.get(command, "").split(), *needed]) == 0
+    assert ran
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nothing"], "has no command nothing; `bookie shell help` lists them"),
+        (["updatecookie", "-b", "ip"], "updatecookie is not possible here: an identity stays as it is"),
+        (["listledgers", "--nonsense"], "bookie shell listledgers: unrecognized arguments: --nonsense; see"),
+        (["cookie_get"], "the following arguments are required: bookie"),
+        (["bookieformat", "-nonInteractive"], "-nonInteractive removes nothing without -force"),
+    ],
+)
+def test_what_is_refused(ran: list[list[str]], words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["shell", *words]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+    assert ran == []
+
+
+def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["shell", "help"]) == 0
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines()}
+    assert listed == TRANSLATIONS.keys() | REFUSED.keys()
