@@ -3,7 +3,8 @@
 Invariants
 - Segments that a head names already stay as they are, as long as the list still has their end: a change of a long list
   writes only what is new.
-- What stands in the head itself is bounded, so the head stays small whatever the length of the list.
+- What stands in the head itself is bounded, so the head stays small whatever the length of the list, and however many
+  changes have retired ledgers: small groups become one, due when the last of them is.
 
 Pure; any thread.
 """
@@ -31,6 +32,8 @@ SEGMENT_LEDGERS: Final = 1_000
 """Ledgers of a segment, and the closed ones that a head holds itself: some 60 KB."""
 INLINE_RETIRED: Final = 500
 """Retired ledgers that a head holds itself."""
+RETIRED_TOGETHER: Final = 4 * SEGMENT_LEDGERS
+"""Retired ledgers of a segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +143,21 @@ def _retired(
     """As a head names them, and the segments among them."""
     known = {loaded.retired[each.segment_id]: each.segment_id for each in before if each.segment_id is not None}
     refs: list[RetiredRef] = []
+    small: list[RetiredLedgers] = []
     segments: dict[str, tuple[int, ...]] = {}
-    inline = 0
     for each in retired:
-        ids = each.ledger_ids
-        if (known_id := known.get(ids)) is not None:
-            segments[known_id] = ids
-            refs.append(RetiredRef(each.due_ms, (), known_id))
-        elif inline + len(ids) <= INLINE_RETIRED:
-            inline += len(ids)
-            refs.append(RetiredRef(each.due_ms, ids, None))
+        known_id = known.get(each.ledger_ids) if len(each.ledger_ids) >= INLINE_RETIRED else None
+        if known_id is None:
+            small.append(each)
         else:
-            for first in range(0, len(ids), 4 * SEGMENT_LEDGERS):
-                segments[part_id := new_id()] = ids[first : first + 4 * SEGMENT_LEDGERS]
-                refs.append(RetiredRef(each.due_ms, (), part_id))
+            segments[known_id] = each.ledger_ids
+            refs.append(RetiredRef(each.due_ms, (), known_id))
+    ids = tuple(each for group in small for each in group.ledger_ids)
+    if len(ids) <= INLINE_RETIRED:
+        refs += [RetiredRef(each.due_ms, each.ledger_ids, None) for each in small]
+        return tuple(refs), segments
+    due_ms = max(each.due_ms for each in small)
+    for first in range(0, len(ids), RETIRED_TOGETHER):
+        segments[part_id := new_id()] = ids[first : first + RETIRED_TOGETHER]
+        refs.append(RetiredRef(due_ms, (), part_id))
     return tuple(refs), segments

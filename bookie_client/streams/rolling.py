@@ -40,6 +40,9 @@ FIRST_PAUSE: Final = 0.05
 MAX_PAUSE: Final = 2.0
 """Seconds between two attempts; doubles."""
 
+SWEEP_SECONDS: Final = 120.0
+"""How often a writer that has nothing to do applies retention: as often as a Pulsar broker does."""
+
 TOGETHER: Final = 128
 """Appends of one entry each that are sent together, if so many are there at once."""
 
@@ -74,6 +77,7 @@ class RollingLedger:
         self._failing_since: float | None = None
         self._pause = FIRST_PAUSE
         self._sweeping: asyncio.Task[None] | None = None
+        self._sweep_at = self._loop.time() + SWEEP_SECONDS
 
     @property
     def ledger_id(self) -> int:
@@ -229,8 +233,7 @@ class RollingLedger:
             raise
         if not self.appends.unsent:
             self._progressed()  # nobody waits
-        if self._sweeping is None or self._sweeping.done():
-            self._sweeping = self._loop.create_task(self._swept(), name=f"stream {self.name}: retention")
+        self._start_sweeping()
 
     def _opened(self, manifest: Manifest, ledger: LedgerWriter) -> None:
         self._manifest, self._ledger = manifest, ledger
@@ -267,12 +270,23 @@ class RollingLedger:
         self._pause = min(2 * self._pause, MAX_PAUSE)
 
     async def _wait(self) -> None:
+        """Until there is something to do; meanwhile time alone may make what retention removes."""
         self._wake.clear()
+        now = self._loop.time()
+        if now >= self._sweep_at:
+            self._start_sweeping()
+        until_old = self._filling.seconds_until_old(now)
+        until_sweep = self._sweep_at - now
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._filling.seconds_until_old(self._loop.time())):
+            async with asyncio.timeout(until_sweep if until_old is None else min(until_old, until_sweep)):
                 await self._wake.wait()
 
     # --- retention ------------------------------------------------------------------------------------------
+
+    def _start_sweeping(self) -> None:
+        self._sweep_at = self._loop.time() + SWEEP_SECONDS
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = self._loop.create_task(self._swept(), name=f"stream {self.name}: retention")
 
     async def _swept(self) -> None:
         try:

@@ -16,6 +16,7 @@ Source: reference client protocol, section 25.
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -49,6 +50,8 @@ MAX_ATTEMPTS: Final = 100
 MAX_HEAD_BYTES: Final = 256 * 1024
 CACHED_SEGMENTS: Final = 256
 _RETRY_SECONDS: Final = 0.2
+_FIRST_PAUSE: Final = 0.002
+_MAX_PAUSE: Final = 0.5
 
 _log = get_logger(__name__)
 T = TypeVar("T")
@@ -100,9 +103,18 @@ class ManifestStore:
                     raise MetadataDamaged(f"stream {name}: a segment that its head names is gone: {error}") from error
                 missing = (stored.version, str(error))
                 continue
-            if found.manifest.is_deleting and not even_deleting:
-                raise NoSuchStream(f"stream {name} is being deleted; deleting it again finishes that")
+            if not even_deleting:
+                _check_not_deleting(name, found.manifest.is_deleting)
             return found
+
+    async def head(self, name: str) -> Head:
+        """The stream without its list. Raises as `read`."""
+        try:
+            head = decode_head(name, (await self._heads.read(check_stream_name(name))).value)
+        except MetadataNotFound as error:
+            raise _no_such_stream(name) from error
+        _check_not_deleting(name, head.is_deleting)
+        return head
 
     async def watch(self, name: str) -> AsyncGenerator[Manifest, None]:
         """As `Streams.watch`."""
@@ -151,13 +163,15 @@ class ManifestStore:
 
     async def update_by(self, name: str, decide: Decision, *, even_deleting: bool = False) -> tuple[Manifest, bool]:
         """As `update`, for a change that depends on more than the stream: it is asked for after the stream was read."""
-        for _ in range(MAX_ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             stored = await self.read(name, even_deleting=even_deleting)
             changed = await decide(stored.manifest)
             if changed is None:
                 return stored.manifest, False
             with suppress(MetadataVersionConflict):
                 return await self.replace(stored, changed), True
+            # The more of them there are, the longer they wait: otherwise one wins, and all others have asked in vain.
+            await asyncio.sleep(random.random() * min(_MAX_PAUSE, _FIRST_PAUSE * 2**attempt))
         raise MetadataVersionConflict(
             f"stream {name}: lost {MAX_ATTEMPTS} compare-and-set rounds in a row against others; try again"
         )
@@ -265,6 +279,11 @@ def _record(name: str, segment_id: str) -> str:
 
 def _new_id() -> str:
     return secrets.token_hex(8)
+
+
+def _check_not_deleting(name: str, is_deleting: bool) -> None:
+    if is_deleting:
+        raise NoSuchStream(f"stream {name} is being deleted; deleting it again finishes that")
 
 
 def _no_such_stream(name: str) -> NoSuchStream:

@@ -27,6 +27,7 @@ import dataclasses
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.logs import get_logger
@@ -43,7 +44,10 @@ from bookie_client.streams.rolling import RollingLedger
 from bookie_client.streams.store import ManifestStore
 from bookie_client.streams.writer import StreamWriter
 from bookie_client.writing.window import Window
-from bookie_protocol.errors import CouldNotTell, StreamExists, StreamInUse, StreamPositionGone
+from bookie_protocol.errors import CouldNotTell, PodkeeperError, StreamExists, StreamInUse, StreamPositionGone
+
+SWEPT_TOGETHER: Final = 1_000
+"""Ledgers that one publication deletes at most."""
 
 _log = get_logger(__name__)
 
@@ -84,6 +88,10 @@ class Streams:
     async def manifest(self, name: str) -> Manifest:
         """The stream as it is now."""
         return (await self._store.read(name)).manifest
+
+    async def settings(self, name: str) -> StreamSettings:
+        """Those of a stream, which takes one read however long its list is."""
+        return (await self._store.head(name)).settings
 
     async def names(self) -> frozenset[str]:
         """The names of all streams; also of those whose deletion was not finished."""
@@ -148,7 +156,8 @@ class Streams:
         nothing, so that a call whose answer was lost may be repeated.
 
         `replace`: the ledgers become the whole content, as the next generation; the replaced ones can be read on for
-        `deletion_lag_seconds` and are deleted by a later change.
+        `deletion_lag_seconds` and are deleted by a later change. Retention is applied, and what is due is deleted, with
+        each new batch; what keeps from that is told by the next.
 
         Raises `StreamInUse` when a writer has a ledger open (`seal` ends a dead one), `NoSuchLedger` when a ledger does
         not exist, `BadRequest` when its metadata tell another end or none, when it belonged to the stream before, or is
@@ -164,6 +173,8 @@ class Streams:
             return changed
 
         manifest, is_new = await self._store.update_by(name, decide)
+        if is_new:
+            await self._tidy(manifest)
         return result_of(manifest, ledgers, is_new=is_new)
 
     async def seal(self, name: str) -> Manifest:
@@ -264,9 +275,22 @@ class Streams:
 
         await self._store.update_by(name, decide)
 
-    async def _sweep(self, name: str) -> tuple[int, ...]:
+    async def _tidy(self, manifest: Manifest) -> None:
+        """What a writer does when it rolls over, for streams that have none; of very much a part. It costs nothing when
+        there is nothing to be removed."""
+        name, now_ms = manifest.name, self._now_ms()
+        try:
+            if retained(manifest, None, now_ms) is not None:
+                await self._with_cursors(name, lambda each, passed: retained(each, passed, now_ms))
+                await self._sweep(name, SWEPT_TOGETHER)
+            elif due(manifest, now_ms):
+                await self._sweep(name, SWEPT_TOGETHER)
+        except PodkeeperError as error:
+            _log.warning("ledgers of a stream were not removed yet", stream=name, error=str(error))
+
+    async def _sweep(self, name: str, at_most: int | None = None) -> tuple[int, ...]:
         """Delete the retired ledgers whose time has come."""
-        ids = due((await self._store.read(name)).manifest, self._now_ms())
+        ids = due((await self._store.read(name)).manifest, self._now_ms())[:at_most]
         if ids:
             await self._ledgers.delete(ids)
             await self._store.update(name, lambda manifest: forgotten(manifest, ids))

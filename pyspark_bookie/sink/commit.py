@@ -80,7 +80,7 @@ def ensure_stream(options: SinkOptions) -> None:
     client = options.client()
     with told(f"stream {name}"):
         try:
-            client.run(lambda each: Streams(each).manifest(name))
+            client.run(lambda each: Streams(each).settings(name))
         except NoSuchStream:
             if not options.create_stream:
                 raise

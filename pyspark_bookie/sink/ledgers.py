@@ -97,7 +97,7 @@ class TaskLedgers:
         if stream is None:
             return None
         with told(f"stream {stream}"):
-            return client.run(lambda each: Streams(each).manifest(stream)).settings
+            return client.run(lambda each: Streams(each).settings(stream))
 
     def _metadata(self) -> Mapping[str, bytes]:
         stream = self._options.stream

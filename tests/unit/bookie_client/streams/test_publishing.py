@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from bookie_client.streams import Manifest, PublishedLedger, StreamSettings, Txn, publishing
 from bookie_client.streams.model import STREAM_KEY
 from bookie_client.streams.publishing import published
+from bookie_client.streams.store import MAX_ATTEMPTS
 from bookie_protocol.errors import (
     BadRequest,
     MetadataUnavailable,
@@ -21,7 +22,7 @@ from bookie_protocol.errors import (
     StreamPositionGone,
     StreamTransactionConflict,
 )
-from tests.unit.bookie_client.streams.conftest import read_all
+from tests.unit.bookie_client.streams.conftest import SETTINGS, read_all
 
 
 async def written(client, *payloads, password=b"secret"):
@@ -313,3 +314,66 @@ async def test_ledgers_are_looked_at_again_when_another_change_came_first(client
     with pytest.raises(NoSuchLedger):
         await streams.publish("s", [made], Txn("q", 0, 1))
     assert (await streams.manifest("s")).ledgers == ()
+
+
+# --- what is replaced goes --------------------------------------------------------------------------------------
+
+
+async def test_what_an_overwrite_replaced_is_deleted_by_the_next_publication(client, streams, three, clock):
+    await streams.configure("s", StreamSettings(**SETTINGS, deletion_lag_seconds=60.0))
+    first, second, third = [await written(client, b"%d" % n) for n in range(3)]
+    await streams.publish("s", [first], Txn("q", 0, 1))
+    await streams.publish("s", [second], Txn("q", 1, 1), replace=True)
+    clock.now += 59
+    await streams.publish("s", [], Txn("q", 2, 0))
+    assert first.ledger_id in three.metadata.ledgers.stored
+    clock.now += 1
+    await streams.publish("s", [third], Txn("q", 3, 1), replace=True)
+    assert set(three.metadata.ledgers.stored) == {second.ledger_id, third.ledger_id}
+    assert await streams.retired("s") == {second.ledger_id}
+
+
+async def test_retention_counts_for_a_stream_without_writers(client, streams, three, clock):
+    await streams.configure("s", StreamSettings(**SETTINGS, retention_seconds=60.0))
+    old, kept, new = [await written(client, b"%d" % n) for n in range(3)]
+    await streams.publish("s", [old])
+    await streams.publish("s", [kept])
+    await streams.move_cursor("s", "c", (await streams.manifest("s")).position_at(1))
+    clock.now += 60
+    await streams.publish("s", [new])
+    assert await read_all(streams) == [b"1", b"2"]
+    assert set(three.metadata.ledgers.stored) == {kept.ledger_id, new.ledger_id}
+
+
+async def test_a_batch_is_published_though_what_is_due_cannot_be_deleted(client, streams, three, clock):
+    await streams.configure("s", StreamSettings(**SETTINGS, deletion_lag_seconds=0.0))
+    first, second = await written(client, b"a"), await written(client, b"b")
+    await streams.publish("s", [first])
+
+    async def away(*_, **__):
+        raise MetadataUnavailable("no answer")
+
+    delete, three.metadata.ledgers.delete = three.metadata.ledgers.delete, away
+    assert (await streams.publish("s", [second], replace=True)).is_new
+    assert await read_all(streams) == [b"b"]
+    three.metadata.ledgers.delete = delete
+    await streams.publish("s", [], Txn("q", 0, 0))
+    assert set(three.metadata.ledgers.stored) == {second.ledger_id}
+
+
+async def test_many_who_change_one_stream_at_once_all_come_through(streams, monkeypatch):
+    count = 3 * MAX_ATTEMPTS // 2
+    read = streams._store.read
+
+    async def read_like_the_others(name, **options):
+        found = await read(name, **options)
+        await asyncio.sleep(0)
+        return found
+
+    monkeypatch.setattr(streams._store, "read", read_like_the_others)
+
+    async def changed():
+        await streams._store.update("s", lambda each: replace(each, epoch=each.epoch + 1))
+
+    await asyncio.gather(*(changed() for _ in range(count)))
+    assert (await streams.manifest("s")).epoch == count

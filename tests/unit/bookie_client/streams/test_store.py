@@ -1,5 +1,8 @@
 """Long lists: segments, and that what is read is what was stored whatever happens in between."""
 
+from dataclasses import replace
+from itertools import count
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,11 +10,12 @@ from hypothesis import strategies as st
 from bookie_client.streams import Manifest, PublishedLedger, StreamSettings, Txn
 from bookie_client.streams import layout as layouts
 from bookie_client.streams.encoding import decode_head, decode_retired, decode_segment, encode_head
-from bookie_client.streams.layout import Loaded, lay_out, put_together
+from bookie_client.streams.layout import INLINE_RETIRED, Loaded, lay_out, put_together
+from bookie_client.streams.model import RetiredLedgers
 from bookie_client.streams.publishing import MAX_TRANSACTIONS, published
 from bookie_client.streams.removal import forgotten, retained, truncated
 from bookie_client.streams.store import MAX_HEAD_BYTES, ManifestStore
-from bookie_protocol.errors import MetadataDamaged, MetadataVersionConflict, Refused
+from bookie_protocol.errors import MetadataDamaged, MetadataVersionConflict, NoSuchStream, Refused
 
 
 @pytest.fixture
@@ -197,3 +201,30 @@ def _stored_is_meant(steps):
 
 def vars_of(manifest):
     return {name: getattr(manifest, name) for name in Manifest.__dataclass_fields__}
+
+
+def test_a_head_stays_small_however_many_overwrites_there_were():
+    """Ten thousand batches of two ledgers within the lag; with a segment each, every look would read them all."""
+    manifest = Manifest("s", 0, 0, (), StreamSettings())
+    head, loaded, ids = None, Loaded(), (f"{n:016x}" for n in count())
+    for batch in range(10_000):
+        retired = (*manifest.retired, RetiredLedgers(batch, (2 * batch, 2 * batch + 1)))
+        laid_out = lay_out(replace(manifest, retired=retired), head, loaded, lambda: next(ids))
+        head, loaded = laid_out.head, laid_out.loaded
+        manifest = put_together("s", batch, head, loaded)
+    assert manifest.retired_ids == set(range(20_000))
+    assert all(group.due_ms >= each // 2 for group in manifest.retired for each in group.ledger_ids), "none goes early"
+    assert len(head.segment_ids) <= 20_000 // INLINE_RETIRED
+    assert len(encode_head(head)) < MAX_HEAD_BYTES / 8
+
+
+async def test_a_head_is_read_without_its_list(three, store, small):
+    await store.update("s", adding(0, 15))
+    for name in segments(three):
+        del three.metadata.all_records.stored["stream-segment", name]
+    other = ManifestStore(three.metadata)
+    assert (await other.head("s")).settings == StreamSettings()
+    with pytest.raises(MetadataDamaged):
+        await other.read("s")
+    with pytest.raises(NoSuchStream):
+        await other.head("none")

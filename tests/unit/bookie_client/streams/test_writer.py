@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from bookie_client.streams import Streams, StreamSettings
+from bookie_client.streams import Streams, StreamSettings, rolling
 from bookie_protocol.errors import (
     BadRequest,
     BookieReadOnly,
@@ -358,3 +358,17 @@ async def test_ledgers_tell_whose_they_are(streams, three):
         "podkeeper/stream": b"s",
         "podkeeper/writer": token.encode(),
     }
+
+
+async def test_retention_is_applied_while_nothing_is_appended(streams, three, clock, monkeypatch):
+    monkeypatch.setattr(rolling, "SWEEP_SECONDS", 0.01)
+    await streams.configure("s", StreamSettings(**SETTINGS, retention_seconds=60.0))
+    async with streams.writer("s") as writer:
+        await writer.append(b"a")
+        await writer.roll_over()
+        await writer.append(b"b")
+        clock.now += 60
+
+        await until(lambda: 0 not in three.metadata.ledgers.stored)
+        await writer.append(b"c")
+    assert await read_all(streams) == [b"b", b"c"]
