@@ -245,6 +245,10 @@ class EntryDamaged(StorageFault):
     """The bytes found where the index points are not the entry that was asked for."""
 
 
+class ResourcesShort(StorageFault):
+    """The machine has no descriptors, memory or room left just now: this says nothing about what is stored."""
+
+
 class StorageFailed(StorageFault):
     """The storage cannot go on in this process: it must end, and the next start replays the journals."""
 

@@ -38,6 +38,9 @@ def start_disk_watch(
     folders = options.current_folders(directories.ledger)
 
     def report(folder: str, state: DiskState) -> None:
+        if folder in storage.index_dirs:
+            storage.index_dirs[folder].report(folder, state)
+            return
         storage.dirs[folder].report(folder, state)
         on_state(folder, state)
 

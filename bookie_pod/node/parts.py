@@ -54,6 +54,8 @@ class StorageSide:
     storage: LedgerStorage
     dirs: dict[str, LedgerDirStates]
     """By `current` folder of each ledger directory."""
+    index_dirs: dict[str, LedgerDirStates]
+    """By `current` folder of each index directory that is no ledger directory."""
     throttled: Callable[[int, float, bool], None] | None = None
     """Counts an add that waited for its directory's write cache: ledger, seconds, whether in vain."""
 
@@ -66,6 +68,8 @@ def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, regis
     """Open the configured engine on its directories. Raises StartupError or StorageFault."""
     dirs = {folder: LedgerDirStates([folder]) for folder in options.current_folders(config.directories.ledger)}
 
+    index_folders = options.current_folders(config.directories.index)
+    index_dirs = {folder: LedgerDirStates([folder]) for folder in index_folders if folder not in dirs}
     instruments: list[DbStorageMetrics] = []
 
     def metrics(ledger_folder: str, index_folder: str) -> StorageMetrics:
@@ -85,6 +89,7 @@ def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, regis
         files=files,
         on_loop=on_loop,
         ledger_dirs=dirs.__getitem__,
+        index_dirs=(dirs | index_dirs).__getitem__,
         metrics=metrics,
         memtable_metrics=for_memtable,
     )
@@ -96,8 +101,10 @@ def open_storage_side(config: BookieConfig, files: Files, on_loop: OnLoop, regis
             _bind_directory(instrument, directory)
         half_bytes = settings.db.write_cache_bytes // len(storage.directories)
         export_limits(registry, half_bytes, settings.db.read_ahead_entries)
-        return StorageSide(storage, dirs, lambda ledger, s, vain: instruments[ledger % len(dirs)].throttled(s, 1, vain))
-    return StorageSide(storage, dirs)
+        return StorageSide(
+            storage, dirs, index_dirs, lambda ledger, s, vain: instruments[ledger % len(dirs)].throttled(s, 1, vain)
+        )
+    return StorageSide(storage, dirs, index_dirs)
 
 
 def _bind_directory(instruments: DbStorageMetrics, directory: SingleDirectoryStorage) -> None:

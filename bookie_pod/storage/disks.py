@@ -76,7 +76,8 @@ class DiskVerdict:
 class DiskMonitor:
     """Watches a fixed set of directories.
 
-    `report(directory, state)` hands each state to the entry logs of that directory; `on_verdict` gets the summary;
+    `report(directory, state)` hands each state to the entry logs or index files of that directory; `on_verdict` gets
+    the summary;
     `on_failure` gets the fault that ends the bookie.
     """
 
@@ -191,8 +192,7 @@ class DiskMonitor:
             self._states[directory] = new
             if new is not old:
                 _log.warning("disk state", directory=directory, state=new.name, usage=round(_share(usage), 4))
-            if directory in self._ledger_directories:
-                self._report(directory, new)
+            self._report(directory, new)
 
     def _run(self) -> None:
         while not self._stop.wait(self._pause()):

@@ -18,11 +18,14 @@ another thread may sync it meanwhile, and `pread` may be called from several thr
 
 from __future__ import annotations
 
+import errno
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
+
+from bookie_protocol.errors import ResourcesShort, StorageFault
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -37,6 +40,20 @@ class DiskUsage:
     total: int
     usable: int
     device: int
+
+
+_SHORT: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN, errno.EINTR, errno.ENOSPC, errno.EDQUOT}
+)
+
+
+def storage_fault(what: str, error: OSError) -> StorageFault:
+    """What to raise for a file that cannot be read: `ResourcesShort` if it is the machine's fault, and so no damage.
+
+    The one place that judges an `OSError`; who looks for damage asks for the type.
+    """
+    kind = ResourcesShort if error.errno in _SHORT else StorageFault
+    return kind(f"{what}: {error}")
 
 
 class File(Protocol):

@@ -15,6 +15,7 @@ import pytest
 
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.engines.interface import LedgerStorage
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.index.ledger_data import (
@@ -334,6 +335,31 @@ def test_a_ledger_in_limbo_serves_what_it_has_and_denies_nothing(engine: Engine)
             storage.read(2, LAST_ENTRY)
         storage.flush()
         storage = engine.reopen()
+
+
+def test_an_entry_that_comes_back_in_the_middle_of_a_search_is_not_denied(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another bookie's copies are stored, and the ledger leaves its limbo, while a slow look-up finds nothing."""
+    storage = engine.storage
+    put(storage, entry(1, 0))
+    storage.flush()
+    record = storage.ledger(1)
+    assert record is not None
+    storage.set_ledger(1, replace(record, limbo=True))
+    index = storage.directory_of(1).locations if isinstance(storage, DbLedgerStorage) else storage.cache  # type: ignore[attr-defined]
+    look_up = index.get
+
+    def slow(ledger_id: int, entry_id: int) -> int:
+        found: int = look_up(ledger_id, entry_id)
+        put(storage, entry(1, 7))
+        storage.set_ledger(1, record)
+        return found
+
+    monkeypatch.setattr(index, "get", slow)
+    with pytest.raises(LedgerStateUnknown):
+        storage.read(1, 7)
+    assert storage.read(1, 7) == entry(1, 7)
 
 
 def test_callbacks_of_a_swap(engine: Engine) -> None:

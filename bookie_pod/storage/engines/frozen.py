@@ -71,6 +71,8 @@ class FrozenWork:
         if self._runs or self._deletions:
             with self._timed(metrics, FlushStage.LOCATIONS):
                 locations.write([run for run in self._runs if not self._is_deleted(run.ledger_id)], self._deletions)
+        else:
+            locations.settle()
         if self._dirty_ledgers:
             with self._timed(metrics, FlushStage.LEDGERS):
                 ledgers.write(self._dirty_ledgers)

@@ -2,7 +2,8 @@
 
 Invariants
 - "No such entry" needs: both maps of the memtable and the index looked at, in this order, without a fault, and no
-  limbo. The frozen map goes only after the index has its entries, so an entry on its way is found in one of them.
+  limbo, neither before the look nor now. The frozen map goes only after the index has its entries, so an entry on its
+  way is found in one of them.
 
 A location whose log bytes a power cut took before their add was acknowledged answers with a `StorageFault`: the index
 can be ahead of the current entry log. Entries that were acknowledged are replaced by the replay.
@@ -44,12 +45,13 @@ class MemTableReads:
         """See `LedgerStorage.read`."""
         if entry_id == LAST_ENTRY:
             entry_id = self.last_entry_id(ledger_id)
+        limbo = self._is_in_limbo(ledger_id)
         entry = self.in_memory(ledger_id, entry_id)
         if entry is not None:
             return entry
         location = self._locate(ledger_id, entry_id)
         if not location:
-            raise self._absent(ledger_id, f"entry {entry_id}")
+            raise self._absent(ledger_id, f"entry {entry_id}", limbo)
         if location in self.damaged:
             raise EntryDamaged(f"entry {entry_id} of ledger {ledger_id} is damaged here, as the scrubber found")
         begin = time.perf_counter()
@@ -77,23 +79,26 @@ class MemTableReads:
         self._metrics.got_offset(time.perf_counter() - begin)
         return location
 
-    def _absent(self, ledger_id: int, what: str) -> Exception:
-        """The answer when nothing was found and nothing failed."""
+    def _is_in_limbo(self, ledger_id: int) -> bool:
         record = self._cache.records.get(ledger_id)
-        if record is not None and record.limbo:
+        return record is not None and record.limbo
+
+    def _absent(self, ledger_id: int, what: str, limbo: bool) -> Exception:
+        """The answer when nothing was found and nothing failed. `limbo`: as it was before the search, in the middle of
+        which the missing entries may have come back and the ledger have left its limbo."""
+        if limbo or self._is_in_limbo(ledger_id):
             return LedgerStateUnknown(f"ledger {ledger_id} is in limbo: {what} may have been lost here")
         return NoSuchEntry(f"ledger {ledger_id} has no {what} here")
 
     def last_entry_id(self, ledger_id: int) -> int:
         """See `LedgerStorage.last_entry_id`."""
-        record = self._cache.records.get(ledger_id)
-        if record is not None and record.limbo:
+        if self._is_in_limbo(ledger_id):
             raise LedgerStateUnknown(f"ledger {ledger_id} is in limbo: its last entry may be lost")
         in_memory = self._memtable.highest(ledger_id)
         stored = self._cache.last_entry_id(ledger_id)
         known = [entry_id for entry_id in (in_memory, stored) if entry_id is not None]
         if not known:
-            raise self._absent(ledger_id, "entries")
+            raise self._absent(ledger_id, "entries", False)
         return max(known)
 
     def entry_ids(self, ledger_id: int) -> Iterator[int]:

@@ -82,8 +82,8 @@ class StorageParts:
     metrics: Callable[[str, str], StorageMetrics] = lambda ledger_directory, index_directory: NoMetrics()
     """Counters of one (ledger directory, index directory) of DbLedgerStorage."""
     index_dirs: Callable[[str], LedgerDirs] | None = None
-    """The disk states of one index directory; None: those of the ledger directory of that name, or for an index
-    directory of its own one that is always writable."""
+    """The disk states of one index directory; None: those of the ledger directory of that name, or, for tools, which
+    watch no disks, of an index directory of its own one that is always writable."""
     memtable_metrics: Callable[[], MemTableMetrics] = NoMemTableMetrics
     """Counters of the other two engines."""
 

@@ -10,7 +10,7 @@ Invariants
   pass it.)
 - A deleted ledger is unknown, and its rows are hidden, from the moment of the deletion; they are removed by
   the next flush before that flush's own rows are put, so a ledger that is made anew keeps its new entries.
-- "No such entry" needs: both halves, the read cache and the index looked at, without a fault, no limbo, and no `doubt`
+- "No such entry" needs: both halves, the read cache and the index looked at, without a fault, no limbo and no `doubt`
   about the index, neither before the look nor now.
 - A directory whose disk failed takes no adds and is never flushed again in this process.
 
@@ -232,24 +232,24 @@ class SingleDirectoryStorage:
     def read(self, ledger_id: int, entry_id: int) -> bytes:
         if entry_id == LAST_ENTRY:
             entry_id = self.last_entry_id(ledger_id)
-        generation, doubt = self.read_cache.generation, self.doubt
+        generation, unsure = self.read_cache.generation, self._unsure(ledger_id)
         entry = self.cached(ledger_id, entry_id)
         if entry is not None:
             return entry
         entry = self._log_reads.read(ledger_id, entry_id, generation)
         if entry is None:
-            raise self._absent(ledger_id, f"entry {entry_id}", doubt)
+            raise self._absent(ledger_id, f"entry {entry_id}", unsure)
         return entry
 
     def read_apart(self, ledger_id: int, first: int, count: int, max_bytes: int) -> list[bytes]:
         """See `LedgerStorage.read_apart`."""
-        generation, doubt = self.read_cache.generation, self.doubt
+        generation, unsure = self.read_cache.generation, self._unsure(ledger_id)
         run = self.cached_run(ledger_id, first, count)
         if run:
             return run
         run = self._log_reads.read_apart(ledger_id, first, count, max_bytes)
         if not run:
-            raise self._absent(ledger_id, f"entry {first}", doubt)
+            raise self._absent(ledger_id, f"entry {first}", unsure)
         # What came along without a look-up is older than what memory holds; after a flush or a deletion nobody knows.
         if generation != self.read_cache.generation:
             return run[:1]
@@ -260,16 +260,23 @@ class SingleDirectoryStorage:
         ahead = takewhile(lambda entry: not any(entry[0] in each for each in newer), enumerate(run[1:], first + 1))
         return [run[0], *(entry for _, entry in ahead)]
 
-    def _absent(self, ledger_id: int, what: str, doubt: str | None) -> Exception:
-        """The answer when nothing was found and nothing failed. `doubt`: that before the search."""
-        doubt = doubt or self.doubt
-        if doubt is not None:
-            return LedgerStateUnknown(f"ledger {ledger_id}: {what} may be here all the same: {doubt}")
+    def _unsure(self, ledger_id: int) -> str | None:
+        """Why entries of the ledger that are not found may be here all the same, or may have been."""
+        if self.doubt is not None:
+            return self.doubt
         record = self.ledgers.get(ledger_id)
-        if record is None:
+        return (
+            "the ledger is in limbo, entries may have been lost here" if record is not None and record.limbo else None
+        )
+
+    def _absent(self, ledger_id: int, what: str, unsure: str | None) -> Exception:
+        """The answer when nothing was found and nothing failed. `unsure`: as it was before the search, in the middle of
+        which the missing entries may have come back and the doubt have gone."""
+        unsure = unsure or self._unsure(ledger_id)
+        if unsure is not None:
+            return LedgerStateUnknown(f"ledger {ledger_id}: {what} is not known to be absent: {unsure}")
+        if self.ledgers.get(ledger_id) is None:
             return NoSuchLedger(f"ledger {ledger_id} is not known here")
-        if record.limbo:
-            return LedgerStateUnknown(f"ledger {ledger_id} is in limbo: {what} may have been lost here")
         return NoSuchEntry(f"ledger {ledger_id} has no {what} here")
 
     def last_entry_id(self, ledger_id: int) -> int:

@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict
 
 from bookie_pod.storage.entry_log.catalog import LogCatalog
-from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_protocol.errors import StorageFault
 
 
@@ -58,7 +58,7 @@ class ReadHandles:
         try:
             return self._files.open(path)
         except OSError as error:
-            raise StorageFault(f"cannot open entry log {path}: {error}") from error
+            raise storage_fault(f"cannot open entry log {path}", error) from error
 
     def _adopt(self, log_id: int, file: File) -> ReadHandle:
         surplus: list[File] = []

@@ -29,7 +29,7 @@ from bookie_pod.storage.entry_log.reader import EntryReader
 from bookie_pod.storage.entry_log.scan import LogScan
 from bookie_pod.storage.entry_log.scanned import LedgersMap, Scan
 from bookie_pod.storage.entry_log.writer import LogWriter
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_protocol.errors import StorageFault
 
 logger = structlog.get_logger(__name__)
@@ -157,7 +157,7 @@ class DefaultEntryLogger:
         except ValueError as reason:
             logger.debug("no ledgers map, counting by a scan", log_id=log_id, reason=str(reason))
         except OSError as error:
-            raise StorageFault(f"cannot read entry log {handle.file.path}: {error}") from error
+            raise storage_fault(f"cannot read entry log {handle.file.path}", error) from error
         finally:
             self._reader.handles.release(handle)
         counted = self.scan_sizes(log_id)
@@ -196,7 +196,7 @@ class DefaultEntryLogger:
         try:
             return self._files.size(path)
         except OSError as error:
-            raise StorageFault(f"cannot tell the size of entry log {path}: {error}") from error
+            raise storage_fault(f"cannot tell the size of entry log {path}", error) from error
 
     def delete(self, log_id: int) -> bool:
         if not self._catalog.is_flushed(log_id):

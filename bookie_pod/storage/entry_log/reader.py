@@ -29,7 +29,7 @@ from bookie_pod.storage.entry_log.handles import ReadHandle, ReadHandles
 from bookie_pod.storage.entry_log.interface import EntryCheck, EntryLogStats, Row
 from bookie_pod.storage.entry_log.options import EntryLogOptions
 from bookie_pod.storage.entry_log.writer import LogWriter
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_protocol.errors import EntryDamaged, StorageFault
 
 logger = structlog.get_logger(__name__)
@@ -76,9 +76,8 @@ class EntryReader:
         try:
             return self._read(handle, position, ledger_id, entry_id)
         except OSError as error:
-            raise StorageFault(
-                f"cannot read entry {entry_id} of ledger {ledger_id} at {position} of {handle.file.path}: {error}"
-            ) from error
+            what = f"cannot read entry {entry_id} of ledger {ledger_id} at {position} of {handle.file.path}"
+            raise storage_fault(what, error) from error
         except EntryDamaged:
             self._count_damage()
             raise
@@ -98,7 +97,7 @@ class EntryReader:
         start = position - SIZE_BYTES
         data = self._fetch(handle, start, max(self._guess, ENTRY_HEAD.size))
         if len(data) < ENTRY_HEAD.size:
-            raise StorageFault(
+            raise EntryDamaged(
                 f"{handle.file.path} ends at {start + len(data)}, in the head of entry {entry_id} of ledger "
                 f"{ledger_id} at {position}"
             )
@@ -115,7 +114,7 @@ class EntryReader:
         if end > len(data):
             data = b"".join((data, self._fetch_rest(handle, start + len(data), end - len(data))))
         if end > len(data):
-            raise StorageFault(
+            raise EntryDamaged(
                 f"{handle.file.path} ends within entry {entry_id} of ledger {ledger_id} at {position}: "
                 f"its size is {size}, {len(data) - SIZE_BYTES} bytes are there"
             )

@@ -29,8 +29,7 @@ from bookie_pod.storage.entry_log.format import (
     next_block,
 )
 from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
-from bookie_pod.storage.files import File, Files
-from bookie_protocol.errors import StorageFault
+from bookie_pod.storage.files import File, Files, storage_fault
 
 T = TypeVar("T", bytes, int)
 
@@ -83,7 +82,7 @@ class LogScan(Generic[T]):
             finally:
                 file.close()
         except OSError as error:
-            raise StorageFault(f"cannot scan entry log {self._path}: {error}") from error
+            raise storage_fault(f"cannot scan entry log {self._path}", error) from error
 
     def _records(self, window: _Window) -> Iterator[tuple[int, int, int, T]]:
         position = self._start

@@ -2,7 +2,8 @@
 
 Invariants
 - Order: copies durable, then the index points to them (durable), then the source is unlinked. A crash anywhere
-  leaves the old place or the new one, both right.
+  leaves the old place or the new one, both right. Where there is nothing to copy, it is because the index names other
+  places, and they are made durable all the same.
 - What is copied, and what must be true of the log before it may go: see `live_entries`.
 - A scan that ends at damage ends the compaction: nothing of the log is moved or unlinked.
 - Only logs may be compacted whose rows are all in the index: the caller lists logs that are rotated and synced, and
@@ -74,6 +75,7 @@ class TransactionalCompactor:
         self._breathe = breathe
 
     def compact(self, source: Source) -> int:
+        self._storage.settle()
         target = self._storage.logs.begin_compaction(source.log_id, source.live_bytes)
         copied = 0
         try:
@@ -88,6 +90,7 @@ class TransactionalCompactor:
             raise
         if not copied:
             target.abort()
+            _move(self._storage, ())
             return 0
         target.make_available()
         try:
@@ -184,6 +187,7 @@ class PlainCompactor:
         self._breathe = breathe
 
     def compact(self, source: Source) -> int:
+        self._storage.settle()
         logs = self._storage.logs
         pending: list[EntryMove] = []
         generation = logs.generation
@@ -204,10 +208,9 @@ class PlainCompactor:
         return TransactionalCompactor(self._storage, self._pay, self._max_outstanding, self._breathe).recover(leave)
 
     def _settle(self, moves: Sequence[EntryMove], generation: int) -> None:
-        if not moves:
-            return
         logs = self._storage.logs
-        logs.sync()
+        if moves:
+            logs.sync()
         if logs.generation != generation:
             raise StorageFault("a log that compaction had appended to was given up after a failed sync")
         _move(self._storage, moves)

@@ -50,6 +50,9 @@ class CollectedDirectory:
     def move(self, moves: Sequence[EntryMove]) -> int:
         return self._directory.locations.move(moves)
 
+    def settle(self) -> None:
+        self._directory.locations.settle()
+
     def compact_index(self) -> None:
         self._directory.locations.compact()
 
@@ -95,6 +98,9 @@ class CollectedEngine:
         moved = sum(self._storage.cache.move(*each) for each in moves)
         self._storage.flush()
         return moved
+
+    def settle(self) -> None:
+        """Pages in memory stay as they are until they are written."""
 
     def compact_index(self) -> None:
         """Index files have a place for each entry; nothing to compact."""

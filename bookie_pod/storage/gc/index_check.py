@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from bookie_pod.storage.entry_log.format import split_location
 from bookie_pod.storage.gc.storage import CollectedStorage
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import EntryDamaged
 
 ROWS_PER_BREATH: Final = 1024
 
@@ -36,7 +36,7 @@ def find_row_behind(
     called now and then and may raise. `StorageFault` if the index cannot be read.
 
     An index that may run ahead of its logs can hold rows of entries that a power cut took: in a log that was never
-    closed they count only if the entry can be read.
+    closed they count only if the entry is there.
     """
     return find_row(storage, log_id, lambda at: at >= position, closed=closed, breathe=breathe)
 
@@ -66,9 +66,14 @@ def find_row(
 
 
 def is_there(storage: CollectedStorage, location: int, ledger_id: int, entry_id: int) -> bool:
-    """Whether the entry can be read at this place."""
+    """Whether the entry lies at this place; false if the log is gone, or ends before it, or other bytes are there.
+
+    `StorageFault` if nobody can tell: a read that failed proves nothing.
+    """
+    if not storage.logs.exists(split_location(location)[0]):
+        return False
     try:
         storage.logs.read(location, ledger_id, entry_id)
-    except StorageFault:
+    except EntryDamaged:
         return False
     return True

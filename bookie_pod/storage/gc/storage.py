@@ -47,7 +47,16 @@ class CollectedStorage(Protocol):
         ...
 
     def move(self, moves: Sequence[EntryMove]) -> int:
-        """Point to the new places, where the index still names the old ones; durable on return. How many moved."""
+        """Point to the new places, where the index still names the old ones. How many moved.
+
+        Durable on return, and so is every place that the index named before, though it may have been put by a move that
+        failed: also without moves.
+        """
+        ...
+
+    def settle(self) -> None:
+        """What the index names from now on is not taken back any more, as it may be after a write that failed.
+        `StorageFault`."""
         ...
 
     def compact_index(self) -> None:

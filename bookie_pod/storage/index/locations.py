@@ -47,6 +47,8 @@ class LocationIndex:
         self._rows_per_batch = max(1, min(max_batch, ROWS_PER_BATCH))
         self._deleted: dict[int, int] = {}
         self._deletions = 0
+        self._in_doubt = False
+        """A write failed, or is under way: rows may be seen that nobody has made durable."""
         self._write_lock = threading.Lock()
         self._compacting = threading.Lock()
         self._adopting = threading.Lock()
@@ -148,12 +150,23 @@ class LocationIndex:
         fails."""
         runs, deletions = tuple(runs), deletions or {}
         with self._write_lock:
-            self._apply(self._store, runs, deletions)
-            self._store.sync()
+            self._write_through(runs, deletions)
             self._follow(lambda twin: self._apply(twin.store, runs, deletions))
             for ledger_id, number in deletions.items():
                 if self._deleted.get(ledger_id) == number:  # else it was deleted once more meanwhile
                     del self._deleted[ledger_id]
+
+    def _write_through(self, runs: Iterable[LocationRun], deletions: Iterable[int]) -> None:
+        self._in_doubt = True
+        self._apply(self._store, runs, deletions)
+        self._store.sync()
+        self._in_doubt = False
+
+    def settle(self) -> None:
+        """After a write or move that failed: what rows say from now on is durable. `StorageFault`."""
+        with self._write_lock:
+            if self._in_doubt:
+                self._write_through((), ())
 
     def _apply(self, store: OrderedStore, runs: Iterable[LocationRun], deletions: Iterable[int]) -> None:
         batch = store.batch()
@@ -177,8 +190,7 @@ class LocationIndex:
                 for ledger_id, entry_id, old, new in moves
                 if self.get(ledger_id, entry_id) == old
             ]
-            self._apply(self._store, moved, ())
-            self._store.sync()
+            self._write_through(moved, ())
             self._follow(lambda twin: self._apply(twin.store, moved, ()))
         return len(moved)
 

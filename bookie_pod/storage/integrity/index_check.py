@@ -17,7 +17,7 @@ from typing import Final
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.integrity.entry_check import EntryCheck, Pay, Report, ScrubCounts, entry_damage
 from bookie_pod.storage.integrity.scrub_storage import ScrubbedStorage
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort, StorageFault
 
 ROWS_AT_ONCE: Final = 256
 
@@ -53,6 +53,8 @@ class IndexCheck:
         while True:
             try:
                 entry = self._storage.logs.read(location, ledger_id, entry_id)
+            except ResourcesShort:
+                raise
             except StorageFault as error:
                 now = self._storage.location_of(ledger_id, entry_id)
                 if now not in (0, location):

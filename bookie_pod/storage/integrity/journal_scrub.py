@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.files import File, Files, storage_fault
 from bookie_pod.storage.integrity.entry_check import Pay, Report
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub_pace import ScrubPace
@@ -17,7 +17,7 @@ from bookie_pod.storage.integrity.scrub_state import ScrubPhase
 from bookie_pod.storage.journal.directory import journal_path, list_journals
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.journal.survey import survey_journal
-from bookie_protocol.errors import JournalDamaged, StorageFault
+from bookie_protocol.errors import JournalDamaged, ResourcesShort, StorageFault
 
 
 class JournalScrub(ScrubPart):
@@ -52,6 +52,8 @@ class JournalScrub(ScrubPart):
                 continue
             try:
                 check_journal(self._files, self.folder, journal_id, self._found, self._pay)
+            except ResourcesShort as error:
+                self._not_checked(journal_path(self.folder, journal_id), error)
             except StorageFault as error:
                 self._found(Damage(DamageKind.JOURNAL, str(error), file_id=journal_id))
             self.counts.journals += 1
@@ -72,7 +74,7 @@ def check_journal(files: Files, folder: str, journal_id: int, report: Report, pa
         return
     except OSError as error:
         if files.exists(path):
-            raise StorageFault(f"cannot read journal {path}: {error}") from error
+            raise storage_fault(f"cannot read journal {path}", error) from error
         return
     if survey.damage is not None and files.exists(path):
         report(Damage(DamageKind.JOURNAL, f"{path} at {survey.end}: {survey.damage}", file_id=journal_id))

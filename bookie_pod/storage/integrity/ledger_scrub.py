@@ -20,7 +20,7 @@ from bookie_pod.storage.integrity.scrub_pace import ScrubPace
 from bookie_pod.storage.integrity.scrub_part import NoScrubMetrics, ScrubMetrics, ScrubPart
 from bookie_pod.storage.integrity.scrub_state import ScrubPhase
 from bookie_pod.storage.integrity.scrub_storage import DigestTypes, ScrubbedStorage
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.errors import ResourcesShort, StorageFault
 
 
 class LedgerScrub(ScrubPart):
@@ -103,6 +103,8 @@ class LedgerScrub(ScrubPart):
             try:
                 if check.check(log_id, after, self._log_checked):
                     self._sound.add(log_id)
+            except ResourcesShort as error:
+                self._not_checked(f"entry log {log_id:x}.log", error)
             except StorageFault as error:
                 if logs.exists(log_id):
                     self._found(Damage(DamageKind.LOG, str(error), file_id=log_id))
@@ -124,6 +126,8 @@ class LedgerScrub(ScrubPart):
             except StorageFault as error:
                 if self._storage.has_ledger(ledger_id):
                     self._not_checked(f"the index of ledger {ledger_id}", error)
+                    if isinstance(error, ResourcesShort):
+                        continue
                     self._found(Damage(DamageKind.INDEX, str(error), ledger_id=ledger_id))
 
     def _row_checked(self, entry_id: int) -> None:

@@ -22,7 +22,7 @@ import structlog
 from bookie_pod.storage.entry_log.format import HEADER_SIZE, MAGIC, SIZE_BYTES, VERSION, decode_header
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.integrity.entry_check import EntryCheck, Pay, Report, ScrubCounts, entry_damage
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub_storage import ScrubbedStorage
@@ -86,7 +86,7 @@ class LogCheck:
         except ValueError as error:
             problem = str(error)
         except OSError as error:
-            raise StorageFault(f"cannot read entry log {path}: {error}") from error
+            raise storage_fault(f"cannot read entry log {path}", error) from error
         else:
             if header.magic != MAGIC or not 0 <= header.version <= VERSION:
                 problem = f"its header begins with {header.magic.hex()} and version {header.version}"

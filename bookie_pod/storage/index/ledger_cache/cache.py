@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, groupby
 
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.index.index_file import HEADER_BYTES, SLOT_BYTES, slot_offset
 from bookie_pod.storage.index.ledger_cache.directories import IndexDirectories, WritableDirs, max_entry_id
 from bookie_pod.storage.index.ledger_cache.flusher import IndexFlusher
@@ -295,7 +295,7 @@ class _Reading:
             raise self._fault(error) from error
 
     def _fault(self, error: OSError) -> StorageFault:
-        return StorageFault(f"cannot read the index file of ledger {self._ledger_id}: {error}")
+        return storage_fault(f"cannot read the index file of ledger {self._ledger_id}", error)
 
 
 def _unknown(ledger_id: int) -> NoLedgerIndex:

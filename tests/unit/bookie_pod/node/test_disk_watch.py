@@ -12,10 +12,14 @@ from bookie_pod.metrics.bookie import BookieMetrics
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.disk_watch import start_disk_watch
+from bookie_pod.node.parts import open_storage_side
 from bookie_pod.storage.disks import DiskVerdict
+from bookie_pod.storage.engines.names import SORTED_LEDGER_STORAGE
 from bookie_pod.storage.entry_log.directories import DiskState
 from bookie_pod.storage.files import DiskUsage
+from bookie_pod.storage.index.ledger_cache.directories import index_folders
 from tests.support.memory_files import MemoryFiles
+from tests.support.storage_engine import call_directly, entry, put
 
 TOTAL = 1_000_000
 
@@ -43,6 +47,9 @@ class Disks:
         storage: Any = SimpleNamespace(
             storage=None,
             dirs={folder: SimpleNamespace(report=self._note("logs of")) for folder in folders},
+            index_dirs={
+                f"{path}/current": SimpleNamespace(report=self._note("index files of")) for path in directories.index
+            },
             writable=lambda: [folder for folder in folders if self.used[folder] < 0.95],
         )
         self.verdicts: list[DiskVerdict] = []
@@ -116,19 +123,42 @@ async def test_whoever_needs_to_hears_of_the_disks_before_the_bookie_serves_and_
     disks = Disks(indexDirectories="/i1,/i2")
     try:
         assert disks.told == [
-            (who, f"/{name}/current", "WRITABLE") for name in ("l1", "l2") for who in ("logs of", "collector of")
+            *((who, f"/{name}/current", "WRITABLE") for name in ("l1", "l2") for who in ("logs of", "collector of")),
+            *(("index files of", f"/{name}/current", "WRITABLE") for name in ("i1", "i2")),
         ]
         assert (disks.verdicts[0].writable, disks.verdicts[0].full) == (2, 0)
         disks.told.clear()
         disks.check(l1=0.92, l2=0.96, i1=0.96)
-        assert disks.told == [  # indexes have no logs
+        assert disks.told == [
             ("logs of", "/l1/current", "ALMOST_FULL"),
             ("collector of", "/l1/current", "ALMOST_FULL"),
             ("logs of", "/l2/current", "FULL"),
             ("collector of", "/l2/current", "FULL"),
+            ("index files of", "/i1/current", "FULL"),
+            ("index files of", "/i2/current", "WRITABLE"),
         ]
         await asyncio.sleep(0)  # a later verdict comes to the mode through the event loop
         assert (disks.verdicts[-1].writable, disks.verdicts[-1].full) == (1, 2)
         assert disks.verdicts[-1].full_directories == ("/l2/current", "/i1/current")
     finally:
         disks.monitor.stop()
+
+
+async def test_a_full_index_directory_takes_no_new_index_files() -> None:
+    files = MemoryFiles()
+    overrides = {
+        "metadataServiceUri": "file:///metadata",
+        "journalDirectories": "/j",
+        "ledgerDirectories": "/l",
+        "indexDirectories": "/i1,/i2",
+        "ledgerStorageClass": SORTED_LEDGER_STORAGE,
+    }
+    side = open_storage_side(load_config(environ={}, overrides=overrides), files, call_directly, Registry())
+    side.index_dirs["/i1/current"].report("/i1/current", DiskState.FULL)
+    for ledger_id in range(8):
+        put(side.storage, entry(ledger_id, 0))
+    side.storage.flush()
+    for folder, count in (("/i1/current", 0), ("/i2/current", 8)):
+        names = [name for tree in index_folders(files, folder) for name in files.listdir(tree)]
+        assert len(names) == count
+    side.storage.close()

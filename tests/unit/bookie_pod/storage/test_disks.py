@@ -92,13 +92,13 @@ def test_verdicts() -> None:
     assert disks.verdicts[-1].writable == 0
 
 
-def test_index_disks_count_and_are_not_reported_to_entry_logs() -> None:
+def test_index_disks_count_and_are_reported() -> None:
     disks = Disks("/a", "/b", indexes=("/i",))
     disks.check(i=0.95)
     verdict = disks.verdicts[-1]
     assert (verdict.writable, verdict.full, verdict.full_directories) == (0, 1, ("/i",))
     assert not verdict.high_priority_room  # recovery adds need their index as well
-    assert {path for path, _ in disks.reports} == {"/a", "/b"}
+    assert disks.reports == [("/a", DiskState.WRITABLE), ("/b", DiskState.WRITABLE), ("/i", DiskState.FULL)]
     disks.check(i=0.75)
     assert disks.verdicts[-1].writable == 0  # above its low-water mark
     disks.check(i=0.6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 
 import pytest
@@ -218,6 +219,23 @@ def test_a_log_that_cannot_be_read_is_a_finding_and_ends_nothing(rig: ScrubRig) 
     assert {each.ledger_id for each in damages if each.kind is DamageKind.ENTRY} == {3, 4}
     rig.files.faults.clear()
     assert rig.run() == []
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("operation", ["open", "pread"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM])
+def test_what_the_machine_lacks_is_no_damage(rig: ScrubRig, operation: str, number: int) -> None:
+    path, position = rig.place(3, 2)
+    rig.flip(path, position + 60)
+    assert len(rig.run()) == 1
+    rig.restart()
+    rig.files.faults.fail(operation, path="/", errno=number)
+    assert len(rig.run()) == 1  # what was found before is still known
+    assert rig.scrub.state().errors
+    rig.files.faults.clear()
+    assert rig.storage.read(3, 1) == signed(3, 1)
+    assert len(rig.run()) == 1
+    assert not rig.scrub.state().errors
     rig.storage.close()
 
 
