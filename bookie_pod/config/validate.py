@@ -15,6 +15,7 @@ from typing import Final
 from bookie_pod.config.derive import KNOWN_FACTORIES
 from bookie_pod.config.model import BookieConfig
 from bookie_pod.config.sections.ledger_storage import StorageEngine
+from bookie_pod.config.sections.security import CERTIFICATE_ROLES
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.metadata_service.uri import parse_metadata_service_uri
 
@@ -171,17 +172,7 @@ def _disks(config: BookieConfig) -> Iterator[str]:
 
 def _security(config: BookieConfig) -> Iterator[str]:
     metadata, http = config.metadata, config.http
-    for key, name in (
-        ("bookieAuthProviderFactoryClass", config.auth.provider_class),
-        ("clientAuthProviderFactoryClass", config.auth.client_provider_class),
-    ):
-        if name is not None:
-            yield f"{key}={name}: there is no such provider here; unset the key"
-    if roles := config.auth.authorized_roles:
-        yield (
-            f"authorizedRoles={','.join(roles)}: roles of certificates are not judged here; unset the key, and let"
-            " tlsTrustStore hold only the authority of the clients that may connect"
-        )
+    yield from _who_may_connect(config)
     if metadata.zk_enable_security and metadata.zk_auth_credentials_path is None:
         yield "zkEnableSecurity=true: access lists name the user that logged in, so zkAuthCredentialsPath is needed"
     uri = metadata.service_uri
@@ -209,6 +200,26 @@ def _security(config: BookieConfig) -> Iterator[str]:
         yield (
             f"addEntryQuorumTimeoutSec={gateway.add_quorum_timeout_seconds}: a limit is needed with"
             " enforceMinNumFaultDomainsForWrite=true, else appends wait for ever while a rack is away"
+        )
+
+
+def _who_may_connect(config: BookieConfig) -> Iterator[str]:
+    auth, tls = config.auth, config.tls
+    if (name := auth.client_provider_class) is not None:
+        yield f"clientAuthProviderFactoryClass={name}: there is no such provider here; unset the key"
+    if tls.required and tls.provider_factory_class is None:
+        yield "tlsRequired=true: needs tlsProviderFactoryClass, without which nobody can connect"
+    roles = ",".join(auth.authorized_roles)
+    if auth.provider_class is None:
+        if roles:
+            yield f"authorizedRoles={roles}: needs bookieAuthProviderFactoryClass={CERTIFICATE_ROLES}"
+        return
+    if not roles:
+        yield f"bookieAuthProviderFactoryClass={auth.provider_class}: needs authorizedRoles, the roles that may connect"
+    if tls.provider_factory_class is None or not tls.client_authentication:
+        yield (
+            f"bookieAuthProviderFactoryClass={auth.provider_class}: needs tlsProviderFactoryClass and"
+            " tlsClientAuthentication=true, since roles stand in the certificates of clients"
         )
 
 

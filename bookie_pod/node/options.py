@@ -165,6 +165,7 @@ def tcp_options(config: BookieConfig) -> TcpOptions:
         throttle_timeout_ms=config.db_storage.max_throttle_time_ms,
         response_backpressure_timeout_ms=network.response_backpressure_timeout_ms,
         close_on_response_timeout=network.close_channel_on_response_timeout,
+        tls_required=config.tls.required,
     )
 
 

@@ -24,6 +24,7 @@ from bookie_pod.node import options
 from bookie_pod.node.pressure import under_pressure
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.batch_class import BatchPace
+from bookie_pod.server.tcp.certificate_roles import CertificateRoles
 from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.handlers import RequestHandlers
 from bookie_pod.server.tcp.long_poll import WAITING_MAX, LongPolls
@@ -171,7 +172,9 @@ def make_server(
     operations.on_full = admission.filled
     operations.on_acknowledged = admission.acknowledged
     metrics = RequestMetrics(registry, bookie_metrics, throttled)
-    context = ServerContext(loop, operations, admission, tcp_options, tls=server_tls(config.tls), metrics=metrics)
+    auth = CertificateRoles(config.auth.authorized_roles) if config.auth.provider_class is not None else None
+    tls = server_tls(config.tls)
+    context = ServerContext(loop, operations, admission, tcp_options, auth=auth, tls=tls, metrics=metrics)
     threads, pending = config.threads, config.threads.max_pending_reads_per_thread
     waited = metrics.read_waited
     lanes = long_poll = ReadLanes("read", max(1, threads.read_workers), pending, loop, waited)
@@ -209,6 +212,7 @@ def make_server(
         limited_s=lambda: pace.limited_s,
     )
     metrics.bind_connection_errors(lambda: context.connection_errors)
+    metrics.bind_refusals(lambda: context.refusals)
     metrics.bind_pool("BookieReadThreadPool", max(1, threads.read_workers), pending)
     metrics.bind_pool("BookieWriteThreadPool", 1, tcp_options.pending_adds_max)
     metrics.bind_pool("BookieHighPriorityThread", max(1, threads.high_priority_workers), pending)

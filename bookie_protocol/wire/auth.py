@@ -68,12 +68,18 @@ def to_protobuf(message: AuthMessage) -> pb.AuthMessage:
     return pb.AuthMessage(authPluginName=message.plugin_name, payload=message.payload)
 
 
+Subject = tuple[tuple[tuple[str, str], ...], ...]
+"""Whom a certificate names, as `ssl.SSLSocket.getpeercert` tells it."""
+
+
 class Peer(NamedTuple):
     """Who is at the other end of a connection."""
 
     address: str
     certificate: bytes | None = None
     """DER form of the certificate that the peer showed in the TLS handshake."""
+    subject: Subject = ()
+    """Of that certificate, if it was verified."""
 
 
 class AuthStep(NamedTuple):

@@ -22,6 +22,7 @@ from tests.support.frames import (
     v2_add,
     v2_code,
     v2_entry,
+    v2_fence,
     v2_read,
     v3_add,
     v3_answer,
@@ -295,5 +296,65 @@ def test_a_half_open_handshake_does_not_hold_up_a_stop(tmp_path: Path, certifica
             await bookie.stop()
         silent.close()
         client.writer.transport.abort()
+
+    on_uvloop(run)
+
+
+# --- who may connect ------------------------------------------------------------------------------------------------
+
+
+async def refused_everywhere(port: int) -> None:
+    """A client without TLS: requests of both dialects are answered as unauthorized, and change nothing."""
+    async with await RawClient.connect(port) as plain:
+        for frame in (v2_add(entry(1, 0)), v2_read(1, 0), v2_fence(1)):
+            assert v2_code(await plain.ask(frame)) == v2.V2Code.EUA
+    async with await RawClient.connect(port) as plain:
+        for frame in (v3_add(entry(1, 0)), v3_read(1, 0)):
+            assert v3_status(await plain.ask(frame)) == pb.EUA
+
+
+def test_without_tls_nothing_is_served_where_it_is_required(tmp_path: Path, certificates: Certificates) -> None:
+    async def run() -> None:
+        async with ServedBookie(tmp_path, {**certificates.settings(), "tlsRequired": "true"}) as bookie:
+            await refused_everywhere(bookie.port)
+            async with await RawClient.connect(bookie.port) as hopeful:
+                # A bookie without a plug-in agrees to any login; that is no way around the handshake.
+                await hopeful.ask(auth_v2(b"hello"))
+                assert v2_code(await hopeful.ask(v2_add(entry(1, 0)))) == v2.V2Code.EUA
+            secured = await upgraded(bookie.port, certificates.client_context())
+            assert v2_code(await secured.ask(v2_read(1, 0))) == v2.V2Code.ENOLEDGER
+            assert v2_code(await secured.ask(v2_add(entry(1, 0)))) == 0
+            await secured.close()
+            assert bookie.server.context.refusals == 6
+
+    on_uvloop(run)
+
+
+def test_only_clients_with_one_of_the_authorized_roles_are_served(tmp_path: Path, certificates: Certificates) -> None:
+    """By `BookieAuthZFactory`, as the reference implementation judges certificates."""
+    certificates.make_unit("broker", "0:broker,proxy;1:cluster")
+    certificates.make_unit("proxy", "0:proxy,broker")
+    certificates.make_unit("odd", "broker")
+    settings = {
+        **certificates.settings(demand_client=True),
+        "bookieAuthProviderFactoryClass": "org.apache.bookkeeper.tls.BookieAuthZFactory",
+        "authorizedRoles": "admin,broker",
+    }
+
+    async def run() -> None:
+        async with ServedBookie(tmp_path, settings) as bookie:
+            await refused_everywhere(bookie.port)
+            async with await RawClient.connect(bookie.port) as plain:
+                plain.send(v2.encode_auth(AuthMessage("BookieAuthZFactory", b"let me in"), 2) + v2_add(entry(1, 0)))
+                assert v2_code(await plain.frame()) == v2.V2Code.EUA
+            broker = await upgraded(bookie.port, certificates.client_context("broker"))
+            assert v2_code(await broker.ask(v2_add(entry(1, 0)))) == 0
+            await broker.close()
+            for name in ("proxy", "odd", "client"):
+                stranger = await upgraded(bookie.port, certificates.client_context(name))
+                stranger.send(v2_read(1, 0))
+                assert v3_status(await stranger.frame()) == pb.EIO
+                with pytest.raises((EOFError, ConnectionError)):
+                    await stranger.frame()
 
     on_uvloop(run)

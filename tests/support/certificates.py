@@ -31,6 +31,17 @@ class Certificates:
             )
         return self
 
+    def make_unit(self, name: str, unit: str) -> None:
+        """A certificate of the authority whose subject has this organisational unit, behind another part."""
+        self._openssl(
+            *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/O=example/OU={unit}/OU=0:last/CN={name}"),
+        )
+        self._openssl(
+            *("x509", "-req", "-in", f"{name}.csr", "-CA", "authority.pem", "-CAkey", "authority.key"),
+            *("-CAcreateserial", "-out", f"{name}.pem", "-days", "2"),
+        )
+
     def make_named(self, name: str, alternative: str) -> None:
         """A certificate of the authority for `alternative`, like "DNS:localhost"."""
         self._openssl(

@@ -7,19 +7,23 @@ and 16. Frozen; any thread may read.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from bookie_pod.config.keys import INT_MAX, key
+
+CERTIFICATE_ROLES: Final = "org.apache.bookkeeper.tls.BookieAuthZFactory"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthConfig:
     """Authentication and authorisation"""
 
-    provider_class: str | None = key("bookieAuthProviderFactoryClass", None)
-    """Provider that every connection must authenticate with, by the name of Apache's class. Unset: none."""
+    provider_class: str | None = key("bookieAuthProviderFactoryClass", None, choices=(CERTIFICATE_ROLES,))
+    """Provider that every connection must authenticate with, by the name of Apache's class. `BookieAuthZFactory`: the
+    role in the certificate of the client, which must be one of `authorizedRoles`. Unset: none."""
     authorized_roles: tuple[str, ...] = key("authorizedRoles", ())
-    """Roles in a client's certificate that may connect. Must be empty: nothing here judges roles, and a list that
-    keeps nobody out would mislead."""
+    """With `BookieAuthZFactory`: roles that may connect. A role stands in the organisational unit of a certificate's
+    subject, as in `OU=0:broker`. The bookies' own certificates need one too, for auto-recovery and the gateway."""
     permitted_startup_users: tuple[str, ...] = key("permittedStartupUsers", ())
     """Users that may run this process. Empty: all."""
     client_provider_class: str | None = key("clientAuthProviderFactoryClass", None)
@@ -34,8 +38,12 @@ class TlsConfig:
     """Set (`org.apache.bookkeeper.tls.TLSContextFactory`): clients may switch a connection to TLS."""
     provider: str = key("tlsProvider", "OpenSSL", choices=("OpenSSL", "JDK"), no_effect=True)
     """Has no effect: TLS is always that of OpenSSL."""
+    required: bool = key("tlsRequired", False, own=True)
+    """Refuse every request until the client has switched its connection to TLS. Needs `tlsProviderFactoryClass`.
+    Without this key clients that do not use TLS are served as well, also with `tlsClientAuthentication`, as by Apache's
+    bookies: set it once all clients use TLS."""
     client_authentication: bool = key("tlsClientAuthentication", False)
-    """Demand a certificate from clients."""
+    """Demand a certificate from clients that switch to TLS. Clients that do not are kept out by `tlsRequired`."""
     key_store_type: str = key("tlsKeyStoreType", "JKS", choices=("PEM", "PKCS12", "JKS"))
     """Form of the key store."""
     key_store: str | None = key("tlsKeyStore", None)

@@ -38,6 +38,7 @@ def cold_v2(conn: Connection, body: bytes) -> None:
     if not conn.authenticated:
         if isinstance(request, v2.BatchReadRequest):
             raise ProtocolViolation("batch read before authentication")
+        conn.security.refused()
         code = V2Code.EUA
     elif request.version not in ACCEPTED_VERSIONS:
         code = V2Code.EBADVERSION

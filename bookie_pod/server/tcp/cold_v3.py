@@ -43,6 +43,7 @@ def cold_v3(conn: Connection, body: bytes) -> bool:
     elif operation == pb.START_TLS:
         conn.security.start_tls(request)
     elif not conn.authenticated:
+        conn.security.refused()
         conn.send(encode_frame(header_copied(request, V3Status.EUA)))
     else:
         served = _OPERATIONS.get(operation)

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LedgerState
 from bookie_pod.server.tcp.admission import WriteAdmission
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from bookie_pod.server.renewed_tls import RenewedTls
     from bookie_pod.server.tcp.connection import Connection
     from bookie_pod.server.tcp.handlers import RequestHandlers
+
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,13 @@ class TcpOptions:
     """How long a client may leave its answers unread; -1 = for ever (`waitTimeoutOnResponseBackpressureMs`)."""
     close_on_response_timeout: bool = False
     """After that time close the connection instead of dropping answers (`closeChannelOnResponseTimeout`)."""
+    tls_required: bool = False
+    """Serve nothing before START_TLS (`tlsRequired`)."""
+
+
+REFUSALS_TOLD_S: Final = 60.0
+"""Refusals of clients without TLS or authentication are logged once in this time, in seconds: strangers choose how many
+there are."""
 
 
 class ServerContext:
@@ -84,8 +96,18 @@ class ServerContext:
         """False until the bookie has replayed its journals, and again while it stops."""
         self.connections: set[Connection] = set()
         self.connection_errors = 0
+        self.refusals = 0
+        """Requests of clients that had to authenticate first."""
+        self._refusal_told_at = -REFUSALS_TOLD_S
         self.cold_state = LedgerState(-1, b"", 0)
         """Stands for "no state": its `hot_key` is None for ever."""
+
+    def tell_refusal(self, peer: str, needs: str) -> None:
+        """Log that a client is refused until it does what it needs to."""
+        now = self.loop.time()
+        if now - self._refusal_told_at >= REFUSALS_TOLD_S:
+            self._refusal_told_at = now
+            _log.warning("requests are refused", peer=peer, needs=needs, refused_so_far=self.refusals)
 
     @property
     def busy(self) -> bool:

@@ -3,6 +3,7 @@
 Invariants
 - While an authentication step or a TLS handshake is under way the connection reads nothing more, so that what
   follows is judged by the outcome.
+- With `tlsRequired` nobody is authenticated before the handshake, whatever a plug-in says.
 - A plug-in that refuses ends the connection; a plug-in name that is not served is answered as the version wants.
 - Nothing that came before the handshake is served after it: whoever can write into a plain connection could else
   put requests in front of those of an authenticated client.
@@ -41,11 +42,21 @@ class ConnectionSecurity:
         self._conn = conn
         self._context = conn.context
         self._authentication = ServerAuthentication(conn.context.auth, Peer(conn.peer))
+        self._refused = False
+        self._lacks_tls = conn.context.options.tls_required
         self._task: asyncio.Task[None] | None = None
 
     @property
     def authenticated(self) -> bool:
-        return self._authentication.authenticated
+        return self._authentication.authenticated and not self._lacks_tls
+
+    def refused(self) -> None:
+        """A request came before the client was authenticated, and was answered so."""
+        self._context.refusals += 1
+        if not self._refused:
+            self._refused = True
+            needs = "TLS (tlsRequired)" if self._lacks_tls else "authentication"
+            self._context.tell_refusal(self._conn.peer, needs)
 
     def cancel(self) -> None:
         """The connection is gone."""
@@ -122,10 +133,14 @@ class ConnectionSecurity:
             conn.connection_lost(None)
             return
         conn.secured(secured)
+        self._lacks_tls = False
         shown = secured.get_extra_info("ssl_object")
-        certificate = shown.getpeercert(binary_form=True) if shown is not None else None
+        peer = Peer(conn.peer)
+        if shown is not None:
+            verified = shown.getpeercert() or {}  # empty, if nobody verified it
+            peer = Peer(conn.peer, shown.getpeercert(binary_form=True), verified.get("subject", ()))
         try:
-            await self._authentication.tls_established(Peer(conn.peer, certificate))
+            await self._authentication.tls_established(peer)
         except Unauthorized as error:
             conn.send(encode_frame(header_copied(request, V3Status.EIO)))
             conn.close(ProtocolViolation(f"certificate refused: {error}"))

@@ -15,9 +15,7 @@ POD = Path(__file__).parents[4] / "bookie_pod"
 CHECKED_ONLY = {
     "skipListArenaChunkSize",
     "skipListArenaMaxAllocSize",
-    "authorizedRoles",
     "allowEphemeralPorts",
-    "bookieAuthProviderFactoryClass",
     "clientAuthProviderFactoryClass",
     "extraServerComponents",
 }
