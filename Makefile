@@ -1,6 +1,6 @@
 # Two commands on a fresh Debian or Ubuntu machine with Python 3.11, make and a Java 17 runtime:
 #   make run     the main job on embedded defaults; FILE=path writes a file of yours
-#   make test    the tests
+#   make test    the tests; `make check` is what one runs all day (docs/testing.md)
 # Everything is installed into .venv from requirements.lock, by hash.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -17,23 +17,53 @@ WORKERS  ?= $(shell n=$$(( $$(nproc) * 3 / 2 )); echo $$((n > 12 ? 12 : n)))
 COMPILE  = $(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11
 PARALLEL = PYTHONHASHSEED=0 $(BIN)/pytest -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: run test test-long simulate interop e2e lint docs lock bench clean java
+# Each ring has the shorter ones; tests/rings.toml says which tests wait for a longer one, and why.
+NOT_HERE = not interop and not seeds and not e2e
+CHECK    = not wide and not change and not slow and not zookeeper
+
+.PHONY: run check test test-change test-long times mutants simulate interop e2e lint docs lock bench clean java
 
 run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
 
-test: $(VENV)/.installed java lint
-	$(PARALLEL) $(TESTS) -m "not interop and not slow and not seeds and not e2e" $(PYTEST_ARGS)
+check: TESTS = tests/unit tests/contract
+check: $(VENV)/.installed lint
+	$(PARALLEL) $(TESTS) -m "$(CHECK) and $(NOT_HERE)" $(PYTEST_ARGS)
 
+# What is asked for by name runs whole, but for what is slow.
+test: $(VENV)/.installed java lint
+	$(PARALLEL) $(TESTS) -m "$(if $(filter tests,$(TESTS)),not change and )not slow and $(NOT_HERE)" $(PYTEST_ARGS)
+
+# All that `.ci/run` runs without Maven, Go and Kubernetes.
+test-change: $(VENV)/.installed java lint
+	$(PARALLEL) $(TESTS) -m "not slow and $(NOT_HERE)" $(PYTEST_ARGS)
+
+# What no shorter ring has.
 test-long: $(VENV)/.installed java
 	$(PARALLEL) $(TESTS) -m "slow and not interop and not e2e" $(PYTEST_ARGS)
+
+# Where the time of `make test` goes: docs/testing.md.
+TIMES := build/times.jsonl
+times: $(VENV)/.installed java
+	mkdir -p $(dir $(TIMES)) && rm -f $(TIMES)
+	PYTHONHASHSEED=0 $(BIN)/python -m pytest -p tests.support.times --times=$(TIMES) -n $(WORKERS) --dist=loadfile \
+	  --no-loadscope-reorder $(TESTS) -m "$(if $(filter tests,$(TESTS)),not change and )not slow and $(NOT_HERE)" $(PYTEST_ARGS)
+	$(BIN)/python -m tests.support.times $(TIMES)
+
+# Would the tests notice a wrong line? So many seeded changes, one at a time.
+N    ?= 20
+SEED ?= 1
+mutants: $(VENV)/.installed java
+	$(BIN)/python -m tests.mutants --number $(N) --seed $(SEED) $(MUTANTS_ARGS)
 
 simulate: $(VENV)/.installed java
 	PYTHONHASHSEED=0 $(BIN)/pytest tests/simulation tests/spark/test_exactly_once.py -m seeds $(PYTEST_ARGS)
 
+# INTEROP="interop and not slow" is what a change has to pass.
+INTEROP ?= interop
 interop: TESTS = tests/interop
 interop: $(VENV)/.installed java
-	$(PARALLEL) $(TESTS) -m interop --timeout=900 $(PYTEST_ARGS)
+	$(PARALLEL) $(TESTS) -m "$(INTEROP)" --timeout=900 $(PYTEST_ARGS)
 
 # Needs KUBECONFIG, kubectl and helm, and images; `.ci/e2e` brings all of them. tests/e2e/support/environment.py has the rest.
 e2e: $(VENV)/.installed java

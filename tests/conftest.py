@@ -12,6 +12,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support import rings
 from tests.support.garbage import set_aside_what_is_collected
 from tests.support.timeouts import (  # noqa: F401 - hooks
     pytest_runtest_call,
@@ -38,10 +39,11 @@ def pytest_sessionstart() -> None:
 pytest_collection = pytest.hookimpl(wrapper=True)(set_aside_what_is_collected)
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take minutes come first, so that no worker has one left when the others have nothing: Spark's, which
-    compute, in turn with those of processes, which wait."""
+    """Marks of rings, before `-m` is looked at. And files that take minutes come first, so that no worker has one left
+    when the others have nothing: Spark's, which compute, in turn with those of processes, which wait."""
+    rings.mark(items, rings.read(rings.TABLE.read_text()))
     ranks: dict[Path, int] = {}
     for folder in ("process", "spark"):
         files = dict.fromkeys(item.path for item in items if folder in item.path.parts)

@@ -43,7 +43,7 @@ async def test_a_fault_of_ours_closes_that_connection_only(rig: ServerRig, monke
     conn, transport = rig.connect()
     other, other_transport = rig.connect()
 
-    def broken(*arguments: object) -> None:
+    def broken(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(rig.operations, "add", broken)

@@ -1,0 +1,76 @@
+"""Which tests may wait for a longer ring: `tests/rings.toml`, as marks on the tests that pytest collected.
+
+A ring has all the tests of the shorter ones. What has no mark is of the shortest.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+TABLE = Path(__file__).parents[1] / "rings.toml"
+RINGS = {"wide": "make test", "change": ".ci/run", "slow": "make test-long"}
+"""From the shorter to the longer: the mark, and the command that first runs such a test."""
+
+
+@dataclass(frozen=True)
+class Later:
+    """Tests that wait for a longer ring."""
+
+    ring: str
+    tests: tuple[str, ...]
+    """Beginnings of node ids: a folder, a file, a test, or a test with the beginning of its parameters."""
+    why: str
+    covered: str
+    """What of it the shorter ring still has."""
+    keeps: tuple[str, ...] = ()
+    """Ends of the node ids that stay where they are."""
+
+    def takes(self, node: str) -> bool:
+        return any(_begins(node, one) for one in self.tests) and not node.endswith(self.keeps or ("\0",))
+
+
+def _begins(node: str, part: str) -> bool:
+    """A part ends where a word does, or where it says itself that more follows."""
+    return node == part or (node.startswith(part) and (part[-1] in "/[-_" or node[len(part)] in ":[/-]"))
+
+
+def read(text: str) -> list[Later]:
+    """`ValueError` for a ring that there is not, `TypeError` for a key that there is not."""
+    table = [
+        Later(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+        for entry in tomllib.loads(text).get("later", [])
+    ]
+    for entry in table:
+        if entry.ring not in RINGS:
+            raise ValueError(f"{TABLE.name}: ring {entry.ring!r}; known: {', '.join(RINGS)}")
+    return table
+
+
+def mark(items: Sequence[pytest.Item], table: Sequence[Later]) -> None:
+    for item in items:
+        for ring in {entry.ring for entry in table if entry.takes(item.nodeid)}:
+            item.add_marker(ring)
+
+
+def listing(table: Sequence[Later]) -> Iterator[str]:
+    """The rows of docs/testing.md."""
+    for ring, command in RINGS.items():
+        yield f"**First in `{command}`**"
+        yield ""
+        yield "| tests | why they may wait | what the shorter ring still has |"
+        yield "|---|---|---|"
+        for entry in table:
+            if entry.ring == ring:
+                kept = f" (not {', '.join(f'`{one}`' for one in entry.keeps)})" if entry.keeps else ""
+                tests = ", ".join(f"`{one.removeprefix('tests/')}`" for one in entry.tests)
+                yield f"| {tests}{kept} | {entry.why} | {entry.covered} |"
+        yield ""
+
+
+if __name__ == "__main__":
+    print("\n".join(listing(read(TABLE.read_text()))))
