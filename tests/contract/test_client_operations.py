@@ -21,6 +21,7 @@ from bookie_protocol.errors import (
 )
 from tests.support.client_operations import Operations, operations_on
 from tests.support.frames import KEY, OTHER_KEY, entry, lac_packet
+from tests.support.gated_files import GatedFiles
 from tests.support.served_bookie import ServedBookie
 from tests.support.until import until
 
@@ -225,8 +226,18 @@ async def test_space_and_entries_in_clients_of_both_versions(ask: Operations) ->
     assert list(await ask.entries_of_ledger(B, 1)) == [0, 1, 5, 6, 7, 20]
 
 
-async def test_force(ask3: Operations) -> None:
-    await ask3.force_ledger(B, 1)
+async def test_a_force_returns_once_the_disk_has_synced(tmp_path: Path) -> None:
+    files = GatedFiles()
+    disk = files.gate("/journal/", frozenset({"sync", "datasync"}))
+    async with ServedBookie(tmp_path, files=files) as bookie, operations_on({B: bookie.port}) as ask:
+        await ask.add_entry(B, 1, 0, entry(1, 0), KEY)
+        disk.close()
+        forced = asyncio.create_task(ask.force_ledger(B, 1))
+        await asyncio.to_thread(disk.reached)
+        await ask.bookie_info(B)  # the bookie answers what needs no disk
+        assert not forced.done()
+        disk.open()
+        await forced
 
 
 async def test_what_version_2_has_no_message_for(ask2: Operations) -> None:

@@ -251,12 +251,13 @@ async def test_a_bookie_that_hangs_costs_a_reader_the_speculative_time_out_and_n
     limit = delay + 1.0 + 10 * undisturbed
     for hung in ledger.metadata.last_ensemble:
         tries: list[float] = []
-        while not tries or (tries[-1] > limit and len(tries) < 3):  # the machine may have been busy elsewhere
+        # One look may fall into a moment when the machine is busy elsewhere; two of three do not.
+        while sum(one <= limit for one in tries) < (len(tries) or 1) and len(tries) < 3:
             async with Client(cluster.uri) as client:
                 await all_writable(client, cluster)  # a bookie that is not registered is asked last
             with cluster.paused([hung]):
                 tries.append(await seconds())
-        assert tries[-1] <= limit, (tries, limit)
+        assert sum(one <= limit for one in tries) > len(tries) / 2, (tries, limit)
 
 
 @pytest.mark.parametrize("version", [2, 3])

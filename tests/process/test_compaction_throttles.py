@@ -134,11 +134,11 @@ def test_by_bytes_the_rate_holds_and_clients_hardly_notice(bookie: CollectedBook
         busy.start()
         took = compact(bookie)
         loaded = p99(busy.end())
-        calm = max(calm, idle_p99(bookie))  # the machine may be busy with other things
+        calm = (calm + idle_p99(bookie)) / 2  # the machine may be busy with other things
         check(client, alive, count, size)
     # The last piece (an entry, or a run of them) and a tenth of a second's worth come ahead of the rate; more slowly is
-    # allowed: compaction gives way.
-    assert took >= (moved - max(size + OVERHEAD, 1 << 20) - rate * 0.1) / rate * 0.9
+    # allowed: compaction gives way. But not at a fraction of it, on whatever machine.
+    assert (moved - max(size + OVERHEAD, 1 << 20) - rate * 0.1) / rate * 0.9 <= took <= 5 * moved / rate + 5
     assert loaded <= FACTOR * calm + SLACK_S, (loaded, calm)
 
 

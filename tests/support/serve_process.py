@@ -204,7 +204,7 @@ class SyncClient:
 
 
 class SmallDisk:
-    """A file system of a few MB in memory. Needs root."""
+    """A file system of a few MB in memory. Needs root, or a user namespace of one's own (`unshare -rm make ...`)."""
 
     def __init__(self, path: Path, megabytes: int) -> None:
         self.path = path
@@ -234,7 +234,9 @@ class SmallDisk:
 
     @staticmethod
     def _mount(*arguments: str) -> None:
-        subprocess.run(["mount", *arguments], check=True, capture_output=True)
+        done = subprocess.run(["mount", *arguments], check=False, capture_output=True, text=True)
+        if done.returncode:
+            raise OSError(f"mount {' '.join(arguments)}: {done.stderr.strip()}; full disks need somebody who may mount")
 
     def __enter__(self) -> SmallDisk:
         return self

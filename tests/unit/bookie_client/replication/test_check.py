@@ -1,5 +1,6 @@
 """Verdicts on replicas: what bookies say, what they do not say, and who is there."""
 
+import asyncio
 from random import Random
 
 import pytest
@@ -242,6 +243,9 @@ async def test_some_positions_are_looked_at_again(models):
         assert [each.position for each in again.findings] == [0, 1, 2]
         await models.add(names[1])  # it is back, without its data
         await until(lambda: names[1] in client.bookies.known_writable)
+        async with asyncio.timeout(5):  # at another port, which the client may hear of after the registration
+            while not await client.operations._pool.reachable(names[1]):  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0.002)
         again = await checker.check_again(report.metadata.value, found, [1])
         assert (again.findings[0], again.findings[2]) == (found.findings[0], found.findings[2])
         assert again.findings[1].verdict is ReplicaVerdict.MISSING
