@@ -7,6 +7,7 @@ never change. A record that no head names belongs to a change that never happene
 Head (JSON, `format` 1): what `Manifest` holds. `segments`: [record id, ledgers in it, leading ones of them that were
 removed since], in order; `tail`: the ledgers behind the segments. `retired`: [due_ms, ledger ids or null, record id or
 null]. Ledgers as [id, entries, bytes, closed_ms, crc], entries null while open.
+A deleted stream leaves a head for a day that `is_deleting`, has nothing in it, and whose `generation` is -1.
 Segment (JSON, `format` 1): `ledgers` as in the head, or `retired`: ledger ids.
 
 Records of another format, or with members that this version does not know, are refused: they may forbid what it would
@@ -68,6 +69,11 @@ class Head:
     segments: tuple[SegmentRef, ...]
     tail: tuple[Row, ...]
     retired: tuple[RetiredRef, ...]
+
+    @property
+    def is_gone(self) -> bool:
+        """As `Manifest.is_gone`."""
+        return self.is_deleting and self.generation < 0
 
     @property
     def segment_ids(self) -> frozenset[str]:

@@ -71,6 +71,11 @@ class Manifest:
     epoch: int = 0
     """Grows when nothing but the version is to change, so that compare-and-sets under way fail."""
 
+    @property
+    def is_gone(self) -> bool:
+        """The stream was deleted; the head is left so that what was begun before fails."""
+        return self.is_deleting and self.generation < 0
+
     # --- what is in it --------------------------------------------------------------------------------------
 
     @property

@@ -5,6 +5,10 @@ Invariants
   again when it is lost; an attempt after a lost one takes new ids.
 - Segments that no head names are removed (`drop_unnamed`) only behind a change of the head that was made after they
   were listed: whoever was about to name them has lost by then.
+- Versions of a name never come again while anybody may remember them: the head of a deleted stream stays for a day,
+  empty, and a stream that is made anew goes on with its versions. So a change that was begun before the deletion, by
+  a process that slept since, loses its compare-and-set against the next stream of the name. A grave, a record of its
+  own, tells that the name is none.
 - A change whose answer was lost is found when the head is read again, because changes are functions of what they find:
   "done already" is one of their results.
 
@@ -16,6 +20,7 @@ Source: reference client protocol, section 25.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import secrets
 from collections import OrderedDict
@@ -26,7 +31,14 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from bookie_client.logs import get_logger
-from bookie_client.streams.encoding import Head, decode_head, decode_retired, decode_segment, encode_head
+from bookie_client.streams.encoding import (
+    Head,
+    decode_head,
+    decode_retired,
+    decode_segment,
+    encode_document,
+    encode_head,
+)
 from bookie_client.streams.layout import LaidOut, Loaded, lay_out, put_together
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import check_stream_name
@@ -43,12 +55,14 @@ from bookie_protocol.errors import (
     StreamExists,
 )
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
-from bookie_protocol.metadata_service.records import STREAM, STREAM_SEGMENT, RecordStore
+from bookie_protocol.metadata_service.records import STREAM, STREAM_GRAVE, STREAM_SEGMENT, RecordStore
 
 MAX_ATTEMPTS: Final = 100
 """Compare-and-sets lost in a row until a change is given up."""
 MAX_HEAD_BYTES: Final = 256 * 1024
 CACHED_SEGMENTS: Final = 256
+GRAVE_MS: Final = 24 * 3600 * 1000
+"""How long a process may sleep in the middle of a change."""
 _RETRY_SECONDS: Final = 0.2
 _FIRST_PAUSE: Final = 0.002
 _MAX_PAUSE: Final = 0.5
@@ -77,13 +91,15 @@ class ManifestStore:
     def __init__(self, service: MetadataService) -> None:
         self._heads: RecordStore = service.records(STREAM)
         self._segments: RecordStore = service.records(STREAM_SEGMENT)
+        self._graves: RecordStore = service.records(STREAM_GRAVE)
         self._cache: OrderedDict[str, Any] = OrderedDict()
 
     # --- reading --------------------------------------------------------------------------------------------
 
     async def names(self) -> frozenset[str]:
         """Names of all streams, half deleted ones included."""
-        return await self._heads.names()
+        graves = await self._graves.names()
+        return await self._heads.names() - graves
 
     async def read(self, name: str, *, even_deleting: bool = False) -> StoredStream:
         """The stream now. Raises `NoSuchStream`, unless told otherwise also for one that is being deleted,
@@ -103,8 +119,10 @@ class ManifestStore:
                     raise MetadataDamaged(f"stream {name}: a segment that its head names is gone: {error}") from error
                 missing = (stored.version, str(error))
                 continue
+            if found.manifest.is_gone:
+                raise _no_such_stream(name)
             if not even_deleting:
-                _check_not_deleting(name, found.manifest.is_deleting)
+                _check_not_deleting(name, found.head)
             return found
 
     async def head(self, name: str) -> Head:
@@ -113,7 +131,7 @@ class ManifestStore:
             head = decode_head(name, (await self._heads.read(check_stream_name(name))).value)
         except MetadataNotFound as error:
             raise _no_such_stream(name) from error
-        _check_not_deleting(name, head.is_deleting)
+        _check_not_deleting(name, head)
         return head
 
     async def watch(self, name: str) -> AsyncGenerator[Manifest, None]:
@@ -143,10 +161,11 @@ class ManifestStore:
         """Raises `StreamExists`."""
         check_stream_name(manifest.name)
         laid_out = lay_out(manifest, None, Loaded(), _new_id)
+        data = encode_head(laid_out.head)
         try:
-            version = await self._heads.create(manifest.name, encode_head(laid_out.head))
-        except MetadataExists as error:
-            raise StreamExists(f"there is a stream {manifest.name} already") from error
+            version = await self._heads.create(manifest.name, data)
+        except MetadataExists:
+            version = await self._raise_again(manifest.name, data)
         return put_together(manifest.name, version, laid_out.head, laid_out.loaded)
 
     async def update(self, name: str, change: Change, *, even_deleting: bool = False) -> tuple[Manifest, bool]:
@@ -198,10 +217,60 @@ class ManifestStore:
         await self._drop(name, stored.head.segment_ids - laid_out.head.segment_ids)
         return put_together(name, version, laid_out.head, laid_out.loaded)
 
-    async def remove(self, manifest: Manifest) -> None:
-        """Remove the head. Raises `MetadataVersionConflict`; a head that is gone is fine."""
+    # --- deleting -------------------------------------------------------------------------------------------
+
+    async def bury(self, manifest: Manifest, now_ms: int) -> None:
+        """End a stream that is being deleted, and of which nothing but the head and its segments is left. Raises
+        `MetadataVersionConflict` for one that was changed since."""
+        name = manifest.name
+        segments = await self.segment_ids(name)
+        left = Manifest(
+            name, manifest.version, -1, (), manifest.settings, base_ordinal=manifest.base_ordinal, is_deleting=True
+        )
+        head = encode_head(lay_out(left, None, Loaded(), _new_id).head)
+        try:
+            await self._heads.update(name, head, manifest.version)
+        except (MetadataVersionConflict, MetadataNotFound):
+            with suppress(NoSuchStream):
+                await self.read(name, even_deleting=True)
+                raise
+        await self._drop(name, segments)  # they were listed before: none is of a stream that was made since
+        with suppress(MetadataExists):
+            await self._graves.create(name, encode_document({"deleted_ms": now_ms}))
+        with suppress(NoSuchStream):
+            await self.head(name)
+            await self._open_grave(name)  # it was made anew in between
+        await self._level(now_ms)
+
+    async def _open_grave(self, name: str) -> None:
         with suppress(MetadataNotFound):
-            await self._heads.delete(manifest.name, manifest.version)
+            await self._graves.delete(name)
+
+    async def _level(self, now_ms: int) -> None:
+        """Remove the heads that nobody can remember any more, and their graves."""
+        for name in await self._graves.names():
+            with suppress(MetadataNotFound, MetadataVersionConflict):
+                grave = await self._graves.read(name)
+                if json.loads(grave.value)["deleted_ms"] + GRAVE_MS > now_ms:
+                    continue
+                with suppress(MetadataNotFound):
+                    stored = await self._heads.read(name)
+                    if decode_head(name, stored.value).is_gone:
+                        await self._heads.delete(name, stored.version)
+                await self._graves.delete(name, grave.version)
+
+    async def _raise_again(self, name: str, data: bytes) -> int:
+        """A stream in place of one that was deleted. Raises `StreamExists`."""
+        try:
+            stored = await self._heads.read(name)
+            if not decode_head(name, stored.value).is_gone:
+                raise StreamExists(f"there is a stream {name} already")
+            await self._open_grave(name)
+            version = await self._heads.update(name, data, stored.version)
+            await self._open_grave(name)  # whoever deletes the former stream may just have dug it
+            return version
+        except (MetadataNotFound, MetadataVersionConflict) as error:
+            raise StreamExists(f"somebody makes or deletes stream {name} at this moment") from error
 
     # --- segments -------------------------------------------------------------------------------------------
 
@@ -215,11 +284,9 @@ class ManifestStore:
         named = (await self.read(name, even_deleting=True)).head.segment_ids
         await self._drop(name, frozenset(listed) - named)
 
-    async def drop_all(self, name: str) -> None:
-        """Remove all segments of a stream that is being deleted."""
-        for segment_id in await self.segment_ids(name):
-            with suppress(MetadataNotFound):
-                await self._segments.delete(_record(name, segment_id))
+    async def drop(self, name: str, listed: Iterable[str]) -> None:
+        """Remove segments that were listed before there was seen to be no such stream: a later one's have other ids."""
+        await self._drop(name, listed)
 
     async def _write_segments(self, name: str, laid_out: LaidOut) -> None:
         await together(
@@ -281,8 +348,10 @@ def _new_id() -> str:
     return secrets.token_hex(8)
 
 
-def _check_not_deleting(name: str, is_deleting: bool) -> None:
-    if is_deleting:
+def _check_not_deleting(name: str, head: Head) -> None:
+    if head.is_gone:
+        raise _no_such_stream(name)
+    if head.is_deleting:
         raise NoSuchStream(f"stream {name} is being deleted; deleting it again finishes that")
 
 

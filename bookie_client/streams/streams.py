@@ -127,8 +127,7 @@ class Streams:
             await self._ledgers.delete(ids)
         await self._ledgers.delete(manifest.retired_ids)
         await self._cursors.delete_all(name)
-        await self._store.remove(manifest)
-        await self._store.drop_all(name)
+        await self._store.bury(manifest, self._now_ms())
         return ids if with_ledgers else ()
 
     # --- what goes in ---------------------------------------------------------------------------------------

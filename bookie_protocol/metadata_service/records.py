@@ -30,6 +30,8 @@ STREAM_SEGMENT: Final = "stream-segment"
 """The kind of records that hold parts of long streams; names are "stream:id"."""
 STREAM_CURSOR: Final = "stream-cursor"
 """The kind of records that tell how far consumers of streams are; names are "stream:cursor"."""
+STREAM_GRAVE: Final = "stream-grave"
+"""The kind of records that tell which heads are of streams that were deleted; names are those of the streams."""
 
 _KIND: Final = re.compile(r"[a-z][a-z0-9\-]{0,63}")
 _MAX_NAME: Final = 512

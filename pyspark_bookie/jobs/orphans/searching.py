@@ -110,7 +110,7 @@ async def _drop(
 ) -> tuple[Fate, str]:
     try:
         if gone:
-            await store.drop_all(name)
+            await store.drop(name, unnamed)
         else:
             await store.update(name, lambda manifest: replace(manifest, epoch=manifest.epoch + 1))
             await store.drop_unnamed(name, unnamed)

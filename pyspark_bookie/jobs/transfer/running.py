@@ -179,7 +179,7 @@ class _Run:
             cut = StreamPosition(self._there[source_id].target_id or 0, entry)
             if manifest.ledgers and manifest.ledgers[0].ledger_id == cut.ledger_id:
                 self._client.run(lambda client: Streams(client).truncate(stream, cut))
-        return len(new)
+        return len(ledgers)
 
 
 def _behind_listed(manifest: Manifest, ledgers: Sequence[PublishedLedger]) -> Sequence[PublishedLedger]:

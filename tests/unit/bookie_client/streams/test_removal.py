@@ -8,6 +8,7 @@ import pytest
 from bookie_client.streams import StreamPosition, Streams, StreamSettings
 from bookie_client.streams.cursors import _encode as encoded_cursor
 from bookie_client.streams.removal import truncated
+from bookie_client.streams.store import GRAVE_MS, ManifestStore
 from bookie_protocol.errors import (
     BadRequest,
     MetadataDamaged,
@@ -217,7 +218,13 @@ async def test_delete_takes_everything_and_may_be_interrupted(streams, three, fi
     assert "s" in await streams.names()
     await streams.delete("s")
     assert three.metadata.ledgers.stored == {}
-    assert {(kind, name) for kind, name in records.stored} == {("stream", "other"), ("stream-cursor", "other:c")}
+    assert await streams.names() == {"other"}
+    assert set(records.stored) == {
+        ("stream", "other"),
+        ("stream-cursor", "other:c"),
+        ("stream", "s"),
+        ("stream-grave", "s"),
+    }
     with pytest.raises(NoSuchStream):
         await streams.delete("s")
 
@@ -273,3 +280,66 @@ async def test_a_cursor_that_stays_where_it_is_is_announced_too(client, streams,
     assert (await streams.move_cursor("s", "c", manifest.earliest)).ordinal == 2
     assert (await streams.manifest("s")).version != before
     assert (await streams.cursor("s", "c")).announced
+
+
+# --- another stream of the name -------------------------------------------------------------------------------
+
+
+async def test_a_change_that_was_begun_before_the_stream_was_made_anew_fails(streams, fifty):
+    """By a process that slept meanwhile, whatever number of changes the next stream of the name has had."""
+    stored = await streams._store.read("s")
+    await streams.delete("s")
+    await streams.create("s", TEN)
+    for _ in range(2 * stored.manifest.version):
+        with pytest.raises(MetadataVersionConflict):
+            await streams._store.replace(stored, replace(stored.manifest, epoch=1))
+        await streams._store.update("s", lambda each: replace(each, epoch=each.epoch + 1))
+    assert (await streams.manifest("s")).ledgers == ()
+
+
+async def test_a_slow_deletion_leaves_the_segments_of_the_next_stream(streams, three, fifty, monkeypatch):
+    monkeypatch.setattr("bookie_client.streams.layout.SEGMENT_LEDGERS", 2)
+    drop = ManifestStore._drop
+
+    async def slow(self, name, segments):
+        if b'"generation":-1' not in three.metadata.all_records.stored["stream", "s"].value:
+            return await drop(self, name, segments)
+        monkeypatch.setattr(ManifestStore, "_drop", drop)
+        await streams.create("s", TEN)
+        async with streams.writer("s") as writer:
+            await writer.append_many([b"y"] * 50)
+        return await drop(self, name, segments)
+
+    await streams._store.update("s", lambda each: replace(each, epoch=1))  # its list is in segments now
+    monkeypatch.setattr(ManifestStore, "_drop", slow)
+    await streams.delete("s")
+    assert len(await read_all(Streams(streams._client, password=b"secret"))) == 50
+    assert await streams.names() == {"s"}
+
+
+async def test_what_a_deleted_stream_leaves_goes_after_a_day(streams, three, clock):
+    await streams.delete("s")
+    await streams.create("other")
+    clock.now += GRAVE_MS / 1000 - 1
+    await streams.delete("other")
+    records = three.metadata.all_records
+    assert {name for kind, name in records.stored} == {"s", "other"}
+    await streams.create("third")
+    clock.now += 1
+    await streams.delete("third")
+    assert {name for kind, name in records.stored} == {"other", "third"}
+    assert await streams.names() == frozenset()
+
+
+async def test_a_name_may_be_used_again_and_again(streams):
+    for _ in range(3):
+        await streams.delete("s")
+        with pytest.raises(NoSuchStream, match="there is no stream s"):
+            await streams.delete("s")
+        await streams.create("s", TEN)
+        assert await streams.names() == {"s"}
+        with pytest.raises(StreamExists):
+            await streams.create("s")
+        async with streams.writer("s") as writer:
+            await writer.append(b"x")
+        assert await read_all(streams) == [b"x"]

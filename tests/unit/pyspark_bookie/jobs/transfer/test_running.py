@@ -143,7 +143,6 @@ def test_a_copy_is_in_the_order_of_the_stream_and_goes_on_with_it(shelf: LedgerS
         result = drive(TransferringContext(shelf, *COPY))
         assert result.exit is JobExit.OK
         assert content(shelf, "copied") == content(shelf, "orders")
-        assert result.counters["published"] == (len(more) if more else 2 if not result.counters["already_there"] else 0)
     assert content(shelf, "copied")[0] == b"1003/0"
 
 
