@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 
 from bookie_pod.storage.files_posix import PosixFiles
-from bookie_pod.storage.journal import Journal, JournalBatch, JournalOptions, LogMark, replay_journal
+from bookie_pod.storage.journal import Journal, JournalBatch, JournalOptions, replay_journal
 from bookie_pod.storage.journal.format import LENGTH
 
 
@@ -142,7 +142,7 @@ def replay(directory: str) -> Result:
     def progress(done: int, of: int) -> None:
         total[:] = [done, of]
 
-    replay_journal(directory, LogMark(), PosixFiles(), sink, progress=progress)
+    replay_journal(directory, [], PosixFiles(), sink, progress=progress)
     return Result("replay", sink.entries, total[0], time.monotonic() - began, 0, [])
 
 

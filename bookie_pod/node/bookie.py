@@ -53,6 +53,7 @@ from bookie_pod.node.mode_start import open_mode
 from bookie_pod.node.own_connector import own_connector
 from bookie_pod.node.partitions import check_partitions
 from bookie_pod.node.parts import ServerSide, StorageSide, make_journals, make_server
+from bookie_pod.node.recovery import ReplayedJournals
 from bookie_pod.node.registration import RegistrationManager
 from bookie_pod.node.side_services import SideServices
 from bookie_pod.node.start_errors import as_start_errors, required_metadata_uri
@@ -63,7 +64,6 @@ from bookie_pod.server.tcp.listener import TcpListener
 from bookie_pod.storage.checkpoint import CheckpointHandlers
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal.journal import Journal
-from bookie_pod.storage.journal.marks import MarkFiles
 
 if TYPE_CHECKING:
     from bookie_client.connection.network import Connector
@@ -141,11 +141,11 @@ class Bookie:
             unclean=self._dirty.is_set(),
         )
         self.status.enter("replaying journals")
-        marks, journaled_keys = await self._storage_start.replay(self.status.phase)
+        replayed = await self._storage_start.replay(self.status.phase)
         await self._storage_start.check(self.status.enter)
         self.status.enter("starting")
-        self._start_journals(marks)
-        self._make_server(journaled_keys)
+        self._start_journals(replayed)
+        self._make_server(replayed.keys)
         await self._make_upkeep()
         self._start_disks()
         await http
@@ -174,7 +174,7 @@ class Bookie:
         gc.collect()
         gc.freeze()
 
-    def _start_journals(self, marks: list[MarkFiles]) -> None:
+    def _start_journals(self, replayed: ReplayedJournals) -> None:
         config = self.config
         self._journals = make_journals(config, self._files, self.registry, self.loop, self.fail)
         handlers = CheckpointHandlers(
@@ -183,7 +183,7 @@ class Bookie:
             on_checkpoint=lambda seconds: self._metrics.sync_thread_time.add(seconds * 1000),
         )
         self._durability = durability = Durability(
-            self._journals, self._storage, marks, handlers, config.ledger_storage.flush_interval_ms
+            self._journals, self._storage, replayed, handlers, config.ledger_storage.flush_interval_ms
         )
 
         async def stop() -> None:

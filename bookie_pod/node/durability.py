@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import structlog
 
 from bookie_pod.node.parts import StorageSide
+from bookie_pod.node.recovery import ReplayedJournals
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
 from bookie_pod.storage.journal.journal import Journal
-from bookie_pod.storage.journal.marks import MarkFiles
 from bookie_protocol.errors import StorageFault
 
 _log = structlog.get_logger(__name__)
@@ -30,21 +30,22 @@ class Durability:
         self,
         journals: Sequence[Journal],
         storage: StorageSide,
-        marks: Sequence[MarkFiles],
+        replayed: ReplayedJournals,
         handlers: CheckpointHandlers,
         flush_interval_ms: int,
     ) -> None:
         self._journals = journals
+        self._ends = replayed.ends
         self._started: list[Journal] = []
         self._checkpointing = False
         self._checkpoints = SyncThread(
-            storage.storage, journals, marks, storage.writable, handlers, flush_interval_ms=flush_interval_ms
+            storage.storage, journals, replayed.marks, storage.writable, handlers, flush_interval_ms=flush_interval_ms
         )
 
     def start(self) -> None:
         """Begin a journal file each, and checkpoints."""
-        for journal in self._journals:
-            journal.start()
+        for journal, end in zip(self._journals, self._ends, strict=True):
+            journal.start(end)
             self._started.append(journal)
         self._checkpoints.start()
         self._checkpointing = True

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import structlog
 
@@ -27,6 +28,16 @@ _log = structlog.get_logger(__name__)
 PROGRESS_INTERVAL_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayedJournals:
+    """What the start goes on with, by journal: the mark files and where the records end; and the ledgers whose keys
+    are journaled."""
+
+    marks: list[MarkFiles]
+    ends: list[LogMark]
+    keys: set[int]
+
+
 def replay_journals(
     files: Files,
     storage: LedgerStorage,
@@ -35,35 +46,36 @@ def replay_journals(
     ledger_folders: Sequence[str],
     skip_invalid_records: bool,
     cancelled: Callable[[], bool] = lambda: False,
-) -> tuple[list[MarkFiles], set[int]]:
-    """Replay all journals; the mark files to go on with, and the ledgers whose keys were seen.
+) -> ReplayedJournals:
+    """Replay all journals, and move the marks.
 
     Raises JournalDamaged, JournalMissing or StorageFault; ReplayCancelled soon after `cancelled()` has become true.
     """
     count = len(journal_folders)
     marks = [MarkFiles(files, ledger_folders, index, count) for index in range(count)]
     sink = ReplayIntoStorage(storage, cancelled)
-    ends: list[LogMark] = []
-    for index, folder in enumerate(journal_folders):
-        progress = _Progress(index)
-        ends.append(
-            replay_journal(
-                folder,
-                marks[index].read(),
-                files,
-                sink,
-                ReplayOptions(skip_invalid_records=skip_invalid_records),
-                progress,
-            )
+    ends = [
+        replay_journal(
+            folder,
+            marks[index].copies(),
+            files,
+            sink,
+            ReplayOptions(skip_invalid_records=skip_invalid_records),
+            _Progress(index),
+            damaged_marks=bool(marks[index].damaged),
         )
+        for index, folder in enumerate(journal_folders)
+    ]
     sink.log_summary(count)
+    for mark_files, end in zip(marks, ends, strict=True):
+        mark_files.goes_on_from(end.began)
     try:
         storage.flush()
         for mark_files, end in zip(marks, ends, strict=True):
-            mark_files.write(end, ledger_folders)
+            mark_files.write(end.mark, ledger_folders)
     except NoWritableDirectory as error:
         _log.error("marks stay where they are; the next start replays the same again", reason=str(error))
-    return marks, sink.journaled_keys
+    return ReplayedJournals(marks, [end.after for end in ends], sink.journaled_keys)
 
 
 class _Progress:

@@ -16,10 +16,9 @@ from bookie_pod.node.blocking_steps import BlockingSteps
 from bookie_pod.node.consistency_check import check_consistency
 from bookie_pod.node.integrity.rebuilding import finish_rebuilds
 from bookie_pod.node.parts import StorageSide, open_storage_side
-from bookie_pod.node.recovery import replay_journals
+from bookie_pod.node.recovery import ReplayedJournals, replay_journals
 from bookie_pod.storage.engines.interface import OnLoop
 from bookie_pod.storage.files import Files
-from bookie_pod.storage.journal.marks import MarkFiles
 
 
 class StorageStart:
@@ -48,10 +47,10 @@ class StorageStart:
         if hasattr(self, "side"):
             self.side.storage.close()
 
-    async def replay(self, phase: str) -> tuple[list[MarkFiles], set[int]]:
-        """The marks of all journals, and the ledgers whose keys were journaled."""
+    async def replay(self, phase: str) -> ReplayedJournals:
+        """All journals into the storage."""
 
-        def replay() -> tuple[list[MarkFiles], set[int]]:
+        def replay() -> ReplayedJournals:
             return replay_journals(
                 self._files,
                 self.side.storage,

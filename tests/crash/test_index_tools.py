@@ -53,7 +53,7 @@ def _written(engine: str) -> MemoryToolStores:
     files.makedirs(FOLDER)
     files.makedirs(JOURNAL)
     records = b"".join(piece for ledger_id in LEDGERS for piece in key_record(ledger_id, KEY))
-    files.write_bytes_synced(journal_path(JOURNAL, 1), header_bytes(6, group_checks=False) + records)
+    files.write_bytes_synced(journal_path(JOURNAL, 1), header_bytes(6) + records)
     storage = _open(disk, engine)
     for ledger_id, count in LEDGERS.items():
         record = storage.set_master_key(ledger_id, KEY)

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bookie_pod.storage.journal import JournalBatch, JournalOptions, LogMark, MarkFiles
+from bookie_pod.storage.journal import JournalBatch, JournalOptions, LogMark, MarkFiles, replay_journal
 from bookie_pod.storage.journal import format as fmt
 from bookie_protocol.errors import StorageFault
-from tests.support.journal_rig import DIRECTORY, JournalRig, an_entry, replayed, small_options
+from tests.support.journal_rig import DIRECTORY, JournalRig, Replayed, an_entry, replayed, small_options
 from tests.support.memory_faults import quiet_death
 from tests.support.memory_files import Died, MemoryFiles
 
@@ -73,9 +73,9 @@ def live(
         files.faults.delay(0.002, "datasync")
     rig = JournalRig(files, options)
     marks = MarkFiles(files, LEDGER_DIRECTORIES, 0, 1)
-    marks.read()
+    after = replay_journal(DIRECTORY, marks.copies(), files, Replayed()).after
     journal = rig.journal
-    journal.start()
+    journal.start(after)
     done = threading.Condition()
     counted = 0
     appended_with: dict[JournalBatch, int] = {}

@@ -22,7 +22,10 @@ INTERESTING = [0, 1, 15, 16, 17, -1, -0x100, -0x1000, 0x7FFFFFFF, -0x80000000, 0
 
 def journal(rng: random.Random, version: int, checks: bool) -> bytes:
     """A sound file with every kind of record."""
-    with JournalRig(options=small_options(version=version, group_checks=checks)) as rig:
+    files = MemoryFiles()
+    files.makedirs(DIRECTORY)
+    files.write_bytes(f"{DIRECTORY}/8.txn", b"")
+    with JournalRig(files, small_options(version=version, group_checks=checks)) as rig:
         for number in range(rng.randint(1, 8)):
             records = [fmt.key_record(7, bytes(20))] if rng.random() < 0.3 else []
             records += [
@@ -31,7 +34,7 @@ def journal(rng: random.Random, version: int, checks: bool) -> bytes:
             ]
             records += [fmt.fence_record(7), fmt.explicit_lac_record(7, bytes(20))] if rng.random() < 0.3 else []
             rig.add(JournalBatch.of(*records))
-        return rig.files.read_bytes(f"{DIRECTORY}/{rig.journals()[0]}")
+        return files.read_bytes(PATH)
 
 
 SEED_FILES = [
@@ -79,15 +82,14 @@ def replay(data: bytes, mark: LogMark, skip: bool) -> None:
     else:
         told = ""
     if told:
-        assert f"{PATH} is damaged at offset " in told
+        assert f"{PATH} is damaged at offset " in told or f"{PATH} is damaged, or its last mark is" in told
         assert not skip
         return
-    assert end >= mark
     assert replayed(files, end)[0].events == []
     total = sum(len(body) for _, _, _, body in found.events)
     assert total <= len(data)
     file = files.open(PATH)
-    tooled = list(read_records(file, 9, mark.offset, skip_invalid=True))
+    tooled = list(read_records(file, 9, skip_invalid=True))
     assert len(tooled) >= len(found.events)
 
 
@@ -101,9 +103,7 @@ def test_mutated_files(seed: int) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    header=st.sampled_from(
-        [b"", b"BKLG\0\0\0\2", fmt.header_bytes(6, group_checks=False), fmt.header_bytes(6, group_checks=True)]
-    ),
+    header=st.sampled_from([b"", b"BKLG\0\0\0\2", fmt.header_bytes(6), fmt.checked_header_bytes(6, 9, fmt.NO_FILE)]),
     words=st.lists(
         st.one_of(st.binary(max_size=40), st.sampled_from(INTERESTING).map(lambda n: struct.pack(">i", n))),
         max_size=30,
@@ -117,7 +117,7 @@ def test_any_bytes(header: bytes, words: list[bytes], skip: bool) -> None:
 @pytest.mark.parametrize("data", SEED_FILES)
 @pytest.mark.parametrize("length", [0x7FFFFFFF, 0x7FFF0000, 1 << 24])
 def test_an_absurd_length_allocates_nothing_of_the_kind(data: bytes, length: int) -> None:
-    header = fmt.parse_header(data[:12])
+    header = fmt.parse_header(data[:24], 9)
     data = data[: header.length] + struct.pack(">i", length) + data[header.length + 4 :]
     tracemalloc.start()
     try:

@@ -153,8 +153,9 @@ def replayed(
     files: Files, mark: LogMark | None = None, *, skip: bool = False, directory: str = DIRECTORY
 ) -> tuple[Replayed, LogMark]:
     sink = Replayed()
-    end = replay_journal(directory, mark or LogMark(), files, sink, ReplayOptions(skip_invalid_records=skip))
-    return sink, end
+    marks = [] if mark is None else [mark]
+    end = replay_journal(directory, marks, files, sink, ReplayOptions(skip_invalid_records=skip))
+    return sink, end.mark
 
 
 def records_of(rig: JournalRig) -> list[tuple[int, int]]:

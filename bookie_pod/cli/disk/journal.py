@@ -62,8 +62,8 @@ def _read(place: Place, path: str, journal_id: int, start: int, only: int | None
     try:
         survey = survey_journal(file, journal_id, start)
         if not as_json:
-            checks = ", group checks" if survey.header.group_checks else ""
-            click.echo(f"{path}: version {survey.header.version}{checks}, {survey.size} bytes")
+            header = survey.header
+            click.echo(f"{path}: version {header.version}, {header.checks.value}, {survey.size} bytes")
         window = FileWindow(file, survey.size)
         for record in records_between(window, survey.header.version, survey.start, survey.end):
             if only is None or record.ledger_id == only:

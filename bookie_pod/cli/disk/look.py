@@ -50,15 +50,17 @@ def files(place: Place, kinds: tuple[str, ...], summary: bool, as_json: bool) ->
 @on_disk(live=True)
 def lastmark(place: Place, as_json: bool) -> None:
     """Print up to where each journal is durable in the ledger storage. (Apache: lastmark)"""
-    from bookie_pod.storage.journal.marks import LogMark
+    from bookie_pod.storage.journal.marks import LogMark, parse_mark
 
     need_ledgers(place)
     marks: dict[str, dict[str, LogMark]] = {}
     for folder in place.layout.ledgers:
         for name in place.files.listdir(folder):
             if re.fullmatch(r"lastMark(\.\d+)?", name):
-                mark = LogMark.from_bytes(place.files.read_bytes(f"{folder}/{name}"))
-                if mark is not None:
+                mark = parse_mark(name, place.files.read_bytes(f"{folder}/{name}"))
+                if mark is None:
+                    click.echo(f"bookie: {folder}/{name} is damaged and does not count", err=True)
+                else:
                     marks.setdefault(name, {})[folder] = mark
     if not marks:
         raise NotThere(f"no mark is in {', '.join(place.layout.ledgers)}: all journals will be replayed")

@@ -16,7 +16,9 @@ import structlog
 
 from bookie_pod.storage.files import Files
 from bookie_pod.storage.journal.directory import journal_path, list_journals
+from bookie_pod.storage.journal.format import NO_FILE
 from bookie_pod.storage.journal.journal_file import JournalFile
+from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.journal.metrics import JournalMetrics
 from bookie_pod.storage.journal.options import JournalOptions
 
@@ -47,17 +49,21 @@ class JournalFileSupply:
         self._thread_name = thread_name
         self._now_ms = now_ms
         self._last_id = -1
+        self._previous = NO_FILE
+        """The file that was written before the next one."""
         self._thread: threading.Thread | None = None
         self._ready: JournalFile | None = None
 
-    def first(self) -> JournalFile:
+    def first(self, after: LogMark) -> JournalFile:
         """The first file of this process: largest id + 1, or the time in ms + 1 if the directory holds none.
 
-        Raises `StorageFault` if the directory cannot be listed, `OSError` if the file cannot be made.
+        `after` is where the records end that other processes left; (0, 0) if they left none. Raises `StorageFault` if
+        the directory cannot be listed, `OSError` if the file cannot be made.
         """
         ids = list_journals(self._files, self._directory)
         self._last_id = ids[-1] if ids else self._now_ms()
-        return self._create()
+        self._previous = NO_FILE if after == LogMark() else after.journal_id
+        return self._begin(self._create(), after.offset)
 
     def prepare(self) -> None:
         """Begin to make the next file, unless that was begun."""
@@ -71,11 +77,16 @@ class JournalFileSupply:
         except OSError as error:
             _log.warning("cannot make the next journal yet", directory=self._directory, error=str(error))
 
-    def next(self) -> JournalFile:
-        """The next file: waits for the one begun, else makes one now. Raises `OSError`."""
+    def next(self, end: int) -> JournalFile:
+        """The next file, after one that ends at `end`: waits for that begun, else makes one now. Raises `OSError`."""
         self._join()
         ready, self._ready = self._ready, None
-        return ready or self._create()
+        return self._begin(ready or self._create(), end)
+
+    def _begin(self, file: JournalFile, end_of_previous: int) -> JournalFile:
+        file.before = end_of_previous
+        self._previous = file.journal_id
+        return file
 
     def discard(self) -> None:
         """Remove the file that was made and never used."""
@@ -95,6 +106,6 @@ class JournalFileSupply:
         while self._files.exists(journal_path(self._directory, self._last_id)):
             self._last_id += 1
         began = time.perf_counter()
-        made = JournalFile.create(self._files, self._directory, self._last_id, self._options)
+        made = JournalFile.create(self._files, self._directory, self._last_id, self._options, self._previous)
         self._metrics.creation_latency.observe_ms((time.perf_counter() - began) * 1000)
         return made

@@ -12,18 +12,27 @@ All integers are big-endian and signed.
     padding   marker i32 -0x100, length i32, that many bytes, so that the next group starts aligned
 
 Group checks. The reference gives a journal no checksum, and it looks neither at header bytes 8 to 511 nor
-at the bytes inside a padding record. A journal written with group checks says so in its header
-(`CHECKS_MAGIC` at offset 8) and starts the inside of every padding record with a group check:
+at the bytes inside a padding record. A journal written with group checks says so in its header:
 
-    0   4   "PKGC"
+    8   4   "PKG2"
+    12  8   id of the file that was written before this one; -1 if there was none
+    20  4   CRC32C of journal id i64 and the 20 bytes above
+
+and starts the inside of every padding record with a group check:
+
+    0   4   "PKG2"
     4   8   offset at which the group starts
     12  8   offset below which this file was known to be synced when the group was written
-    20  4   CRC32C of the group's records
-    24  4   CRC32C of journal id i64, offset of the padding marker i64 and the 24 bytes above
+    20  8   offset at which the group before starts; of the first group: where the records of the file before end
+    28  4   CRC32C of the group's records
+    32  4   CRC32C of journal id i64, offset of the padding marker i64, marker, length and the 32 bytes above
 
-With them replay tells a torn tail from damage: a group that does not match its check is a torn tail unless
-a later check proves that it had been synced. Files of the reference implementation carry none, and it reads
-ours.
+So each byte that decides where a replay goes next is covered, groups and files name what came before them, and a
+replay tells a torn tail from damage: a group that does not match its check is a torn tail unless a later check proves
+that it had been synced. Files of the reference implementation carry none, and it reads ours.
+
+Files of earlier releases say "PKGC" in header and checks. There the header has no further fields, and a check has
+neither the offset of what came before nor the padding's marker and length under its checksum.
 
 Pure functions: any thread.
 """
@@ -37,7 +46,8 @@ from enum import Enum
 import google_crc32c
 
 MAGIC = b"BKLG"
-CHECKS_MAGIC = b"PKGC"
+CHECKS_MAGIC = b"PKG2"
+OLD_CHECKS_MAGIC = b"PKGC"
 OLDEST_VERSION, NEWEST_VERSION = 1, 6
 OLDEST_VERSION_WRITTEN = 4
 FIRST_VERSION_WITH_KEYS = 3
@@ -64,20 +74,30 @@ IDS = struct.Struct(">qq")
 RECORD_HEAD = struct.Struct(">iqq")
 PADDING_HEAD = struct.Struct(">ii")
 _HEADER = struct.Struct(">4si")
-_CHECK_FIELDS = struct.Struct(">4sqqI")
+_CHECKED_HEADER = struct.Struct(">4si4sq")
+_CHECK_FIELDS = struct.Struct(">4sqqqI")
+_OLD_CHECK_FIELDS = struct.Struct(">4sqqI")
 _CHECK_PLACE = struct.Struct(">qq")
+_ID = struct.Struct(">q")
 _CRC = struct.Struct(">I")
 _IDS_AND_LENGTH = struct.Struct(">qqi")
 
-CHECK_LENGTH = 28
+CHECK_LENGTH = 36
+OLD_CHECK_LENGTH = 28
+HEADER_FIELDS_LENGTH = 24
+"""Bytes of a header that may differ from zero."""
+
+NO_FILE = -1
+"""In a header: no file was written before this one."""
 
 assert LENGTH.size == 4
 assert IDS.size == SMALLEST_RECORD
 assert RECORD_HEAD.size == 20
 assert PADDING_HEAD.size == 8
 assert _HEADER.size == SHORT_HEADER_LENGTH
-assert _CHECK_FIELDS.size == 24
+assert _CHECKED_HEADER.size + _CRC.size == HEADER_FIELDS_LENGTH
 assert _CHECK_FIELDS.size + _CRC.size == CHECK_LENGTH
+assert _OLD_CHECK_FIELDS.size + _CRC.size == OLD_CHECK_LENGTH
 assert _IDS_AND_LENGTH.size == 20
 
 
@@ -172,41 +192,84 @@ def header_length(version: int) -> int:
     return SHORT_HEADER_LENGTH if version > 1 else 0
 
 
-def header_bytes(version: int, *, group_checks: bool) -> bytes:
-    """Header of a new file. Version 4 has no padding, hence no group checks."""
+def header_bytes(version: int) -> bytes:
+    """Header of a new file without group checks."""
+    _check_version(version)
+    return _HEADER.pack(MAGIC, version).ljust(header_length(version), b"\0")
+
+
+def checked_header_bytes(version: int, journal_id: int, previous: int) -> bytes:
+    """Header of a new file with group checks, and hence padding; `previous`: id of the file before, or `NO_FILE`."""
+    _check_version(version)
+    if version < FIRST_VERSION_WITH_PADDING:
+        raise ValueError(f"journal version {version} has no padding, hence no group checks")
+    fields = _CHECKED_HEADER.pack(MAGIC, version, CHECKS_MAGIC, previous)
+    return (fields + _CRC.pack(crc32c(_ID.pack(journal_id) + fields))).ljust(header_length(version), b"\0")
+
+
+def _check_version(version: int) -> None:
     if not OLDEST_VERSION_WRITTEN <= version <= NEWEST_VERSION:
         raise ValueError(f"journal version {version} cannot be written, only 4, 5 and 6")
-    start = _HEADER.pack(MAGIC, version)
-    if group_checks and version >= FIRST_VERSION_WITH_PADDING:
-        start += CHECKS_MAGIC
-    return start.ljust(header_length(version), b"\0")
+
+
+class Checks(Enum):
+    """Whether every group of a file has a check, and of which form."""
+
+    NONE = "no group checks"
+    OLD = "group checks of an earlier release"
+    CHAINED = "group checks"
 
 
 @dataclass(frozen=True, slots=True)
 class JournalHeader:
-    """Parsed header: `version`, and whether every group has a check."""
+    """Parsed header. `previous` is the id of the file before, `NO_FILE`, or None where the header does not say."""
 
     version: int
-    group_checks: bool
+    checks: Checks = Checks.NONE
+    previous: int | None = None
 
     @property
     def length(self) -> int:
         return header_length(self.version)
 
 
-def parse_header(start: bytes) -> JournalHeader:
-    """Header from the first 12 bytes (or fewer) of a file. Another magic means version 1, which has no
-    header.
+def parse_header(start: bytes, journal_id: int) -> JournalHeader:
+    """Header from the first `HEADER_FIELDS_LENGTH` bytes (or fewer) of a file. Another magic means version 1, which
+    has no header.
 
-    Raises `ValueError` for a version that is not 2 to 6.
+    Raises `ValueError` for a header that is damaged, and for a version that is not 2 to 6.
     """
     if len(start) < SHORT_HEADER_LENGTH or start[:4] != MAGIC:
-        return JournalHeader(1, group_checks=False)
+        if len(start) >= SHORT_HEADER_LENGTH and _differing_bits(start[:4], MAGIC) == 1:
+            raise ValueError("its header is damaged, as if one bit of it had changed")
+        return JournalHeader(1)
     version = _HEADER.unpack_from(start)[1]
     if not OLDEST_VERSION < version <= NEWEST_VERSION:
         raise ValueError(f"its version is {version}, known are 1 to {NEWEST_VERSION}")
-    checks = version >= FIRST_VERSION_WITH_PADDING and start[8:12] == CHECKS_MAGIC
-    return JournalHeader(version, checks)
+    magic = start[8:12]
+    if magic not in (CHECKS_MAGIC, OLD_CHECKS_MAGIC):
+        return _unchecked_header(version, start)
+    if version < FIRST_VERSION_WITH_PADDING:
+        raise ValueError(f"its header has version {version} and announces group checks, which that version has not")
+    if magic == OLD_CHECKS_MAGIC:
+        return JournalHeader(version, Checks.OLD)
+    fields = start[: _CHECKED_HEADER.size]
+    own = start[_CHECKED_HEADER.size : HEADER_FIELDS_LENGTH]
+    if own != _CRC.pack(crc32c(_ID.pack(journal_id) + fields)):
+        raise ValueError("its header does not match its checksum")
+    return JournalHeader(version, Checks.CHAINED, _CHECKED_HEADER.unpack(fields)[3])
+
+
+def _unchecked_header(version: int, start: bytes) -> JournalHeader:
+    """Two readings have to agree: behind the version a header of 512 bytes has zeros, one of 8 bytes a record."""
+    behind = start[SHORT_HEADER_LENGTH:]
+    if version >= FIRST_VERSION_WITH_PADDING and behind.strip(b"\0"):
+        raise ValueError(f"its header has version {version} and is not empty behind it")
+    return JournalHeader(version)
+
+
+def _differing_bits(one: bytes, other: bytes) -> int:
+    return (int.from_bytes(one) ^ int.from_bytes(other)).bit_count()
 
 
 # --- padding ----------------------------------------------------------------------------------------------
@@ -234,35 +297,41 @@ def padding(position: int, alignment: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class GroupCheck:
-    """What the padding record behind a group says about it. Offsets are those of the file."""
+    """What the padding record behind a group says about it. `start` and `synced` are offsets of the file; `before` is
+    that of the group before, or for the first group where the file before ends; None where the check does not say."""
 
     start: int
     synced: int
+    before: int | None
     crc: int
 
     def padding(self, journal_id: int, position: int, alignment: int) -> bytes:
         """The padding record at `position` that carries this check."""
         length = padding_length(position, alignment, inside=CHECK_LENGTH)
-        fields = _CHECK_FIELDS.pack(CHECKS_MAGIC, self.start, self.synced, self.crc)
-        own = _own_crc(journal_id, position, fields)
-        return PADDING_HEAD.pack(PADDING_MARKER, length) + (fields + _CRC.pack(own)).ljust(length, b"\0")
+        head = PADDING_HEAD.pack(PADDING_MARKER, length)
+        fields = _CHECK_FIELDS.pack(CHECKS_MAGIC, self.start, self.synced, self.before, self.crc)
+        own = crc32c(_CHECK_PLACE.pack(journal_id, position) + head + fields)
+        return head + (fields + _CRC.pack(own)).ljust(length, b"\0")
 
 
-def parse_group_check(inside: bytes, journal_id: int, position: int) -> GroupCheck | None:
-    """The check inside the padding record whose marker is at `position`; None if there is no intact one."""
-    if len(inside) < CHECK_LENGTH or inside[:4] != CHECKS_MAGIC:
+def parse_group_check(padding: bytes, checks: Checks, journal_id: int, position: int) -> GroupCheck | None:
+    """The check in the padding record at `position`, of which the first bytes are given, in a file with such checks;
+    None if it is not intact."""
+    head, inside = padding[: PADDING_HEAD.size], padding[PADDING_HEAD.size :]
+    place = _CHECK_PLACE.pack(journal_id, position)
+    if checks is Checks.CHAINED:
+        magic, layout, covered = CHECKS_MAGIC, _CHECK_FIELDS, place + head
+    else:
+        magic, layout, covered = OLD_CHECKS_MAGIC, _OLD_CHECK_FIELDS, place
+    fields = inside[: layout.size]
+    if inside[:4] != magic or len(inside) < layout.size + _CRC.size:
         return None
-    fields = inside[: _CHECK_FIELDS.size]
-    if _own_crc(journal_id, position, fields) != _CRC.unpack_from(inside, _CHECK_FIELDS.size)[0]:
+    if _CRC.pack(crc32c(covered + fields)) != inside[layout.size : layout.size + _CRC.size]:
         return None
-    _, start, synced, crc = _CHECK_FIELDS.unpack(fields)
-    return GroupCheck(start, synced, crc)
+    _, start, synced, *before, crc = layout.unpack(fields)
+    return GroupCheck(start, synced, before[0] if before else None, crc)
 
 
 def crc32c(data: bytes, crc: int = 0) -> int:
     """CRC32C of `data`, continuing from `crc`."""
     return int(google_crc32c.extend(crc, data))
-
-
-def _own_crc(journal_id: int, position: int, fields: bytes) -> int:
-    return crc32c(_CHECK_PLACE.pack(journal_id, position) + fields)

@@ -79,10 +79,11 @@ class Journal:
 
     # --- the owner ------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Make this process's first file and start the threads; only after replay. Raises `StorageFault`."""
+    def start(self, after: LogMark = LogMark()) -> None:  # noqa: B008 -- immutable
+        """Make this process's first file and start the threads; only after the replay, which told `after` (where the
+        records end that are there). Raises `StorageFault`."""
         try:
-            self._file = self._supply.first()
+            self._file = self._supply.first(after)
         except OSError as error:
             raise StorageFault(f"cannot start journal {self.index} in {self.directory}: {error}") from error
         self._sync.last_mark = LogMark(self._file.journal_id, self._file.position)
@@ -251,9 +252,10 @@ class Journal:
 
     def _roll_over(self, batches: list[JournalBatch]) -> None:
         """Hand over the last group of a full file and go on in the next one, once the full one is synced."""
+        end = self._current_file().position
         self._hand_over(batches, wait=True, closes_file=True)
         self._file = None
-        self._file = self._supply.next()
+        self._file = self._supply.next(end)
         _log.info("journal rolled over", index=self.index, path=self._file.path)
 
     def _finish(self) -> None:

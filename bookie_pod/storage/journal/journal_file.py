@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
+from contextlib import suppress
 
 from bookie_pod.storage.files import File, Files
 from bookie_pod.storage.journal.direct_file import create_journal_file
 from bookie_pod.storage.journal.directory import journal_path
 from bookie_pod.storage.journal.format import (
     FIRST_VERSION_WITH_PADDING,
+    NO_FILE,
     GroupCheck,
+    checked_header_bytes,
     crc32c,
     header_bytes,
     header_length,
@@ -41,6 +44,8 @@ class JournalFile:
     def __init__(self, file: File, journal_id: int, options: JournalOptions) -> None:
         self.journal_id = journal_id
         self.synced = 0
+        self.before = 0
+        """What the next group names as having come before it; set by whoever begins to use the file."""
         self._file = file
         self._options = options
         self._aligned = options.version >= FIRST_VERSION_WITH_PADDING
@@ -49,20 +54,28 @@ class JournalFile:
         self._dropped = 0
 
     @classmethod
-    def create(cls, files: Files, directory: str, journal_id: int, options: JournalOptions) -> JournalFile:
-        """A new file, its header and its name durable."""
+    def create(
+        cls, files: Files, directory: str, journal_id: int, options: JournalOptions, previous: int = NO_FILE
+    ) -> JournalFile:
+        """A new file, its header and its name durable; `previous` is the id of the file that was written before it.
+
+        One that could not be made is removed again, as far as the disk lets us.
+        """
         file = create_journal_file(files, journal_path(directory, journal_id), direct=options.direct_io)
         try:
             journal_file = cls(file, journal_id, options)
-            journal_file._write_header()
+            journal_file._write_header(previous)
             files.sync_directory(directory)
         except Exception:
             file.close()
+            with suppress(OSError):
+                files.unlink(file.path)
             raise
         return journal_file
 
-    def _write_header(self) -> None:
-        header = header_bytes(self._options.version, group_checks=self._options.group_checks)
+    def _write_header(self, previous: int) -> None:
+        version = self._options.version
+        header = checked_header_bytes(version, self.journal_id, previous) if self._checked else header_bytes(version)
         self._preallocate(len(header))
         self._file.write(header)
         self._file.sync()
@@ -94,7 +107,9 @@ class JournalFile:
 
     def _padding(self, start: int, position: int, crc: int) -> bytes:
         if self._checked:
-            return GroupCheck(start, self.synced, crc).padding(self.journal_id, position, self._options.alignment)
+            check = GroupCheck(start, self.synced, self.before, crc)
+            self.before = start
+            return check.padding(self.journal_id, position, self._options.alignment)
         return padding(position, self._options.alignment) if self._aligned else b""
 
     def close_group(self) -> bool:

@@ -1,10 +1,12 @@
 """`lastMark`: the position below which a journal is durable in ledger storage (reference formats, section 3).
 
-    16 bytes: journal id i64, offset i64, big-endian, in `<ledger directory>/lastMark` of every writable
-    ledger directory, or `lastMark.<i>` if there are several journal directories
+    16 bytes  journal id i64, offset i64, big-endian, in `<ledger directory>/lastMark` of every writable
+              ledger directory, or `lastMark.<i>` if there are several journal directories
+    8 bytes   "PKLM" and the CRC32C of the file's name and the 16 bytes: ours. The reference reads 16 bytes and looks
+              no further; where it wrote the file there is no more
 
 Invariants
-- The greatest mark of all ledger directories counts; a missing or short file does not.
+- A copy whose check does not match does not count, nor does one that is too short.
 - A mark that is written never goes back, and is replaced by a rename, so that a crash leaves the old or the
   new one. (The reference overwrites in place; it reads ours as its own.)
 
@@ -20,9 +22,12 @@ from dataclasses import dataclass
 import structlog
 
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.journal.format import crc32c
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 
 _MARK = struct.Struct(">qq")
+_CHECK = struct.Struct(">4sI")
+_CHECK_MAGIC = b"PKLM"
 assert _MARK.size == 16
 
 _log = structlog.get_logger(__name__)
@@ -39,9 +44,28 @@ class LogMark:
         return _MARK.pack(self.journal_id, self.offset)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> LogMark | None:
-        """The mark in the content of a mark file; None if it is too short."""
-        return cls(*_MARK.unpack_from(data)) if len(data) >= _MARK.size else None
+    def from_bytes(cls, data: bytes) -> LogMark:
+        """The mark that begins the content of a mark file, at least 16 bytes."""
+        return cls(*_MARK.unpack_from(data))
+
+
+def mark_bytes(name: str, mark: LogMark) -> bytes:
+    """Content of the mark file of this name."""
+    data = mark.to_bytes()
+    return data + _check(name, data)
+
+
+def parse_mark(name: str, data: bytes) -> LogMark | None:
+    """The mark in a file of this name; None if it is damaged."""
+    mark, check = data[: _MARK.size], data[_MARK.size :]
+    if len(mark) < _MARK.size or (check and check != _check(name, mark)):
+        return None
+    found = LogMark.from_bytes(mark)
+    return found if found.journal_id >= 0 and found.offset >= 0 else None
+
+
+def _check(name: str, mark: bytes) -> bytes:
+    return _CHECK.pack(_CHECK_MAGIC, crc32c(name.encode() + mark))
 
 
 def mark_file_name(journal_index: int, journal_count: int) -> str:
@@ -57,28 +81,39 @@ class MarkFiles:
         self._directories = list(ledger_directories)
         self._name = mark_file_name(journal_index, journal_count)
         self._written = LogMark()
+        self.damaged: list[str] = []
+        """Copies that `copies` could make nothing of."""
+
+    def copies(self) -> list[LogMark]:
+        """The marks of all directories that have a sound one, each once, the oldest first; see `damaged`.
+
+        Raises `StorageFault` if a file is there and cannot be read: it may hold the only one.
+        """
+        found: set[LogMark] = set()
+        self.damaged = []
+        for directory in self._directories:
+            path = f"{directory}/{self._name}"
+            try:
+                data = self._files.read_bytes(path)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise StorageFault(f"cannot read {path}: {error.strerror or error}") from error
+            mark = parse_mark(self._name, data)
+            if mark is None:
+                self.damaged.append(path)
+                _log.warning("mark file is damaged, ignored", path=path, length=len(data))
+            else:
+                found.add(mark)
+        return sorted(found)
 
     def read(self) -> LogMark:
-        """The greatest mark found; (0, 0) if there is none.
+        """The greatest mark found; (0, 0) if there is none. Raises as `copies`."""
+        return max(self.copies(), default=LogMark())
 
-        Raises `StorageFault` if a file is there and cannot be read: it may hold the greatest one.
-        """
-        found = [mark for directory in self._directories if (mark := self._read_one(directory)) is not None]
-        self._written = max(found, default=LogMark())
-        return self._written
-
-    def _read_one(self, directory: str) -> LogMark | None:
-        path = f"{directory}/{self._name}"
-        try:
-            data = self._files.read_bytes(path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StorageFault(f"cannot read {path}: {error.strerror or error}") from error
-        mark = LogMark.from_bytes(data)
-        if mark is None:
-            _log.warning("mark file is too short, ignored", path=path, length=len(data))
-        return mark
+    def goes_on_from(self, mark: LogMark) -> None:
+        """What the replay begins with: no mark below it is written any more, whatever the files say."""
+        self._written = mark
 
     def write(self, mark: LogMark, writable: Sequence[str]) -> bool:
         """Make `mark` durable in every directory of `writable`; False if a later one was written before.
@@ -94,7 +129,7 @@ class MarkFiles:
         for directory in writable:
             path = f"{directory}/{self._name}"
             try:
-                self._files.write_bytes_atomic(path, mark.to_bytes())
+                self._files.write_bytes_atomic(path, mark_bytes(self._name, mark))
             except OSError as error:
                 _log.error("cannot write the mark file", path=path, error=str(error))
                 errors.append(error)

@@ -1,7 +1,7 @@
 """Reading records out of a journal file of any version (reference on-disk formats, section 2.6).
 
 `RecordWalk` steps from record to record and says why it stopped; it judges nothing (`journal.survey` does).
-`read_records` is for tools and replay: the records of a file, as far as they are sound.
+`records_between` hands out those of a range that was surveyed.
 
 Memory is bounded by one chunk and one record; a record's length is compared with the bytes left before it is read.
 

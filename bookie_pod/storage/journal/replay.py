@@ -3,8 +3,13 @@
 Invariants
 - Every file is surveyed before the first record is handed out: a journal that cannot be replayed whole leaves the
   storage as it was.
-- Only the newest file that holds records may end in a torn tail, as the journal syncs a file before it writes to the
-  next one. Anything else that is not sound is `JournalDamaged`, naming file and offset.
+- The mark stands where a record begins in a file that is there, or nothing is replayed. Of several marks the oldest one
+  that does is taken: too much is replayed sooner than too little.
+- A file says which one was written before it, and where that one's records end. One that is missing, or that ends
+  earlier, is damage, and what is behind that end is nothing. Files that do not say it (of the reference, of earlier
+  releases) follow each other by number, and only the newest that holds records may end in a torn tail, as the journal
+  syncs a file before it writes to the next one.
+- Anything else that is not sound is `JournalDamaged`, naming file and offset.
 - `skip_invalid_records` gives up the rest of a damaged file, loudly, and goes on with the next one.
 - Replay is idempotent for the sink: it may get records again that ledger storage holds already.
 
@@ -15,25 +20,35 @@ Threads: one, before the journal starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
-from bookie_pod.storage.files import Files
+from bookie_pod.storage.files import File, Files
 from bookie_pod.storage.journal.directory import journal_path, list_journals
-from bookie_pod.storage.journal.format import RecordKind, tail_of_special_record
+from bookie_pod.storage.journal.format import NO_FILE, RecordKind, tail_of_special_record
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_pod.storage.journal.reader import FileWindow, JournalRecord, records_between
-from bookie_pod.storage.journal.survey import survey_journal
+from bookie_pod.storage.journal.survey import may_start_at, survey_journal
 from bookie_pod.storage.journal.surveyed_file import JournalSurvey
-from bookie_protocol.errors import JournalMissing, StorageFault
+from bookie_protocol.errors import JournalDamaged, JournalMissing, StartupError, StorageFault
 
 _log = structlog.get_logger(__name__)
 
 _PROGRESS_INTERVAL = 8 * 1024 * 1024
 """Bytes of a file between two calls of the progress function."""
+
+_FILE_REMEDY = (
+    "restore the file, or set skipReplayJournalInvalidRecord=true to go on without it and let its ledgers be healed "
+    "from their other copies"
+)
+_MARK_REMEDY = (
+    "restore the file; or, if the journal directory is whole, remove the mark files, and all of it is replayed; or set "
+    "skipReplayJournalInvalidRecord=true to replay what is there and let the rest be healed from its other copies"
+)
 
 
 class ReplaySink(Protocol):
@@ -56,28 +71,87 @@ Progress = Callable[[int, int], None]
 """Called with bytes done and bytes in total."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayEnd:
+    """What a replay did.
+
+    `began` the mark that it began at
+    `mark`  to be written once storage is flushed: a replay from there finds nothing again
+    `after` where the records end: what the next file names as having come before it
+    """
+
+    began: LogMark
+    mark: LogMark
+    after: LogMark
+
+
+def _choose_mark(
+    directory: str, marks: Sequence[LogMark], files: Files, options: ReplayOptions, *, damaged: bool
+) -> LogMark:
+    """The mark to replay a journal from: the oldest of `marks` (ascending) that stands where a record begins.
+
+    If there is none, but there are `damaged` ones, everything that is there is replayed: what was deleted was below a
+    mark. The same with `skip_invalid_records` if no mark stands anywhere.
+    """
+    present = list_journals(files, directory)
+    for mark in marks:
+        if mark == LogMark() or (mark.journal_id in present and _stands(files, directory, mark)):
+            return mark
+    everything = LogMark(present[0], 0) if present else LogMark()
+    if not marks:
+        return everything if damaged else LogMark()
+    newest = marks[-1]
+    if newest.journal_id in present:
+        path = journal_path(directory, newest.journal_id)
+        error: StartupError = JournalDamaged(
+            f"journal {path} is damaged, or its last mark is: no record begins at offset {newest.offset}, where the "
+            f"mark stands; {_MARK_REMEDY}"
+        )
+    else:
+        error = JournalMissing(
+            f"{journal_path(directory, newest.journal_id)} is missing, and the last mark (offset {newest.offset}) "
+            f"points into it; {_MARK_REMEDY}"
+        )
+    if not options.skip_invalid_records:
+        raise error
+    _log.error("no mark is right, all that is there is replayed", reason=str(error))
+    return everything
+
+
+def _stands(files: Files, directory: str, mark: LogMark) -> bool:
+    with _opened(files, journal_path(directory, mark.journal_id)) as file:
+        return may_start_at(file, mark.journal_id, mark.offset)
+
+
 def replay_journal(
     directory: str,
-    mark: LogMark,
+    marks: Sequence[LogMark],
     files: Files,
     sink: ReplaySink,
     options: ReplayOptions | None = None,
     progress: Progress | None = None,
-) -> LogMark:
-    """Hand every sound record at or above `mark` to `sink`; returns the mark to write once storage is flushed.
+    *,
+    damaged_marks: bool = False,
+) -> ReplayEnd:
+    """Hand every sound record at or above the oldest of `marks` (ascending) that is right to `sink`.
+
+    No mark, or (0, 0): from the first file that ever was. `damaged_marks`: there are others, which nobody can read.
 
     Raises `JournalMissing`, `JournalDamaged`, or `StorageFault` if a file cannot be read; whatever the sink raises.
     """
     options = options or ReplayOptions()
-    surveys = [_survey(files, directory, journal_id, mark) for journal_id in _ids(files, directory, mark)]
-    _judge(surveys, options)
+    began = mark = after = _choose_mark(directory, marks, files, options, damaged=damaged_marks)
+    ids = [journal_id for journal_id in list_journals(files, directory) if journal_id >= mark.journal_id]
+    surveys = _Judge(directory, mark, options).judged([_survey(files, directory, each, mark) for each in ids])
     total = sum(survey.end - survey.start for survey in surveys)
     done = 0
     for survey in surveys:
         _replay_file(files, survey, sink, _Progress(progress, done, total))
         done += survey.end - survey.start
-        mark = mark if survey.blank else max(mark, LogMark(survey.journal_id, survey.resume_at))
-    return mark
+        if not survey.blank:
+            mark = max(mark, LogMark(survey.journal_id, survey.resume_at))
+            after = max(after, LogMark(survey.journal_id, survey.end))
+    return ReplayEnd(began, mark, after)
 
 
 class _Progress:
@@ -93,57 +167,82 @@ class _Progress:
             self._tell(self._before + nbytes, self._total)
 
 
-def _ids(files: Files, directory: str, mark: LogMark) -> list[int]:
-    found = [journal_id for journal_id in list_journals(files, directory) if journal_id >= mark.journal_id]
-    if mark.journal_id > 0 and mark.journal_id not in found:
-        raise JournalMissing(
-            f"{journal_path(directory, mark.journal_id)} is missing, and the last mark (offset {mark.offset}) "
-            "points into it: restore the file, or recover this bookie's data from its replicas"
-        )
-    return found
-
-
-def _survey(files: Files, directory: str, journal_id: int, mark: LogMark) -> JournalSurvey:
-    path = journal_path(directory, journal_id)
-    offset = mark.offset if journal_id == mark.journal_id else 0
+@contextmanager
+def _opened(files: Files, path: str) -> Iterator[File]:
     try:
         file = files.open(path)
         try:
-            return survey_journal(file, journal_id, offset)
+            yield file
         finally:
             file.close()
     except OSError as error:
         raise StorageFault(f"cannot read journal {path}: {error.strerror or error}") from error
 
 
-def _judge(surveys: Sequence[JournalSurvey], options: ReplayOptions) -> None:
-    """Refuse damage, and torn tails where none can be."""
-    written = [survey for survey in surveys if not survey.blank]
-    for survey in written:
-        found = survey
-        if survey.torn and survey is not written[-1]:
-            found = survey.as_damaged("its tail is torn, yet later journals hold records")
-        if found.damage is not None:
-            if not options.skip_invalid_records:
-                raise found.error()
-            _log.error(
-                "journal is damaged, the rest of it is given up",
-                path=found.path,
-                offset=found.end,
-                damage=found.damage,
+def _survey(files: Files, directory: str, journal_id: int, mark: LogMark) -> JournalSurvey:
+    with _opened(files, journal_path(directory, journal_id)) as file:
+        return survey_journal(file, journal_id, mark.offset if journal_id == mark.journal_id else 0)
+
+
+class _Judge:
+    """Refuses what is damaged or missing, and torn tails where none can be; or gives it up, if it may."""
+
+    def __init__(self, directory: str, mark: LogMark, options: ReplayOptions) -> None:
+        self._directory = directory
+        self._mark = mark
+        self._options = options
+
+    def judged(self, surveys: Sequence[JournalSurvey]) -> list[JournalSurvey]:
+        """The surveys, as later files let them appear."""
+        by_id = {survey.journal_id: survey for survey in surveys}
+        for later in surveys:
+            if not later.blank and later.journal_id != self._mark.journal_id:
+                self._look_before(later, by_id)
+        written = [survey.journal_id for survey in surveys if not survey.blank]
+        for survey in surveys:
+            found = by_id[survey.journal_id]
+            if found.torn and found.journal_id != written[-1]:
+                found = by_id[found.journal_id] = found.as_damaged("its tail is torn, yet later journals hold records")
+            if found.damage is not None:
+                self._refuse(found.error())
+            elif found.torn:
+                _log.warning("journal ends in a torn tail", path=found.path, offset=found.end)
+        return list(by_id.values())
+
+    def _look_before(self, later: JournalSurvey, by_id: dict[int, JournalSurvey]) -> None:
+        """Whether the file before `later` is there, and is as `later` knows it."""
+        previous, end = later.header.previous, later.continues
+        if previous is None:
+            # Nothing is known of what came before the first file, if everything is to be replayed.
+            previous = NO_FILE if later.journal_id == min(by_id) else later.journal_id - 1
+        if previous == NO_FILE or previous < self._mark.journal_id:
+            return
+        before = by_id.get(previous)
+        if before is None:
+            self._refuse(
+                JournalMissing(
+                    f"{journal_path(self._directory, previous)} is missing, and {later.path}, which was written after "
+                    f"it, holds records; {_FILE_REMEDY}"
+                )
             )
-        elif survey.torn:
-            _log.warning("journal ends in a torn tail", path=survey.path, offset=survey.end)
+        elif end is None:
+            if before.is_emptied and previous != self._mark.journal_id:
+                by_id[previous] = before.as_damaged("it is empty, yet later journals hold records")
+        elif before.end < end:
+            by_id[previous] = before.as_damaged(f"{later.path}, which was written after it, says that it goes to {end}")
+        else:
+            by_id[previous] = before.as_ended()
+
+    def _refuse(self, error: StartupError) -> None:
+        if not self._options.skip_invalid_records:
+            raise error
+        _log.error("the rest of a journal is given up", reason=str(error))
 
 
 def _replay_file(files: Files, survey: JournalSurvey, sink: ReplaySink, progress: _Progress) -> None:
     if survey.end <= survey.start:
         return
-    try:
-        file = files.open(survey.path)
-    except OSError as error:
-        raise StorageFault(f"cannot read journal {survey.path}: {error.strerror or error}") from error
-    try:
+    with _opened(files, survey.path) as file:
         window = FileWindow(file, survey.size)
         told = survey.start
         for record in records_between(window, survey.header.version, survey.start, survey.end):
@@ -152,8 +251,6 @@ def _replay_file(files: Files, survey: JournalSurvey, sink: ReplaySink, progress
                 told = record.offset
                 progress.done(told - survey.start)
         progress.done(survey.end - survey.start)
-    finally:
-        file.close()
 
 
 def _hand_out(record: JournalRecord, survey: JournalSurvey, sink: ReplaySink) -> None:

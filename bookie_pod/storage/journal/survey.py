@@ -15,7 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 
 from bookie_pod.storage.files import File, Files
 from bookie_pod.storage.journal.directory import journal_path, list_journals
-from bookie_pod.storage.journal.format import CHECKS_MAGIC, MAGIC, SHORT_HEADER_LENGTH, JournalHeader, parse_header
+from bookie_pod.storage.journal.format import (
+    HEADER_FIELDS_LENGTH,
+    LENGTH,
+    MAGIC,
+    Checks,
+    JournalHeader,
+    parse_header,
+)
 from bookie_pod.storage.journal.reader import FileWindow, JournalRecord, records_between
 from bookie_pod.storage.journal.survey_checked import CheckedSurvey
 from bookie_pod.storage.journal.survey_unchecked import UncheckedSurvey
@@ -23,27 +30,49 @@ from bookie_pod.storage.journal.surveyed_file import JournalSurvey, SurveyedFile
 from bookie_protocol.errors import JournalDamaged, StorageFault
 
 
-def survey_journal(file: File, journal_id: int, mark_offset: int = 0) -> JournalSurvey:
-    """Find the sound part of a file, from `mark_offset` (0: from its first record)."""
+def survey_journal(file: File, journal_id: int, start: int = 0) -> JournalSurvey:
+    """Find the sound part of a file, from the record at `start` (0: the first)."""
     surveyed = SurveyedFile(file, journal_id)
     window = surveyed.window
-    no_header = JournalHeader(1, group_checks=False)
-    if 0 < mark_offset >= window.size:
-        return surveyed.result(no_header, mark_offset, mark_offset)
-    first = window.read(0, SHORT_HEADER_LENGTH + len(CHECKS_MAGIC))
+    no_header = JournalHeader(1)
+    if 0 < start >= window.size:
+        return surveyed.result(no_header, start, start)
+    first = window.read(0, HEADER_FIELDS_LENGTH)
     try:
-        header = parse_header(first)
+        header = parse_header(first, journal_id)
     except ValueError as error:
-        if first[4:8] == bytes(4) and surveyed.only_zeros_from(len(MAGIC)):
+        if surveyed.only_zeros_from(HEADER_FIELDS_LENGTH):
             return surveyed.result(no_header, 0, 0, blank=True)
         return surveyed.result(no_header, 0, 0, damage=str(error))
     if header.version == 1 and _is_unwritten(surveyed, first):
         return surveyed.result(header, 0, 0, blank=True)
-    start = max(mark_offset, header.length)
+    start = max(start, header.length)
     if start >= window.size or surveyed.only_zeros_from(start):
         return surveyed.result(header, start, start, blank=start == header.length)
-    judge = CheckedSurvey(surveyed) if header.group_checks else UncheckedSurvey(surveyed)
-    return judge.survey(header, start)
+    if header.checks is Checks.NONE:
+        return UncheckedSurvey(surveyed, header).survey(start)
+    return CheckedSurvey(surveyed, header).survey(start)
+
+
+def may_start_at(file: File, journal_id: int, offset: int) -> bool:
+    """Whether a mark may stand at this offset: where the first record begins, where a group or, without group checks,
+    a record ends, or where a replay stopped, which is at the end of the file or, with the reference, one word behind
+    the last record."""
+    surveyed = SurveyedFile(file, journal_id)
+    window = surveyed.window
+    if offset >= window.size:
+        return offset == window.size
+    try:
+        header = parse_header(window.read(0, HEADER_FIELDS_LENGTH), journal_id)
+    except ValueError:
+        return offset == 0
+    if offset <= header.length:
+        return True
+    judge = (UncheckedSurvey if header.checks is Checks.NONE else CheckedSurvey)(surveyed, header)
+    if judge.ends_group(offset):
+        return True
+    word = offset - LENGTH.size
+    return surveyed.only_zeros_from(word) and (word == header.length or judge.ends_group(word))
 
 
 def read_records(file: File, journal_id: int, start: int = 0, *, skip_invalid: bool = False) -> Iterator[JournalRecord]:

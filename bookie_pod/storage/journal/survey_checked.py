@@ -1,9 +1,10 @@
 """Judging a journal file with group checks (`journal.format`).
 
-- Sound are the leading groups that match their check. If only zeros follow, the end is clean.
+- Sound are the leading groups that match their check and follow each other. If only zeros follow, the end is clean.
 - Else the first group that is not sound is *damaged* if a later intact check says that it had been synced, or if its
-  own check is intact and none of its sectors ends in zeros, as every torn one would (or it matches its check and
-  still holds an impossible record). Otherwise it is a torn tail: nothing from there on was ever acknowledged.
+  own check is intact and a crash cannot have made what is there: none of its sectors ends in zeros, as every torn one
+  would, or a single changed bit explains all of the difference. So it is if its check itself is intact but for one bit.
+  Otherwise it is a torn tail: nothing from there on was ever acknowledged.
 
 Pure judgement over reads; one thread for each survey.
 """
@@ -15,14 +16,18 @@ from collections.abc import Iterator
 from bookie_pod.storage.journal.format import (
     CHECK_LENGTH,
     CHECKS_MAGIC,
+    OLD_CHECK_LENGTH,
+    OLD_CHECKS_MAGIC,
     PADDING_HEAD,
     SECTOR,
+    Checks,
     GroupCheck,
     JournalHeader,
     crc32c,
     parse_group_check,
 )
-from bookie_pod.storage.journal.reader import CHUNK, RecordWalk
+from bookie_pod.storage.journal.one_bit import is_one_bit, with_one_bit_changed
+from bookie_pod.storage.journal.reader import CHUNK, RecordWalk, Step
 from bookie_pod.storage.journal.surveyed_file import JournalSurvey, SurveyedFile
 
 _MAGIC_IN_PADDING = PADDING_HEAD.size
@@ -31,28 +36,60 @@ _MAGIC_IN_PADDING = PADDING_HEAD.size
 class CheckedSurvey:
     """Of one file whose header announces group checks."""
 
-    def __init__(self, file: SurveyedFile) -> None:
+    def __init__(self, file: SurveyedFile, header: JournalHeader) -> None:
         self._file = file
+        self._header = header
+        old = header.checks is Checks.OLD
+        self._magic = OLD_CHECKS_MAGIC if old else CHECKS_MAGIC
+        self._check_length = PADDING_HEAD.size + (OLD_CHECK_LENGTH if old else CHECK_LENGTH)
 
-    def survey(self, header: JournalHeader, start: int) -> JournalSurvey:
+    def survey(self, start: int) -> JournalSurvey:
         """From the record at `start` on."""
+        header = self._header
         sound = start
+        before: int | None = None
+        continues: int | None = None
         walk = RecordWalk(self._file.window, header.version, start, skip_entries=True)
         for step in walk:
             if step.is_padding:
                 check = self._check_at(step.offset)
-                if check is None or not self._matches(check, sound, step.offset):
+                if check is None or not self._follows(check, sound, before, step):
                     break
-                sound = step.end
+                if sound == header.length:
+                    continues = check.before
+                before, sound = sound, step.end
             elif self._file.impossible(step, header) is not None:
                 break
         if self._file.only_zeros_from(sound):
-            return self._file.result(header, start, sound)
-        damage = self._proof_of_damage(sound)
-        return self._file.result(header, start, sound, torn=damage is None, damage=damage)
+            return self._file.result(header, start, sound, continues=continues)
+        damage = self._proof_of_damage(sound, walk.offset)
+        return self._file.result(header, start, sound, torn=damage is None, damage=damage, continues=continues)
 
-    def _matches(self, check: GroupCheck, start: int, end: int) -> bool:
-        return check.start == start and check.crc == self._crc(start, end)
+    def ends_group(self, offset: int) -> bool:
+        """Whether a group ends at an offset: its check is intact, and is the last thing before it but for zeros."""
+        begin = max(self._header.length, offset - CHUNK)
+        data = self._file.window.read(begin, offset - begin)
+        at = data.rfind(self._magic)
+        while at >= 0:
+            position = begin + at - _MAGIC_IN_PADDING
+            if position >= begin and self._check_at(position) is not None:
+                length: int = PADDING_HEAD.unpack_from(data, at - _MAGIC_IN_PADDING)[1]
+                return position + PADDING_HEAD.size + length == offset
+            at = data.rfind(self._magic, 0, at)
+        return False
+
+    def _follows(self, check: GroupCheck, start: int, before: int | None, step: Step) -> bool:
+        """Whether this check is of the group at `start` and its padding, and the group before began at `before`."""
+        if check.start != start or (before is not None and check.before not in (before, None)):
+            return False
+        if self._header.checks is Checks.OLD and not self._is_plain_padding(step):
+            return False
+        return check.crc == self._crc(start, step.offset)
+
+    def _is_plain_padding(self, step: Step) -> bool:
+        """Of a padding whose length no check covers: whether the zeros inside and the alignment agree with it."""
+        zeros = step.offset + self._check_length
+        return step.end % SECTOR == 0 and self._file.only_zeros_between(zeros, step.end)
 
     def _crc(self, start: int, end: int) -> int:
         crc = 0
@@ -61,31 +98,45 @@ class CheckedSurvey:
         return crc
 
     def _check_at(self, position: int) -> GroupCheck | None:
-        inside = self._file.window.read(position + PADDING_HEAD.size, CHECK_LENGTH)
-        return parse_group_check(inside, self._file.journal_id, position)
+        return self._parse(self._file.window.read(position, self._check_length), position)
 
-    def _proof_of_damage(self, sound: int) -> str | None:
-        """Why the group at `sound` cannot be a torn tail; None if it can."""
+    def _parse(self, padding: bytes, position: int) -> GroupCheck | None:
+        return parse_group_check(padding, self._header.checks, self._file.journal_id, position)
+
+    def _proof_of_damage(self, sound: int, stopped: int) -> str | None:
+        """Why the group at `sound` cannot be a torn tail; None if it can. `stopped`: where its last record ended."""
         for position, check in self._checks_from(sound):
             if check.synced > sound:
                 return f"its group does not match its checksum, yet all below {check.synced} had been synced"
-            if check.start == sound and check.crc == self._crc(sound, position):
-                return "its group matches its checksum and holds an impossible record"
-            if check.start == sound and not self._may_be_torn(sound, position):
-                return "its group does not match its checksum, and no part of it is missing"
+            if check.start == sound and (why := self._why_not_torn(check, sound, position)) is not None:
+                return why
+        for padding in with_one_bit_changed(self._file.window.read(stopped, self._check_length)):
+            changed = self._parse(padding, stopped)
+            if changed is not None and changed.start == sound and changed.crc == self._crc(sound, stopped):
+                return "the check of its group has one changed bit"
+        return None
+
+    def _why_not_torn(self, check: GroupCheck, sound: int, position: int) -> str | None:
+        crc = self._crc(sound, position)
+        if check.crc == crc:
+            return "its group matches its checksum and holds an impossible record"
+        if not self._may_be_torn(sound, position):
+            return "its group does not match its checksum, and no part of it is missing"
+        if is_one_bit(crc ^ check.crc, position - sound):
+            return "its group does not match its checksum, and one changed bit explains that"
         return None
 
     def _checks_from(self, begin: int) -> Iterator[tuple[int, GroupCheck]]:
         """Every intact check from an offset to the end of the file, with the offset of its padding record."""
-        overlap = len(CHECKS_MAGIC) - 1
+        overlap = len(self._magic) - 1
         for base in range(begin, self._file.window.size, CHUNK):
             data = self._file.window.read(base, CHUNK + overlap)
-            at = data.find(CHECKS_MAGIC)
+            at = data.find(self._magic)
             while at >= 0:
                 position = base + at - _MAGIC_IN_PADDING
                 if position >= begin and (check := self._check_at(position)) is not None:
                     yield position, check
-                at = data.find(CHECKS_MAGIC, at + 1)
+                at = data.find(self._magic, at + 1)
 
     def _may_be_torn(self, start: int, end: int) -> bool:
         """Whether some sector of a group ends in zeros. The one that holds the check is whole, as the check is."""

@@ -34,6 +34,7 @@ class JournalSurvey:
     `damage`        what is wrong at `end`; None if nothing is
     `blank`         nothing but zeros follows the header: a file in which nothing was ever written
     `size`          length of the file
+    `continues`     where the records of the file before end, as this one's first group says; None: it does not say
     """
 
     path: str
@@ -45,14 +46,24 @@ class JournalSurvey:
     torn: bool = False
     damage: str | None = None
     blank: bool = False
+    continues: int | None = None
 
     @property
     def resume_at(self) -> int:
         """Where a later replay may start so that it finds nothing again: the sound end, or the end of the file."""
         return self.size if self.torn or self.damage else self.end
 
+    @property
+    def is_emptied(self) -> bool:
+        """Not even a header is there. A file has one before it is used."""
+        return self.blank and self.header.length == 0
+
     def as_damaged(self, damage: str) -> JournalSurvey:
         return replace(self, torn=False, damage=damage)
+
+    def as_ended(self) -> JournalSurvey:
+        """With nothing of note behind its sound part, as a later file knows about that."""
+        return replace(self, torn=False, damage=None)
 
     def error(self) -> JournalDamaged:
         return JournalDamaged(
@@ -83,9 +94,12 @@ class SurveyedFile:
 
     def only_zeros_from(self, offset: int) -> bool:
         """Whether nothing but zeros stands from here to the end of the file."""
+        return self.only_zeros_between(offset, self.window.size)
+
+    def only_zeros_between(self, begin: int, end: int) -> bool:
         return all(
             chunk.count(0) == len(chunk) if len(chunk) < CHUNK else chunk == _ZEROS
-            for chunk in self.window.chunks(offset, self.window.size)
+            for chunk in self.window.chunks(begin, end)
         )
 
     def result(
@@ -97,7 +111,8 @@ class SurveyedFile:
         torn: bool = False,
         damage: str | None = None,
         blank: bool = False,
+        continues: int | None = None,
     ) -> JournalSurvey:
         """The survey of this file."""
         size = self.window.size
-        return JournalSurvey(self._path, self.journal_id, header, start, end, size, torn, damage, blank)
+        return JournalSurvey(self._path, self.journal_id, header, start, end, size, torn, damage, blank, continues)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookie_pod.node.recovery import replay_journals
+from bookie_pod.node.recovery import ReplayedJournals, replay_journals
 from bookie_pod.node.replay import CANCEL_CHECK_ENTRIES, ReplayCancelled, ReplayIntoStorage
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.entry_log.directories import DiskState
@@ -53,7 +53,7 @@ def journal(bookie: MemoryBookie, index: int, *records: list[bytes]) -> None:
     made.stop()
 
 
-def replay(bookie: MemoryBookie, storage: DbLedgerStorage, **more: object) -> tuple[list[MarkFiles], set[int]]:
+def replay(bookie: MemoryBookie, storage: DbLedgerStorage, **more: object) -> ReplayedJournals:
     return replay_journals(
         bookie.files,
         storage,
@@ -72,7 +72,7 @@ def test_everything_comes_back_from_both_journals(bookie: MemoryBookie, storage:
     journal(bookie, 0, key_record(2, KEY), *(entry_record(entry(2, e)) for e in range(50)), fence_record(2))
     packet = lac_packet(3, 9)
     journal(bookie, 1, key_record(3, NO_KEY), entry_record(entry(3, 0)), explicit_lac_record(3, packet))
-    _, keys = replay(bookie, storage)
+    keys = replay(bookie, storage).keys
     assert keys == {2, 3}
     assert storage.ledger(2) == LedgerRecord(KEY, fenced=True)
     assert storage.ledger(3) == LedgerRecord(NO_KEY, explicit_lac=packet)
@@ -146,7 +146,7 @@ def test_full_disks_leave_the_marks_and_the_bookie_serves(
     monkeypatch.setattr(
         bookie.files, "usage", lambda path: type("Usage", (), {"usable": 0, "total": 100, "device": 1})()
     )
-    _, keys = replay(bookie, storage)
+    keys = replay(bookie, storage).keys
     assert keys == {2}
     assert storage.read(2, 0) == entry(2, 0)
     assert marks(bookie) == [LogMark(), LogMark()]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bookie_pod.storage.files_posix import PosixFiles
 from bookie_pod.storage.journal import LogMark
 from bookie_pod.storage.journal import format as fmt
-from bookie_pod.storage.journal.format import RecordKind
+from bookie_pod.storage.journal.format import Checks, RecordKind
 from bookie_pod.storage.journal.reader import FileWindow, RecordWalk
 from bookie_pod.storage.journal.survey import read_records, survey_journal
 from tests.support.journal_rig import replayed
@@ -27,37 +27,65 @@ ENTRY = bytes.fromhex(
 
 
 def test_header_of_each_version_written() -> None:
-    assert fmt.header_bytes(6, group_checks=False) == b"BKLG\0\0\0\6" + bytes(504)
-    assert fmt.header_bytes(5, group_checks=False) == b"BKLG\0\0\0\5" + bytes(504)
-    assert fmt.header_bytes(4, group_checks=True) == b"BKLG\0\0\0\4"
-    assert fmt.header_bytes(6, group_checks=True) == b"BKLG\0\0\0\6PKGC" + bytes(500)
+    assert fmt.header_bytes(6) == b"BKLG\0\0\0\6" + bytes(504)
+    assert fmt.header_bytes(5) == b"BKLG\0\0\0\5" + bytes(504)
+    assert fmt.header_bytes(4) == b"BKLG\0\0\0\4"
+    checked = fmt.checked_header_bytes(6, 9, 8)
+    assert checked.startswith(b"BKLG\0\0\0\6PKG2\0\0\0\0\0\0\0\x08")
+    assert checked[24:] == bytes(488)
     with pytest.raises(ValueError, match="version 3 cannot be written"):
-        fmt.header_bytes(3, group_checks=False)
+        fmt.header_bytes(3)
+    with pytest.raises(ValueError, match="version 4 has no padding"):
+        fmt.checked_header_bytes(4, 9, 8)
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])
-@pytest.mark.parametrize("checks", [True, False])
-def test_a_header_reads_back(version: int, checks: bool) -> None:
-    written = fmt.header_bytes(version, group_checks=checks)
-    header = fmt.parse_header(written[:12])
-    assert (header.version, header.length) == (version, len(written))
-    assert header.group_checks is (checks and version > 4)
+def test_a_header_reads_back(version: int) -> None:
+    written = fmt.header_bytes(version)
+    assert fmt.parse_header(written[:24], 9) == fmt.JournalHeader(version)
+    assert fmt.parse_header(written[:24], 9).length == len(written)
+    if version > 4:
+        old = written[:8] + b"PKGC" + written[12:24]
+        assert fmt.parse_header(old, 9) == fmt.JournalHeader(version, Checks.OLD)
+
+
+@given(
+    st.sampled_from([5, 6]),
+    st.integers(0, 1 << 62),
+    st.one_of(st.just(fmt.NO_FILE), st.integers(0, 1 << 62)),
+    st.integers(0, 24 * 8 - 1),
+)
+def test_a_checked_header_is_of_its_file_and_whole(version: int, journal_id: int, previous: int, bit: int) -> None:
+    start = fmt.checked_header_bytes(version, journal_id, previous)[:24]
+    assert fmt.parse_header(start, journal_id) == fmt.JournalHeader(version, Checks.CHAINED, previous)
+    with pytest.raises(ValueError, match="checksum"):
+        fmt.parse_header(start, journal_id + 1)
+    changed = (int.from_bytes(start) ^ 1 << bit).to_bytes(24)
+    with pytest.raises(ValueError):
+        fmt.parse_header(changed, journal_id)
 
 
 @pytest.mark.parametrize(("version", "length"), [(2, 8), (3, 8), (4, 8), (5, 512), (6, 512)])
 def test_first_record_of_each_version(version: int, length: int) -> None:
-    assert fmt.parse_header(b"BKLG" + version.to_bytes(4, "big")).length == length
+    assert fmt.parse_header(b"BKLG" + version.to_bytes(4, "big"), 9).length == length
 
 
-@pytest.mark.parametrize("start", [b"", b"BKLG\0\0", b"BKLO\0\0\0\1", bytes(12)])
+@pytest.mark.parametrize("start", [b"", b"BKLG\0\0", b"XXLG\0\0\0\1", bytes(12)])
 def test_no_magic_means_version_1(start: bytes) -> None:
-    assert (fmt.parse_header(start).version, fmt.parse_header(start).length) == (1, 0)
+    assert (fmt.parse_header(start, 9).version, fmt.parse_header(start, 9).length) == (1, 0)
 
 
 @pytest.mark.parametrize("version", [0, 1, 7, -1])
 def test_other_versions_are_refused(version: int) -> None:
     with pytest.raises(ValueError, match=f"version is {version},"):
-        fmt.parse_header(b"BKLG" + version.to_bytes(4, "big", signed=True))
+        fmt.parse_header(b"BKLG" + version.to_bytes(4, "big", signed=True), 9)
+
+
+def test_what_stands_behind_the_version_has_to_agree_with_it() -> None:
+    with pytest.raises(ValueError, match="is not empty behind it"):
+        fmt.parse_header(b"BKLG\0\0\0\6" + fmt.RECORD_HEAD.pack(16, 7, -0x2000), 9)
+    with pytest.raises(ValueError, match="announces group checks"):
+        fmt.parse_header(b"BKLG\0\0\0\4PKGC" + bytes(12), 9)
 
 
 def test_records_of_the_worked_example() -> None:
@@ -70,7 +98,7 @@ def test_records_of_the_worked_example() -> None:
 
 
 def test_a_file_of_the_worked_example() -> None:
-    data = fmt.header_bytes(6, group_checks=False)
+    data = fmt.header_bytes(6)
     for record in (fmt.key_record(7, KEY), fmt.entry_record(ENTRY)):
         data += b"".join(record)
     assert len(data) == 601
@@ -100,16 +128,30 @@ def test_padding_always_ends_aligned(position: int, alignment: int, inside: int)
 
 
 @given(
-    st.builds(fmt.GroupCheck, st.integers(0, 1 << 62), st.integers(0, 1 << 62), st.integers(0, (1 << 32) - 1)),
+    st.builds(
+        fmt.GroupCheck,
+        st.integers(0, 1 << 62),
+        st.integers(0, 1 << 62),
+        st.integers(0, 1 << 62),
+        st.integers(0, (1 << 32) - 1),
+    ),
     st.integers(0, 1 << 62),
     st.integers(0, 1 << 40),
+    st.integers(0, 44 * 8 - 1),
 )
-def test_a_group_check_reads_back_at_its_place_only(check: fmt.GroupCheck, journal_id: int, position: int) -> None:
-    inside = check.padding(journal_id, position, 512)[8:]
-    assert fmt.parse_group_check(inside, journal_id, position) == check
-    assert fmt.parse_group_check(inside, journal_id, position + 512) is None
-    assert fmt.parse_group_check(inside, journal_id + 1, position) is None
-    assert fmt.parse_group_check(inside[:27], journal_id, position) is None
+def test_a_group_check_reads_back_at_its_place_only(
+    check: fmt.GroupCheck, journal_id: int, position: int, bit: int
+) -> None:
+    def parsed(data: bytes, journal_id: int, position: int) -> fmt.GroupCheck | None:
+        return fmt.parse_group_check(data, Checks.CHAINED, journal_id, position)
+
+    data = check.padding(journal_id, position, 512)
+    assert parsed(data, journal_id, position) == check
+    assert parsed(data, journal_id, position + 512) is None
+    assert parsed(data, journal_id + 1, position) is None
+    assert parsed(data[:43], journal_id, position) is None
+    changed = (int.from_bytes(data[:44]) ^ 1 << bit).to_bytes(44)
+    assert parsed(changed, journal_id, position) is None, "marker and length are covered as well"
 
 
 def test_kinds() -> None:

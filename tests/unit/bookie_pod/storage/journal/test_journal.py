@@ -85,10 +85,11 @@ def test_a_group_check_claims_no_more_than_was_synced() -> None:
             time.sleep(0.0005)
         data = files.read_bytes(f"{DIRECTORY}/{rig.journals()[0]}")
         following.open()
+    journal_id = int(rig.journals()[0].split(".")[0], 16)
     checks = []
     for start in (512, 1024, 1536):
         padding = start + 4 + len(an_entry(7, 0))
-        check = fmt.parse_group_check(data[padding + 8 :], int(rig.journals()[0].split(".")[0], 16), padding)
+        check = fmt.parse_group_check(data[padding:], fmt.Checks.CHAINED, journal_id, padding)
         assert check is not None
         checks.append((check.start, check.synced))
     assert checks == [(512, 512), (1024, 512), (1536, 1024)]

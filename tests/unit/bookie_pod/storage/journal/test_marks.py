@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bookie_pod.storage.journal.marks import LogMark, MarkFiles, mark_file_name
+from bookie_pod.storage.journal.marks import LogMark, MarkFiles, mark_bytes, mark_file_name, parse_mark
 from bookie_protocol.errors import NoWritableDirectory, StorageFault
 from tests.support.memory_files import Died, MemoryFiles
 
@@ -30,7 +30,21 @@ def test_bytes_of_the_example() -> None:
     mark = LogMark(0x18F2A3B4C5D, 1024)
     assert mark.to_bytes().hex() == "0000018f2a3b4c5d0000000000000400"
     assert LogMark.from_bytes(mark.to_bytes()) == mark
-    assert LogMark.from_bytes(mark.to_bytes()[:15]) is None
+    assert mark_bytes("lastMark", mark)[:16] == mark.to_bytes(), "the reference reads so much and no more"
+    assert parse_mark("lastMark", mark_bytes("lastMark", mark)) == mark
+    assert parse_mark("lastMark", mark.to_bytes()) == mark, "as the reference writes it"
+    assert parse_mark("lastMark", mark.to_bytes()[:15]) is None
+    assert parse_mark("lastMark.0", mark_bytes("lastMark.1", mark)) is None
+
+
+@pytest.mark.parametrize("bit", range(24 * 8))
+def test_a_copy_with_a_changed_bit_does_not_count(files: MemoryFiles, bit: int) -> None:
+    marks(files).write(LogMark(0x18F2A3B4C5D, 1024), DIRECTORIES[:1])
+    good = files.read_bytes("/l0/current/lastMark")
+    files.write_bytes("/l1/current/lastMark", (int.from_bytes(good) ^ 1 << bit).to_bytes(24))
+    read = marks(files)
+    assert read.copies() == [LogMark(0x18F2A3B4C5D, 1024)]
+    assert read.damaged == ["/l1/current/lastMark"]
 
 
 def test_order_is_file_then_offset() -> None:
@@ -62,8 +76,8 @@ def test_a_mark_that_cannot_be_read_is_no_missing_mark(files: MemoryFiles) -> No
 
 def test_written_to_every_writable_directory(files: MemoryFiles) -> None:
     assert marks(files, 1, 2).write(LogMark(3, 512), [DIRECTORIES[0], DIRECTORIES[2]])
-    assert files.read_bytes("/l0/current/lastMark.1") == LogMark(3, 512).to_bytes()
-    assert files.read_bytes("/l2/current/lastMark.1") == LogMark(3, 512).to_bytes()
+    assert files.read_bytes("/l0/current/lastMark.1") == mark_bytes("lastMark.1", LogMark(3, 512))
+    assert files.read_bytes("/l2/current/lastMark.1") == mark_bytes("lastMark.1", LogMark(3, 512))
     assert files.listdir("/l1/current") == []
     assert marks(files, 1, 2).read() == LogMark(3, 512)
     assert marks(files, 0, 2).read() == LogMark()
@@ -77,7 +91,7 @@ def test_a_mark_never_goes_back(files: MemoryFiles) -> None:
     assert not written.write(LogMark(2, 9999), DIRECTORIES)
     assert marks(files).read() == LogMark(3, 512)
     again = marks(files)
-    again.read()
+    again.goes_on_from(again.read())
     assert not again.write(LogMark(1, 0), DIRECTORIES)
 
 

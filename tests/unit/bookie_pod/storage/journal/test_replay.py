@@ -36,7 +36,7 @@ def record(ledger_id: int, entry_id: int, payload: bytes = b"p" * 30) -> bytes:
 
 def plain_file(*groups: bytes, version: int = 6) -> bytes:
     """A file as the reference writes it."""
-    data = fmt.header_bytes(version, group_checks=False) if version >= 4 else old_header(version)
+    data = fmt.header_bytes(version) if version >= 4 else old_header(version)
     for group in groups:
         data += group
         if version >= 5:
@@ -48,14 +48,18 @@ def old_header(version: int) -> bytes:
     return b"" if version == 1 else b"BKLG" + version.to_bytes(4, "big")
 
 
-def checked_file(journal_id: int, *groups: bytes, synced: int | None = None) -> bytes:
+def checked_file(
+    journal_id: int, *groups: bytes, synced: int | None = None, previous: int = fmt.NO_FILE, continues: int = 0
+) -> bytes:
     """A file with group checks in which every group was synced before the next one (or only up to `synced`)."""
-    data = fmt.header_bytes(6, group_checks=True)
+    data = fmt.checked_header_bytes(6, journal_id, previous)
+    before = continues
     for group in groups:
         start = len(data)
         data += group
-        check = fmt.GroupCheck(start, start if synced is None else min(start, synced), fmt.crc32c(group))
+        check = fmt.GroupCheck(start, start if synced is None else min(start, synced), before, fmt.crc32c(group))
         data += check.padding(journal_id, len(data), 512)
+        before = start
     return data
 
 
@@ -110,16 +114,54 @@ def test_files_below_the_mark_are_not_read() -> None:
     assert entries(files, LogMark(2, 0)) == [(7, 0), (7, 1)]
     assert entries(files, LogMark(2, 512)) == [(7, 0), (7, 1)]
     assert entries(files, LogMark(2, 1024)) == [(7, 1)]
-    assert entries(files, LogMark(2, 1 << 40)) == [(7, 1)]
+    assert entries(files, LogMark(2, SIZE)) == [(7, 1)], "where a replay of a torn file stopped"
 
 
 def test_the_file_of_the_mark_must_be_there() -> None:
     files = files_with((3, checked_file(3, record(7, 1))))
     with pytest.raises(JournalMissing, match=r"/journal/current/2\.txn is missing"):
         replayed(files, LogMark(2, 512))
+    assert entries(files, LogMark(2, 512), skip=True) == [(7, 1)]
     with pytest.raises(JournalMissing):
         replayed(files_with(), LogMark(2, 512))
     assert replayed(files_with())[1] == LogMark()
+
+
+GROUPS = (record(7, 0), record(7, 1), record(7, 2))
+
+
+@pytest.mark.parametrize(
+    ("data", "right"),
+    [
+        (checked_file(9, *GROUPS), {0, 8, 512, 1024, 1536, 2048, 2052, SIZE}),
+        (plain_file(*GROUPS), {0, 8, 512, 570, 1024, 1082, 1536, 1594, 2048, 2052, SIZE}),
+        (plain_file(*GROUPS, version=4), {0, 8, 66, 124, 182, 186, SIZE}),
+    ],
+)
+def test_a_mark_that_does_not_stand_where_a_record_begins_is_damage(data: bytes, right: set[int]) -> None:
+    files = files_with((9, data))
+    everything = [(7, 0), (7, 1), (7, 2)]
+    for offset in [*range(0, 2600, 2), SIZE - 512, SIZE, SIZE + 4, 1 << 40]:
+        if offset in right or offset < fmt.parse_header(data[:24], 9).length:
+            assert set(entries(files, LogMark(9, offset))) <= set(everything)
+            continue
+        with pytest.raises(JournalDamaged, match=r"9\.txn is damaged, or its last mark is: no record begins at"):
+            replayed(files, LogMark(9, offset))
+        assert entries(files, LogMark(9, offset), skip=True) == everything
+
+
+def test_the_oldest_mark_that_stands_counts() -> None:
+    files = files_with((8, checked_file(8, record(7, 0))), (9, checked_file(9, *GROUPS, previous=8, continues=1024)))
+
+    def began(*marks: LogMark, damaged: bool = False) -> LogMark:
+        return replay_journal(DIRECTORY, marks, files, Replayed(), damaged_marks=damaged).began
+
+    assert began(LogMark(7, 512), LogMark(8, 1024), LogMark(9, 1536)) == LogMark(8, 1024), "the oldest file is trimmed"
+    assert began(LogMark(8, 800), LogMark(9, 1024), LogMark(9, 1 << 30)) == LogMark(9, 1024)
+    assert began(damaged=True) == LogMark(8, 0), "everything that is there"
+    assert began() == LogMark()
+    with pytest.raises(JournalMissing, match=r"c\.txn is missing, and the last mark \(offset 512\)"):
+        began(LogMark(12, 512), damaged=True)
 
 
 def test_progress_is_told_in_bytes() -> None:
@@ -127,7 +169,7 @@ def test_progress_is_told_in_bytes() -> None:
         for i in range(20):
             rig.add(an_add(7, i, b"x" * (1 << 20)))
     told: list[tuple[int, int]] = []
-    replay_journal(DIRECTORY, LogMark(), rig.files, Replayed(), progress=lambda done, total: told.append((done, total)))
+    replay_journal(DIRECTORY, [], rig.files, Replayed(), progress=lambda done, total: told.append((done, total)))
     assert len(told) >= 3
     assert told == sorted(told)
     assert told[-1][0] == told[-1][1] > 20 << 20
@@ -264,7 +306,7 @@ def test_the_closing_group_proves_that_the_last_one_was_synced() -> None:
     with JournalRig() as rig:
         rig.add(an_add(7, 0, bytes(2000)))
     (name,) = rig.journals()
-    rig.files.corrupt(f"{DIRECTORY}/{name}", 1536, b"\1")  # type: ignore[attr-defined]
+    rig.files.corrupt(f"{DIRECTORY}/{name}", 1536, b"\3")  # type: ignore[attr-defined]
     with pytest.raises(JournalDamaged, match="had been synced"):
         replayed(rig.files)
 
@@ -292,13 +334,13 @@ def test_a_plain_file_with_a_torn_last_record() -> None:
 @pytest.mark.parametrize(
     ("offset", "change", "message"),
     [
-        (1024, bytes(512), "a whole group of records follows at offset 1536"),
+        (1024, bytes(512), "records follow at offset 1536"),
         (1024, struct.pack(">i", -5), "a record has length -5"),
         (1024, struct.pack(">i", -2147483648), "a record has length -2147483648"),
-        (1024, struct.pack(">i", 2147483647), "record longer than the rest of the file, yet a whole group"),
+        (1024, struct.pack(">i", 2147483647), "record longer than the rest of the file, yet records follow"),
         (1024, struct.pack(">i", 15), "a record has length 15, at least 16 are needed"),
         (1024, struct.pack(">ii", -0x100, -1), "a record has length -1"),
-        (1024, struct.pack(">ii", -0x100, 1 << 30), "yet a whole group of records follows"),
+        (1024, struct.pack(">ii", -0x100, 1 << 30), "yet records follow"),
     ],
 )
 def test_damage_in_the_middle_of_a_plain_file(offset: int, change: bytes, message: str) -> None:
@@ -368,7 +410,7 @@ def test_nothing_is_handed_out_if_any_file_is_damaged() -> None:
     files = files_with((8, plain_file(record(7, 0))), (9, data))
     sink = Replayed()
     with pytest.raises(JournalDamaged):
-        replay_journal(DIRECTORY, LogMark(), files, sink)
+        replay_journal(DIRECTORY, [], files, sink)
     assert sink.events == []
 
 
@@ -383,6 +425,76 @@ def test_a_file_that_cannot_be_read_is_an_error_of_another_type() -> None:
     files.faults.fail("pread")
     with pytest.raises(StorageFault, match=r"cannot read journal .*9\.txn"):
         replayed(files)
+
+
+def chained(*skipped: int) -> MemoryFiles:
+    """Three files of one process, but for those skipped."""
+    files = files_with()
+    end = 0
+    for journal_id in (7, 8, 9):
+        previous = fmt.NO_FILE if journal_id == 7 else journal_id - 1
+        data = checked_file(
+            journal_id, record(7, 2 * journal_id), record(7, 2 * journal_id + 1), previous=previous, continues=end
+        )
+        end = len(data)
+        if journal_id not in skipped:
+            files.write_bytes_synced(path_of(journal_id), data.ljust(SIZE, b"\0"))
+    return files
+
+
+ALL = [(7, entry) for entry in range(14, 20)]
+
+
+def test_a_file_that_is_missing_is_damage_wherever_it_was() -> None:
+    assert entries(chained()) == ALL
+    for journal_id in (7, 8):
+        with pytest.raises(JournalMissing, match=rf"{journal_id}\.txn is missing, and /journal/current/"):
+            replayed(chained(journal_id))
+    assert entries(chained(8), skip=True) == [(7, 14), (7, 15), (7, 18), (7, 19)]
+    assert entries(chained(7), LogMark(8, 512)) == ALL[2:], "it was trimmed"
+    assert entries(chained(7), LogMark(8, 0)) == ALL[2:]
+
+
+@pytest.mark.parametrize("left", [0, 512, 1024])
+@pytest.mark.parametrize("size", [0, SIZE])
+def test_a_file_that_was_emptied_or_cut_is_damage(left: int, size: int) -> None:
+    files = chained(8)
+    whole = chained().read_bytes(path_of(8))
+    files.write_bytes_synced(path_of(8), whole[:left].ljust(size, b"\0"))
+    with pytest.raises(JournalDamaged, match=rf"8\.txn is damaged at offset {left}: .* says that it goes to 1536"):
+        replayed(files)
+    assert entries(files, LogMark(8, 1024) if left == 1024 else None, skip=True)[-2:] == ALL[-2:]
+
+
+@pytest.mark.parametrize("make", [plain_file, lambda *groups: b"BKLG\0\0\0\6PKGC" + plain_file(*groups)[12:]])
+def test_files_that_do_not_say_what_came_before_follow_by_number(make: object) -> None:
+    first, last = plain_file(record(7, 0)), plain_file(record(7, 1))
+    with pytest.raises(JournalMissing, match=r"8\.txn is missing"):
+        replayed(files_with((7, first), (9, last)))
+    with pytest.raises(JournalDamaged, match="it is empty, yet later journals hold records"):
+        replayed(files_with((7, first), (8, b""), (9, last)))
+    unused = fmt.header_bytes(6)
+    assert entries(files_with((7, first), (8, unused), (9, last))) == [(7, 0), (7, 1)]
+    assert entries(files_with((8, b""), (9, last)), LogMark(8, 0)) == [(7, 1)], "a replay ended in it"
+
+
+def test_a_torn_tail_that_the_next_file_knows_of_is_no_damage() -> None:
+    """The disks were full after a power cut: the marks stayed, and the bookie served on."""
+    torn = checked_file(8, record(7, 0)) + record(7, 1)[:40]
+    files = files_with((8, torn))
+    end = replay_journal(DIRECTORY, [], files, Replayed())
+    assert (end.mark, end.after) == (LogMark(8, SIZE), LogMark(8, 1024))
+    with JournalRig(files) as rig:
+        rig.journal.stop()
+    again = JournalRig(files)
+    again.journal.start(end.after)
+    again.add(an_add(7, 2))
+    again.journal.stop()
+    assert entries(files) == [(7, 0), (7, 2)]
+    for left in (0, 512):
+        files.write_bytes_synced(path_of(8), torn[:left].ljust(SIZE, b"\0"))
+        with pytest.raises(JournalDamaged, match=r"8\.txn is damaged .* says that it goes to 1024"):
+            replayed(files)
 
 
 # --- for tools ------------------------------------------------------------------------------------------------------

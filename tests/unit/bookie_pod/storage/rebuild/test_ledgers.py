@@ -37,7 +37,7 @@ def stored(rig: RebuildRig) -> dict[int, LedgerRecord]:
 
 def journal(rig: RebuildRig, *records: list[bytes]) -> None:
     data = b"".join(piece for record in records for piece in record)
-    rig.files.write_bytes_synced(journal_path(JOURNAL, 1), header_bytes(6, group_checks=False) + data)
+    rig.files.write_bytes_synced(journal_path(JOURNAL, 1), header_bytes(6) + data)
 
 
 def change(storage: LedgerStorage, ledger_id: int, **changes: object) -> None:
