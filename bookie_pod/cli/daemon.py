@@ -1,4 +1,4 @@
-"""What commands that are the main process of a container have in common."""
+"""What commands that are the main process of a container have in common: limits, and last words."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ def main_process(command: Callable[Parameters, Any]) -> Callable[Parameters, Any
 
     @functools.wraps(command)
     def telling(*arguments: Parameters.args, **options: Parameters.kwargs) -> Any:
+        from bookie_pod.node.descriptors import raise_descriptor_limit
         from bookie_protocol.errors import PodkeeperError
 
+        raise_descriptor_limit()
         try:
             return command(*arguments, **options)
         except PodkeeperError as error:

@@ -1,7 +1,8 @@
 """Work that goes on beside a serving bookie.
 
 Invariants
-- A task that fails ends the bookie: nothing fails in silence.
+- A task that fails ends the bookie: nothing fails in silence. One that only watches, trims or mends what can wait
+  (`assist`) is logged instead and begins anew, because a bookie is worth more than what such a task does for it.
 - `cancel` ends every task; none is started afterwards.
 
 Threads: event loop, but for what `on_loop` returns, which any thread may call.
@@ -15,8 +16,14 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+import structlog
+
+_log = structlog.get_logger(__name__)
+
 COLLECT_INTERVAL_S: Final = 30.0
 """Between two runs of the cycle collector, in seconds."""
+ASSIST_RETRY_S: Final = 30.0
+"""Until a task that assists begins anew after a failure, in seconds."""
 
 
 class BackgroundTasks:
@@ -32,6 +39,10 @@ class BackgroundTasks:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+
+    def assist(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Run what a bookie can do without, until it is done or cancelled; after a failure once more, a while later."""
+        self.run(_assisting(name, work))
 
     def watch(self, task: asyncio.Task[object]) -> None:
         """Hear of the failure of a task that somebody else owns."""
@@ -57,6 +68,20 @@ class BackgroundTasks:
     def _judge(self, task: asyncio.Future[None] | asyncio.Task[object]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._on_failure(error)
+
+
+async def _assisting(name: str, work: Callable[[], Awaitable[None]]) -> None:
+    told = False
+    while True:
+        try:
+            await work()
+        except Exception as error:
+            # Resources may be short for hours, and the log is one of them: the first failure of each kind tells enough.
+            (_log.debug if told else _log.warning)("a background task begins anew", task=name, error=repr(error))
+            told = True
+            await asyncio.sleep(ASSIST_RETRY_S)
+        else:
+            return
 
 
 async def collect_cycles() -> None:

@@ -169,8 +169,8 @@ class Bookie:
         if self._serves_grpc:
             self._services.start_grpc(self._metadata, self._connector)
         self._services.start_auto_recovery(self._metadata, self.bookie_id)
-        self._tasks.run(collect_cycles())
-        self._tasks.run(give_back_memory(lambda: [journal.last_mark() for journal in self._journals], trimmer()))
+        self._tasks.assist("collect cycles", collect_cycles)
+        self._tasks.assist("give back memory", self._give_back_memory)
         gc.collect()
         gc.freeze()
 
@@ -273,7 +273,10 @@ class Bookie:
         if self.config.metrics.sanity_check_metrics:
             watch = SanityWatch(self._administration.ports.node.check_sanity, lambda: self._mode.read_only)
             self._metrics.bind_sanity(lambda: watch.value)
-            self._tasks.run(watch.run())
+            self._tasks.assist("sanity check", watch.run)
+
+    async def _give_back_memory(self) -> None:
+        await give_back_memory(lambda: [journal.last_mark() for journal in self._journals], trimmer())
 
     def _admin_ports(self) -> AdminPorts | None:
         """What the admin API reaches; None while the bookie does not serve."""

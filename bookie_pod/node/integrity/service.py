@@ -101,7 +101,7 @@ class Integrity:
         if not parts.config.integrity.local_scrub_repair:
             return None
         repair = ScrubRepair(self.replicas, self._copies, parts.storage.flush, instruments)
-        return parts.tasks.on_loop(lambda found: parts.tasks.run(repair.run(found)))
+        return parts.tasks.on_loop(lambda found: parts.tasks.assist("scrub repair", lambda: repair.run(found)))
 
     async def replicas(self) -> Replicas:
         """The copies on other bookies; connected when they are needed first. Raises MetadataUnavailable."""
@@ -122,7 +122,7 @@ class Integrity:
         """The bookie serves."""
         self.scrubber.start()
         if self.data_check is not None:
-            self._parts.tasks.run(self.data_check.run())
+            self._parts.tasks.assist("data integrity check", self.data_check.run)
 
     async def stop(self) -> None:
         """End what runs, at the next safe place."""

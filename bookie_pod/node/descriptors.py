@@ -1,0 +1,26 @@
+"""How many files and connections this process may have open.
+
+Shells and container runtimes hand out a soft limit of 1024 for the sake of old programs, and a hard one that is what
+the administrator means. Nothing here has such a program's trouble, so every process raises its soft limit to the hard
+one.
+
+Any thread; once, at the start of a process.
+"""
+
+from __future__ import annotations
+
+import resource
+from typing import Final
+
+MOST: Final = 1 << 20
+"""Where there is no hard limit. Some programs walk through all descriptors when they start a child."""
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit to the hard one, and return what it is now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
