@@ -22,12 +22,13 @@ from bookie_pod.metrics.registry import Registry
 from bookie_pod.metrics.requests import RequestMetrics
 from bookie_pod.node import options
 from bookie_pod.node.pressure import under_pressure
+from bookie_pod.server.memory import MemoryGovernor
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_pod.server.tcp.certificate_roles import CertificateRoles
 from bookie_pod.server.tcp.context import ServerContext
 from bookie_pod.server.tcp.handlers import RequestHandlers
-from bookie_pod.server.tcp.long_poll import WAITING_MAX, LongPolls
+from bookie_pod.server.tcp.long_poll import POLL_BYTES, WAITING_MAX, LongPolls
 from bookie_pod.server.tcp.parked_adds import TOTAL_BYTES_MAX
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
@@ -173,8 +174,10 @@ def make_server(
     operations.on_acknowledged = admission.acknowledged
     metrics = RequestMetrics(registry, bookie_metrics, throttled)
     auth = CertificateRoles(config.auth.authorized_roles) if config.auth.provider_class is not None else None
-    tls = server_tls(config.tls)
-    context = ServerContext(loop, operations, admission, tcp_options, auth=auth, tls=tls, metrics=metrics)
+    tls, memory = server_tls(config.tls), MemoryGovernor(options.client_memory_bytes(config))
+    context = ServerContext(
+        loop, operations, admission, tcp_options, auth=auth, tls=tls, metrics=metrics, memory=memory
+    )
     threads, pending = config.threads, config.threads.max_pending_reads_per_thread
     waited = metrics.read_waited
     lanes = long_poll = ReadLanes("read", max(1, threads.read_workers), pending, loop, waited)
@@ -185,7 +188,8 @@ def make_server(
     batch = _batch_lanes(config, under_pressure(journals, online), loop, metrics.batch_read_waited)
     reads = Reads(operations, lanes, high_priority, tcp_options.max_batch_read_bytes, batch)
     folders = options.current_folders(config.directories.ledger)
-    polls = LongPolls(ledgers, reads, long_poll, loop)
+    polls_max = min(WAITING_MAX, max(1000, memory.limit // 2 // POLL_BYTES))
+    polls = LongPolls(ledgers, reads, long_poll, loop, polls_max)
     context.handlers = RequestHandlers(context, reads, polls, lanes, lambda: disk_space(files, folders))
     metrics.bind_levels(
         adds_in_progress=lambda: admission.adds_in_progress,
@@ -197,7 +201,8 @@ def make_server(
         {
             "CONNECTIONS": (lambda: len(context.connections), None),
             "LEDGER_STATES": (lambda: len(ledgers.states), STATES_MAX),
-            "LONG_POLLS_WAITING": (lambda: polls.waiting, WAITING_MAX),
+            "LONG_POLLS_WAITING": (lambda: polls.waiting, polls_max),
+            "CLIENT_MEMORY_BYTES": (lambda: memory.total, memory.limit),
             "ADD_ENTRY_BLOCKED_BYTES": (lambda: admission.parked_bytes, TOTAL_BYTES_MAX),
             "HIGH_PRIORITY_READS_BLOCKED": (lambda: high_priority.pending, None),
             "LONG_POLL_READS_BLOCKED": (lambda: long_poll.pending, None),

@@ -260,7 +260,8 @@ async def test_negative_ledgers_and_entries_leave_the_disk_alone(tmp_path: Path)
 async def test_the_largest_entry_survives(tmp_path: Path) -> None:
     limit = 5 * 1024 * 1024
     largest = entry(1, 0, bytes(limit - 28 - 32))
-    bookie = ServedBookie(tmp_path, {"memoryBudgetMb": "128", "dbStorage_writeCacheMaxSizeMb": "48"})
+    settings = {"memoryBudgetMb": "128", "dbStorage_writeCacheMaxSizeMb": "48", "nettyMaxFrameSizeBytes": str(limit)}
+    bookie = ServedBookie(tmp_path, settings)
     await bookie.start()
     async with await RawClient.connect(bookie.port) as client:
         assert len(v2_add(largest)) == limit

@@ -38,6 +38,7 @@ from tests.support.until import until
 GOLDEN = Path(__file__).parent.parent / "golden"
 SETTINGS = {"maxReadsInProgressLimit": "50", "maxAddsInProgressLimit": "200"}
 WITNESS = 1_000_000
+FRAME_BYTES = 5 * 1024 * 1024
 """A ledger that the fuzz never names."""
 
 
@@ -180,10 +181,11 @@ async def test_random_bytes(tmp_path: Path, seed: int) -> None:
         await serves(bookie, 0)
 
 
-@pytest.mark.parametrize("length", [0, 1, 3, 2**31 - 1, 2**31, 2**32 - 1, 5 * 1024 * 1024 - 3])
+@pytest.mark.parametrize("length", [0, 1, 3, 2**31 - 1, 2**31, 2**32 - 1, FRAME_BYTES - 3])
 @pytest.mark.parametrize("after", [b"", v2_add(entry(1, 0))], ids=["first", "after an add"])
 async def test_lengths_that_no_frame_has(tmp_path: Path, length: int, after: bytes) -> None:
-    async with ServedBookie(tmp_path) as bookie, await RawClient.connect(bookie.port) as client:
+    settings = {"nettyMaxFrameSizeBytes": str(FRAME_BYTES)}
+    async with ServedBookie(tmp_path, settings) as bookie, await RawClient.connect(bookie.port) as client:
         client.send(after + struct.pack(">I", length) + bytes(min(length, 100)))
         if after:
             # What came before the frame that closes it may or may not be answered first.

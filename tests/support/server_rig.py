@@ -9,6 +9,7 @@ from typing import Any
 
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.registry import Ledgers
+from bookie_pod.server.memory import MemoryGovernor
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection import Connection
 from bookie_pod.server.tcp.context import ServerContext, TcpOptions
@@ -70,6 +71,7 @@ class PaperTransport:
         self.closing = False
         self.aborted = False
         self.limits: dict[str, int] = {}
+        self.unsent = 0
 
     def get_extra_info(self, name: str) -> Any:
         return ("192.0.2.1", 40000) if name == "peername" else None
@@ -82,6 +84,9 @@ class PaperTransport:
 
     def resume_reading(self) -> None:
         self.reading = True
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def is_closing(self) -> bool:
         return self.closing
@@ -115,6 +120,7 @@ class ServerRig:
     write_data: bool = True
     polls_max: int = 1000
     reads_pending_max: int = 1000
+    memory_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -133,7 +139,9 @@ class ServerRig:
         )
         self.operations.on_full = self.admission.filled
         self.operations.on_acknowledged = self.admission.acknowledged
-        self.context = ServerContext(loop, self.operations, self.admission, self.options)
+        self.context = ServerContext(
+            loop, self.operations, self.admission, self.options, memory=MemoryGovernor(self.memory_bytes)
+        )
         self.lanes = ReadLanes("read", 1, self.reads_pending_max, loop)
         self.reads = Reads(self.operations, self.lanes, self.lanes, self.options.max_batch_read_bytes)
         self.polls = LongPolls(self.ledgers, self.reads, self.lanes, loop, self.polls_max)

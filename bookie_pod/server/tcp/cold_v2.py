@@ -7,7 +7,7 @@ Source: reference wire protocol, sections 3 and 5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from bookie_pod.server.tcp.replies import ReadBudget, code_of
@@ -149,14 +149,27 @@ class _ReadReply(Reply):
     def __init__(self, conn: Connection, request: v2.ReadRequest | v2.BatchReadRequest) -> None:
         self._conn = conn
         self._request = request
-        kind = "batch" if isinstance(request, v2.BatchReadRequest) else "read"
+        most = 0
+        kind = "read"
+        if isinstance(request, v2.BatchReadRequest):
+            kind, most = "batch", min(request.max_size, conn.context.options.max_batch_read_bytes)
         if request.flags & _SERVED_AS == _BATCH_CLASS:
             kind = "batch_class"
-        self._budget = ReadBudget(conn, kind, last_entry=request.entry_id == LAST_ENTRY)
+        self._budget = ReadBudget(conn, kind, last_entry=request.entry_id == LAST_ENTRY, most=most)
 
     @property
     def gone(self) -> bool:
         return self._conn.closed
+
+    @property
+    def must_wait(self) -> bool:
+        return self._conn.must_wait
+
+    def making(self, nbytes: int) -> None:
+        self._conn.share.make(nbytes)
+
+    def postpone(self, again: Callable[[], None]) -> None:
+        self._conn.postpone(again)
 
     def entry_read(self, *, success: bool) -> None:
         self._budget.entry_read(success=success)

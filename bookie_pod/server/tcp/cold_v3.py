@@ -23,10 +23,11 @@ from bookie_pod.server.tcp.replies_v3 import (
 )
 from bookie_pod.server.tcp.requests import AddRequest, ReadRequest, Reply
 from bookie_protocol.entry import read_lac_packet, read_prefix
-from bookie_protocol.errors import BadRequest, BadVersion, V3Status
+from bookie_protocol.errors import BadRequest, BadVersion, ProtocolViolation, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
 from bookie_protocol.wire.traffic_class import is_batch
 from bookie_protocol.wire.v3 import DEFERRED_SYNC, encode_frame, header_copied, parse_request
+from bookie_protocol.wire.v3_fields import MANY_FIELDS, has_many_fields
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 def cold_v3(conn: Connection, body: bytes) -> bool:
     """Serve one frame body; False if it is no v3 request. Raises ProtocolViolation when the connection must close."""
+    if has_many_fields(body):
+        raise ProtocolViolation(f"a request of {len(body)} bytes that has more than {MANY_FIELDS} fields")
     request = parse_request(body)
     if request is None:
         return False

@@ -6,6 +6,8 @@ Invariants
 - A connection that has a reason to wait (`Stall`) reads nothing more: what it received already stays in `_rest`, which
   is bounded by the largest frame plus one socket read. The reasons are independent; the last one to go resumes it.
 - Bytes that are no frame close the connection, with one log line; so does a fault of ours while a frame is served.
+- Frames that are not complete and answers that wait count in the process's `MemoryGovernor`; a read whose client takes
+  no answers is not begun.
 - A closed connection whose client does not take the last answers is cut off after `LINGER_S`.
 
 Threads: event loop only.
@@ -19,11 +21,13 @@ import asyncio
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
+from bookie_pod.server.memory import SMALL
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.handed_adds import take_handed_adds
 from bookie_pod.server.tcp.ingest_v2 import ingest_v2
@@ -48,6 +52,10 @@ READ_BYTES_IN_FLIGHT_MAX: Final = 32 * 1024 * 1024
 _EXPECTED_READ_BYTES: Final = 16 * 1024
 LOST_PER_TURN: Final = 1000
 """Of `on_lost`, how many are called in one turn of the loop."""
+POSTPONED_PER_TURN: Final = 16
+"""Reads that were put aside, how many are begun at once."""
+FRAME_S: Final = 60.0
+"""How long a client may take to send one frame, in seconds."""
 LINGER_S: Final = 10.0
 """How long a connection that is closed may take to hand over its last answers, in seconds."""
 
@@ -74,12 +82,19 @@ class Connection(asyncio.Protocol):
         self._stalls = Stall(0)
         self._rest: list[bytes] = []
         self._rest_bytes = 0
+        self._rest_since = 0.0
+        """When the frame began whose first bytes are kept."""
         self._need = 4
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._flush_due = False
         self._linger_timer: asyncio.TimerHandle | None = None
         self._slow_receiver = SlowReceiver(self)
+        self._paused_since: float | None = None
+        """When the transport had too much that the client does not take."""
+        self.share = context.memory.share(self._cut_off)
+        self._postponed: deque[Callable[[], None]] = deque()
+        """Reads that were not begun, because there was no room for their answers."""
         self._reads = 0
         self._read_bytes = 0
         self._expected_read = _EXPECTED_READ_BYTES
@@ -120,6 +135,8 @@ class Connection(asyncio.Protocol):
         self._rest.clear()
         self._rest_bytes = 0
         self._out.clear()
+        self.share.end()
+        self._go_on()
         self._slow_receiver.cancel()
         if self._linger_timer is not None:
             self._linger_timer.cancel()
@@ -159,11 +176,14 @@ class Connection(asyncio.Protocol):
             self._rest.append(data)
             self._rest_bytes += len(data)
             if self._rest_bytes < self._need or self._stalls:
+                self._count_held()
                 return
             data = b"".join(self._rest)
             self._rest.clear()
             self._rest_bytes = 0
         self._ingest(data)
+        if self.share.held:
+            self._count_held()
 
     def adds_received(self, adds: AddFrames) -> None:
         """From a client in this process, in the place of their frames."""
@@ -207,6 +227,7 @@ class Connection(asyncio.Protocol):
             self._need = 4
         self._rest = [data]
         self._rest_bytes = len(data)
+        self._rest_since = self.received_at
 
     def check_length(self, length: int) -> None:
         """Raise ProtocolViolation for a length word that no frame may have."""
@@ -248,12 +269,13 @@ class Connection(asyncio.Protocol):
             self._rest.clear()
             self._rest_bytes = 0
             self._ingest(data)
+            self._rest_since = time.perf_counter()  # until now it was kept back here
         if not self._stalls and not self.transport.is_closing():
             self.transport.resume_reading()
 
-    def read_started(self) -> int:
-        """Reserve memory for one answer; the value goes back to `read_finished`."""
-        reserved = self._expected_read
+    def read_started(self, most: int = 0) -> int:
+        """Reserve memory for one answer, `most` bytes if that is known; the value goes back to `read_finished`."""
+        reserved = max(most, self._expected_read)
         self._reads += 1
         self._read_bytes += reserved
         self.context.reads_in_progress.started(self)
@@ -268,6 +290,26 @@ class Connection(asyncio.Protocol):
     def read_finished(self, reserved: int, size: int) -> None:
         self._expected_read = max(size, self._expected_read * 7 // 8, 64)
         self._give_back(reserved)
+        if self._postponed:
+            self.context.loop.call_soon(self._go_on)
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether nothing more is to be made for this client now. Any thread."""
+        return bool(self._stalls & Stall.SLOW_RECEIVER) or self.share.is_full
+
+    def postpone(self, again: Callable[[], None]) -> None:
+        """Call `again` when there may be room for an answer."""
+        self._postponed.append(again)
+        if self.closed or not self.must_wait:
+            self.context.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Begin a few of the reads that were put aside; all of them once nobody waits for them any more."""
+        for _ in range(len(self._postponed) if self.closed else min(POSTPONED_PER_TURN, len(self._postponed))):
+            if self.must_wait and not self.closed:
+                return
+            self._postponed.popleft()()
 
     def _give_back(self, reserved: int) -> None:
         self._reads -= 1
@@ -277,6 +319,37 @@ class Connection(asyncio.Protocol):
             self._reads <= READS_IN_FLIGHT_MAX // 2 and self._read_bytes <= READ_BYTES_IN_FLIGHT_MAX // 2
         ):
             self.unstall(Stall.READS_IN_FLIGHT)
+
+    # --- memory ---------------------------------------------------------------------------------------------
+
+    def look(self, now: float) -> None:
+        """Every now and then: what the client does not take counts, and a frame that does not come to its end is given
+        up. `now`: as `time.perf_counter` has it."""
+        self._count_held()
+        if self._postponed:
+            self._go_on()
+        if self._rest_bytes and not self._stalls and now - self._rest_since > FRAME_S:
+            self.close(ProtocolViolation(f"a frame of {self._need} bytes was not complete after {FRAME_S:.0f} s"))
+
+    def _count_held(self) -> None:
+        unsent = 0
+        if self.transport is not None and not self.closed:
+            unsent = self.transport.get_write_buffer_size()
+        share = self.share
+        share.hold(self._rest_bytes + unsent - share.held)
+        if self._paused_since is not None:
+            share.stuck_since = self._paused_since
+        else:
+            share.stuck_since = self._rest_since if self._rest_bytes and not self._stalls else None
+        if share.held > SMALL and self.context.memory.total > self.context.memory.limit:
+            self.context.loop.call_soon(self.context.memory.relieve)
+
+    def _cut_off(self) -> None:
+        """There is not memory enough for all, and this client has done nothing for longest."""
+        if not self.closed and self.transport is not None:
+            self.context.connection_errors += 1
+            _log.warning("connection closed", peer=self.peer, reason="memory is short, and it makes no progress")
+            self.transport.abort()
 
     # --- out ------------------------------------------------------------------------------------------------
 
@@ -309,9 +382,15 @@ class Connection(asyncio.Protocol):
             self.transport.write(b"".join(pieces))
         else:
             self.transport.writelines(pieces)
+            self._count_held()
 
     def pause_writing(self) -> None:
+        self._paused_since = time.perf_counter()
         self._slow_receiver.full()
+        self._count_held()
 
     def resume_writing(self) -> None:
+        self._paused_since = None
         self._slow_receiver.drained()
+        self._count_held()
+        self._go_on()

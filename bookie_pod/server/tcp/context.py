@@ -14,11 +14,14 @@ import structlog
 
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LedgerState
+from bookie_pod.server.memory import MemoryGovernor
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS, ServerMetrics
 from bookie_protocol.wire.auth import ServerAuthProvider
 
+UNGOVERNED_BYTES: Final = 256 * 1024 * 1024
+"""What clients may hold where nobody says how much."""
 LENGTH_BYTES: Final = 4
 """Of the length prefix of a journal record."""
 
@@ -79,6 +82,7 @@ class ServerContext:
         auth: ServerAuthProvider | None = None,
         tls: RenewedTls | None = None,
         metrics: ServerMetrics = NO_SERVER_METRICS,
+        memory: MemoryGovernor | None = None,
     ) -> None:
         self.loop = loop
         self.operations = operations
@@ -88,6 +92,7 @@ class ServerContext:
         self.auth = auth
         self.tls = tls
         self.metrics = metrics
+        self.memory = memory or MemoryGovernor(UNGOVERNED_BYTES)
         self.handlers: RequestHandlers
         self.reads_in_progress = ReadsInProgress(options.max_reads_in_progress)
         self.specials_in_progress = 0
@@ -113,6 +118,13 @@ class ServerContext:
     def busy(self) -> bool:
         """True while something is under way that will be answered."""
         return self.admission.adds_in_progress > 0 or self.reads_in_progress.count > 0 or self.specials_in_progress > 0
+
+    def look_at_connections(self) -> None:
+        """To be called every now and then: see `Connection.look`."""
+        now = time.perf_counter()
+        for conn in tuple(self.connections):
+            conn.look(now)
+        self.memory.relieve()
 
     def account(self, ledger_id: int, nbytes: int, count: int) -> None:
         """Tell the storage what was put into its active half."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bookie_pod.server.tcp import lane_work
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.long_poll import LongPolls
 from bookie_pod.server.tcp.parked_adds import ParkedAdds
@@ -187,7 +188,7 @@ class RequestHandlers:
             limbo = record is not None and record.limbo
             reply.lac_read(_read_lac_status(packet, error, limbo), packet, last_entry)
 
-        self._on_lane(ledger_id, lambda: self._reads.on_lane_read(ledger_id, LAST_ENTRY), answer)
+        self._on_lane(ledger_id, lambda: self._reads.on_lane_read(ledger_id, LAST_ENTRY), answer, reply)
 
     def entry_list(self, ledger_id: int, reply: Reply) -> None:
         """The ids of all entries of the ledger that are stored here, memory included. A ledger in limbo has no such
@@ -208,7 +209,7 @@ class RequestHandlers:
         except NoSuchLedger as error:
             reply.error(error)
             return
-        self._on_lane(ledger_id, work, answer)
+        self._on_lane(ledger_id, work, answer, reply)
 
     def bookie_info(self, *, total: bool, free: bool, reply: Reply) -> None:
         def answer(space: Any, error: BaseException | None) -> None:
@@ -217,13 +218,13 @@ class RequestHandlers:
             else:
                 reply.bookie_info(space[0] if total else None, space[1] if free else None)
 
-        self._on_lane(0, self._disk_space, answer)
+        self._on_lane(0, self._disk_space, answer, reply)
 
     def _on_lane(
-        self, ledger_id: int, work: Callable[[], Any], answer: Callable[[Any, BaseException | None], None]
+        self, ledger_id: int, work: Callable[[], Any], answer: Callable[[Any, BaseException | None], None], reply: Reply
     ) -> None:
         try:
-            self._lanes.run(ledger_id, work, answer)
+            lane_work.run(self._lanes, ledger_id, work, answer, reply)
         except TooManyRequests as error:
             answer(None, error)
 

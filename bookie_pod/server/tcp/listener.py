@@ -20,6 +20,8 @@ from bookie_protocol.errors import ServerStartFailed
 
 BACKLOG: Final = 1024
 DRAIN_POLL_S: Final = 0.005
+LOOK_S: Final = 1.0
+"""How often connections are looked at that do nothing by themselves, in seconds."""
 
 
 class TcpListener:
@@ -31,6 +33,7 @@ class TcpListener:
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
@@ -57,6 +60,12 @@ class TcpListener:
     def serve(self, context: ServerContext) -> None:
         """Hand new connections to `context`, which takes them while `context.accepting`."""
         self._context = context
+        self._look()
+
+    def _look(self) -> None:
+        assert self._context is not None
+        self._context.look_at_connections()
+        self._timer = self._loop.call_later(LOOK_S, self._look)
 
     def connect(self, client: Callable[[], asyncio.BaseProtocol]) -> asyncio.Transport:
         """A connection of this process itself, like those over the port but without the kernel between; the client's
@@ -76,6 +85,8 @@ class TcpListener:
         if context is None:
             return
         context.accepting = False
+        if self._timer is not None:
+            self._timer.cancel()
         connections = list(context.connections)
         for conn in connections:
             conn.stop_reading()

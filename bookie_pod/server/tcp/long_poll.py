@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 from bookie_pod.ledgers.registry import Ledgers
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
 from bookie_pod.ledgers.waiters import LacWaiter
+from bookie_pod.server.tcp import lane_work
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.reads import Reads
 from bookie_pod.server.tcp.requests import ReadRequest, Reply
@@ -28,6 +29,8 @@ from bookie_protocol.entry import LAST_ENTRY
 from bookie_protocol.errors import BadRequest, BookieUnavailable, NotThere, PodkeeperError, TooManyRequests
 
 WAITING_MAX: Final = 200_000
+POLL_BYTES: Final = 3584
+"""What a poll that waits costs, about: its request, its reply, its timer."""
 
 
 class Asker(Protocol):
@@ -152,6 +155,6 @@ class LongPolls:
                 reply.error(error)
 
         try:
-            self._lanes.run(ledger_id, lambda: self._reads.on_lane_read(ledger_id, entry_id), answer)
+            lane_work.run(self._lanes, ledger_id, lambda: self._reads.on_lane_read(ledger_id, entry_id), answer, reply)
         except PodkeeperError as error:
             reply.error(error)

@@ -22,11 +22,12 @@ from typing import Any, Final
 
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LAC_NONE, LedgerState
+from bookie_pod.server.tcp import lane_work
 from bookie_pod.server.tcp.batch_class import BatchPace
 from bookie_pod.server.tcp.read_lanes import ReadLanes
 from bookie_pod.server.tcp.requests import BatchReadRequest, ReadRequest, Reply
 from bookie_protocol.entry import LAST_ENTRY, carried_lac
-from bookie_protocol.errors import BookieUnavailable, LedgerStateUnknown, NotThere, PodkeeperError, StorageFault
+from bookie_protocol.errors import LedgerStateUnknown, NotThere, PodkeeperError, StorageFault
 
 BATCH_HEADER_BYTES: Final = 36
 """Header, request id and length word, as the reference counts them against a batch read's size limit."""
@@ -65,7 +66,7 @@ class Reads:
             self._fencing(
                 request.ledger_id,
                 request.fence_key,
-                self._read_work(request, reply),
+                self._read_work(request),
                 self._entry_answer(reply),
                 reply,
             )
@@ -79,8 +80,8 @@ class Reads:
                     reply.entry(body, max_lac=state.lac)
                     return
             answer = self._entry_answer(reply, state if request.wants_lac else None)
-            work = self._read_work(request, reply, state, apart=apart)
-            self._lanes_for(request).run(request.ledger_id, work, answer)
+            work = self._read_work(request, state, apart=apart)
+            lane_work.run(self._lanes_for(request), request.ledger_id, work, answer, reply)
         except PodkeeperError as error:
             reply.error(error)
 
@@ -88,9 +89,9 @@ class Reads:
         """Consecutive entries, as many as count and size allow, at least one if it exists."""
 
         apart = _is_apart(request)
+        most = min(request.max_size, self._max_batch_bytes)
 
         def work() -> list[bytes]:
-            _stop_if_gone(reply)
             if not apart:
                 return self._on_lane_batch(request, self._on_lane_run)
             entries = self._on_lane_batch(request, self._on_lane_apart)
@@ -101,11 +102,11 @@ class Reads:
             reply.error(error) if error is not None else reply.batch(entries)
 
         if request.fence_key is not None:
-            self._fencing(request.ledger_id, request.fence_key, work, answer, reply)
+            self._fencing(request.ledger_id, request.fence_key, work, answer, reply, most)
             return
         try:
             self._ledgers.for_read(request.ledger_id)
-            self._lanes_for(request).run(request.ledger_id, work, answer)
+            lane_work.run(self._lanes_for(request), request.ledger_id, work, answer, reply, most)
         except PodkeeperError as error:
             reply.error(error)
 
@@ -115,14 +116,13 @@ class Reads:
         return self._batch_class_lanes if request.batch_class else self._lanes
 
     def _read_work(
-        self, request: ReadRequest, reply: Reply, state: LedgerState | None = None, *, apart: bool = False
+        self, request: ReadRequest, state: LedgerState | None = None, *, apart: bool = False
     ) -> Callable[[], tuple[bytes, int | None]]:
         """What runs on the lane: the entry, and the LAC of the last one if it is asked for and not known yet."""
         ledger_id, entry_id = request.ledger_id, request.entry_id
         wants_lac = request.wants_lac and state is not None and not state.lac_known
 
         def work() -> tuple[bytes, int | None]:
-            _stop_if_gone(reply)
             if apart:
                 body = self._on_lane_apart(ledger_id, entry_id, 1, 0)[0]
                 self.batch_pace.has_read(1, len(body))
@@ -159,7 +159,15 @@ class Reads:
 
         return answer
 
-    def _fencing(self, ledger_id: int, key: bytes, work: Callable[[], Any], answer: Answer, reply: Reply) -> None:
+    def _fencing(
+        self,
+        ledger_id: int,
+        key: bytes,
+        work: Callable[[], Any],
+        answer: Answer,
+        reply: Reply,
+        most: int = lane_work.GUESS_BYTES,
+    ) -> None:
         """Fence now, read on a high-priority lane, answer when both are done."""
         try:
             durable = self._operations.fence(ledger_id, key)
@@ -172,7 +180,7 @@ class Reads:
             durable.add_done_callback(lambda fence: _after_fence(fence, ledger_id, result, error, answer, reply))
 
         try:
-            self._high_priority_lanes.run(ledger_id, work, read_done)
+            lane_work.run(self._high_priority_lanes, ledger_id, work, read_done, reply, most)
         except PodkeeperError as error:
             read_done(None, error)
 
@@ -233,12 +241,6 @@ def _following(read_run: ReadRun, ledger_id: int, first: int, count: int, max_by
 def _lac_at_least(entry: bytes) -> int:
     lac = carried_lac(entry)
     return LAC_NONE if lac is None else lac
-
-
-def _stop_if_gone(reply: Reply) -> None:
-    """Drop a read that waited on its lane until its connection was closed."""
-    if reply.gone:
-        raise BookieUnavailable("the connection that asked is closed")
 
 
 def _after_fence(

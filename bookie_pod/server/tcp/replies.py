@@ -47,13 +47,14 @@ class ReadBudget:
 
     __slots__ = ("_conn", "_kind", "_last_entry", "_phase_since", "_reserved", "_since")
 
-    def __init__(self, conn: Connection, kind: str, *, last_entry: bool = False) -> None:
-        """`last_entry`: it is the last entry that is asked for, whichever that is."""
+    def __init__(self, conn: Connection, kind: str, *, last_entry: bool = False, most: int = 0) -> None:
+        """`last_entry`: it is the last entry that is asked for, whichever that is. `most`: bytes that the request
+        itself allows for its answer; 0: it does not say."""
         self._conn = conn
         self._kind = kind
         self._last_entry = last_entry
         self._since = self._phase_since = time.perf_counter()
-        self._reserved = conn.read_started()
+        self._reserved = conn.read_started(most)
 
     def pause(self) -> None:
         self._phase("long_poll_pre_wait")

@@ -10,6 +10,7 @@ Source: reference wire protocol, sections 4.2 and 4.4.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from bookie_pod.server.tcp.replies import ReadBudget, status_of
@@ -34,6 +35,16 @@ class _Reply(Reply):
     @property
     def gone(self) -> bool:
         return self._conn.closed
+
+    @property
+    def must_wait(self) -> bool:
+        return self._conn.must_wait
+
+    def making(self, nbytes: int) -> None:
+        self._conn.share.make(nbytes)
+
+    def postpone(self, again: Callable[[], None]) -> None:
+        self._conn.postpone(again)
 
     def _send(self, response: pb.Response) -> None:
         self._conn.send(encode_frame(response))

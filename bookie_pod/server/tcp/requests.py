@@ -5,7 +5,7 @@ Threads: event loop only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -21,6 +21,18 @@ class Reply:
     def gone(self) -> bool:
         """True if nobody is there any more to be answered: work that has not begun need not be done."""
         return False
+
+    @property
+    def must_wait(self) -> bool:
+        """True while there is no room for what the answer may bring. Any thread."""
+        return False
+
+    def making(self, nbytes: int) -> None:
+        """So many bytes more of answers to this client are being made, or less. Any thread."""
+
+    def postpone(self, again: Callable[[], None]) -> None:
+        """Call `again` when there may be room."""
+        again()
 
     def wait(self) -> None:
         """A long poll begins to wait: until `go_on` no answer is being made."""

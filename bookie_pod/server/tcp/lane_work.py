@@ -1,0 +1,80 @@
+"""Work on a read lane whose result is sent to a client: not before there is room for what it brings.
+
+Invariants
+- A read whose client has no room, because it does not take its answers or holds its share of the memory already, is not
+  begun: it is put aside, and given to its lane again when there is room.
+- What is being read counts from before it is read until its answer has been handed to the connection.
+- A read that waited until its connection was closed is not made.
+
+Threads: `run` belongs to the event loop, the work to the lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from bookie_pod.server.tcp.read_lanes import ReadLanes
+from bookie_pod.server.tcp.requests import Reply
+from bookie_protocol.errors import BookieUnavailable, TooManyRequests
+
+GUESS_BYTES: Final = 16 * 1024
+"""What a read counts before its size is known."""
+
+_LATER: Final = object()
+
+
+def run(
+    lanes: ReadLanes,
+    ledger_id: int,
+    work: Callable[[], Any],
+    done: Callable[[Any, BaseException | None], None],
+    reply: Reply,
+    most: int = GUESS_BYTES,
+) -> None:
+    """Run `work` on the ledger's lane, then `done(result, error)` on the event loop. `most`: bytes that the result may
+    have, as far as that is known. Raises TooManyRequests."""
+    counted = 0
+
+    def on_lane() -> Any:
+        nonlocal counted
+        if reply.gone:
+            raise BookieUnavailable("the connection that asked is closed")
+        if reply.must_wait:
+            return _LATER
+        counted = most
+        reply.making(counted)
+        result = work()
+        nbytes = _size(result)
+        reply.making(nbytes - counted)
+        counted = nbytes
+        return result
+
+    def on_loop(result: Any, error: BaseException | None) -> None:
+        nonlocal counted
+        if result is _LATER:
+            reply.postpone(again)
+            return
+        try:
+            done(result, error)
+        finally:
+            if counted:
+                counted, given = 0, counted
+                reply.making(-given)
+
+    def again() -> None:
+        try:
+            lanes.run(ledger_id, on_lane, on_loop)
+        except TooManyRequests as error:
+            done(None, error)
+
+    lanes.run(ledger_id, on_lane, on_loop)
+
+
+def _size(result: Any) -> int:
+    """Bytes of the entries that it holds."""
+    if isinstance(result, bytes):
+        return len(result)
+    if isinstance(result, (list, tuple)):
+        return sum(map(_size, result))
+    return 0

@@ -1,0 +1,76 @@
+"""Frames that leave the hot paths: answered as what they are, told by how long they took, or the connection's end."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from bookie_pod.server.tcp.metrics import NO_SERVER_METRICS
+from bookie_protocol.errors import V3Status
+from bookie_protocol.wire import bookkeeper_pb2 as pb
+from bookie_protocol.wire import v2, v3
+from bookie_protocol.wire.auth import AuthMessage
+from tests.support.auth import TwoTokens
+from tests.support.frames import KEY, entry, v2_add, v2_code, v3_add, v3_answer, v3_force, v3_list, v3_read_lac
+from tests.support.frames import v3_write_lac as v3_lac
+from tests.support.server_rig import ServerRig, answers
+
+
+@pytest.mark.parametrize("size", [0, 1, 23])
+async def test_an_add_shorter_than_its_prefix_is_answered(rig: ServerRig, size: int) -> None:
+    request = v3.new_request(pb.ADD_ENTRY, 7)
+    add = request.addRequest
+    add.ledgerId, add.entryId, add.masterKey, add.body = 1, 0, KEY, bytes(size)
+    conn, transport = rig.connect()
+    conn.data_received(v3.encode_frame(request) + v3_add(entry(1, 0), txn=8))
+    refused, added = await answers(rig, transport, 2)
+    assert (v3_answer(refused).header.txnId, v3_answer(refused).status) == (7, V3Status.EBADREQ)
+    assert (v3_answer(added).header.txnId, v3_answer(added).status) == (8, V3Status.EOK)
+    assert not transport.closing
+
+
+async def test_a_request_made_of_unknown_fields_ends_the_connection(rig: ServerRig) -> None:
+    body = v3_force(1)[4:] + b"\x98\x06\x01" * 100_000
+    conn, transport = rig.connect()
+    conn.data_received(len(body).to_bytes(4, "big") + body)
+    assert transport.closing
+    assert transport.frames == []
+
+
+async def test_a_refused_login_of_version_2_is_told_as_that(rig: ServerRig) -> None:
+    rig.context.auth = TwoTokens()
+    conn, transport = rig.connect()
+    with capture_logs() as logs:
+        conn.data_received(v2.encode_auth(AuthMessage("TestAuth", b"wrong")))
+        await rig.settle(lambda: transport.closing)
+        await rig.settle()
+    assert [log["log_level"] for log in logs] == ["warning"]
+    assert "authentication refused" in logs[0]["reason"]
+    assert transport.frames == []
+
+
+class Latencies:
+    """What the server says of how long it took."""
+
+    def __init__(self) -> None:
+        self.told: dict[str, float] = {}
+
+    def read_done(self, kind: str, elapsed_ms: float, success: bool) -> None:
+        self.told[kind] = elapsed_ms
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(NO_SERVER_METRICS, name)
+
+
+async def test_latencies_are_those_of_the_request(rig: ServerRig) -> None:
+    rig.context.metrics = latencies = Latencies()  # type: ignore[assignment]
+    conn, transport = rig.connect()
+    conn.data_received(v2_add(entry(1, 0)))
+    other, answered = rig.connect()
+    for frame in (v3_read_lac(1), v3_force(1), v3_list(1), v3_lac(1, 0)):
+        other.data_received(frame)
+    await answers(rig, transport, 1)
+    assert v2_code(transport.frames[0]) == 0
+    await answers(rig, answered, 4)
+    assert set(latencies.told) == {"read_lac", "force", "entry_list", "write_lac"}
+    assert all(0 <= elapsed_ms < 10_000 for elapsed_ms in latencies.told.values())

@@ -1,0 +1,161 @@
+"""What a client makes the bookie hold is bounded in bytes, and it alone waits for that."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bookie_pod.server.tcp import connection
+from bookie_pod.server.tcp.connection import Connection
+from tests.support.frames import entry, v2_add, v2_batch, v2_code, v2_read, v3_read_lac
+from tests.support.server_rig import PaperTransport, ServerRig, answers
+
+KB, MB = 1 << 10, 1 << 20
+LIMIT = 8 * MB
+SIZE = 200 * KB
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[ServerRig]:
+    made = ServerRig(memory_bytes=LIMIT, half_bytes=16 * MB)
+    yield made
+    made.close()
+
+
+class Slow(PaperTransport):
+    """Takes nothing until it is told to."""
+
+    conn: Connection
+    taken = 0
+
+    def write(self, data: bytes) -> None:
+        self._keep(len(data))
+
+    def writelines(self, pieces: list[bytes]) -> None:
+        self._keep(sum(map(len, pieces)))
+
+    def _keep(self, nbytes: int) -> None:
+        above = self.unsent > self.limits["high"]
+        self.unsent += nbytes
+        if self.unsent > self.limits["high"] and not above:
+            self.conn.pause_writing()
+
+    def take(self) -> None:
+        self.taken += self.unsent
+        above, self.unsent = self.unsent > self.limits["high"], 0
+        if above:
+            self.conn.resume_writing()
+
+
+def slow(rig: ServerRig) -> tuple[Connection, Slow]:
+    conn, transport = Connection(rig.context), Slow()
+    transport.conn = conn
+    conn.connection_made(transport)  # type: ignore[arg-type]
+    return conn, transport
+
+
+async def stored(rig: ServerRig, entries: int = 4) -> None:
+    """On disk, not in memory."""
+    conn, transport = rig.connect()
+    for entry_id in range(entries):
+        conn.data_received(v2_add(entry(1, entry_id, bytes(SIZE))))
+    await answers(rig, transport, entries)
+    rig.storage.flush()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [v2_read(1, 1), v2_batch(1, 0, 0, 3 * SIZE), v3_read_lac(1)],
+    ids=["reads", "batch reads", "reads of the LAC"],
+)
+async def test_a_client_that_takes_no_answers(rig: ServerRig, frame: bytes) -> None:
+    """It sends a thousand requests first, as one does that has answered small ones quickly."""
+    await stored(rig)
+    conn, transport = slow(rig)
+    conn._expected_read = 64
+    conn.data_received(frame * 1000)
+    held = 0
+    for _ in range(20):
+        await rig.settle()
+        held = max(held, rig.context.memory.making + transport.unsent)
+    assert held < LIMIT // 2 + 4 * SIZE
+    modest, others = rig.connect()
+    modest.data_received(v2_read(1, 2))
+    await rig.settle(lambda: others.frames)
+    assert v2_code(others.frames[0]) == 0
+    # It is served on as fast as it takes its answers, to the last one.
+    while rig.context.reads_in_progress.count or conn._postponed or conn.stalled or transport.unsent:
+        transport.take()
+        await rig.settle()
+    assert transport.taken > 1000 * SIZE
+    rig.context.look_at_connections()
+    assert rig.context.memory.total == 0
+    conn.connection_lost(None)
+
+
+async def test_reads_put_aside_end_with_their_connection(rig: ServerRig) -> None:
+    await stored(rig)
+    conn, _ = slow(rig)
+    conn.data_received(v2_read(1, 1) * 100)
+    await rig.settle(lambda: conn._postponed)
+    conn.connection_lost(None)
+    await rig.settle(lambda: rig.context.reads_in_progress.count == 0)
+    assert not conn._postponed
+    assert rig.context.memory.total == 0
+
+
+async def test_many_clients_that_take_no_answers(rig: ServerRig) -> None:
+    await stored(rig)
+    clients = [slow(rig) for _ in range(40)]
+    for conn, _ in clients:
+        conn.data_received(v2_read(1, 1) * 50)
+        await rig.settle()
+    rig.context.look_at_connections()
+    held = sum(transport.unsent for _, transport in clients if not transport.aborted)
+    assert held <= LIMIT
+    assert [transport.aborted for _, transport in clients] == sorted(
+        (transport.aborted for _, transport in clients), reverse=True
+    )  # those that wait longest went
+
+
+async def test_frames_that_do_not_come_to_their_end(rig: ServerRig) -> None:
+    """Each of a megabyte, all but their last bytes: the oldest have to go."""
+    whole = v2_add(entry(2, 0, bytes(MB)))
+    clients = [rig.connect() for _ in range(20)]
+    for conn, _ in clients:
+        conn.data_received(whole[:-10])
+        await rig.settle()
+        conn.data_received(whole[-10:-5])
+        await rig.settle()
+        assert rig.context.memory.total <= LIMIT + MB
+    gone = [transport.aborted for _, transport in clients]
+    assert gone == sorted(gone, reverse=True)
+    assert 0 < sum(not each for each in gone) <= 8
+    conn, transport = clients[-1]
+    conn.data_received(whole[-5:])
+    assert conn.share.held == 0
+    await answers(rig, transport, 1)
+
+
+async def test_a_frame_has_a_time_limit(rig: ServerRig) -> None:
+    def late(conn: Connection) -> float:
+        return conn.received_at + connection.FRAME_S + 1
+
+    conn, transport = rig.connect()
+    conn.data_received(v2_read(1, 1)[:7])
+    conn.look(conn.received_at + connection.FRAME_S - 1)
+    assert not transport.closing
+    conn.look(late(conn))
+    assert transport.closing
+    idle, idle_transport = rig.connect()
+    idle.look(late(idle))
+    assert not idle_transport.closing
+
+
+async def test_what_the_bookie_keeps_back_has_none(rig: ServerRig) -> None:
+    conn, transport = rig.connect()
+    conn.stall(connection.Stall.ADDS_PARKED)
+    conn.data_received(v2_read(1, 1)[:7])
+    conn.look(conn.received_at + connection.FRAME_S + 1)
+    assert not transport.closing

@@ -1,0 +1,62 @@
+"""Who may make the process hold how much, and who has to go."""
+
+from __future__ import annotations
+
+from bookie_pod.server.memory import SMALL, MemoryGovernor, Share
+
+MB = 1 << 20
+
+
+class Client:
+    def __init__(self, governor: MemoryGovernor) -> None:
+        self.cut_off = 0
+        self.share: Share = governor.share(self._end)
+
+    def _end(self) -> None:
+        self.cut_off += 1
+
+
+def test_nobody_has_more_than_is_left_for_the_others() -> None:
+    governor = MemoryGovernor(12 * MB)
+    first, second, modest = (Client(governor) for _ in range(3))
+    for client, part in ((first, 6), (second, 3)):
+        while not client.share.is_full:
+            client.share.make(MB // 4)
+        assert part * MB <= client.share.making <= (part + 1) * MB
+    assert not modest.share.is_full
+    modest.share.hold(SMALL)
+    first.share.make(12 * MB)
+    assert not modest.share.is_full  # so much is left to everybody
+    first.share.make(-first.share.making)
+    assert not second.share.is_full
+    assert governor.total == second.share.making + SMALL
+
+
+def test_those_go_first_for_whom_nothing_moved_for_longest() -> None:
+    governor = MemoryGovernor(10 * MB)
+    clients = [Client(governor) for _ in range(5)]
+    for age, client in enumerate(clients):
+        client.share.hold(3 * MB)
+        client.share.stuck_since = float(10 - age)
+    clients[4].share.stuck_since = None  # does its part
+    small = Client(governor)
+    small.share.hold(SMALL)
+    small.share.stuck_since = 0.0
+    governor.relieve()
+    assert [client.cut_off for client in clients] == [0, 0, 1, 1, 0]
+    assert small.cut_off == 0
+    assert governor.total <= governor.limit
+    assert governor.cut_off == 2
+    governor.relieve()
+    assert governor.cut_off == 2
+
+
+def test_who_is_gone_holds_nothing_and_hears_it_once() -> None:
+    governor = MemoryGovernor(MB)
+    client = Client(governor)
+    client.share.hold(2 * MB)
+    client.share.stuck_since = 0.0
+    client.share.end()
+    client.share.end()
+    governor.relieve()
+    assert (governor.total, client.cut_off) == (0, 1)
