@@ -112,7 +112,7 @@ class PlacementPolicy(Protocol):
         ...
 
     def replacement(self, request: ReplacementRequest) -> Placement:
-        """The ensemble with as many failed members replaced as possible. Never raises for want of bookies."""
+        """The ensemble with as many failed members replaced as possible. Never raises."""
         ...
 
     def mend(self, request: ReplacementRequest) -> Placement:

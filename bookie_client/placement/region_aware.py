@@ -6,7 +6,8 @@ the default region.
 - Without `regions_to_write` every region takes part; write sets span at least two regions and `min_racks` racks where
   that is possible, and the answer says when it was not.
 - With it only these regions are written to, and entries survive the loss of `min_regions_for_durability` - 1 of them:
-  no ack quorum fits into so few regions. Quorums for which that is impossible are refused.
+  no ack quorum fits into so few regions. New ledgers whose quorums make that impossible are refused; those that exist
+  (made before the rule, or by somebody without it) are repaired as well as can be, and the answer says so.
 - The region of this client goes first when regions are equally used, unless `ignore_local`.
 - Adherence: FAIL when durability is violated, MEETS_SOFT when a write set lies in one region, or on too few racks,
   although there are more. (The reference always says strict.)
@@ -136,8 +137,9 @@ class RegionAwarePlacement(RuleBasedPlacement):
 
     def levels(self, quorums: Quorums, cluster: ClusterView, *, replacing: bool) -> Sequence[Level]:
         durable = self.min_durable
-        if durable:
-            self._check_quorums(quorums)
+        misfit = self._misfit(quorums)
+        if misfit is not None and not replacing:
+            raise BadRequest(misfit)
         regions = min(quorums.write, 2, len(self._regions(cluster)))
         racks = min(quorums.write, self.min_racks)
         local = cluster.topology.local
@@ -149,6 +151,13 @@ class RegionAwarePlacement(RuleBasedPlacement):
 
         one_region = "write sets may lie in one region"
         few_racks = f"write sets may lie on fewer than {racks} racks"
+        fragile = f"an ack quorum may lie in fewer than {durable} regions"
+        if misfit is not None:
+            return [
+                level(regions, racks, 0, fragile),
+                level(1, racks, 0, fragile, one_region),
+                *([] if self.enforce_racks else [level(1, 1, 0, fragile, one_region, few_racks)]),
+            ]
         levels = [level(regions, racks, durable)]
         if regions > 1 and durable < 2:
             levels.append(level(1, racks, durable, one_region))
@@ -156,7 +165,7 @@ class RegionAwarePlacement(RuleBasedPlacement):
             levels.append(level(1, 1, durable, few_racks))
         hard = self.enforce_in_replacement if replacing else self.validate
         if durable and not hard:
-            levels.append(level(1, 1, 0, f"an ack quorum may lie in fewer than {durable} regions", few_racks))
+            levels.append(level(1, 1, 0, fragile, few_racks))
         return levels
 
     def verdict(self, labels: Sequence[Location], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:
@@ -185,13 +194,15 @@ class RegionAwarePlacement(RuleBasedPlacement):
         places = {cluster.topology.location(bookie) for bookie in cluster.writable - cluster.excluded.keys()}
         return {self.label(place)[0] for place in places if self._unfit_place(place) is None}
 
-    def _check_quorums(self, quorums: Quorums) -> None:
+    def _misfit(self, quorums: Quorums) -> str | None:
+        """Why no ensemble with these quorums can be durable; None: some can."""
         ack, write, regions = quorums.ack, quorums.write, self.min_durable
-        if ack < regions or ack <= write - write // regions:
-            raise BadRequest(
-                f"an ack quorum of {ack} out of {write} may lie in fewer than {regions} regions"
-                f" (reppMinimumRegionsForDurability); it must be at least {max(regions, write - write // regions + 1)}"
-            )
+        if not regions or (ack >= regions and ack > write - write // regions):
+            return None
+        return (
+            f"an ack quorum of {ack} out of {write} may lie in fewer than {regions} regions"
+            f" (reppMinimumRegionsForDurability); it must be at least {max(regions, write - write // regions + 1)}"
+        )
 
 
 def _region(label: Location | None) -> str | None:

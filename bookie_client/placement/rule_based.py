@@ -64,7 +64,8 @@ class RuleBasedPlacement(ABC):
 
     @abstractmethod
     def levels(self, quorums: Quorums, cluster: ClusterView, *, replacing: bool) -> Sequence[Level]:
-        """The rules to try, strictest first. Raises `BadRequest` for quorums that can never obey."""
+        """The rules to try, strictest first. Raises `BadRequest` for quorums that can never obey, but never when
+        `replacing`: the ledger exists, and its copies have to be restored whatever its numbers."""
 
     @abstractmethod
     def verdict(self, labels: Sequence[Location], quorums: Quorums, cluster: ClusterView) -> AdherenceReport:
@@ -134,7 +135,7 @@ class RuleBasedPlacement(ABC):
     ) -> str | None:
         labels = [self._label_of(member, cluster) for member in ensemble]
         labels[position] = self._label_of(bookie, cluster)
-        return self.levels(quorums, cluster, replacing=False)[0].rule.objection(labels, position)
+        return self.levels(quorums, cluster, replacing=True)[0].rule.objection(labels, position)
 
     # --- AcknowledgementRule --------------------------------------------------------------------------------
 
