@@ -3,7 +3,7 @@
 Invariants
 - All bookkeeping is per *position* (index in the ensemble); the bookie at a position may be exchanged.
 - The schedule depends on the entry id only and does not restart at a segment boundary.
-- E >= Qw >= Qa >= 1.
+- `MAX_ENSEMBLE` >= E >= Qw >= Qa >= 1: the schedule, and what placement looks at, grow with the square of it.
 
 Pure and immutable; any thread may use it.
 
@@ -13,8 +13,11 @@ Source: reference client protocol, sections 1 and 4.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from bookie_protocol.errors import BadRequest
+
+MAX_ENSEMBLE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,10 @@ class Quorums:
             raise BadRequest(
                 f"quorums do not fit: ensemble {self.ensemble}, write quorum {self.write}, ack quorum {self.ack}; "
                 "needed is ensemble >= write quorum >= ack quorum >= 1"
+            )
+        if self.ensemble > MAX_ENSEMBLE:
+            raise BadRequest(
+                f"an ensemble of {self.ensemble} bookies is too large: at most {MAX_ENSEMBLE} are possible"
             )
         sets = tuple(tuple((start + i) % self.ensemble for i in range(self.write)) for start in range(self.ensemble))
         object.__setattr__(self, "_write_sets", sets)

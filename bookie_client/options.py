@@ -163,7 +163,8 @@ class ClientOptions:
     delay_ensemble_change: bool = False
     """Replace a failed bookie only when the ack quorum is out of reach (`delayEnsembleChange`)."""
     max_ensemble_changes: int | None = None
-    """Ensemble changes of one ledger before its writer gives up; None: no limit (`maxNumEnsembleChanges`)."""
+    """Ensemble changes of one ledger that may be stored; None: no limit (`maxNumEnsembleChanges`). Then its writer goes
+    on without what fails, until the ack quorum is out of reach."""
     degraded_retry_interval: float = 1.0
     """Seconds between attempts to replace, or to reach again, a failed bookie for which there was no
     spare; and at most between ensemble changes that brought nothing."""

@@ -133,7 +133,10 @@ class AppendQueue(Generic[Place]):
             self._nbytes += batch.nbytes
             start, self._is_sending = not self._is_sending, True
         if start:
-            self._thread.post(self._start)
+            try:
+                self._thread.post(self._start)
+            except RuntimeError:  # closed just now, and others have queued behind this one
+                self._fail_all()
         return batch.future
 
     def _fits(self, batch: _Batch) -> bool:
@@ -159,9 +162,12 @@ class AppendQueue(Generic[Place]):
 
     def _ended(self, sender: asyncio.Task[None]) -> None:
         """All is sent, or the loop ends: then nobody else tells those who wait."""
+        if sender.cancelled() or sender.exception() is not None:
+            self._fail_all()
+
+    def _fail_all(self) -> None:
+        """Nobody will send any more."""
         batches, self._sending = self._sending, []
-        if not sender.cancelled():
-            return
         while batches or (batches := self._next()):
             for batch in batches:
                 if not batch.future.done():

@@ -1,7 +1,8 @@
 """One event loop on a thread of its own, and calls into it from any other thread.
 
 Invariants
-- A call into the loop returns or raises: when the loop ends, whatever is under way ends with `RuntimeError`.
+- A call into the loop returns or raises: when the loop ends, whatever is under way ends with `RuntimeError`. That holds
+  also when something on it ended it (`sys.exit()` in a call-back).
 - Interrupting a waiting call (`KeyboardInterrupt`) cancels that call alone; the loop goes on.
 - After a fork the child has no such thread: every call there says so instead of waiting for ever.
 - The loop ends with its owner: when it is stopped, collected, or the interpreter exits.
@@ -18,13 +19,32 @@ import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, ParamSpec, TypeVar
+
+from bookie_client.logs import get_logger
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_log = get_logger(__name__)
+
 END_SECONDS: Final = 5.0
 """How long the clean-up of a loop that nobody stopped may take."""
+
+
+class _Door:
+    """Closed behind the last call that the loop will run. Shared with the thread, which must not know its owner."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.closed = False
+
+    def close(self) -> bool:
+        """Whether this call closed it."""
+        with self.lock:
+            closed, self.closed = self.closed, True
+        return not closed
 
 
 class LoopThread:
@@ -33,10 +53,9 @@ class LoopThread:
     def __init__(self, name: str, at_end: Callable[[], Awaitable[None]] | None = None) -> None:
         self._loop = _new_event_loop()
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._stopped = False
+        self._door = _Door()
         # A daemon, so that a client that was forgotten does not keep the interpreter from ending.
-        self._thread = threading.Thread(target=_serve, args=(self._loop, at_end), name=name, daemon=True)
+        self._thread = threading.Thread(target=_serve, args=(self._loop, self._door, at_end), name=name, daemon=True)
         self._finalizer = weakref.finalize(self, _end, self._loop, self._thread, self._pid)
         self._thread.start()
 
@@ -79,8 +98,8 @@ class LoopThread:
         """Have `callback` called on the loop, in the order of posting; does not wait. Raises `RuntimeError` when
         nothing can be run: closed, after a fork, or on the loop's own thread."""
         self.check()
-        with self._lock:
-            if self._stopped:
+        with self._door.lock:
+            if self._door.closed:
                 raise closed_error()
             self._loop.call_soon_threadsafe(callback)
 
@@ -100,18 +119,16 @@ class LoopThread:
             raise RuntimeError(
                 "a blocking call on the client's own event loop would wait for itself: hand it to another thread"
             )
-        if self._stopped:
+        if self._door.closed:
             raise closed_error()
 
     def stop(self) -> None:
         """End the loop and wait for its end. Calling it again is fine."""
         if self.is_inherited:
             return
-        with self._lock:
-            stopped, self._stopped = self._stopped, True
-        if not stopped:
-            self._finalizer.detach()
+        if self._door.close():
             self._loop.call_soon_threadsafe(self._loop.stop)
+        self._finalizer.detach()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -124,15 +141,20 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def _serve(loop: asyncio.AbstractEventLoop, at_end: Callable[[], Awaitable[None]] | None) -> None:
+def _serve(loop: asyncio.AbstractEventLoop, door: _Door, at_end: Callable[[], Awaitable[None]] | None) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
-        if at_end is not None:
-            loop.run_until_complete(_clean_up(at_end))
-        loop.run_until_complete(_cancel_all())
-        loop.run_until_complete(loop.shutdown_asyncgens())
+    except (SystemExit, KeyboardInterrupt) as error:
+        _log.error("something ended the event loop of a client, which is closed now", error=repr(error))
     finally:
+        door.close()
+        steps = [_cancel_all, loop.shutdown_asyncgens]
+        if at_end is not None:
+            steps.insert(0, partial(_clean_up, at_end))
+        for step in steps:
+            with suppress(SystemExit, KeyboardInterrupt):  # of somebody's call-back; the others are still to be told
+                loop.run_until_complete(step())
         asyncio.set_event_loop(None)
         loop.close()
 

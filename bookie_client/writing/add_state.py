@@ -11,7 +11,8 @@ Invariants
   well defined.
 - After a change all pending adds are first cleared and marked for sending, and only then delivery is tried.
 - A position that failed while no spare bookie exists is *degraded*: writing goes on without it as long as
-  every entry can still reach Qa, and it leaves that state by a later change or because its bookie came back.
+  every entry can still reach Qa, and it leaves that state by a later change or because its bookie came back, which is
+  then sent what is pending. Positions are degraded, too, when no further change may be stored.
 - With deferred sync the ensemble never changes: what was delivered and not forced could not be sent again.
 - Each add ends exactly once: delivered, or failed; failures are reported in order of entry ids.
 
@@ -94,6 +95,11 @@ class AddState:
     def degraded(self) -> Mapping[int, str]:
         """Positions that get no new adds, and their bookies: these failed, and there was no spare."""
         return self._ensemble.degraded
+
+    @property
+    def may_change(self) -> bool:
+        """Another change may be stored."""
+        return not self._ensemble.is_exhausted
 
     @property
     def idle(self) -> bool:
@@ -272,26 +278,31 @@ class AddState:
         """The stored metadata names `ensemble` from entry LAC + 1 on (it may equal the old one: no spare)."""
         if self._ensemble.changing is None or self.failure is not None:
             return Outcome()
-        if again := self._ensemble.failed_meanwhile(ensemble):
+        self._ensemble.stored(ensemble)
+        again = self._ensemble.failed_meanwhile(ensemble)
+        if again and self.may_change:
             return self._change_round(again)
-        self._ensemble.end_change(ensemble)
-        resend = self._move_pending(ensemble)
-        lost = next((a for a in self._pending if a.acks < self._ack and a.failed.bit_count() > self._tolerated), None)
-        if lost is not None:
-            return self._fail(self._quorum_lost(lost))
-        return Outcome(resend=resend, deliver=True)
+        return self._end_change(ensemble, again)
 
     # --- degraded positions ---------------------------------------------------------------------------------
 
     def retry_degraded(self) -> Outcome:
         """There may be a spare bookie now: try to replace the degraded positions."""
-        if not self._ensemble.degraded or self._ensemble.changing is not None or self.over:
+        if not self._ensemble.degraded or self._ensemble.changing is not None or self.over or not self.may_change:
             return Outcome()
         return self._start_change(dict(self._ensemble.degraded))
 
-    def restored(self, position: int, bookie: str) -> None:
-        """The bookie of a degraded position can be reached again: new adds go to it as before."""
-        self._ensemble.restored(position, bookie)
+    def restored(self, position: int, bookie: str) -> Outcome:
+        """The bookie of a degraded position can be reached again: adds go to it as before, also those that are pending
+        and failed there, since without it they may be short of acknowledgements."""
+        resend = []
+        if not self.over and self._ensemble.restored(position, bookie):
+            bit = 1 << position
+            for add in self._pending:
+                if add.failed & bit:
+                    add.failed &= ~bit
+                    resend.append((add, position))
+        return Outcome(resend=resend)
 
     # --- the end --------------------------------------------------------------------------------------------
 
@@ -315,17 +326,19 @@ class AddState:
         if self._deferred_sync:
             reasons = ensemble.reasons(wanted.values())
             return self._fail(QuorumLost(f"with deferred sync the ensemble stays, and bookies failed: {reasons}"))
-        return self._change_round(wanted)
+        return self._change_round(wanted) if self.may_change else self._end_change(ensemble.bookies, wanted)
 
     def _change_round(self, failed: Positions) -> Outcome:
-        ensemble = self._ensemble
-        if ensemble.is_exhausted:
-            limit, reasons = ensemble.max_changes, ensemble.reasons(failed.values())
-            return self._fail(
-                QuorumLost(f"more than {limit} ensemble changes (max_ensemble_changes), failed: {reasons}")
-            )
-        ensemble.begin_round(failed)
+        self._ensemble.begin_round(failed)
         return Outcome(change=dict(failed))
+
+    def _end_change(self, bookies: tuple[str, ...], given_up: Positions) -> Outcome:
+        self._ensemble.end_change(bookies, given_up)
+        resend = self._move_pending(bookies)
+        lost = next((a for a in self._pending if a.acks < self._ack and a.failed.bit_count() > self._tolerated), None)
+        if lost is not None:
+            return self._fail(self._quorum_lost(lost))
+        return Outcome(resend=resend, deliver=True)
 
     def _move_pending(self, ensemble: tuple[str, ...]) -> list[tuple[PendingAdd, int]]:
         resend = []
@@ -341,6 +354,9 @@ class AddState:
 
     def _quorum_lost(self, add: PendingAdd) -> QuorumLost:
         reasons = self._ensemble.reasons(self._ensemble.failed_positions(add).values())
+        if not self.may_change:
+            limit = self._ensemble.max_changes
+            return QuorumLost(f"more than {limit} ensemble changes (max_ensemble_changes), failed: {reasons}")
         return QuorumLost(
             f"{add.acks} of {self._ack} needed acknowledgements, no spare bookie to replace what failed ({reasons})"
         )

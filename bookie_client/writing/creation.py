@@ -8,8 +8,7 @@ Source: reference client protocol, section 3.
 from __future__ import annotations
 
 import secrets
-from itertools import count
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from bookie_client.context import ClientContext
 from bookie_client.distribution import Quorums
@@ -23,8 +22,6 @@ from bookie_protocol.errors import BadVersion, MetadataExists, NotEnoughBookies
 from bookie_protocol.keys import master_key
 from bookie_protocol.ledger_metadata.model import MAX_LEDGER_ID, LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
-
-MAX_ID_ATTEMPTS: Final = 100
 
 Writer = TypeVar("Writer", LedgerWriter, AdvancedLedgerWriter)
 
@@ -46,15 +43,17 @@ async def create_ledger(context: ClientContext, new: NewLedger) -> Versioned[Led
         raise BadVersion("protocol version 2 has no deferred sync: use ClientOptions(protocol_version=3)")
     quorums, placement = await _place(context, new)
     context.placement_inputs.tell_relaxed(placement)
-    for attempt in count(1):
+    tried: int | None = None
+    while True:
         ledger_id = await context.ledgers.generate_id() if new.ledger_id is None else new.ledger_id
         try:
             return await context.ledgers.create(_metadata(new, ledger_id, quorums, placement.ensemble))
         except MetadataExists:
-            # Somebody chose the very id that was generated; the next one is another.
-            if new.ledger_id is not None or attempt == MAX_ID_ATTEMPTS:
+            # Somebody chose the very id that was generated; the next one is another. There may be many such, one after
+            # the other: after metadata were restored the generator may be far behind. One that stands still is broken.
+            if ledger_id in (new.ledger_id, tried):
                 raise
-    raise AssertionError("unreachable")
+            tried = ledger_id
 
 
 async def _place(context: ClientContext, new: NewLedger) -> tuple[Quorums, Placement]:
@@ -63,7 +62,8 @@ async def _place(context: ClientContext, new: NewLedger) -> tuple[Quorums, Place
     wanted = new.quorums
     cluster = await context.cluster_view()
     smallest = wanted.write if context.options.opportunistic_striping else wanted.ensemble
-    for size in range(wanted.ensemble, smallest - 1, -1):
+    largest = min(wanted.ensemble, max(smallest, len(cluster.writable)))
+    for size in range(largest, smallest - 1, -1):
         quorums = Quorums(size, wanted.write, wanted.ack)
         request = EnsembleRequest(
             quorums=quorums, cluster=cluster, random=context.random, custom_metadata=new.custom_metadata

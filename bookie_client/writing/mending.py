@@ -16,9 +16,11 @@ from bookie_client.writing.spares import find_spares
 from bookie_protocol.errors import BookieUnavailable, PodkeeperError
 
 
-async def mend(context: ClientContext, state: AddState, retry: Callable[[], None]) -> None:
+async def mend(
+    context: ClientContext, state: AddState, retry: Callable[[], None], restored: Callable[[int, str], None]
+) -> None:
     """Ends when no position is degraded any more, or nothing can be written any more. `retry` starts the change that
-    replaces degraded positions."""
+    replaces degraded positions; `restored` is told which of them can be reached again."""
     while state.degraded and not state.over:
         await context.bookies.changed(context.options.degraded_retry_interval)
         try:
@@ -27,13 +29,15 @@ async def mend(context: ClientContext, state: AddState, retry: Callable[[], None
         except PodkeeperError:
             continue  # nobody can tell; the next round asks again
         # Spares are looked for before the change begins, because nothing is acknowledged while one runs.
-        if spares.writable:
+        if spares.writable and state.may_change:
             retry()
         else:
-            await _use_returned(context, state, writable)
+            await _use_returned(context, state, writable, restored)
 
 
-async def _use_returned(context: ClientContext, state: AddState, writable: frozenset[str]) -> None:
+async def _use_returned(
+    context: ClientContext, state: AddState, writable: frozenset[str], restored: Callable[[int, str], None]
+) -> None:
     for position, bookie in list(state.degraded.items()):
         if bookie not in writable:
             continue
@@ -41,4 +45,4 @@ async def _use_returned(context: ClientContext, state: AddState, writable: froze
             await context.pool.channel(bookie, state.ledger_id).connect()
         except BookieUnavailable:
             continue
-        state.restored(position, bookie)
+        restored(position, bookie)

@@ -241,13 +241,17 @@ class AddPipeline:
 
     async def _mend(self) -> None:
         try:
-            await mend(self._context, self.state, self._retry_degraded)
+            await mend(self._context, self.state, self._retry_degraded, self._restored)
         finally:
             self._mending = False
 
     def _retry_degraded(self) -> None:
         self._settle()
         self._carry_out(self.state.retry_degraded())
+
+    def _restored(self, position: int, bookie: str) -> None:
+        self._settle()
+        self._carry_out(self.state.restored(position, bookie))
 
     def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         task = self._loop.create_task(work, name=f"ledger {self.ledger_id}: {name}")

@@ -8,6 +8,7 @@ Invariants
   sent to the new bookies.
 - A *degraded* position has a failed bookie for which there was no spare; a *late* failure is one of an add that had its
   ack quorum already, and is replaced with the next add.
+- Only changes that were stored count against `max_changes`; when they are used up, what fails is degraded.
 
 Used from the event loop of the ledger's writer only.
 
@@ -28,7 +29,7 @@ Positions = dict[int, str]
 
 class WriteEnsemble:
     """Of one writer handle. `bookies`: the ensemble as the metadata service holds it, by position. `max_changes`: how
-    many rounds of changes may begin; None: no limit."""
+    many changes may be stored; None: no limit."""
 
     def __init__(self, quorums: Quorums, bookies: tuple[str, ...], max_changes: int | None) -> None:
         self.bookies = bookies
@@ -39,6 +40,8 @@ class WriteEnsemble:
         self.changes = 0
         """Rounds of changes begun so far."""
         self.max_changes = max_changes
+        self._stored_changes = 0
+        self._stored = bookies
         self._quorums = quorums
         self._joined: Positions = {}
         self._errors: dict[str, PodkeeperError] = {}
@@ -90,10 +93,12 @@ class WriteEnsemble:
         """More has failed while a change is under way."""
         self._joined |= failed
 
-    def restored(self, position: int, bookie: str) -> None:
-        """The bookie of a degraded position can be reached again."""
-        if self.degraded.get(position) == bookie and self.changing is None:
-            del self.degraded[position]
+    def restored(self, position: int, bookie: str) -> bool:
+        """The bookie of a degraded position can be reached again; whether it stands there, and counts again now."""
+        if self.degraded.get(position) != bookie or self.changing is not None:
+            return False
+        del self.degraded[position]
+        return True
 
     def reasons(self, bookies: Iterable[str]) -> str:
         """Why these bookies failed, for messages."""
@@ -104,7 +109,7 @@ class WriteEnsemble:
     @property
     def is_exhausted(self) -> bool:
         """No further change may begin."""
-        return self.max_changes is not None and self.changes >= self.max_changes
+        return self.max_changes is not None and self._stored_changes >= self.max_changes
 
     def take_failed(self, failed: Positions) -> Positions:
         """What a change has to replace now: late failures and these, as far as they still stand."""
@@ -117,6 +122,12 @@ class WriteEnsemble:
         self.changes += 1
         self.changing = (self.changing or {}) | failed
 
+    def stored(self, bookies: tuple[str, ...]) -> None:
+        """The metadata service holds these from here on; the same ones as before where there was no spare."""
+        if bookies != self._stored:
+            self._stored = bookies
+            self._stored_changes += 1
+
     def failed_meanwhile(self, bookies: tuple[str, ...]) -> Positions:
         """What another round has to replace, now that the stored ensemble is `bookies`; empty when nothing that stands
         there failed while the change ran."""
@@ -125,9 +136,9 @@ class WriteEnsemble:
         self._joined = {}
         return {p: b for p, b in (changing | joined).items() if bookies[p] == b} if joined else {}
 
-    def end_change(self, bookies: tuple[str, ...]) -> None:
-        """The stored ensemble is `bookies`: what could not be replaced is degraded."""
-        unreplaced = self.degraded | (self.changing or {})
+    def end_change(self, bookies: tuple[str, ...], given_up: Positions) -> None:
+        """The stored ensemble is `bookies`: what could not be replaced, and `given_up`, is degraded."""
+        unreplaced = self.degraded | (self.changing or {}) | given_up
         self.bookies = bookies
         self.changing = None
         self.degraded = self._standing(unreplaced)

@@ -241,6 +241,21 @@ def test_durability_in_replacements_can_be_enforced_apart():
     assert lenient.replacement(request).ensemble[2].startswith("e-")
 
 
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (3, 2, 1), (2, 2, 1)])
+def test_ledgers_whose_quorums_no_region_rule_fits_are_repaired_as_well_as_can_be(quorums):
+    """They exist: made before the rule, or by somebody without it."""
+    cluster = cluster_of(regions(e=4, w=4))
+    policy = RegionAwarePlacement(regions_to_write=["e", "w"], enforce_in_replacement=True)
+    ensemble = ["e-0", "e-1", "w-0"][: quorums[0]]
+    for change in (policy.replacement, policy.mend):
+        placement = change(replacing(cluster, ensemble, [1], quorums))
+        assert placement.ensemble[1] not in ensemble
+        assert placement.relaxed[0] == "an ack quorum may lie in fewer than 2 regions"
+        assert placement.report.adherence is FAIL
+        assert len({bookie[0] for bookie in placement.ensemble}) == 2
+    assert policy.objection(tuple(ensemble), 1, "w-1", Quorums(*quorums), cluster) is None
+
+
 def test_one_region_is_rack_aware():
     cluster = cluster_of(regions(e=6))
     for seed in SEEDS:

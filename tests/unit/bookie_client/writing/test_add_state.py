@@ -230,7 +230,10 @@ def test_too_many_changes_end_the_handle():
     add = machine.begin(1)
     refuse(machine, add, "A")
     machine.ensemble_changed(("D", "B", "C"))
-    [(_, error)] = refuse(machine, add, "D").failed
+    assert not refuse(machine, add, "D").failed  # the others still make a quorum
+    assert machine.degraded == {0: "D"}
+    assert machine.retry_degraded().change is None
+    [(_, error)] = refuse(machine, add, "C").failed
     assert isinstance(error, QuorumLost)
     assert "more than 1 ensemble changes (max_ensemble_changes), failed: D: connection refused" in str(error)
 
@@ -242,7 +245,39 @@ def test_every_round_of_a_change_counts_against_the_limit():
     refuse(machine, add, "B")
     assert machine.ensemble_changed(("D", "B", "C")).change == {1: "B"}
     refuse(machine, add, "C")
-    assert [type(e) for _, e in machine.ensemble_changed(("D", "E", "C")).failed] == [QuorumLost]
+    assert not machine.ensemble_changed(("D", "E", "C")).failed
+    assert machine.degraded == {2: "C"}
+    assert [type(e) for _, e in refuse(machine, add, "D").failed] == [QuorumLost]
+
+
+def test_a_round_that_changed_nothing_does_not_count_against_the_limit():
+    machine = state(max_ensemble_changes=1)
+    for _ in range(3):
+        refuse(machine, machine.begin(1), "A")
+        machine.ensemble_changed(("A", "B", "C"))  # no spare
+        machine.restored(0, "A")
+    refuse(machine, machine.begin(1), "A")
+    machine.ensemble_changed(("A", "B", "C"))
+    assert machine.retry_degraded().change == {0: "A"}
+    machine.ensemble_changed(("D", "B", "C"))
+    assert machine.failure is None
+    assert not machine.may_change
+
+
+def test_a_bookie_that_returned_is_sent_what_is_pending():
+    machine = state()
+    first, second = machine.begin(1), machine.begin(1)
+    acknowledge(machine, second, "A")
+    refuse(machine, first, "A")
+    machine.ensemble_changed(("A", "B", "C"))
+    third = machine.begin(1)
+    acknowledge(machine, first, "B")
+    assert machine.restored(0, "A").resend == [(first, 0), (third, 0)]
+    assert machine.restored(0, "A").resend == []
+    refuse(machine, first, "C")
+    machine.ensemble_changed(("A", "B", "C"))
+    assert machine.failure is None
+    assert acknowledge(machine, first, "A") == [0]
 
 
 def test_a_bookie_that_was_exchanged_and_taken_again_elsewhere_does_not_count_for_its_old_position():

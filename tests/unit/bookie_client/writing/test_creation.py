@@ -1,8 +1,9 @@
 """What may be asked for when a ledger is created."""
 
+from time import process_time
+
 import pytest
 
-from bookie_client.writing.creation import MAX_ID_ATTEMPTS
 from bookie_client.writing.new_ledger import NewLedger
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import BadRequest, MetadataExists, NotEnoughBookies
@@ -88,4 +89,29 @@ async def test_a_generator_that_gives_the_same_id_for_ever_ends(three):
             pass
         with pytest.raises(MetadataExists):
             await client.create()
-    assert attempts == 1 + MAX_ID_ATTEMPTS
+    assert attempts == 1 + 2
+
+
+async def test_any_number_of_taken_ids_is_passed_over(three):
+    """After metadata were restored the generator may be far behind."""
+    async with three.client() as client:
+        for chosen in range(120):
+            async with client.create(ledger_id=chosen):
+                pass
+        async with client.create() as ledger:
+            assert ledger.ledger_id == 120
+
+
+@pytest.mark.parametrize("quorums", [(100_000, 2, 2), (201, 201, 201), (2**31, 2**31, 2**31)])
+def test_a_huge_ensemble_is_refused_before_anything_is_computed(quorums):
+    with pytest.raises(BadRequest, match="at most 200"):
+        NewLedger(**dict(zip(("ensemble", "write_quorum", "ack_quorum"), quorums, strict=True)))
+
+
+async def test_the_largest_ensemble_costs_little_where_there_are_few_bookies(three):
+    began = process_time()
+    for opportunistic in (False, True):
+        async with three.client(opportunistic_striping=opportunistic) as client:
+            with pytest.raises(NotEnoughBookies):
+                await client.create(ensemble=200, write_quorum=100, ack_quorum=100)
+    assert process_time() - began < 1

@@ -80,7 +80,7 @@ async def mended(context: FakeContext) -> list[int]:
     """The rounds in which a replacement was tried."""
     tried: list[int] = []
     async with asyncio.timeout(10):
-        await mend(context, context.state, lambda: tried.append(context.rounds))  # type: ignore[arg-type]
+        await mend(context, context.state, lambda: tried.append(context.rounds), context.state.restored)  # type: ignore[arg-type]
     return tried
 
 

@@ -34,12 +34,12 @@ def test_what_fails_while_a_change_runs_makes_another_round():
 def test_what_could_not_be_replaced_is_degraded_until_its_bookie_is_back():
     made = ensemble()
     made.begin_round({0: "A", 1: "B"})
-    made.end_change(("A", "X", "C"))
+    made.end_change(("A", "X", "C"), {})
     assert (made.bookies, made.degraded, made.changing) == (("A", "X", "C"), {0: "A"}, None)
     made.begin_round({2: "C"})
     made.restored(0, "A")
     assert made.degraded == {0: "A"}, "not while a change is under way"
-    made.end_change(("A", "X", "C"))
+    made.end_change(("A", "X", "C"), {})
     made.restored(0, "another")
     assert made.degraded == {0: "A", 2: "C"}
     made.restored(0, "A")
@@ -49,12 +49,12 @@ def test_what_could_not_be_replaced_is_degraded_until_its_bookie_is_back():
 def test_a_new_add_skips_degraded_positions_and_asks_for_a_change_when_too_few_are_left():
     made = ensemble()
     made.begin_round({0: "A"})
-    made.end_change(ABC)
+    made.end_change(ABC, {})
     add = PendingAdd(0, 10, ABC)
     made.skip_degraded(add)
     assert (made.failed_positions(add), made.late) == ({0: "A"}, {})
     made.begin_round({1: "B"})
-    made.end_change(ABC)
+    made.end_change(ABC, {})
     add = PendingAdd(3, 20, ABC)
     made.skip_degraded(add)
     assert made.late == {0: "A", 1: "B"}
@@ -65,7 +65,7 @@ def test_a_bookie_that_was_taken_again_elsewhere_does_not_answer_for_its_old_pos
     add = PendingAdd(0, 10, ("C", "B", "A"))
     assert made.position_of(add, "A") == 2, "no change yet: no bookie answers for what it was not sent"
     made.begin_round({0: "A"})
-    made.end_change(("C", "B", "A"))
+    made.end_change(("C", "B", "A"), {})
     assert made.position_of(add, "A") == -1
     assert made.position_of(add, "B") == 1
     assert made.position_of(add, "X") == -1
@@ -75,6 +75,10 @@ def test_the_number_of_changes_is_bounded():
     made = ensemble(max_changes=1)
     assert not made.is_exhausted
     made.begin_round({0: "A"})
+    made.stored(ABC)  # no spare
+    assert not made.is_exhausted
+    made.stored(("X", "B", "C"))
+    made.stored(("X", "B", "C"))
     assert made.is_exhausted
     assert not ensemble().is_exhausted
 

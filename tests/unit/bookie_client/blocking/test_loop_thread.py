@@ -1,0 +1,71 @@
+"""A loop on a thread of its own, and what becomes of those who wait for it when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from bookie_client.blocking.appends import AppendQueue
+from bookie_client.blocking.loop_thread import LoopThread
+
+
+@pytest.mark.parametrize("how", ["coroutine", "call-back"])
+def test_whatever_ends_the_loop_everybody_who_waits_is_told(how):
+    cleaned, under_way = threading.Event(), threading.Event()
+
+    async def clean():
+        cleaned.set()
+
+    async def for_ever():
+        under_way.set()
+        await asyncio.Event().wait()
+
+    async def exits():
+        sys.exit(3)
+
+    loop = LoopThread("loop", clean)
+    with ThreadPoolExecutor(2) as threads:
+        innocent = threads.submit(loop.run, for_ever)
+        assert under_way.wait(30)
+        if how == "coroutine":
+            with pytest.raises(SystemExit):
+                loop.run(exits)
+        else:
+            loop.post(lambda: sys.exit(3))
+        with pytest.raises(RuntimeError, match="this client was closed"):
+            innocent.result(30)
+    assert cleaned.wait(30)
+    with pytest.raises(RuntimeError, match="this client was closed"):
+        loop.run(for_ever)
+    loop.stop()
+    loop.stop()
+
+
+class ClosingThread:
+    """Closed between the look whether it is and the first call; somebody else queues meanwhile."""
+
+    def __init__(self):
+        self.queue = None
+        self.others = []
+
+    def check(self):
+        pass
+
+    def post(self, callback):
+        if not self.others:
+            self.others.append(None)
+            self.others = [self.queue.submit(b"other")]
+        raise RuntimeError("this client was closed")
+
+
+def test_appends_that_queue_while_the_client_is_closed_end():
+    thread = ClosingThread()
+    thread.queue = AppendQueue(thread, None)
+    mine: Future[int] = thread.queue.submit(b"mine")
+    for future in (mine, *thread.others):
+        with pytest.raises(RuntimeError, match="this client was closed"):
+            future.result(5)
