@@ -107,7 +107,8 @@ class BookieGroup(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BookieSet:
-    """The members of a group; of two sets of one group the one with the greater version is newer."""
+    """The members of a group; of two sets of one group the one with the greater version is newer, also
+    when the cluster was removed and made again in between."""
 
     bookies: frozenset[str]
     version: int

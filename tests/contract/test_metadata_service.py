@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -184,6 +185,24 @@ class TestBookies:
             async with asyncio.timeout(5):
                 while (await anext(everybody)).bookies != {"b:1"}:
                     pass
+
+    async def test_whoever_follows_sees_a_cluster_that_was_made_anew(self, driver: MetadataDriverUnderTest) -> None:
+        """Its counts begin at 0 again."""
+        admin, reader = await driver.open(), await driver.open()
+        instance_id = await admin.cluster.initialize()
+        async with reader.bookies.watch(W) as changes:
+            for _ in range(3):
+                await admin.bookies.register("old:1", W, INFO)
+                await admin.bookies.unregister("old:1", W)
+            before = await reader.bookies.list(W)
+            await admin.cluster.nuke(instance_id=instance_id, with_ledgers=True)
+            await admin.cluster.initialize()
+            await admin.bookies.register("new:1", W, INFO)
+            assert (await reader.bookies.list(W)).version > before.version
+            async with asyncio.timeout(10):
+                with suppress(MetadataNotFound):  # it may have seen the moment without a cluster: then it is told
+                    while (await anext(changes)).bookies != {"new:1"}:
+                        pass
 
 
 class TestCookies:

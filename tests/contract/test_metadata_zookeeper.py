@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -112,6 +113,40 @@ async def test_what_is_ours_while_nobody_answers(own_server: ZooKeeperServer) ->
     assert not await other.bookies.is_registered("b:1", BookieGroup.WRITABLE)
     await other.close()
     await service.close()
+
+
+async def test_a_start_that_is_cancelled_leaves_no_thread() -> None:
+    before = threading.enumerate()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await open_metadata_service(f"zk+null://127.0.0.1:{free_port()}/ledgers", timeout=30)
+    left = [thread.name for thread in threading.enumerate() if thread not in before]
+    assert [name for name in left if not name.startswith("asyncio")] == []  # but for the loop's own pool
+
+
+async def test_a_new_session_is_tried_for_until_it_can_be_begun(
+    own_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bookie_protocol.metadata_service.zookeeper.driver.LONGEST_RECONNECT_PAUSE", 0.05)
+    tree = ZooKeeperTree(own_server.hosts, 10)
+    await tree.connect()
+    refusals = [OSError("too many open files"), RuntimeError("can't start new thread")]
+    start = tree._client.start_async
+
+    def begin() -> object:
+        if refusals:
+            raise refusals.pop()
+        return start()
+
+    monkeypatch.setattr(tree._client, "start_async", begin)
+    lost = asyncio.Event()
+    tree.session.add_listener(lambda state: lost.set() if state is SessionState.EXPIRED else None)
+    await asyncio.to_thread(tree._client.stop)  # as after a refused login: kazoo's connection thread ends
+    async with asyncio.timeout(30):
+        await lost.wait()
+        assert await tree.exists("/", timeout=30) is not None
+    assert refusals == []
+    await tree.close()
 
 
 async def test_a_restarted_server_costs_neither_session_nor_error(own_server: ZooKeeperServer) -> None:

@@ -315,7 +315,9 @@ def _exists(store: NodeStore, operation: messages.Read, _: int) -> messages.Exec
 
 def _children(store: NodeStore, operation: messages.Read, _: int) -> messages.ExecuteReply:
     found = store.children(operation.path)
-    return messages.ExecuteReply(names=found.names, stat=messages.Stat(child_version=found.child_version))
+    return messages.ExecuteReply(
+        names=found.names, stat=messages.Stat(child_version=found.child_version, ctime_ms=found.ctime_ms)
+    )
 
 
 def _set(store: NodeStore, operation: messages.Write, _: int) -> messages.ExecuteReply:

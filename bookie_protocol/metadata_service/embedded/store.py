@@ -96,7 +96,7 @@ class NodeStore:
         record = self._require(path)
         prefix = b"n" + path.encode() + b"\0"
         names = tuple(key[len(prefix) :].decode() for key in self._keys(prefix))
-        return Children(names, record.child_version)
+        return Children(names, record.child_version, record.ctime_ms)
 
     def sessions(self) -> list[SessionRecord]:
         return [SessionRecord.decode(_ID.unpack(key[1:])[0], self._read(key) or b"") for key in self._keys(b"s")]

@@ -104,8 +104,10 @@ class EmbeddedTree:
         try:
             async with asyncio.timeout(timeout):
                 await self._session.wait_connected()
-        except TimeoutError:
+        except BaseException as error:
             await self.close()
+            if not isinstance(error, TimeoutError):
+                raise
             raise MetadataUnavailable(
                 f"the embedded metadata store at {self._transport.target} did not answer within {timeout:g} s: check "
                 "metadataServiceUri and that its owner runs"
@@ -157,7 +159,7 @@ class EmbeddedTree:
     async def children(self, path: str, *, watch: Watch | None = None, timeout: float) -> Children:
         read = self._read(path, watch)
         reply = await self._watching(messages.ExecuteRequest(children=read), read.watch, timeout)
-        return Children(tuple(reply.names), reply.stat.child_version)
+        return Children(tuple(reply.names), reply.stat.child_version, reply.stat.ctime_ms)
 
     async def set(self, path: str, data: bytes, version: int, *, timeout: float) -> int:
         operation = messages.Write(path=path, data=data, version=version)

@@ -5,6 +5,7 @@ Invariants
   half time-outs, since ZooKeeper ends a session up to a tick after its time-out.
 - A listing never mixes up "no such parent" with "nobody": if the parent is missing, the cluster's root
   decides.
+- A set's version grows over the lives of a cluster: it begins with the time at which the parent was made.
 
 Threads: event loop only.
 
@@ -33,6 +34,7 @@ from bookie_protocol.metadata_service.tree.watching import follow
 
 _WAIT_FACTOR: Final = 1.5
 _NO_PARENT: Final = -1
+_CHILD_VERSION_BITS: Final = 32
 
 
 class TreeBookies:
@@ -150,7 +152,7 @@ def _bookie_set(group: BookieGroup, children: Children) -> BookieSet:
     names = frozenset(children.names)
     if group is BookieGroup.WRITABLE:
         names -= {paths.READ_ONLY}
-    return BookieSet(names, children.child_version)
+    return BookieSet(names, children.ctime_ms << _CHILD_VERSION_BITS | children.child_version)
 
 
 async def _wait_until(event: asyncio.Event, deadline: float) -> None:

@@ -50,10 +50,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """Names in no particular order, and the parent's child version."""
+    """Names in no particular order, and the parent's child version and time of creation: a parent that is made again
+    counts its versions from 0 again."""
 
     names: tuple[str, ...]
     child_version: int
+    ctime_ms: int
 
 
 class NodeTree(Protocol):

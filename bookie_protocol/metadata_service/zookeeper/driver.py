@@ -125,8 +125,10 @@ class ZooKeeperTree:
         try:
             async with asyncio.timeout(timeout):
                 await self._session.wait_connected()
-        except TimeoutError:
+        except BaseException as error:
             await self.close()
+            if not isinstance(error, TimeoutError):
+                raise
             raise MetadataUnavailable(
                 f"no ZooKeeper server of {self._hosts} answered within {timeout:g} s: check metadataServiceUri and "
                 "that the servers run"
@@ -180,7 +182,7 @@ class ZooKeeperTree:
             return self._client.get_children_async(path, watch=self._watcher(watch), include_data=True)
 
         names, stat = await self._call(path, request, timeout)
-        return Children(tuple(names), stat.cversion)
+        return Children(tuple(names), stat.cversion, stat.ctime)
 
     async def set(self, path: str, data: bytes, version: int, *, timeout: float) -> int:
         stat = await self._call(path, lambda: self._client.set_async(path, data, version), timeout)
@@ -270,8 +272,14 @@ class ZooKeeperTree:
 
     async def _start_again(self) -> None:
         _log.warning("the ZooKeeper connection ended; opening a new session")
-        await asyncio.sleep(LONGEST_RECONNECT_PAUSE)
-        await asyncio.to_thread(self._client.start_async)
+        while True:
+            await asyncio.sleep(LONGEST_RECONNECT_PAUSE)
+            try:
+                await asyncio.to_thread(self._client.start_async)
+            except Exception as error:  # no descriptor or no thread left, say: there may be again
+                _log.warning("no new ZooKeeper session can be begun; it is tried again: %r", error)
+            else:
+                break
         self._restart = None
 
 

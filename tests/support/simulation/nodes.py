@@ -83,7 +83,7 @@ class NodeHistory:
         record = self.require(path, change)
         prefix = "" if path == "/" else path
         names = tuple(name for name in self._children.get(path, ()) if self.at(f"{prefix}/{name}", change) is not None)
-        return Children(names, record.child_version)
+        return Children(names, record.child_version, record.ctime_ms)
 
     # --- writing --------------------------------------------------------------------------------------------
 

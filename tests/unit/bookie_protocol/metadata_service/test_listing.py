@@ -52,7 +52,7 @@ class Tree:
             raise MetadataUnavailable(below)
         if below in self.vanished:
             raise MetadataNotFound(below)
-        return Children(self._children.get(below, ()), 0)
+        return Children(self._children.get(below, ()), 0, 0)
 
 
 def listing(tree: Any) -> LedgerListing:

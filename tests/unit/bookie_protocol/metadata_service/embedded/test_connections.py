@@ -15,6 +15,7 @@ from bookie_protocol.metadata_service.embedded.tree import EmbeddedTree
 from bookie_protocol.metadata_service.interface import SessionState
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 from bookie_protocol.metadata_service.under_replication import LedgerLock
+from tests.support.bookie_process import free_port
 
 
 class Network:
@@ -115,3 +116,12 @@ async def test_watches_of_a_connection_that_only_the_client_gave_up(network: Net
             await service.under_replication.mark(number, ["b:1"], ctime_ms=1)
         assert {(await task).ledger_id for task in waiting} == set(range(4))
     await service.close()
+
+
+async def test_a_start_that_is_cancelled_leaves_no_task() -> None:
+    before = asyncio.all_tasks()
+    tree = EmbeddedTree(GrpcTransport(f"127.0.0.1:{free_port()}"), 30)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await tree.connect()
+    assert {task.get_name() for task in asyncio.all_tasks() - before} == set()
