@@ -111,7 +111,9 @@ def _rebuild(kind: StoreKind) -> Callable[[MemoryToolStores], None]:
 
 def _rebuild_index_files(disk: MemoryToolStores) -> None:
     logs = StoredLogs(disk.files, [FOLDER])
-    rebuilding = IndexFilesRebuild(disk.files, logs, FileIndex(disk.files, [FOLDER]), FOLDER, set(LEDGERS), {})
+    rebuilding = IndexFilesRebuild(
+        disk.files, logs, FileIndex(disk.files, [FOLDER]), FOLDER, set(LEDGERS), {}, lambda ledger_id, log_id: False
+    )
     rebuilding.run()
     rebuilding.commit(".BACKUP-test")
     logs.close()

@@ -55,6 +55,7 @@ class ScrubRig:
             self.bookie.directories[0],
             _CountingPace(self),
             self._digests(),
+            may_be_earlier_life=lambda ledger_id, log_id: False,
             metrics=metrics,
             now_ms=lambda: self.now,
         )

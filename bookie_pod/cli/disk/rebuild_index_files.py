@@ -46,6 +46,7 @@ def rebuild_index_files(
     password, if one is given. (Apache: regenerate-interleaved-storage-index-file)
     """
     from bookie_pod.storage.conversion.swap import backup_suffix
+    from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
     from bookie_pod.storage.inspect.index import FileIndex
     from bookie_pod.storage.inspect.logs import StoredLogs
     from bookie_pod.storage.integrity.rebuild_index_files import IndexFilesRebuild
@@ -61,7 +62,10 @@ def rebuild_index_files(
         if not chosen:
             raise NotThere("every ledger in the entry logs has its index file")
         keys = _keys(chosen, password_file)
-        rebuilding = IndexFilesRebuild(place.files, logs, old, place.layout.index_folders[0], chosen, keys)
+        deleted = DeletedLedgers(place.files, logs.folders[0])
+        rebuilding = IndexFilesRebuild(
+            place.files, logs, old, place.layout.index_folders[0], chosen, keys, deleted.may_be_earlier_life
+        )
         report = rebuilding.report
         try:
             step_bytes(rebuilding, report, "reading entry logs")

@@ -59,7 +59,16 @@ def make_scrubber(
     folders = options.current_folders(config.directories.ledger)
     parts: list[ScrubPart] = []
     for part, folder, collector in zip(scrubbed(storage), folders, collectors, strict=False):
-        scrub = LedgerScrub(part, files, folder, pace, digests, metrics=instruments, now_ms=now_ms)
+        scrub = LedgerScrub(
+            part,
+            files,
+            folder,
+            pace,
+            digests,
+            may_be_earlier_life=collector.may_be_earlier_life,
+            metrics=instruments,
+            now_ms=now_ms,
+        )
         collector.excluded = scrub.register.held_logs
         parts.append(scrub)
     journals = options.current_folders(config.directories.journal)

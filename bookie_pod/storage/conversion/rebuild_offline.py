@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from bookie_pod.storage.conversion.build_folder import BUILD_FOLDER, open_new, remove_build_folder
 from bookie_pod.storage.conversion.swap import ToolStores, free_backup_suffix, swap
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.index.location_rows import KEY, MAX_ENTRY_ID
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_pod.storage.index.store import OrderedStore, StoreFactory, StoreKind
@@ -44,6 +45,9 @@ class _OldLocations:
 
     def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]:
         return self._index.rows(ledger_id, first_entry)
+
+    def location_of(self, ledger_id: int, entry_id: int) -> int:
+        return self._index.get(ledger_id, entry_id)
 
 
 class OfflineRebuild:
@@ -132,6 +136,7 @@ class OfflineLocations(OfflineRebuild):
             known,
             put_all(index),
             old=None if old is None else _OldLocations(old),
+            may_be_earlier_life=DeletedLedgers(files, logs.folders[0]).may_be_earlier_life,
             location_of=index.get,
         )
 

@@ -23,6 +23,7 @@ import structlog
 
 from bookie_pod.storage.gc.collection_pass import CollectionPass
 from bookie_pod.storage.gc.compactor import Compactor, PlainCompactor, TransactionalCompactor
+from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.index_compaction import IndexCompaction
 from bookie_pod.storage.gc.inspection import Inspection
 from bookie_pod.storage.gc.ledger_collector import LedgerCollector
@@ -115,9 +116,16 @@ class GarbageCollector:
             lambda: self._ledgers.doubt,
         )
 
+    @property
+    def may_be_earlier_life(self) -> MayBeEarlierLife:
+        """Whether a log may hold entries of a ledger from before a deletion. Any thread."""
+        return self._deleted.may_be_earlier_life
+
     def _make_reclaimer(self, pay: Pay) -> SpaceReclaimer:
         kind = TransactionalCompactor if self.options.transactional else PlainCompactor
-        compactor: Compactor = kind(self._storage, pay, self.options.max_outstanding, self._breathe)
+        compactor: Compactor = kind(
+            self._storage, pay, self.options.max_outstanding, self._breathe, self._deleted.may_be_earlier_life
+        )
         reclaimer = SpaceReclaimer(
             self._storage, self._usages, self._deleted, compactor, self._metrics, self._check_stopped
         )

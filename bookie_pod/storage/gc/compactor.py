@@ -26,6 +26,7 @@ import structlog
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.interface import CompactionLog
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
+from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.index_check import find_row_behind, is_there
 from bookie_pod.storage.gc.live_entries import LogDamaged, Pay, Run, Source, live_runs
 from bookie_pod.storage.gc.storage import CollectedStorage
@@ -66,20 +67,26 @@ class TransactionalCompactor:
     """Copies into a log of its own; what a crash leaves of it is either worthless or complete."""
 
     def __init__(
-        self, storage: CollectedStorage, pay: Pay, max_outstanding: int, breathe: Callable[[], None] = lambda: None
+        self,
+        storage: CollectedStorage,
+        pay: Pay,
+        max_outstanding: int,
+        breathe: Callable[[], None],
+        may_be_earlier_life: MayBeEarlierLife,
     ) -> None:
         """`breathe` is called now and then in a search of the index."""
         self._storage = storage
         self._pay = pay
         self._max_outstanding = max_outstanding
         self._breathe = breathe
+        self._may_be_earlier_life = may_be_earlier_life
 
     def compact(self, source: Source) -> int:
         self._storage.settle()
         target = self._storage.logs.begin_compaction(source.log_id, source.live_bytes)
         copied = 0
         try:
-            for run in live_runs(self._storage, source, self._pay, self._breathe):
+            for run in live_runs(self._storage, source, self._pay, self._breathe, self._may_be_earlier_life):
                 self._pay(len(run.entries), run.nbytes)
                 target.append_run(run.ledger_id, run.entries)
                 copied += run.nbytes
@@ -168,23 +175,27 @@ class TransactionalCompactor:
 
     def _is_void(self, location: int, source_id: int, ledger_id: int, entry_id: int) -> bool:
         """Whether this place of an entry gives way to the copy."""
-        return (
-            not location
-            or split_location(location)[0] == source_id
-            or not is_there(self._storage, location, ledger_id, entry_id)
-        )
+        if not location:
+            return not self._may_be_earlier_life(ledger_id, source_id)
+        return split_location(location)[0] == source_id or not is_there(self._storage, location, ledger_id, entry_id)
 
 
 class PlainCompactor:
     """Appends to the logs that everybody appends to: with one log per ledger the only way."""
 
     def __init__(
-        self, storage: CollectedStorage, pay: Pay, max_outstanding: int, breathe: Callable[[], None] = lambda: None
+        self,
+        storage: CollectedStorage,
+        pay: Pay,
+        max_outstanding: int,
+        breathe: Callable[[], None],
+        may_be_earlier_life: MayBeEarlierLife,
     ) -> None:
         self._storage = storage
         self._pay = pay
         self._max_outstanding = max_outstanding
         self._breathe = breathe
+        self._may_be_earlier_life = may_be_earlier_life
 
     def compact(self, source: Source) -> int:
         self._storage.settle()
@@ -192,7 +203,7 @@ class PlainCompactor:
         pending: list[EntryMove] = []
         generation = logs.generation
         copied = 0
-        for run in live_runs(self._storage, source, self._pay, self._breathe):
+        for run in live_runs(self._storage, source, self._pay, self._breathe, self._may_be_earlier_life):
             self._pay(len(run.entries), run.nbytes)
             places = logs.append_run(run.ledger_id, run.entry_ids, run.entries)
             pending += _moves(run, places)
@@ -205,7 +216,10 @@ class PlainCompactor:
 
     def recover(self, leave: Container[int]) -> Recovered:
         """Logs of the transactional form, from before its switch-off, are finished all the same."""
-        return TransactionalCompactor(self._storage, self._pay, self._max_outstanding, self._breathe).recover(leave)
+        transactional = TransactionalCompactor(
+            self._storage, self._pay, self._max_outstanding, self._breathe, self._may_be_earlier_life
+        )
+        return transactional.recover(leave)
 
     def _settle(self, moves: Sequence[EntryMove], generation: int) -> None:
         logs = self._storage.logs

@@ -3,7 +3,8 @@
 Two questions are answered from it. Is what a log holds of an unknown ledger garbage? Yes without asking anybody, if the
 ledger was deleted here. And: does an entry without a row belong to the ledger, or to an earlier ledger of the same id
 (deleted, then made anew by an application that chooses ids, or re-replicated back)? The latter is garbage, and must
-never get a row.
+never get a row. Whoever gives rows to what an entry log holds asks `may_be_earlier_life` first: compaction, the
+scrubber, every rebuild of an index.
 
 Format
     8 bytes    "PKGCDEL1"
@@ -16,12 +17,14 @@ Invariants
 - At most `MAX_LEDGERS`, and up to `CHUNK` more until they are packed; those deleted longest ago (by `upto`) go first.
 - In memory they take 16 bytes each, but for those that are not packed yet.
 
-Threads: the garbage collection thread.
+Threads: the garbage collection thread; questions from any.
 """
 
 from __future__ import annotations
 
 import posixpath
+import threading
+from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
@@ -38,6 +41,9 @@ _log = structlog.get_logger(__name__)
 NAME: Final = "gc-deleted-ledgers"
 MAGIC: Final = b"PKGCDEL1"
 MAX_LEDGERS: Final = 1 << 20
+
+MayBeEarlierLife = Callable[[int, int], bool]
+"""(ledger id, log id): whether that log may hold entries of an earlier ledger of this id."""
 
 _CRC: Final = Struct(">I")
 _RETURNED: Final = 1 << 62
@@ -58,6 +64,7 @@ class DeletedLedgers:
         self._new: dict[int, int] = {}
         """Those told last, and their `upto`: it counts, whatever the arrays say."""
         self._changed = False
+        self._lock = threading.RLock()
         self._read()
 
     def __len__(self) -> int:
@@ -71,16 +78,18 @@ class DeletedLedgers:
 
     def add(self, ledger_id: int) -> None:
         """A ledger was deleted here, or the metadata service said of an unknown one that it does not exist."""
-        self._new[ledger_id] = _ALL_LOGS
-        self._changed = True
-        if len(self._new) >= CHUNK:
-            self._pack()
+        with self._lock:
+            self._new[ledger_id] = _ALL_LOGS
+            self._changed = True
+            if len(self._new) >= CHUNK:
+                self._pack()
 
     def seal(self, last_log_id: int) -> None:
         """`last_log_id` is that of the newest log now: what comes later holds nothing of what was added before."""
-        self._pack()
-        unsealed = (self._upto & _ALL_LOGS) == _ALL_LOGS
-        self._upto[unsealed] -= _ALL_LOGS - max(0, last_log_id)
+        with self._lock:
+            self._pack()
+            unsealed = (self._upto & _ALL_LOGS) == _ALL_LOGS
+            self._upto[unsealed] -= _ALL_LOGS - max(0, last_log_id)
 
     def came_back(self, ledger_id: int) -> None:
         """The ledger is known here (again)."""
@@ -104,6 +113,15 @@ class DeletedLedgers:
     # --- packing --------------------------------------------------------------------------------------------
 
     def _pack(self) -> None:
+        with self._lock:
+            self._pack_new()
+            excess = len(self._ids) - self._limit
+            if excess > 0:
+                kept = np.ones(len(self._ids), np.bool_)
+                kept[np.argsort(self._upto & _ALL_LOGS, kind="stable")[:excess]] = False
+                self._keep(kept)
+
+    def _pack_new(self) -> None:
         if self._new:
             count = len(self._new)
             ids, upto = np.fromiter(self._new, np.int64, count), np.fromiter(self._new.values(), np.int64, count)
@@ -116,24 +134,21 @@ class DeletedLedgers:
             at = self._ids.searchsorted(ids)
             self._ids = np.insert(self._ids, at, ids)
             self._upto = np.insert(self._upto, at, upto)
-        excess = len(self._ids) - self._limit
-        if excess > 0:
-            kept = np.ones(len(self._ids), np.bool_)
-            kept[np.argsort(self._upto & _ALL_LOGS, kind="stable")[:excess]] = False
-            self._keep(kept)
 
     def _keep(self, kept: Mask) -> None:
         if not kept.all():
-            self._ids, self._upto, self._changed = self._ids[kept], self._upto[kept], True
+            with self._lock:
+                self._ids, self._upto, self._changed = self._ids[kept], self._upto[kept], True
 
     # --- questions ------------------------------------------------------------------------------------------
 
     def _get(self, ledger_id: int) -> int | None:
-        upto = self._new.get(ledger_id)
-        if upto is not None:
-            return upto
-        at = place_of(self._ids, ledger_id)
-        return int(self._upto[at]) if at >= 0 else None
+        with self._lock:
+            upto = self._new.get(ledger_id)
+            if upto is not None:
+                return upto
+            at = place_of(self._ids, ledger_id)
+            return int(self._upto[at]) if at >= 0 else None
 
     def is_gone(self, ledger_id: int) -> bool:
         """It was deleted, and did not come back."""

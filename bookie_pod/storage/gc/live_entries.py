@@ -31,6 +31,7 @@ import structlog
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizes, LedgerSizesBuilder
 from bookie_pod.storage.entry_log.scanned import Scan
+from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.gc.index_check import find_row, is_there
 from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.index.location_rows import MAX_ENTRY_ID
@@ -51,10 +52,6 @@ class LogDamaged(StorageFault):
     """An entry log is not what its map, or the index, says."""
 
 
-def _never(ledger_id: int) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Source:
     """The log to compact, and what is known of it."""
@@ -66,8 +63,6 @@ class Source:
     """Bytes of ledgers that still exist: no more is copied."""
     end: int | None = None
     """Where it ends before its last byte, as a log may that was written at a crash."""
-    may_be_earlier_life: Callable[[int], bool] = _never
-    """Whether entries of this ledger may be of an earlier one with the same id."""
     closed: bool = True
     """Whether `sizes` come from the log's own map; otherwise from a scan, which damage may have misled."""
 
@@ -103,7 +98,13 @@ class Run:
         return self.nbytes >= RUN_BYTES or len(self.entries) >= RUN_ENTRIES
 
 
-def live_runs(storage: CollectedStorage, source: Source, pay: Pay, breathe: Callable[[], None]) -> Iterator[Run]:
+def live_runs(
+    storage: CollectedStorage,
+    source: Source,
+    pay: Pay,
+    breathe: Callable[[], None],
+    may_be_earlier_life: MayBeEarlierLife,
+) -> Iterator[Run]:
     """The live entries of a log. Reading is paid for here. Ends with `LogDamaged` unless the whole log was seen.
     `breathe` is called now and then in a search of the index."""
     scan = storage.logs.scan(source.log_id)
@@ -116,7 +117,7 @@ def live_runs(storage: CollectedStorage, source: Source, pay: Pay, breathe: Call
         if not storage.has_ledger(run.ledger_id):
             continue
         _check_neighbours(storage, source, run)
-        live = _living(storage, source, run)
+        live = _living(storage, source, run, may_be_earlier_life)
         if live.entries:
             yield live
     if not scan.end.clean and scan.end.position != source.end:
@@ -144,13 +145,13 @@ def _runs(scan: Scan[bytes], pay: Pay) -> Iterator[Run]:
         yield run
 
 
-def _living(storage: CollectedStorage, source: Source, run: Run) -> Run:
+def _living(storage: CollectedStorage, source: Source, run: Run, may_be_earlier_life: MayBeEarlierLife) -> Run:
     """Those that have to be copied."""
     live = Run(run.ledger_id)
     for entry_id, location, entry in zip(run.entry_ids, run.locations, run.entries, strict=True):
         row = storage.location_of(run.ledger_id, entry_id)
         if row == 0:
-            lives = not source.may_be_earlier_life(run.ledger_id)
+            lives = not may_be_earlier_life(run.ledger_id, source.log_id)
         else:
             lives = row == location or not _is_elsewhere(storage, row, run.ledger_id, entry_id)
         if lives:

@@ -227,6 +227,5 @@ class SpaceReclaimer:
             sizes,
             usage.remaining,
             self._usages.ends.get(log_id),
-            lambda ledger_id: self._deleted.may_be_earlier_life(ledger_id, log_id),
             closed=log_id not in self._usages.scanned,
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bookie_pod.storage.files import Files
+from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.integrity.entry_check import EntryCheck
 from bookie_pod.storage.integrity.index_check import IndexCheck
 from bookie_pod.storage.integrity.log_check import LogCheck
@@ -34,12 +35,14 @@ class LedgerScrub(ScrubPart):
         pace: ScrubPace,
         digests: DigestTypes,
         *,
+        may_be_earlier_life: MayBeEarlierLife,
         metrics: ScrubMetrics | None = None,
         now_ms: Callable[[], int],
     ) -> None:
         super().__init__(files, folder, pace, metrics or NoScrubMetrics(), now_ms)
         self._storage = storage
         self._digests = digests
+        self._may_be_earlier_life = may_be_earlier_life
         self._sound: set[int] = set()
         """Logs that this pass, in this process, saw whole."""
         storage.refuse(self.register.locations)
@@ -70,7 +73,9 @@ class LedgerScrub(ScrubPart):
         if self.position.phase is ScrubPhase.LOGS:
             self._sound.clear()
             self._check_logs(
-                LogCheck(self._storage, self._files, entries, self._found, self._pay, self.counts),
+                LogCheck(
+                    self._storage, self._files, entries, self._found, self._pay, self.counts, self._may_be_earlier_life
+                ),
             )
             self.position.phase, self.position.ledger_id, self.position.entry_id = ScrubPhase.INDEX, -1, -1
             self._save()

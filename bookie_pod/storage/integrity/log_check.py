@@ -2,8 +2,8 @@
 
 Its header; that every byte belongs to a record; that the ledgers map counts no less than the records do (garbage
 collection goes by the map); of every entry that the index points to, its digest, if the ledger's digest type needs no
-password. An entry to which no row points although its ledger lives gets its row back: without it the bookie would
-answer "no such entry".
+password. An entry to which no row points although its ledger lives gets its row back, unless it may be of an earlier
+ledger of that id: without it the bookie would answer "no such entry".
 
 Invariants
 - A fault is a finding only if the log, or the index's word for the place, is still there afterwards: compaction and
@@ -19,10 +19,11 @@ from collections.abc import Callable
 
 import structlog
 
-from bookie_pod.storage.entry_log.format import HEADER_SIZE, MAGIC, SIZE_BYTES, VERSION, decode_header
+from bookie_pod.storage.entry_log.format import HEADER_SIZE, MAGIC, SIZE_BYTES, VERSION, decode_header, split_location
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
 from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
 from bookie_pod.storage.files import Files, storage_fault
+from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.integrity.entry_check import EntryCheck, Pay, Report, ScrubCounts, entry_damage
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub_storage import ScrubbedStorage
@@ -42,7 +43,9 @@ class LogCheck:
         report: Report,
         pay: Pay,
         counts: ScrubCounts,
+        may_be_earlier_life: MayBeEarlierLife,
     ) -> None:
+        self._may_be_earlier_life = may_be_earlier_life
         self._storage = storage
         self._files = files
         self._entries = entries
@@ -128,6 +131,8 @@ class LogCheck:
         except StorageFault:
             return  # the index's fault, not the log's: the check of the index tells
         if row == 0:
+            if self._may_be_earlier_life(ledger_id, split_location(location)[0]):
+                return  # garbage of a ledger that was deleted and made anew
             row = self._restore(location, ledger_id, entry_id)
         if row != location:
             return

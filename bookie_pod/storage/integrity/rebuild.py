@@ -1,8 +1,9 @@
 """Rebuilding the location index from the entry logs, which are the truth.
 
 Logs are read from the oldest to the newest, so the newest copy of an entry wins. Only entries of ledgers that the
-ledger index knows get a row: the others were deleted. What the scan of a damaged log does not reach is taken from the
-old index, if that can be read: every row of it whose entry is really there, and which the new index lacks, is kept.
+ledger index knows get a row: the others were deleted, and so were those of an earlier ledger of the same id. What the
+scan of a damaged log does not reach is taken from the old index, if that can be read: every row of it whose entry is
+really there, and which the new index lacks, is kept.
 
 Offline the rows go into a new, empty index beside the old one (`put_all`). A running bookie has a sink of its own,
 which chooses between what a scan finds and what happens meanwhile: see `storage.rebuild`.
@@ -21,6 +22,7 @@ from typing import Final, Protocol
 
 from bookie_pod.storage.entry_log.format import MAX_LOG_ID, SIZE_BYTES
 from bookie_pod.storage.entry_log.scanned import Scan, ScanEnd, ScanOutcome
+from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.index.location_rows import LocationRun
 from bookie_pod.storage.index.locations import LocationIndex
 from bookie_protocol.errors import StorageFault
@@ -49,10 +51,15 @@ class OldRows(Protocol):
 
     def ledger_ids(self) -> Iterable[int]: ...
     def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]: ...
+    def location_of(self, ledger_id: int, entry_id: int) -> int: ...
 
 
 RowSink = Callable[[Sequence[LocationRun]], int]
 """Takes rows, durably; how many it put. `StorageFault`."""
+
+
+def _never(ledger_id: int, log_id: int) -> bool:
+    return False
 
 
 def put_all(index: LocationIndex) -> RowSink:
@@ -76,6 +83,7 @@ class RebuildReport:
     entries: int = 0
     """Entries of known ledgers that the logs hold, copies included."""
     unknown_ledger_entries: int = 0
+    """Entries that get no row: of ledgers that are not known, or were deleted and made anew since."""
     rows: int = 0
     """Rows put, those that replaced others included."""
     salvaged: int = 0
@@ -102,10 +110,12 @@ class LocationRebuild:
         sink: RowSink,
         *,
         old: OldRows | None = None,
+        may_be_earlier_life: MayBeEarlierLife = _never,
         location_of: Callable[[int, int], int] | None = None,
         entries_end: Callable[[int], int | None] | None = None,
     ) -> None:
-        """`old` is the index to salvage from; it needs `location_of` of the index that is being built.
+        """`old` is the index to salvage from; it needs `location_of` of the index that is being built. What a log holds
+        of a ledger of which `may_be_earlier_life` gets a row only if `old` names that very place, or cannot be read.
 
         `entries_end`: where the entries of a log end, None if it was never closed. A log that ends before is damaged;
         one that was never closed is not, as a crash may leave anything behind what was synced. Without this function
@@ -114,6 +124,7 @@ class LocationRebuild:
         self.report = RebuildReport()
         self._logs = logs
         self._has_ledger = has_ledger
+        self._may_be_earlier_life = may_be_earlier_life
         self._sink = sink
         self._old = old
         self._location_of = location_of
@@ -148,7 +159,7 @@ class LocationRebuild:
     def _take_log(self, log_id: int) -> Iterator[bool]:
         report, before = self.report, self.report.bytes_done
         scan = self._logs.scan_sizes(log_id)
-        last, known, due = -1, False, before + STEP_BYTES
+        last, known, in_doubt, due = -1, False, False, before + STEP_BYTES
         ids: list[int] = []
         locations: list[int] = []
         for seen, (location, ledger_id, entry_id, size) in enumerate(scan, 1):
@@ -156,8 +167,9 @@ class LocationRebuild:
                 self._add(last, ids, locations)
                 ids, locations = [], []
                 last, known = ledger_id, self._has_ledger(ledger_id)
+                in_doubt = self._may_be_earlier_life(ledger_id, log_id)
             report.bytes_done += SIZE_BYTES + size
-            if known:
+            if known and not (in_doubt and self._is_dropped(ledger_id, entry_id, location)):
                 ids.append(entry_id)
                 locations.append(location)
                 report.entries += 1
@@ -172,6 +184,15 @@ class LocationRebuild:
         report.bytes_done = before + self._logs.size(log_id)
         self._judge(log_id, scan.end)
         yield True
+
+    def _is_dropped(self, ledger_id: int, entry_id: int, location: int) -> bool:
+        """Whether the old index knows that this copy is none of the ledger's."""
+        if self._old is None:
+            return False
+        try:
+            return self._old.location_of(ledger_id, entry_id) != location
+        except StorageFault:
+            return False
 
     def _judge(self, log_id: int, end: ScanEnd) -> None:
         damaged = end.outcome is ScanOutcome.DAMAGED

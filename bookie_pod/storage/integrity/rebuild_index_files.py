@@ -23,6 +23,7 @@ from typing import Final, Protocol
 
 from bookie_pod.storage.entry_log.scanned import Scan, ScanEnd, ScanOutcome
 from bookie_pod.storage.files import File, Files
+from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
 from bookie_pod.storage.index.index_file import (
     HEADER_BYTES,
     MAX_ENTRY_ID,
@@ -56,6 +57,7 @@ class OldIndexFiles(Protocol):
     def path(self, ledger_id: int) -> str | None: ...
     def record(self, ledger_id: int) -> LedgerRecord | None: ...
     def rows(self, ledger_id: int, first_entry: int = 0) -> Iterator[tuple[int, int]]: ...
+    def location_of(self, ledger_id: int, entry_id: int) -> int: ...
 
 
 @dataclass(slots=True)
@@ -87,8 +89,13 @@ class IndexFilesRebuild:
         folder: str,
         ledger_ids: Collection[int],
         keys: Mapping[int, bytes],
+        may_be_earlier_life: MayBeEarlierLife,
     ) -> None:
-        """`folder` takes the files of ledgers that have none; `keys` are those of ledgers without a readable header."""
+        """`folder` takes the files of ledgers that have none; `keys` are those of ledgers without a readable header.
+
+        What a log holds of a ledger of which `may_be_earlier_life` gets a slot only if the old file names that very
+        place, is not there, or cannot be read.
+        """
         self.report = IndexFilesReport()
         self._files = files
         self._logs = logs
@@ -96,6 +103,7 @@ class IndexFilesRebuild:
         self._folder = folder
         self._ledger_ids = frozenset(ledger_ids)
         self._keys = keys
+        self._may_be_earlier_life = may_be_earlier_life
         self._built: dict[int, str] = {}
         self._highest: dict[int, int] = {}
         self._open: OrderedDict[int, File] = OrderedDict()
@@ -136,6 +144,8 @@ class IndexFilesRebuild:
         ledger, first = -1, 0
         run: list[int] = []
         for location, ledger_id, entry_id, _ in scan:
+            if self._may_be_earlier_life(ledger_id, log_id) and self._is_dropped(ledger_id, entry_id, location):
+                continue
             if ledger_id != ledger or entry_id != first + len(run) or len(run) == STEP_ENTRIES:
                 self._put(ledger, first, run)
                 ledger, first, run = ledger_id, entry_id, []
@@ -147,6 +157,13 @@ class IndexFilesRebuild:
         if scan.end.outcome is ScanOutcome.DAMAGED:
             self.report.damages = (*self.report.damages, scan.end)
         yield True
+
+    def _is_dropped(self, ledger_id: int, entry_id: int, location: int) -> bool:
+        """Whether the old file knows that this copy is none of the ledger's."""
+        try:
+            return self._old.path(ledger_id) is not None and self._old.location_of(ledger_id, entry_id) != location
+        except StorageFault:
+            return False
 
     def _put(self, ledger_id: int, first: int, locations: list[int]) -> None:
         if not locations:

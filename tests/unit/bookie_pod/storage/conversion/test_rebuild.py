@@ -13,6 +13,7 @@ from bookie_pod.storage.conversion.swap import DiskStores, backup_suffix, finish
 from bookie_pod.storage.engines.db import DbLedgerStorage
 from bookie_pod.storage.entry_log.format import MAX_LOG_ID, split_location
 from bookie_pod.storage.files_posix import PosixFiles
+from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
 from bookie_pod.storage.index.ledger_data import LedgerRecord, encode
 from bookie_pod.storage.index.rocksdb_store import RocksStores
 from bookie_pod.storage.index.store import StoreKind
@@ -233,8 +234,15 @@ def _rebuild_files(
     layout: DiskLayout, ledgers: set[int], keys: dict[int, bytes] | None = None, *, commit: bool = True
 ) -> IndexFilesReport:
     logs = StoredLogs(FILES, layout.ledgers)
+    deleted = DeletedLedgers(FILES, layout.ledgers[0])
     rebuilding = IndexFilesRebuild(
-        FILES, logs, FileIndex(FILES, layout.ledgers), layout.ledgers[0], ledgers, keys or {}
+        FILES,
+        logs,
+        FileIndex(FILES, layout.ledgers),
+        layout.ledgers[0],
+        ledgers,
+        keys or {},
+        deleted.may_be_earlier_life,
     )
     try:
         rebuilding.run()

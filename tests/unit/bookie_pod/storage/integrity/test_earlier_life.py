@@ -1,0 +1,131 @@
+"""A ledger id that is used again: what entry logs still hold of the earlier ledger never gets a row."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from bookie_pod.storage.gc.deleted_ledgers import DeletedLedgers
+from bookie_pod.storage.index.locations import LocationIndex
+from bookie_pod.storage.index.store import StoreKind
+from bookie_pod.storage.inspect.index import FileIndex
+from bookie_pod.storage.inspect.logs import StoredLogs
+from bookie_pod.storage.integrity.ledger_scrub import LedgerScrub
+from bookie_pod.storage.integrity.rebuild import LocationRebuild, put_all
+from bookie_pod.storage.integrity.rebuild_index_files import IndexFilesRebuild
+from bookie_pod.storage.integrity.scrub_pace import ScrubPace
+from bookie_pod.storage.integrity.scrub_storage import scrubbed
+from tests.support.gc_rig import GcRig
+from tests.support.memory_store import MemoryStores
+from tests.support.scrub_rig import FixedDigests, signed
+from tests.support.storage_engine import put
+
+FIRST, SECOND = 10, 3
+"""Entries of the first and of the second ledger 1; ledger 2 shares its log and lives."""
+
+
+def _two_lives(engine: str) -> GcRig:
+    rig = GcRig(engine=engine)
+    for entry_id in range(FIRST):
+        for ledger_id in (1, 2):
+            rig.metadata.ledgers.setdefault(ledger_id, None)
+            put(rig.storage, signed(ledger_id, entry_id))
+    rig.storage.flush()
+    rig.logs.rotate()
+    rig.logs.sync()
+    rig.gc.run_pass()
+    rig.delete(1)
+    assert rig.gc.run_pass().ledgers_deleted == 1
+    rig.metadata.ledgers[1] = None
+    put(rig.storage, *(signed(1, entry_id) for entry_id in range(SECOND)))
+    rig.storage.flush()
+    return rig
+
+
+def _assert_second_life(rig: GcRig) -> None:
+    assert list(rig.storage.entry_ids(1)) == list(range(SECOND))
+    assert list(rig.storage.entry_ids(2)) == list(range(FIRST))
+
+
+@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_scrub_gives_it_none(engine: str, restarted: bool) -> None:
+    rig = _two_lives(engine)
+    if restarted:
+        rig.restart()
+    scrub = LedgerScrub(
+        scrubbed(rig.storage)[0],
+        rig.bookie.files,
+        rig.bookie.directories[0],
+        ScrubPace(threading.Event(), entries_per_second=0, bytes_per_second=0),
+        FixedDigests(),
+        may_be_earlier_life=rig.gc.may_be_earlier_life,
+        now_ms=lambda: 1,
+    )
+    assert scrub.run()
+    assert scrub.counts.restored == 0
+    assert scrub.register.damages() == []
+    _assert_second_life(rig)
+
+
+@pytest.mark.parametrize("old_index", [True, False])
+def test_an_offline_rebuild_of_the_locations_gives_it_none_if_the_old_index_tells(old_index: bool) -> None:
+    rig = _two_lives("db")
+    new = LocationIndex(MemoryStores(rig.bookie.faults).open("/new/locations", StoreKind.LOCATIONS))
+    deleted = DeletedLedgers(rig.bookie.files, rig.bookie.directories[0])
+
+    class Old:
+        rows = rig.locations.rows
+        location_of = rig.locations.get
+
+        def ledger_ids(self) -> list[int]:
+            return [1, 2]
+
+    LocationRebuild(
+        rig.logs,
+        rig.parts.has_ledger,
+        put_all(new),
+        old=Old() if old_index else None,
+        location_of=new.get,
+        may_be_earlier_life=deleted.may_be_earlier_life,
+    ).run()
+    # Without an old index nobody can tell, and an entry that may be the ledger's is never denied.
+    assert list(new.entry_ids(1)) == list(range(SECOND if old_index else FIRST))
+    assert list(new.entry_ids(2)) == list(range(FIRST))
+
+
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
+def test_a_rebuild_of_index_files_gives_it_none(engine: str) -> None:
+    rig = _two_lives(engine)
+    rig.storage.close()
+    folders = rig.bookie.directories
+    logs = StoredLogs(rig.bookie.files, folders)
+    deleted = DeletedLedgers(rig.bookie.files, folders[0])
+    old = FileIndex(rig.bookie.files, folders)
+    rebuilding = IndexFilesRebuild(rig.bookie.files, logs, old, folders[0], {1, 2}, {}, deleted.may_be_earlier_life)
+    rebuilding.run()
+    rebuilding.commit(".BACKUP-1")
+    rebuilding.close()
+    old.close()
+    logs.close()
+    rig.open()
+    _assert_second_life(rig)
+
+
+@pytest.mark.parametrize("engine", ["db", "sorted", "interleaved"])
+def test_a_compaction_that_is_finished_after_the_deletion_gives_it_none(engine: str) -> None:
+    rig = GcRig(engine=engine)
+    log_id = rig.write([1, 2], FIRST)
+    rig.gc.run_pass()
+    target = rig.logs.begin_compaction(log_id, 0)
+    target.append_run(1, [rig.storage.read(1, entry_id) for entry_id in range(FIRST)])
+    target.mark_compacted()
+    rig.metadata.ledgers[99] = None
+    rig.delete(1)
+    rig.gc._ledgers.collect_deleted()
+    put(rig.storage, *(signed(1, entry_id) for entry_id in range(SECOND)))
+    rig.storage.flush()
+    rig.metadata.ledgers[1] = None
+    rig.gc._reclaimer._compactor.recover(())
+    _assert_second_life(rig)
