@@ -1,6 +1,6 @@
-"""What libraries say of connections on standard error: a program says it itself, in one line.
+"""What libraries say of connections on standard error, and do at forks: a program says it itself, in one line.
 
-Called by programs before they connect, on the main thread. Loads neither gRPC nor kazoo.
+Called before gRPC or kazoo is loaded, which this module does not do, on the main thread.
 """
 
 from __future__ import annotations
@@ -10,9 +10,15 @@ import os
 
 
 def quiet_grpc() -> None:
-    """To be called before gRPC loads: it writes past every logger, and its handlers of forks only complain, where
-    children run another program, and in Spark's workers. What a user set stays."""
+    """For programs: gRPC writes past every logger. What a user set stays."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    without_fork_handlers()
+
+
+def without_fork_handlers() -> None:
+    """gRPC's handlers of forks now and then kill a child while other threads are inside of gRPC, also one that is about
+    to run another program (Spark starts Java so). Nothing here needs them, because no client survives a fork. What a
+    user set stays."""
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 

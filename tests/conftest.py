@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,9 +28,7 @@ settings.load_profile("podkeeper")
 
 
 def pytest_sessionstart() -> None:
-    """A shell that runs the tests in the background has SIGINT ignored, here and in every process that is started. And
-    Spark forks to start Java: gRPC's handlers of forks may break the child while other threads are inside of gRPC."""
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    """A shell that runs the tests in the background has SIGINT ignored, here and in every process that is started."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import signal
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -144,6 +146,46 @@ async def test_a_disk_without_room_ends_the_process(served: Served) -> None:
     assert await cookie_of(served.uri, "b:1") == b"kept"
     with pytest.raises(MetadataNotFound):
         await cookie_of(served.uri, "b:2")
+
+
+FORKS = """
+import os, sys, threading
+from bookie_client.blocking import BlockingClient
+
+with BlockingClient(sys.argv[1]) as client:
+    done = threading.Event()
+
+    def use():
+        while not done.is_set():
+            list(client.list())
+
+    users = [threading.Thread(target=use) for _ in range(3)]
+    for user in users:
+        user.start()
+    ends = []
+    for _ in range(30):
+        pid = os.fork()
+        if not pid:
+            try:
+                os.execv(sys.executable, [sys.executable, "-S", "-c", ""])
+            finally:
+                os._exit(9)
+        ends.append(os.waitpid(pid, 0)[1])
+    done.set()
+    for user in users:
+        user.join()
+print(ends)
+"""
+
+
+def test_children_of_a_program_with_an_open_client_start(served: Served) -> None:
+    """As Spark starts Java. No setting of the user's is needed for it."""
+    served.start()
+    assert init(served.uri).returncode == 0
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    command = [sys.executable, "-c", FORKS, served.uri]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=_END_S, check=False, env=environment)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"{[0] * 30}\n", "")
 
 
 def test_who_comes_first_waits(served: Served) -> None:

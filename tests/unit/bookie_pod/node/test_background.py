@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
 from bookie_pod.node import background
-from bookie_pod.node.background import BackgroundTasks
+from bookie_pod.node.background import BackgroundTasks, collect_cycles
+from tests.support.until import until
 
 
 async def test_what_assists_begins_anew_and_ends_no_bookie(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,3 +56,53 @@ async def test_cancelled_tasks_end() -> None:
     await asyncio.sleep(0)
     tasks.cancel()
     await asyncio.wait_for(ended.wait(), 10)
+
+
+class Ring:
+    def __init__(self) -> None:
+        self.me = self
+
+
+async def test_cycles_that_die_old_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "COLLECT_INTERVAL_S", 0)
+    monkeypatch.setattr(background, "FULL_SHARE", 0)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        ring = Ring()
+        left = weakref.ref(ring)
+        gc.collect()  # it lives, and is old from now on
+        del ring
+        gc.collect(1)
+        assert left() is not None
+        collecting = asyncio.create_task(collect_cycles())
+        await until(lambda: left() is None)
+        collecting.cancel()
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+async def test_a_collection_of_everything_takes_a_thousandth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    now, full = 0.0, list[float]()
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        if now > 3600:
+            raise asyncio.CancelledError
+
+    def collect(generation: int = 2) -> None:
+        nonlocal now
+        if generation == 2:
+            full.append(now)
+            now += 0.3
+
+    monkeypatch.setattr(loop, "time", lambda: now)
+    monkeypatch.setattr(background.asyncio, "sleep", sleep)
+    monkeypatch.setattr(background.gc, "collect", collect)
+    with pytest.raises(asyncio.CancelledError):
+        await collect_cycles()
+    monkeypatch.undo()
+    assert 10 <= len(full) <= 13
