@@ -28,18 +28,20 @@ async def update_metadata(
     local: Versioned[LedgerMetadata],
     needed: Callable[[LedgerMetadata], bool],
     transform: Callable[[LedgerMetadata], LedgerMetadata],
+    session_id: int | None = None,
 ) -> Versioned[LedgerMetadata]:
-    """Bring `transform` into the store; returns what is stored afterwards.
+    """Bring `transform` into the store; returns what is stored afterwards. `session_id`: written in this session or not
+    at all.
 
     Raises what `needed` and `transform` raise (that is how a caller refuses), `MetadataNotFound` for a
     deleted ledger, `MetadataUnavailable` when nobody can tell what is stored, and `MetadataVersionConflict`
-    after too many rounds.
+    after too many rounds, and `SessionEnded`.
     """
     for _ in range(MAX_ATTEMPTS):
         if not needed(local.value):
             return local
         try:
-            return await store.write(transform(local.value), local.version)
+            return await store.write(transform(local.value), local.version, session_id=session_id)
         except MetadataVersionConflict:
             local = await store.read(local.value.ledger_id)
     raise MetadataVersionConflict(

@@ -115,6 +115,13 @@ class NoSuchLedger(NotThere):
     v2, v3, client = V2Code.ENOLEDGER, V3Status.ENOLEDGER, ClientCode.NO_SUCH_LEDGER
 
 
+class LedgerDeleted(NoSuchLedger):
+    """The metadata service answered that there is no such ledger (any more): no bookie's word, which tells of its own
+    copies alone."""
+
+    client = ClientCode.NO_SUCH_LEDGER_ON_METADATA_SERVER
+
+
 class NoSuchEntry(NotThere):
     """The ledger is known here and this entry was never stored here."""
 
@@ -237,6 +244,10 @@ class CouldNotTell(PodkeeperError):
     v2, v3, client = V2Code.EIO, V3Status.EIO, ClientCode.READ
 
 
+class CopyLost(CouldNotTell):
+    """A copy that a bookie acknowledged a moment ago is not there. It says nothing of the entry's other copies."""
+
+
 class StorageFault(CouldNotTell):
     """An I/O error below the storage engine."""
 
@@ -324,6 +335,11 @@ class MetadataUnavailable(MetadataError, CouldNotTell):
     """No answer from the metadata service: nothing is known about what it holds."""
 
     client = ClientCode.ZK
+
+
+class SessionEnded(MetadataUnavailable):
+    """The session on which a request depended has ended, and with it whatever it held, such as the lock of a ledger:
+    the request is not carried out in another one. If it was sent before, it may have been carried out."""
 
 
 class MetadataNotFound(MetadataError, NotThere):

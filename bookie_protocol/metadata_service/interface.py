@@ -159,6 +159,25 @@ class BookieRegistry(Protocol):
 # --- cookies ----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class CookieIdentity:
+    """Which cookie it is. Versions begin anew with each cookie of an id, so that they alone do not tell.
+
+    `session_id`: in which it was read; whoever sleeps longer than the session does not delete it any more.
+    """
+
+    version: int
+    created_ms: int
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCookie(Versioned[bytes]):
+    """A cookie, its version token and its identity."""
+
+    identity: CookieIdentity
+
+
 class CookieStore(Protocol):
     """One cookie for each bookie id; the bytes are those of the `VERSION` files."""
 
@@ -166,7 +185,7 @@ class CookieStore(Protocol):
         """Store a first cookie and return its version. `MetadataExists` if there is one."""
         ...
 
-    async def read(self, bookie_id: str, *, timeout: float | None = None) -> Versioned[bytes]:
+    async def read(self, bookie_id: str, *, timeout: float | None = None) -> StoredCookie:
         """`MetadataNotFound` if there is none."""
         ...
 
@@ -176,6 +195,13 @@ class CookieStore(Protocol):
 
     async def delete(self, bookie_id: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
         """`MetadataVersionConflict`, `MetadataNotFound`."""
+        ...
+
+    async def delete_this(self, bookie_id: str, cookie: CookieIdentity, *, timeout: float | None = None) -> None:
+        """Delete this very cookie, none of a later bookie of the id, in the session in which it was read or not at all.
+
+        `MetadataVersionConflict`: another one is stored. `MetadataNotFound`, `SessionEnded`.
+        """
         ...
 
 
@@ -210,9 +236,10 @@ class LedgerStore(Protocol):
         ...
 
     async def write(
-        self, metadata: LedgerMetadata, version: int, *, timeout: float | None = None
+        self, metadata: LedgerMetadata, version: int, *, session_id: int | None = None, timeout: float | None = None
     ) -> Versioned[LedgerMetadata]:
-        """Replace what has this version. `MetadataVersionConflict`, `MetadataNotFound`."""
+        """Replace what has this version. `MetadataVersionConflict`, `MetadataNotFound`. `session_id`: in this session
+        or not at all (`SessionEnded`), for those who hold the ledger's lock by it."""
         ...
 
     async def delete(self, ledger_id: int, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:

@@ -5,7 +5,8 @@ and ours share one cluster: every name and byte is the reference's.
 
 Invariants
 - A mark goes only if nobody marked the ledger again since its lock was taken.
-- A lock belongs to one session and ends with it; nobody removes another's lock.
+- A lock belongs to one session and ends with it; nobody removes another's lock. What is done under a lock is sent in
+  its session (`LedgerLock.session_id`), or looked at again afterwards: work may go on after the lock has ended.
 - Reading never creates anything: a cluster where nobody ever ran auto-recovery looks like one without marks.
 
 Errors: those of `interface` (`MetadataUnavailable` where nothing can be told, `MetadataNotFound` without a cluster);
@@ -48,6 +49,16 @@ class LedgerLock:
     session_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """Who holds a lock, by the host name that the holder wrote. One that is taken anew differs in the rest."""
+
+    host: str
+    session_id: int
+    since_ms: int
+    """When it was taken, by the clock of the metadata service."""
+
+
 class AuditorCheck(Enum):
     """The periodic checks whose last complete run is recorded; the value is the node's name."""
 
@@ -72,6 +83,14 @@ class UnderReplication(Protocol):
 
         `ctime_ms` None: the time is not recorded (`storeSystemTimeAsLedgerUnderreplicatedMarkTime=false`).
         """
+        ...
+
+    async def renew(self, ledger_id: int, *, timeout: float | None = None) -> None:
+        """See that a mark outlives a repair under way, which may have looked too early; no mark is fine."""
+        ...
+
+    async def count(self, *, timeout: float | None = None) -> int:
+        """How many ledgers are marked, without reading the marks: of many, those whose directories are there."""
         ...
 
     async def read(self, ledger_id: int, *, timeout: float | None = None) -> UnderreplicatedLedger | None:
@@ -106,19 +125,24 @@ class UnderReplication(Protocol):
         ...
 
     async def mark_replicated(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
-        """Remove the mark unless it was renewed since, then the lock."""
+        """Remove the mark unless it was renewed since, then the lock. `SessionEnded`: the lock had ended, and the mark
+        stands."""
         ...
 
     async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
-        """Give a lock back; one that ended with its session is fine."""
+        """Give a lock back; one that ended with its session is fine, and so is one that was given back before."""
         ...
 
     async def locked_by(self, ledger_id: int, *, timeout: float | None = None) -> str | None:
         """Who holds the lock of this ledger (a host name, as the holder wrote it); None: nobody."""
         ...
 
+    async def holders(self, *, timeout: float | None = None) -> Mapping[int, LockHolder]:
+        """All locks, as of now: whoever took one before this call is among them, or has given it back."""
+        ...
+
     async def locks(self, *, timeout: float | None = None) -> Mapping[int, str]:
-        """All locks: ledger id and holder."""
+        """All locks: ledger id and the host of its holder."""
         ...
 
     # --- auto-recovery on and off -----------------------------------------------------------------------------

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from bookie_protocol.errors import MetadataDamaged, MetadataExists, MetadataNotFound
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import (
+    MetadataDamaged,
+    MetadataExists,
+    MetadataNotFound,
+    MetadataVersionConflict,
+    SessionEnded,
+)
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.tree.service import TreeMetadataService
+from bookie_protocol.metadata_service.tree.under_replication.names import mark_path
 from bookie_protocol.metadata_service.under_replication import AuditorCheck, UnderreplicatedLedger
 from tests.contract.test_metadata_golden import golden, load
 from tests.support.metadata_drivers import MetadataDriverUnderTest
@@ -28,6 +38,10 @@ async def pair(driver: MetadataDriverUnderTest) -> tuple[TreeMetadataService, Tr
 
 
 Pair = tuple[TreeMetadataService, TreeMetadataService]
+
+
+def ledger(ledger_id: int) -> LedgerMetadata:
+    return LedgerMetadata(ledger_id, 1, 1, 1, {0: ("a:1",)}, digest_type=DigestType.CRC32C, password=b"")
 
 
 async def everything(found: AsyncIterator[Any]) -> list[Any]:
@@ -365,3 +379,81 @@ class TestSettings:
         assert node.data.hex() == "0880d095ffbc31"
         await pair[1].tree.set(f"{driver.root}/underreplication/{check.value}", b"", -1)
         assert await two.check_time(check) is None
+
+
+class TestWhatALockCovers:
+    async def test_it_is_done_in_the_session_of_the_lock_or_not_at_all(
+        self, driver: MetadataDriverUnderTest, pair: Pair
+    ) -> None:
+        service, (one, two) = pair[0], (service.under_replication for service in pair)
+        stored = await service.ledgers.create(ledger(7))
+        await one.mark(7, ["a:1"], ctime_ms=1)
+        lock = await one.lock(7)
+        stored = await service.ledgers.write(stored.value.in_recovery(), 0, session_id=lock.session_id)
+        await driver.expire(service)
+        async with asyncio.timeout(10):
+            while await two.locked_by(7) is not None:  # noqa: ASYNC110 - locks have no event
+                await asyncio.sleep(0.02)
+        theirs = await two.lock(7)
+        with pytest.raises(SessionEnded):
+            await service.ledgers.write(stored.value.closed(1, 1), stored.version, session_id=lock.session_id)
+        with pytest.raises(SessionEnded):
+            await one.mark_replicated(lock)
+        now = await pair[1].ledgers.read(7)
+        assert (now.version, now.value.state) == (stored.version, LedgerState.IN_RECOVERY)
+        assert await marked(pair[1]) == [7]
+        assert theirs.session_id in {holder.session_id for holder in (await one.holders()).values()}
+
+    async def test_a_lock_that_is_taken_again_is_another_one(self, pair: Pair) -> None:
+        """Whoever gives the first one back twice does not give back the second."""
+        one, two = (service.under_replication for service in pair)
+        first = await one.lock(7)
+        held = (await two.holders())[7]
+        await one.release(first)
+        second = await one.lock(7)
+        await one.release(first)
+        now = (await two.holders())[7]
+        assert (now.session_id, now.host) == (held.session_id, held.host)
+        assert now.since_ms >= held.since_ms
+        await one.release(second)
+        assert await two.holders() == {}
+
+
+    async def test_a_mark_that_is_renewed_outlives_a_repair_under_way(self, pair: Pair) -> None:
+        one, two = (service.under_replication for service in pair)
+        await one.renew(7)
+        await one.mark(7, ["a:1"], ctime_ms=1)
+        lock = await one.lock(7)
+        await two.renew(7)
+        await one.mark_replicated(lock)
+        assert await two.read(7) == UnderreplicatedLedger(7, ("a:1",), 1)
+
+    async def test_marks_are_counted(self, driver: MetadataDriverUnderTest, pair: Pair) -> None:
+        one = pair[0].under_replication
+        assert await one.count() == 0
+        for ledger_id in (1, 2, 2**40):
+            await one.mark(ledger_id, ["a:1"], ctime_ms=1)
+        assert await pair[1].under_replication.count() == 3
+        # Who was interrupted may have left the directory of a mark behind, and what is in a mark may be damaged.
+        await pair[0].tree.delete(f"{driver.root}/underreplication/ledgers{mark_path(1)}")
+        await pair[0].tree.set(f"{driver.root}/underreplication/ledgers{mark_path(2)}", b"{ nonsense", -1)
+        assert await pair[1].under_replication.count() == 2
+
+
+async def test_the_cookie_that_was_read_is_deleted_and_no_other(pair: Pair) -> None:
+    one, two = pair
+    await one.cookies.create("b:1", b"first")
+    first = (await one.cookies.read("b:1")).identity
+    await two.cookies.delete("b:1")
+    with pytest.raises(MetadataNotFound):
+        await one.cookies.delete_this("b:1", first)
+    await asyncio.sleep(0.01)  # times of creation have milliseconds
+    await two.cookies.create("b:1", b"second")
+    with pytest.raises(MetadataVersionConflict):
+        await one.cookies.delete_this("b:1", first)
+    second = (await one.cookies.read("b:1")).identity
+    assert second.version == first.version
+    with pytest.raises(SessionEnded):
+        await one.cookies.delete_this("b:1", replace(second, session_id=second.session_id + 1))
+    assert (await two.cookies.read("b:1")).value == b"second"
+    await two.cookies.delete_this("b:1", (await two.cookies.read("b:1")).identity)

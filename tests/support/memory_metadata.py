@@ -57,7 +57,7 @@ class MemoryLedgers:
             raise MetadataNotFound(f"ledger {ledger_id}") from None
 
     async def write(
-        self, metadata: LedgerMetadata, version: int, *, timeout: float | None = None
+        self, metadata: LedgerMetadata, version: int, *, session_id: int | None = None, timeout: float | None = None
     ) -> Versioned[LedgerMetadata]:
         self.writes += 1
         current = await self.read(metadata.ledger_id)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Set as AbstractSet
-from contextlib import aclosing
 from heapq import nsmallest
 from typing import Final
 
@@ -54,7 +53,7 @@ class FactsView:
             writable=writable,
             read_only=read_only,
             cookies=cookies,
-            under_replicated=await self._count_marks(),
+            under_replicated=await self._service.under_replication.count(),
             auditor=await self._service.auditor_election.current_auditor(),
             last_audit_ms=audit.started_ms if audit is not None else None,
             autorecovery_enabled=await marks.is_enabled(),
@@ -99,10 +98,3 @@ class FactsView:
         if not found:
             raise MetadataDamaged("the cluster has no instance id, so nobody can tell which one it is")
         return found
-
-    async def _count_marks(self) -> int:
-        count = 0
-        async with aclosing(self._service.under_replication.list()) as marks:  # type: ignore[type-var]
-            async for _ in marks:
-                count += 1
-        return count

@@ -30,7 +30,15 @@ from bookie_protocol.errors import (
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.processes import this_process
 from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
-from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, Children, ConnectionLost, Node, NodeStat, Watch
+from bookie_protocol.metadata_service.tree.nodes import (
+    NO_SESSION,
+    Children,
+    ConnectionLost,
+    Node,
+    NodeStat,
+    Watch,
+    check_session,
+)
 from bookie_protocol.metadata_service.tree.session import DriverSession
 
 _LONGEST_PAUSE: Final = 0.5
@@ -161,13 +169,15 @@ class EmbeddedTree:
         reply = await self._watching(messages.ExecuteRequest(children=read), read.watch, timeout)
         return Children(tuple(reply.names), reply.stat.child_version, reply.stat.ctime_ms)
 
-    async def set(self, path: str, data: bytes, version: int, *, timeout: float) -> int:
-        operation = messages.Write(path=path, data=data, version=version)
-        return (await self._execute(messages.ExecuteRequest(set=operation), timeout)).stat.version
+    async def set(self, path: str, data: bytes, version: int, *, session_id: int | None = None, timeout: float) -> int:
+        request = messages.ExecuteRequest(set=messages.Write(path=path, data=data, version=version))
+        return (await self._execute(request, timeout, session_id)).stat.version
 
-    async def delete(self, path: str, version: int = ANY_VERSION, *, timeout: float) -> None:
-        operation = messages.Delete(path=path, version=version)
-        await self._execute(messages.ExecuteRequest(delete=operation), timeout)
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, session_id: int | None = None, timeout: float
+    ) -> None:
+        request = messages.ExecuteRequest(delete=messages.Delete(path=path, version=version))
+        await self._execute(request, timeout, session_id)
 
     async def sync(self, path: str, *, timeout: float) -> None:
         await self._execute(messages.ExecuteRequest(sync=messages.Sync()), timeout)
@@ -188,7 +198,9 @@ class EmbeddedTree:
             self._watches.pop(watch, None)
             raise
 
-    async def _execute(self, request: messages.ExecuteRequest, timeout: float) -> messages.ExecuteReply:
+    async def _execute(
+        self, request: messages.ExecuteRequest, timeout: float, session_id: int | None = None
+    ) -> messages.ExecuteReply:
         if self._closing:
             raise MetadataUnavailable("the metadata service was closed")
         loop = asyncio.get_running_loop()
@@ -196,6 +208,7 @@ class EmbeddedTree:
         try:
             async with asyncio.timeout_at(deadline):
                 await self._session.wait_connected()
+                check_session(self._transport.target, session_id, self.session_id)
                 request.session.CopyFrom(self._identity)
                 reply = await self._transport.execute(request, max(0.001, deadline - loop.time()))
         except TimeoutError:

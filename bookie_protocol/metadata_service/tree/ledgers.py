@@ -85,14 +85,15 @@ class TreeLedgers:
         return await self._read(ledger_id, None, timeout)
 
     async def write(
-        self, metadata: LedgerMetadata, version: int, *, timeout: float | None = None
+        self, metadata: LedgerMetadata, version: int, *, session_id: int | None = None, timeout: float | None = None
     ) -> Versioned[LedgerMetadata]:
         if version < 0:
             raise ValueError("ledger metadata is never replaced without naming the version it replaces")
         ledger_id = metadata.ledger_id
         path = await self._path(ledger_id, timeout)
         try:
-            written = await self._tree.set(path, encode_ledger_metadata(metadata), version, timeout=timeout)
+            data = encode_ledger_metadata(metadata)
+            written = await self._tree.set(path, data, version, session_id=session_id, timeout=timeout)
         except MetadataNotFound:
             raise await self._missing(ledger_id, timeout) from None
         except MetadataVersionConflict as error:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from bookie_protocol.errors import MetadataUnavailable
+from bookie_protocol.errors import MetadataUnavailable, SessionEnded
 from bookie_protocol.metadata_service.interface import ANY_VERSION, Session
 
 Watch = Callable[[], None]
@@ -103,12 +103,15 @@ class NodeTree(Protocol):
         """`MetadataNotFound` (then the watch is not set)."""
         ...
 
-    async def set(self, path: str, data: bytes, version: int, *, timeout: float) -> int:
-        """The new version. `MetadataNotFound`, `MetadataVersionConflict`."""
+    async def set(self, path: str, data: bytes, version: int, *, session_id: int | None = None, timeout: float) -> int:
+        """The new version. `MetadataNotFound`, `MetadataVersionConflict`; `SessionEnded`: the session of now is not
+        the one that is named, so that nothing is sent in it."""
         ...
 
-    async def delete(self, path: str, version: int = ANY_VERSION, *, timeout: float) -> None:
-        """`MetadataNotFound`, `MetadataVersionConflict`, `MetadataNotEmpty`."""
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, session_id: int | None = None, timeout: float
+    ) -> None:
+        """`MetadataNotFound`, `MetadataVersionConflict`, `MetadataNotEmpty`; `SessionEnded` as for `set`."""
         ...
 
     async def sync(self, path: str, *, timeout: float) -> None:
@@ -116,6 +119,12 @@ class NodeTree(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def check_session(path: str, wanted: int | None, now: int) -> None:
+    """Raises `SessionEnded` unless a request that depends on a session is sent in that one; None: on no session."""
+    if wanted is not None and wanted != now:
+        raise SessionEnded(f"{path}: the session {wanted:#x} that this depends on has ended")
 
 
 def parent_of(path: str) -> str:

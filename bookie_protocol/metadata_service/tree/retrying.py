@@ -129,10 +129,15 @@ class RetryingTree:
 
         await self._repeat(f"create {nodes[0][0]}", attempt, timeout)
 
-    async def set(self, path: str, data: bytes, version: int, *, timeout: float | None = None) -> int:
+    async def set(
+        self, path: str, data: bytes, version: int, *, session_id: int | None = None, timeout: float | None = None
+    ) -> int:
+        """`session_id`: carried out in this session of ours or not at all (`SessionEnded`), also where it is sent
+        again. So what the session holds, such as a lock, is held at that very moment."""
+
         async def attempt(left: float, repeated: bool) -> int:
             try:
-                return await self._tree.set(path, data, version, timeout=left)
+                return await self._tree.set(path, data, version, session_id=session_id, timeout=left)
             except MetadataVersionConflict:
                 if not repeated:
                     raise
@@ -143,10 +148,19 @@ class RetryingTree:
 
         return await self._repeat(f"write {path}", attempt, timeout)
 
-    async def delete(self, path: str, version: int = ANY_VERSION, *, timeout: float | None = None) -> None:
+    async def delete(
+        self,
+        path: str,
+        version: int = ANY_VERSION,
+        *,
+        session_id: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """`session_id`: as for `set`."""
+
         async def attempt(left: float, repeated: bool) -> None:
             try:
-                await self._tree.delete(path, version, timeout=left)
+                await self._tree.delete(path, version, session_id=session_id, timeout=left)
             except MetadataNotFound:
                 if not repeated:
                     raise

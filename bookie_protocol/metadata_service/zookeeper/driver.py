@@ -53,7 +53,15 @@ from bookie_protocol.errors import (
 )
 from bookie_protocol.metadata_service.interface import ANY_VERSION, SessionState
 from bookie_protocol.metadata_service.options import SaslLogin
-from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, Children, ConnectionLost, Node, NodeStat, Watch
+from bookie_protocol.metadata_service.tree.nodes import (
+    NO_SESSION,
+    Children,
+    ConnectionLost,
+    Node,
+    NodeStat,
+    Watch,
+    check_session,
+)
 from bookie_protocol.metadata_service.tree.session import DriverSession
 from bookie_protocol.metadata_service.zookeeper.bridge import await_result, hop
 from bookie_protocol.metadata_service.zookeeper.client import LONGEST_RECONNECT_PAUSE, make_client
@@ -184,12 +192,21 @@ class ZooKeeperTree:
         names, stat = await self._call(path, request, timeout)
         return Children(tuple(names), stat.cversion, stat.ctime)
 
-    async def set(self, path: str, data: bytes, version: int, *, timeout: float) -> int:
-        stat = await self._call(path, lambda: self._client.set_async(path, data, version), timeout)
-        return int(stat.version)
+    async def set(self, path: str, data: bytes, version: int, *, session_id: int | None = None, timeout: float) -> int:
+        def request() -> Any:
+            check_session(path, session_id, self.session_id)  # kazoo fails what it holds when the session ends
+            return self._client.set_async(path, data, version)
 
-    async def delete(self, path: str, version: int = ANY_VERSION, *, timeout: float) -> None:
-        await self._call(path, lambda: self._client.delete_async(path, version), timeout)
+        return int((await self._call(path, request, timeout)).version)
+
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, session_id: int | None = None, timeout: float
+    ) -> None:
+        def request() -> Any:
+            check_session(path, session_id, self.session_id)
+            return self._client.delete_async(path, version)
+
+        await self._call(path, request, timeout)
 
     async def sync(self, path: str, *, timeout: float) -> None:
         await self._call(path, lambda: self._client.sync_async(path), timeout)

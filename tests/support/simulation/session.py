@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bookie_protocol.errors import MetadataUnavailable
 from bookie_protocol.metadata_service.interface import SessionState
-from bookie_protocol.metadata_service.tree.nodes import NO_SESSION, Children, ConnectionLost, Node, NodeStat, Watch
+from bookie_protocol.metadata_service.tree.nodes import (
+    NO_SESSION,
+    Children,
+    ConnectionLost,
+    Node,
+    NodeStat,
+    Watch,
+    check_session,
+)
 from bookie_protocol.metadata_service.tree.session import DriverSession
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 
@@ -178,11 +186,15 @@ class VirtualTree:
 
         return await self._call(read, timeout, writes=False)
 
-    async def set(self, path: str, data: bytes, version: int, *, timeout: float) -> int:
-        return await self._call(lambda: self._server.apply_set(self, path, data, version), timeout)
+    async def set(self, path: str, data: bytes, version: int, *, session_id: int | None = None, timeout: float) -> int:
+        return await self._call(
+            lambda: self._server.apply_set(self, path, data, version), timeout, session_id=session_id
+        )
 
-    async def delete(self, path: str, version: int = ANY_VERSION, *, timeout: float) -> None:
-        await self._call(lambda: self._server.apply_delete(self, path, version), timeout)
+    async def delete(
+        self, path: str, version: int = ANY_VERSION, *, session_id: int | None = None, timeout: float
+    ) -> None:
+        await self._call(lambda: self._server.apply_delete(self, path, version), timeout, session_id=session_id)
 
     async def sync(self, path: str, *, timeout: float) -> None:
         def catch_up() -> None:
@@ -190,7 +202,9 @@ class VirtualTree:
 
         await self._call(catch_up, timeout, writes=False)
 
-    async def _call(self, run: Callable[[], Any], timeout: float, *, writes: bool = True) -> Any:
+    async def _call(
+        self, run: Callable[[], Any], timeout: float, *, writes: bool = True, session_id: int | None = None
+    ) -> Any:
         if self._closed:
             raise MetadataUnavailable("the metadata service was closed")
         deadline = self._loop.time() + timeout
@@ -199,6 +213,7 @@ class VirtualTree:
             async with asyncio.timeout_at(deadline):
                 if self.session.state is not SessionState.CONNECTED:
                     await self.session.wait_connected()
+                check_session(self.host, session_id, self.session_id)
                 call = _Call(run, self._loop.create_future(), writes, self.session_id)
                 self._calls[call] = None
                 arrival = self._loop.time() + self._server.network.delay(self.host, HOST)

@@ -58,7 +58,7 @@ async def test_faults_are_passed_on(store):
 
 async def test_the_loop_ends(store):
     class Busy(MemoryLedgers):
-        async def write(self, metadata, version, *, timeout=None):
+        async def write(self, metadata, version, *, session_id=None, timeout=None):
             self.writes += 1
             raise MetadataVersionConflict("always")
 

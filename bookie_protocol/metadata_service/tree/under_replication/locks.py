@@ -1,14 +1,16 @@
 """Locks of ledgers, and the search for a marked ledger that can be locked.
 
 Invariants
-- The search walks the tree in random order and turns back where everything is locked or gone, so that no mark starves
-  and workers do not follow each other.
-- Directories are listed once and kept until a watch says that they changed; at most `MAX_DIRECTORIES` are kept. What
-  is found through them is looked at again before it is locked.
+- The search walks the tree from a random place in each directory and turns back where everything is locked or gone,
+  so that no mark starves and workers do not follow each other.
+- Directories are listed once and kept; at most `MAX_DIRECTORIES` are. One that changed serves a little longer: each
+  mark that goes changes a directory, which may hold tens of thousands. What is found through it is looked at again
+  before it is locked, and before a search ends with nothing it is listed anew.
 - A search that found nothing names an event for the first change of what it saw.
 - A lock of which nobody was told, because the call was cancelled or its answer was lost, is removed in the background,
   and so is one that could not be given back: its session would keep it from everybody.
 - A lock of our own session that nobody here holds is nobody's: it is removed, and the ledger locked anew.
+- A lock is given back once: one that the same session took since is another one.
 
 Threads: event loop only.
 
@@ -20,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
@@ -27,9 +30,12 @@ from bookie_protocol.errors import MetadataExists, MetadataNotFound
 from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 from bookie_protocol.metadata_service.tree.under_replication import formats, names
 from bookie_protocol.metadata_service.tree.under_replication.base import UnderReplicationBase
-from bookie_protocol.metadata_service.under_replication import LedgerLock
+from bookie_protocol.metadata_service.under_replication import LedgerLock, LockHolder
 
 MAX_DIRECTORIES: Final = 100_000
+STALE_SECONDS: Final = 5.0
+MOST_MISSES: Final = 16
+"""For so long, and until so much of it turned out to be gone or locked, a directory serves that has changed since."""
 _READ_AHEAD: Final = 64
 
 
@@ -40,9 +46,9 @@ class Locks:
         self._base = base
         self._tree = base.tree
         self._random = random or Random()
-        self._directories: dict[str, frozenset[str]] = {}
+        self._directories: dict[str, _Directory] = {}
         self._changed = asyncio.Event()
-        self._held: dict[int, int] = {}  # ledgers, and the sessions that hold their locks
+        self._held: dict[int, LedgerLock] = {}
         self._unsettled: set[int] = set()  # ledgers whose locks are being made, or deleted in the background
         self._owner = formats.encode_lock(socket.gethostname())
 
@@ -55,14 +61,16 @@ class Locks:
         return await self._lock(ledger_id, None if stat is None else stat.version, timeout)
 
     async def release(self, lock: LedgerLock, timeout: float | None) -> None:
+        if self._held.get(lock.ledger_id) is not lock:
+            return
+        del self._held[lock.ledger_id]
+        self._unsettled.add(lock.ledger_id)  # nobody here takes it while it is being deleted
         try:
             await self._tree.delete_own(self._base.lock(lock.ledger_id), lock.session_id, timeout=timeout)
         except BaseException:
             self._abandon(lock.ledger_id, lock.session_id, times=1)
             raise
-        finally:
-            if self._held.get(lock.ledger_id) == lock.session_id:
-                del self._held[lock.ledger_id]
+        self._unsettled.discard(lock.ledger_id)
 
     async def locked_by(self, ledger_id: int, timeout: float | None) -> str | None:
         path = self._base.lock(ledger_id)
@@ -72,17 +80,24 @@ class Locks:
             await self._base.cluster.require(timeout=timeout)
             return None
 
-    async def all(self, timeout: float | None) -> Mapping[int, str]:
-        async def read(ledger_id: int) -> tuple[int, str | None]:
-            return ledger_id, await self.locked_by(ledger_id, timeout)
+    async def all(self, timeout: float | None) -> Mapping[int, LockHolder]:
+        async def read(ledger_id: int) -> tuple[int, LockHolder | None]:
+            path = self._base.lock(ledger_id)
+            try:
+                node = await self._tree.get(path, timeout=timeout)
+            except MetadataNotFound:
+                return ledger_id, None
+            host = formats.decode_lock(node.data, path)
+            return ledger_id, LockHolder(host, node.stat.owner, node.stat.ctime_ms)
 
+        await self._tree.sync(self._base.path, timeout=timeout)
         try:
             listed = (await self._tree.children(self._base.locks, timeout=timeout)).names
         except MetadataNotFound:
             await self._base.cluster.require(timeout=timeout)
             return {}
         ids = sorted(found for found in map(names.lock_ledger_id, listed) if found is not None)
-        return {i: host async for i, host in read_ahead(_each(ids), read, _READ_AHEAD) if host is not None}
+        return {i: holder async for i, holder in read_ahead(_each(ids), read, _READ_AHEAD) if holder is not None}
 
     async def _lock(self, ledger_id: int, mark_version: int | None, timeout: float | None) -> LedgerLock:
         path = self._base.lock(ledger_id)
@@ -97,11 +112,12 @@ class Locks:
             self._abandon(ledger_id, self._tree.session_id, times=2)
             raise
         self._unsettled.discard(ledger_id)
-        self._held[ledger_id] = self._tree.session_id
-        return LedgerLock(ledger_id, mark_version, self._tree.session_id)
+        lock = self._held[ledger_id] = LedgerLock(ledger_id, mark_version, self._tree.session_id)
+        return lock
 
     def _refuse_own(self, ledger_id: int) -> None:
-        if ledger_id in self._unsettled or self._held.get(ledger_id) == self._tree.session_id:
+        held = self._held.get(ledger_id)
+        if ledger_id in self._unsettled or (held is not None and held.session_id == self._tree.session_id):
             raise MetadataExists(f"ledger {ledger_id} is locked by this very process")
 
     async def _create_or_replace(self, path: str, timeout: float | None) -> None:
@@ -134,8 +150,14 @@ class Locks:
         The event is set as soon as anything that this search saw changes.
         """
         await self._base.prepare(timeout)
-        changed = self._changed
-        return await self._walk("", 0, timeout), changed
+        while True:
+            changed = self._changed
+            lock = await self._walk("", 0, timeout)
+            stale = [path for path, known in self._directories.items() if known.is_stale]
+            if lock is not None or not stale:
+                return lock, changed
+            for path in stale:
+                del self._directories[path]
 
     def forget_directories(self) -> None:
         """The next search asks the service for all that it sees."""
@@ -145,16 +167,19 @@ class Locks:
         if level == names.LEVELS:
             ledger_id = names.directory_ledger_id(directory)
             return None if ledger_id is None else await self._try_lock(ledger_id, timeout)
-        groups = sorted(filter(names.is_group, await self._list(self._base.ledgers + directory, timeout)))
-        self._random.shuffle(groups)
-        for name in groups:
-            lock = await self._walk(f"{directory}/{name}", level + 1, timeout)
+        listed = await self._list(self._base.ledgers + directory, timeout)
+        count = len(listed.groups)
+        start = self._random.randrange(count) if count else 0
+        for place in range(start, start + count):
+            lock = await self._walk(f"{directory}/{listed.groups[place % count]}", level + 1, timeout)
             if lock is not None:
                 return lock
+            listed.misses += 1
         return None
 
     async def _try_lock(self, ledger_id: int, timeout: float | None) -> LedgerLock | None:
-        if names.leaf_name(ledger_id) in await self._list(self._base.locks, timeout):
+        locks = await self._list(self._base.locks, timeout)
+        if names.leaf_name(ledger_id) in locks.names:
             return None
         path = self._base.mark(ledger_id)
         stat = await self._tree.exists(path, timeout=timeout)
@@ -165,38 +190,54 @@ class Locks:
         try:
             return await self._lock(ledger_id, stat.version, timeout)
         except MetadataExists:
+            locks.misses += 1
             return None
 
-    async def _list(self, path: str, timeout: float | None) -> frozenset[str]:
+    async def _list(self, path: str, timeout: float | None) -> _Directory:
+        now = asyncio.get_running_loop().time()
         known = self._directories.get(path)
-        if known is not None:
+        if known is not None and known.may_serve(now):
             return known
-        stale = False
+        found = _Directory(now)
 
-        def forget() -> None:
-            nonlocal stale
-            stale = True
-            self._directories.pop(path, None)
+        def changed() -> None:
+            found.is_stale = True
             self._tell()
 
         try:
-            children = await self._tree.children(path, watch=forget, timeout=timeout)
+            children = await self._tree.children(path, watch=changed, timeout=timeout)
         except MetadataNotFound:
             if path not in (self._base.ledgers, self._base.locks):
-                return frozenset()  # gone since its parent was listed, whose watch tells
+                self._directories.pop(path, None)
+                return found  # gone since its parent was listed, whose watch tells
             await self._base.prepare(timeout, again=True)  # formatted under our hands
-            children = await self._tree.children(path, watch=forget, timeout=timeout)
-        found = frozenset(children.names)
-        if not stale:
-            if len(self._directories) >= MAX_DIRECTORIES:
-                self._directories.pop(next(iter(self._directories)))
-            self._directories[path] = found
+            children = await self._tree.children(path, watch=changed, timeout=timeout)
+        found.names = frozenset(children.names)
+        if path != self._base.locks:
+            found.groups = sorted(filter(names.is_group, children.names))
+        if path not in self._directories and len(self._directories) >= MAX_DIRECTORIES:
+            self._directories.pop(next(iter(self._directories)))
+        self._directories[path] = found
         return found
 
     def _tell(self) -> None:
         """Wake everybody who waits on the present event, and begin a new one."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+@dataclass(slots=True)
+class _Directory:
+    """What was listed of a directory, and whether that has changed since. `groups`: those of marks, in order."""
+
+    listed_at: float
+    names: frozenset[str] = frozenset()
+    groups: list[str] = field(default_factory=list)
+    is_stale: bool = False
+    misses: int = 0
+
+    def may_serve(self, now: float) -> bool:
+        return not self.is_stale or (self.misses < MOST_MISSES and now - self.listed_at < STALE_SECONDS)
 
 
 async def _each(items: Iterable[int]) -> AsyncGenerator[int, None]:

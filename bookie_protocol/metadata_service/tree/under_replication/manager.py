@@ -18,6 +18,7 @@ from bookie_protocol.metadata_service.tree.under_replication.settings import Set
 from bookie_protocol.metadata_service.under_replication import (
     AuditorCheck,
     LedgerLock,
+    LockHolder,
     ReplicaPredicate,
     UnderreplicatedLedger,
 )
@@ -41,6 +42,12 @@ class TreeUnderReplication:
         self, ledger_id: int, missing_replicas: Collection[str], *, ctime_ms: int | None, timeout: float | None = None
     ) -> None:
         await self._marks.mark(ledger_id, missing_replicas, ctime_ms, timeout)
+
+    async def renew(self, ledger_id: int, *, timeout: float | None = None) -> None:
+        await self._marks.renew(ledger_id, timeout)
+
+    async def count(self, *, timeout: float | None = None) -> int:
+        return await self._marks.count(timeout)
 
     async def read(self, ledger_id: int, *, timeout: float | None = None) -> UnderreplicatedLedger | None:
         return await self._marks.read(ledger_id, timeout)
@@ -77,7 +84,7 @@ class TreeUnderReplication:
 
     async def mark_replicated(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
         if lock.mark_version is not None:
-            await self._marks.remove(lock.ledger_id, lock.mark_version, timeout)
+            await self._marks.remove(lock.ledger_id, lock.mark_version, timeout, lock.session_id)
         await self.release(lock, timeout=timeout)
 
     async def release(self, lock: LedgerLock, *, timeout: float | None = None) -> None:
@@ -86,8 +93,11 @@ class TreeUnderReplication:
     async def locked_by(self, ledger_id: int, *, timeout: float | None = None) -> str | None:
         return await self._locks.locked_by(ledger_id, timeout)
 
-    async def locks(self, *, timeout: float | None = None) -> Mapping[int, str]:
+    async def holders(self, *, timeout: float | None = None) -> Mapping[int, LockHolder]:
         return await self._locks.all(timeout)
+
+    async def locks(self, *, timeout: float | None = None) -> Mapping[int, str]:
+        return {ledger_id: holder.host for ledger_id, holder in (await self._locks.all(timeout)).items()}
 
     async def _until_enabled(self, timeout: float | None) -> None:
         while True:

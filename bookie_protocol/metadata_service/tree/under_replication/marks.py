@@ -30,6 +30,7 @@ from bookie_protocol.metadata_service.under_replication import ReplicaPredicate,
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 
 READ_AHEAD: Final = 64
+COUNTED_ONE_BY_ONE: Final = 1000
 _MAX_ATTEMPTS: Final = 100
 
 
@@ -57,6 +58,25 @@ class Marks:
                     return
         raise MetadataVersionConflict(f"ledger {ledger_id} could not be marked: {path} never stood still")
 
+    async def renew(self, ledger_id: int, timeout: float | None) -> None:
+        """Give the mark another version, by writing what it says anew."""
+        path = self._base.mark(ledger_id)
+        with suppress(MetadataVersionConflict, MetadataNotFound):  # renewed by somebody else, or gone
+            node = await self._tree.get(path, timeout=timeout)
+            await self._tree.set(path, node.data, node.stat.version, timeout=timeout)
+
+    async def count(self, timeout: float | None) -> int:
+        """Few are looked at one by one: a directory may be left without its mark, and people wait for a zero."""
+        await self._base.cluster.require(timeout=timeout)
+        count, first = 0, []
+        async for ledger_id in self._ids("", timeout):
+            count += 1
+            if count <= COUNTED_ONE_BY_ONE:
+                first.append(ledger_id)
+        if count > COUNTED_ONE_BY_ONE:
+            return count
+        return sum([await self._tree.exists(self._base.mark(each), timeout=timeout) is not None for each in first])
+
     async def read(self, ledger_id: int, timeout: float | None) -> UnderreplicatedLedger | None:
         node = await self._find(ledger_id, timeout)
         if node is None:
@@ -76,11 +96,15 @@ class Marks:
             if found is not None and (predicate is None or predicate(found.replicas)):
                 yield found
 
-    async def remove(self, ledger_id: int, version: int, timeout: float | None) -> bool:
-        """Remove a mark that still has this version, and empty directories above it. False: it was renewed."""
+    async def remove(self, ledger_id: int, version: int, timeout: float | None, session_id: int | None = None) -> bool:
+        """Remove a mark that still has this version, and empty directories above it. False: it was renewed.
+
+        `session_id`: of the lock under which the version was read. A mark that is made anew begins with the version of
+        its predecessor, but nobody removes the one and makes the other while that lock is held.
+        """
         path = self._base.mark(ledger_id)
         try:
-            await self._tree.delete(path, version, timeout=timeout)
+            await self._tree.delete(path, version, session_id=session_id, timeout=timeout)
         except MetadataVersionConflict:
             return False
         except MetadataNotFound:
