@@ -50,7 +50,7 @@ from bookie_client.writing.creation import create_writer
 from bookie_client.writing.new_ledger import NewLedger, takes_new_ledger
 from bookie_client.writing.writer import LedgerWriter
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import MetadataNotFound, NoSuchLedger
+from bookie_protocol.errors import LedgerDeleted, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService, Versioned
 
@@ -139,7 +139,7 @@ class Client:
         it any more.
 
         `password` None: the one that the ledger recorded (administration). The recorded digest type is used;
-        `digest` counts only for ledgers that recorded none. Raises `NoSuchLedger`, `Unauthorized` (another
+        `digest` counts only for ledgers that recorded none. Raises `LedgerDeleted`, `Unauthorized` (another
         password), `MetadataUnavailable`; of a ledger that is not closed also what
         `LedgerReader.read_last_add_confirmed`, or with `recover` what `Client.recover`, raises.
         """
@@ -177,7 +177,7 @@ class Client:
             print(metadata.last_entry_id, metadata.length)
 
         Raises `RecoveryFailed` when too few bookies can be reached (the ledger stays in recovery; try again when
-        they are back), `NoSuchLedger`, `Unauthorized` (another password; nothing was fenced then),
+        they are back), `LedgerDeleted`, `Unauthorized` (another password; nothing was fenced then),
         `MetadataUnavailable`, `MetadataVersionConflict` (somebody changed its state or last ensemble meanwhile, so
         that what the bookies said no longer counts: no end was stored, try again).
         """
@@ -196,7 +196,7 @@ class Client:
         await self.context.ledgers.delete(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """A ledger's metadata. Raises `NoSuchLedger`, `MetadataUnavailable`."""
+        """A ledger's metadata. Raises `LedgerDeleted`, `MetadataUnavailable`."""
         return (await self.stored_metadata(ledger_id)).value
 
     async def list(self) -> AsyncIterator[int]:
@@ -257,7 +257,7 @@ class Client:
         try:
             return await self.context.ledgers.read(ledger_id)
         except MetadataNotFound as error:
-            raise NoSuchLedger(f"ledger {ledger_id} does not exist") from error
+            raise LedgerDeleted(f"ledger {ledger_id} does not exist") from error
 
     # --- inside ---------------------------------------------------------------------------------------------
 

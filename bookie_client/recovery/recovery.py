@@ -26,10 +26,10 @@ from bookie_client.recovery.end import LedgerEnd, find_end
 from bookie_client.recovery.parts import RecoveryParts
 from bookie_client.writing.ensemble_change import with_new_ensemble
 from bookie_protocol.errors import (
+    LedgerDeleted,
     MetadataError,
     MetadataNotFound,
     MetadataVersionConflict,
-    NoSuchLedger,
     PodkeeperError,
     RecoveryFailed,
     Unauthorized,
@@ -51,7 +51,7 @@ async def recover_ledger(
     entry that they deny may exist all the same, so the ledger is not closed below it on their word.
 
     Raises `RecoveryFailed` when too few bookies answer (the ledger stays IN_RECOVERY; try again once they are
-    back), `Unauthorized`, `NoSuchLedger` (deleted meanwhile), `MetadataUnavailable`,
+    back), `Unauthorized`, `LedgerDeleted` (deleted meanwhile), `MetadataUnavailable`,
     `MetadataVersionConflict` (the state or the last ensemble changed meanwhile: no end was stored; try again).
     """
     ledger_id = stored.value.ledger_id
@@ -63,7 +63,7 @@ async def recover_ledger(
         end = await find_end(RecoveryParts(context, marked.value, access.digest, access.master_key, distrusted))
         closed = await _close(context, marked, end)
     except MetadataNotFound as error:
-        raise NoSuchLedger(f"ledger {ledger_id} was deleted while it was recovered") from error
+        raise LedgerDeleted(f"ledger {ledger_id} was deleted while it was recovered") from error
     except (Unauthorized, MetadataError):
         raise
     except PodkeeperError as error:
@@ -108,7 +108,7 @@ async def _adopt_or_fail(context: ClientContext, ledger_id: int, error: Podkeepe
     try:
         stored = await context.ledgers.read(ledger_id)
     except MetadataNotFound:
-        raise NoSuchLedger(f"ledger {ledger_id} was deleted while it was recovered") from error
+        raise LedgerDeleted(f"ledger {ledger_id} was deleted while it was recovered") from error
     except MetadataError:
         _fail(ledger_id, error)
     if not stored.value.is_closed:

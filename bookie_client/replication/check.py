@@ -107,7 +107,7 @@ class LedgerChecker:
     async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport:
         """Look at every fragment of a ledger. `complete`: bookies of which every copy is looked for.
 
-        Raises `NoSuchLedger` (it was deleted), `MetadataUnavailable`, `MetadataDamaged`. What single bookies answer is
+        Raises `LedgerDeleted` (it was deleted), `MetadataUnavailable`, `MetadataDamaged`. What single bookies answer is
         in the report.
         """
         options = self.options

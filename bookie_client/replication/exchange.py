@@ -4,6 +4,7 @@ Invariants
 - Only the named positions of one segment change, and only where they still name the bookie that is replaced.
 - An ensemble never names a bookie twice.
 - A segment that its writer may still change is left alone; so is one that is not what it was when the copies were made.
+- Who holds the ledger's lock exchanges in the session that holds it, or not at all.
 
 Event loop only.
 
@@ -17,7 +18,7 @@ from collections.abc import Mapping
 from bookie_client.client import Client
 from bookie_client.metadata_update import update_metadata
 from bookie_client.replication.fragments import Fragment, fragments
-from bookie_protocol.errors import LedgerNotClosed, MetadataNotFound, MetadataVersionConflict, NoSuchLedger
+from bookie_protocol.errors import LedgerDeleted, LedgerNotClosed, MetadataNotFound, MetadataVersionConflict
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -43,11 +44,16 @@ def closed_fragment(metadata: LedgerMetadata, fragment: Fragment) -> Fragment:
 
 
 async def exchange_bookies(
-    client: Client, stored: Versioned[LedgerMetadata], fragment: Fragment, targets: Mapping[int, str]
+    client: Client,
+    stored: Versioned[LedgerMetadata],
+    fragment: Fragment,
+    targets: Mapping[int, str],
+    session_id: int | None = None,
 ) -> Ensemble:
     """Name the targets in the place of the bookies that stood at their positions; returns the ensemble as stored then.
 
-    Raises `MetadataVersionConflict` (the segment is not what it was), `NoSuchLedger` (deleted), `MetadataUnavailable`.
+    `session_id`: that holds the ledger's lock. Raises `MetadataVersionConflict` (the segment is not what it was),
+    `LedgerDeleted`, `SessionEnded`, `MetadataUnavailable`.
     """
     first = fragment.first_entry
     exchanged = {position: (fragment.ensemble[position], bookie) for position, bookie in targets.items()}
@@ -70,9 +76,9 @@ async def exchange_bookies(
         return metadata.with_ensemble(first, wanted(metadata))
 
     try:
-        written = await update_metadata(client.metadata_service.ledgers, stored, needed, transform)
+        written = await update_metadata(client.metadata_service.ledgers, stored, needed, transform, session_id)
     except MetadataNotFound as error:
-        raise NoSuchLedger(f"ledger {fragment.ledger_id} was deleted while it was copied") from error
+        raise LedgerDeleted(f"ledger {fragment.ledger_id} was deleted while it was copied") from error
     return written.value.ensembles[first]
 
 

@@ -73,7 +73,7 @@ YIELD_EVERY: Final = 20_000
 async def replicas_of(client: Client, ledger_id: int, *, everywhere: bool = False) -> LedgerReplicas:
     """Ask every bookie that the ledger names; `everywhere`: every registered one as well.
 
-    Raises `NoSuchLedger`, `MetadataUnavailable`.
+    Raises `LedgerDeleted`, `MetadataUnavailable`.
     """
     metadata = (await client.stored_metadata(ledger_id)).value
     last = await _last_known(client, metadata)

@@ -8,6 +8,11 @@
 Invariants
 - Data first, metadata last: the ensemble is exchanged, by compare-and-set, only after every entry that striping puts on
   a target was acknowledged by it as durable, and its last one was read back.
+- Surplus copies are collected where no metadata name their bookie and nobody holds the ledger's lock. So the exchange
+  is made in the session that holds the lock (`session_id`), and the new copies are listed once more when they are
+  named; if some have gone, the exchange is taken back.
+- Whoever is named by the exchange is registered afterwards, or the ledger is marked: an audit of the lost bookie may
+  have passed this ledger before.
 - Copies are the bytes of a replica whose digest was verified: header, LAC and length are those of the writer.
 - A fragment that its writer may still change is never copied (`LedgerNotClosed`).
 - An entry counts as unreadable only when every bookie of its write set was asked, those to be replaced among them. Then
@@ -24,7 +29,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bookie_client.access import LedgerAccess
@@ -35,11 +40,20 @@ from bookie_client.replication.copy_adds import TargetFailed
 from bookie_client.replication.copying import CopyLimits, FragmentCopy
 from bookie_client.replication.exchange import closed_fragment, exchange_bookies
 from bookie_client.replication.fragments import Fragment
+from bookie_client.replication.new_copies import NewCopies
 from bookie_client.replication.source_reads import Errors, SourceReads
-from bookie_client.replication.targets import Leaving, Targets, check_in_place, choose_mending, choose_targets
+from bookie_client.replication.targets import (
+    Leaving,
+    Targets,
+    check_in_place,
+    check_still_targets,
+    choose_mending,
+    choose_targets,
+    unregistered,
+)
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import BadRequest, MetadataVersionConflict, NotEnoughBookies, PodkeeperError
+from bookie_protocol.errors import BadRequest, CopyLost, MetadataVersionConflict, NotEnoughBookies, PodkeeperError
 from bookie_protocol.ledger_metadata.model import Ensemble, LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 
@@ -106,6 +120,7 @@ class FragmentReplicator:
         self._client = client
         self.options = options = options or ReplicationOptions()
         self._leaving = Leaving(client)
+        self._copies = NewCopies(client, options.throttle)
         self._limits = CopyLimits.of(
             options.max_bytes_in_flight, options.throttle, options.entry_batch_size, options.batch_reads
         )
@@ -117,13 +132,15 @@ class FragmentReplicator:
         *,
         in_place: Collection[int] = (),
         excluded: Mapping[str, str] | None = None,
+        session_id: int | None = None,
         progress: ProgressListener | None = None,
     ) -> ReplicationResult:
         """Make new copies of what striping puts on the bad positions (position -> bookie), and exchange them.
 
         `in_place`: positions of `bad` whose bookie is registered, writable and lost its copies: it is filled again, and
         the metadata stay as they are. `excluded`: bookies that are no targets, and why, beside those being
-        decommissioned. A bad bookie is asked for entries too, when no other has them.
+        decommissioned. A bad bookie is asked for entries too, when no other has them. `session_id`: that holds the
+        ledger's lock; None: nobody else repairs or collects this ledger.
 
         If there are spares for some bad positions only, these are filled, and the result names the others. Bookies are
         filled in place whether or not there is a spare for the other positions.
@@ -131,7 +148,7 @@ class FragmentReplicator:
         Raises `LedgerNotClosed` (the fragment may still grow), `NotEnoughBookies` (no spare at all),
         `EntriesUnreadable` (it names them; nothing was exchanged), `BookieUnavailable` and other errors of a target
         (when others failed too, or there are no others), `MetadataVersionConflict` (the segment is not what it was:
-        check again), `NoSuchLedger` (deleted), `MetadataUnavailable`, `BadRequest`.
+        check again), `LedgerDeleted`, `SessionEnded` (the lock is gone), `MetadataUnavailable`, `BadRequest`.
         """
         stored, fragment = await self._now(fragment)
         _check_named(fragment, bad)
@@ -151,7 +168,8 @@ class FragmentReplicator:
                     raise
                 return Targets({}, dict.fromkeys(exchanged, str(error)))
 
-        return await self._carry_out(stored, fragment, choose, excluded or {}, refilled, frozenset(bad), progress)
+        job = _Job(stored, fragment, refilled, frozenset(bad), session_id, progress)
+        return await self._carry_out(job, choose, excluded or {})
 
     async def mend(
         self,
@@ -159,6 +177,7 @@ class FragmentReplicator:
         bad: Mapping[int, str] | None = None,
         *,
         excluded: Mapping[str, str] | None = None,
+        session_id: int | None = None,
         progress: ProgressListener | None = None,
     ) -> ReplicationResult:
         """Exchange as few bookies as it takes for the ensemble to obey the placement policy, and the bad ones.
@@ -171,7 +190,8 @@ class FragmentReplicator:
         async def choose(left_out: Mapping[str, str]) -> Targets:
             return await choose_mending(self._client, self._leaving, fragment, bad or {}, left_out)
 
-        return await self._carry_out(stored, fragment, choose, excluded or {}, {}, frozenset(bad or {}), progress)
+        job = _Job(stored, fragment, {}, frozenset(bad or {}), session_id, progress)
+        return await self._carry_out(job, choose, excluded or {})
 
     async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]:
         """Which of these entries no replica gives at present: before a fragment is tried again as a whole.
@@ -199,14 +219,7 @@ class FragmentReplicator:
         return SourceReads(self._client.context, fragment, access, replaced, batch_reads=self.options.batch_reads)
 
     async def _carry_out(
-        self,
-        stored: Versioned[LedgerMetadata],
-        fragment: Fragment,
-        choose: Callable[[Mapping[str, str]], Awaitable[Targets]],
-        excluded: Mapping[str, str],
-        refilled: Mapping[int, str],
-        bad: Collection[int],
-        progress: ProgressListener | None,
+        self, job: _Job, choose: Callable[[Mapping[str, str]], Awaitable[Targets]], excluded: Mapping[str, str]
     ) -> ReplicationResult:
         """Copy and exchange; other targets are chosen in the place of those that fail, a few times."""
         left_out = dict(excluded)
@@ -214,43 +227,38 @@ class FragmentReplicator:
         for _ in range(TARGET_TRIES):
             try:
                 targets = await choose(left_out)
-                return await self._restore(stored, fragment, targets, refilled, bad, progress)
+                return await self._restore(job, targets)
             except NotEnoughBookies as error:
                 raise failure or error from None
             except TargetFailed as failed:
                 failure = failed.error
-                if failed.bookie in refilled.values():
+                if failed.bookie in job.refilled.values():
                     break
                 left_out[failed.bookie] = f"it failed just now: {failure}"
-                _log.warning("target failed", ledger=fragment.ledger_id, bookie=failed.bookie, error=str(failure))
+                _log.warning("target failed", ledger=job.fragment.ledger_id, bookie=failed.bookie, error=str(failure))
         assert failure is not None
         raise failure
 
-    async def _restore(
-        self,
-        stored: Versioned[LedgerMetadata],
-        fragment: Fragment,
-        targets: Targets,
-        refilled: Mapping[int, str],
-        bad: Collection[int],
-        progress: ProgressListener | None,
-    ) -> ReplicationResult:
+    async def _restore(self, job: _Job, targets: Targets) -> ReplicationResult:
+        stored, fragment, refilled = job.stored, job.fragment, job.refilled
         entries = nbytes = 0
         receivers = {
             position: bookie
             for position, bookie in {**targets.chosen, **refilled}.items()
             if len(fragment.entries_of(position))
         }
+        access = self._access(stored.value)
+        sources = self._sources(fragment, access, job.bad)
         if receivers:
-            access = self._access(stored.value)
-            sources = self._sources(fragment, access, bad)
-            copy = self._copy(stored.value, fragment, access, sources, receivers, progress)
+            copy = self._copy(stored.value, fragment, access, sources, receivers, job.progress)
             await copy.run()
             await self._read_back(fragment, sources, receivers)
             entries, nbytes = copy.entries, copy.nbytes
         ensemble = fragment.ensemble
         if targets.chosen:
-            ensemble = await exchange_bookies(self._client, stored, fragment, targets.chosen)
+            await check_still_targets(self._client, self._leaving, set(targets.chosen.values()))
+            ensemble = await exchange_bookies(self._client, stored, fragment, targets.chosen, job.session_id)
+            await self._after_the_exchange(job, targets.chosen, receivers)
         _log.debug(
             "fragment restored",
             ledger=fragment.ledger_id,
@@ -285,6 +293,24 @@ class FragmentReplicator:
         context = self._client.context
         return FragmentCopy(context, fragment, access, sources, receivers, self._limits, average, told)
 
+    async def _after_the_exchange(self, job: _Job, chosen: Mapping[int, str], receivers: Mapping[int, str]) -> None:
+        """Raises `TargetFailed` when the exchange was taken back, because copies had been collected before it."""
+        ledger_id = job.fragment.ledger_id
+        gone = await unregistered(self._client, set(chosen.values()))
+        if gone:
+            _log.warning("bookies that got new copies are gone", ledger=ledger_id, bookies=sorted(gone))
+            await self._client.metadata_service.under_replication.mark(ledger_id, sorted(gone), ctime_ms=None)
+        try:
+            for position, bookie in receivers.items():
+                if bookie not in gone:
+                    await self._copies.check(job.fragment, position, bookie)
+        except TargetFailed:
+            now = replace(job.fragment, ensemble=_exchanged(job.fragment.ensemble, chosen))
+            back = {position: job.fragment.ensemble[position] for position in chosen}
+            stored = await self._client.stored_metadata(ledger_id)
+            await exchange_bookies(self._client, stored, now, back, job.session_id)
+            raise
+
     async def _read_back(self, fragment: Fragment, sources: SourceReads, receivers: Mapping[int, str]) -> None:
         """Each target gives the last entry that it got. Raises `TargetFailed`."""
         for position, bookie in receivers.items():
@@ -296,7 +322,23 @@ class FragmentReplicator:
             if last not in found:
                 error = errors[last][bookie]
                 said = f"the new copy of entry {last} on {bookie} cannot be read back: {error}"
-                raise TargetFailed(bookie, type(error)(said)) from error
+                raise TargetFailed(bookie, CopyLost(said)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One fragment to be restored. `refilled`: positions whose bookie is filled again; `bad`: all bad positions."""
+
+    stored: Versioned[LedgerMetadata]
+    fragment: Fragment
+    refilled: Mapping[int, str]
+    bad: Collection[int]
+    session_id: int | None
+    progress: ProgressListener | None
+
+
+def _exchanged(ensemble: Ensemble, chosen: Mapping[int, str]) -> Ensemble:
+    return tuple(chosen.get(position, bookie) for position, bookie in enumerate(ensemble))
 
 
 def _check_named(fragment: Fragment, bad: Mapping[int, str]) -> None:

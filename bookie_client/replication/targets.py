@@ -2,8 +2,9 @@
 
 Invariants
 - A target is writable, reachable, neither in the ensemble nor excluded: it is connected before anything is copied.
-- A bookie that is being decommissioned is no target, whoever copies; known after `LEAVING_SECONDS` at the latest. (A
-  decommission looks for ledgers that name its bookie again before it ends.)
+- A bookie that is being decommissioned is no target, whoever copies; known after `LEAVING_SECONDS` at the latest, and
+  asked again right before the metadata name it. (A decommission waits for the locks that were held when its bookie
+  stopped being a target, and looks for ledgers that name it afterwards.)
 - The placement policy decides, with the client's `random`.
 
 Event loop only.
@@ -14,14 +15,16 @@ Source: reference auto-recovery, sections 6.4 and 7; reference client protocol, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from math import inf
 from typing import Final, NamedTuple
 
 from bookie_client.client import Client
 from bookie_client.placement.policy import Adherence, ClusterView, Placement, ReplacementRequest
+from bookie_client.replication.copy_adds import TargetFailed
 from bookie_client.replication.fragments import Fragment
+from bookie_client.replication.registration import Registration, Registrations
 from bookie_protocol.errors import BookieReadOnly, BookieUnavailable, MetadataNotFound, NotEnoughBookies
 from bookie_protocol.metadata_service.records import DECOMMISSION
 
@@ -37,16 +40,34 @@ class Leaving:
         self._names: frozenset[str] = frozenset()
         self._known_until = -inf
 
-    async def names(self) -> frozenset[str]:
-        """Bookie ids. Raises `MetadataUnavailable`."""
-        now = asyncio.get_running_loop().time()
-        if now >= self._known_until:
+    async def names(self, *, now: bool = False) -> frozenset[str]:
+        """Bookie ids; `now`: asked anew. Raises `MetadataUnavailable`."""
+        time = asyncio.get_running_loop().time()
+        if now or time >= self._known_until:
             try:
                 self._names = await self._client.metadata_service.records(DECOMMISSION).names()
             except MetadataNotFound:
                 self._names = frozenset()
-            self._known_until = now + LEAVING_SECONDS
+            self._known_until = time + LEAVING_SECONDS
         return self._names
+
+
+async def check_still_targets(client: Client, leaving: Leaving, bookies: Collection[str]) -> None:
+    """Copying may take hours: raises `TargetFailed` for a bookie that is being decommissioned, or registered nowhere,
+    by now."""
+    names = await leaving.names(now=True)
+    gone = await unregistered(client, bookies)
+    for bookie in sorted(bookies):
+        if bookie in names or bookie in gone:
+            why = "is registered nowhere" if bookie in gone else "is being decommissioned"
+            raise TargetFailed(bookie, BookieUnavailable(f"bookie {bookie} {why} by now, so it gets no copies"))
+
+
+async def unregistered(client: Client, bookies: Collection[str]) -> frozenset[str]:
+    """Those of these bookies that are registered nowhere, asked now. Raises `MetadataUnavailable`."""
+    registrations = Registrations(client.bookies, client.metadata_service.bookies)
+    found = {bookie: await registrations.of(bookie, asked_now=True) for bookie in sorted(bookies)}
+    return frozenset(bookie for bookie, where in found.items() if where is Registration.NOWHERE)
 
 
 class Targets(NamedTuple):

@@ -1,10 +1,11 @@
-"""Locks of ledgers that are given back whatever happens.
+"""Locks of ledgers that are given back whatever happens, and work that ends with its lock.
 
 A lock ends with the session that took it. While that session lives a lock that is not given back keeps its ledger from
 every worker of the cluster, so giving back is repeated until the metadata service has answered.
 
 Invariants
-- After `give_back` or `finish` the lock is gone, or somebody goes on trying.
+- After `give_back` or `finish` the lock is gone, or somebody goes on trying: after `close` the metadata service itself.
+- `while_session` lets nobody work on under a lock that has ended with its session.
 - Nothing here removes a lock of another session, of which the service sees to it.
 
 Event loop only.
@@ -15,17 +16,44 @@ Source: reference metadata layout, section 10.4.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
 
 import structlog
 
-from bookie_protocol.errors import MetadataError, MetadataUnavailable
+from bookie_protocol.errors import MetadataError, MetadataUnavailable, SessionEnded
+from bookie_protocol.metadata_service.interface import Session, SessionState
 from bookie_protocol.metadata_service.under_replication import LedgerLock, UnderReplication
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 
+_T = TypeVar("_T")
+
 _log = structlog.get_logger(__name__)
+
+
+async def while_session(session: Session, work: Coroutine[Any, Any, _T]) -> _T:
+    """What `work` returns or raises; when the session of now ends it is cancelled, and `SessionEnded` is raised."""
+    loop = asyncio.get_running_loop()
+    working = loop.create_task(work)
+    ended = False
+
+    def listen(state: SessionState) -> None:
+        nonlocal ended
+        if state in (SessionState.EXPIRED, SessionState.CLOSED) and not working.done():
+            ended = working.cancel()
+
+    stop_listening = session.add_listener(listen)
+    try:
+        await asyncio.wait({working})
+        if ended and working.cancelled():
+            raise SessionEnded("the session with the metadata service has ended, and the ledger's lock with it")
+        return working.result()
+    finally:
+        stop_listening()
+        working.cancel()
+        await asyncio.wait({working})
 
 
 class LockKeeper:
@@ -56,9 +84,9 @@ class LockKeeper:
         await first_try
 
     async def close(self, seconds: float) -> None:
-        """Wait at most so long for locks that are being given back; those left end with their session.
+        """Wait at most so long for locks that are being given back; those left are the metadata service's business.
 
-        However it ends, cancelled itself too, nobody goes on trying afterwards.
+        However it ends, cancelled itself too, this keeper does not go on trying afterwards.
         """
         try:
             if self._retrying:
@@ -71,14 +99,18 @@ class LockKeeper:
 
     async def _give_back(self, lock: LedgerLock) -> None:
         pause = FIRST_PAUSE_S
-        while True:
-            try:
-                await self._marks.release(lock)
-                return
-            except MetadataUnavailable as error:
-                _log.warning("lock is not given back yet", ledger=lock.ledger_id, reason=str(error))
-            except MetadataError as error:
-                _log.warning("lock cannot be given back", ledger=lock.ledger_id, reason=str(error))
-                return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE_S)
+        try:
+            while True:
+                try:
+                    await self._marks.release(lock)
+                    return
+                except MetadataUnavailable as error:
+                    _log.warning("lock is not given back yet", ledger=lock.ledger_id, reason=str(error))
+                except MetadataError as error:
+                    _log.warning("lock cannot be given back", ledger=lock.ledger_id, reason=str(error))
+                    return
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+        except asyncio.CancelledError:
+            self._marks.abandon(lock)
+            raise

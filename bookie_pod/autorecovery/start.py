@@ -16,6 +16,7 @@ from typing import Final
 
 from bookie_client.client import Client
 from bookie_client.replication.check import CheckOptions, LedgerChecker
+from bookie_client.replication.closing import close_checked
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.report import LedgerReport
 from bookie_client.replication.throttle import ReplicationThrottle
@@ -25,7 +26,6 @@ from bookie_pod.autorecovery.auditor.status import AuditorStatus
 from bookie_pod.autorecovery.copy_options import copying_throttle, replication_options
 from bookie_pod.autorecovery.daemon import AutoRecovery, AutoRecoveryStatus
 from bookie_pod.autorecovery.worker.ledger_repair import LedgerRepair, RepairParts
-from bookie_pod.autorecovery.worker.open_ledgers import recover
 from bookie_pod.autorecovery.worker.progress import Phase, WorkerProgress
 from bookie_pod.autorecovery.worker.worker import ReplicationWorker, WorkerOptions
 from bookie_pod.client_options import client_options
@@ -120,7 +120,7 @@ def make_worker(
     marks = metadata.under_replication
 
     async def recover_ledger(report: LedgerReport) -> None:
-        await recover(client, report)
+        await close_checked(client, report)
 
     async def mark_lost(ledger_id: int, bookies: Collection[str]) -> None:
         now = clock_ms() if options.store_mark_time else None

@@ -1,7 +1,9 @@
 """How long a ledger that could not be repaired is left alone: twice as long after each failure, up to a limit.
 
 Invariants
-- Failures of the last `REMEMBERED` ledgers that failed are remembered, of no others.
+- How often a ledger failed is remembered of the last `REMEMBERED` that failed, ten times as many as a worker holds
+  locks of: were it forgotten before its ledger's turn comes again, no delay would ever grow. Why it failed, which is
+  for people, of the last `EXPLAINED`.
 - No delay is shorter than `SHORTEST_S`, whatever is configured: a ledger that cannot be repaired is no hot loop.
 
 Pure; event loop only.
@@ -15,7 +17,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-REMEMBERED: Final = 2000
+REMEMBERED: Final = 100_000
+EXPLAINED: Final = 2_000
 SHORTEST_S: Final = 0.1
 _STEPS: Final = 5
 """Failures until the delay is the full one."""
@@ -30,29 +33,33 @@ class Failures:
     lost_entries: tuple[int, ...] = ()
 
 
-_NONE: Final = Failures(0)
-
-
 class Backoff:
     """`longest_s`: the full delay in seconds; the first one is a 32nd of it."""
 
-    def __init__(self, longest_s: float, remembered: int = REMEMBERED) -> None:
+    def __init__(self, longest_s: float, remembered: int = REMEMBERED, explained: int = EXPLAINED) -> None:
         self._longest_s = longest_s
         self._remembered = remembered
+        self._explained = explained
+        self._counts: OrderedDict[int, int] = OrderedDict()
         self._failures: OrderedDict[int, Failures] = OrderedDict()
 
     def failures(self, ledger_id: int) -> Failures:
         """Those since this ledger last succeeded, as far as they are remembered."""
-        return self._failures.get(ledger_id, _NONE)
+        return self._failures.get(ledger_id) or Failures(self._counts.get(ledger_id, 0))
 
     def failed(self, ledger_id: int, reason: str = "", lost_entries: tuple[int, ...] = ()) -> float:
         """It failed (again): seconds until the next try."""
-        before = self._failures.pop(ledger_id, _NONE).count
+        before = self._counts.pop(ledger_id, 0)
+        self._counts[ledger_id] = before + 1
+        self._failures.pop(ledger_id, None)
         self._failures[ledger_id] = Failures(before + 1, reason, lost_entries)
-        while len(self._failures) > self._remembered:
+        if len(self._counts) > self._remembered:
+            self._counts.popitem(last=False)
+        if len(self._failures) > self._explained:
             self._failures.popitem(last=False)
         return max(SHORTEST_S, self._longest_s * 2.0 ** (min(before, _STEPS) - _STEPS))
 
     def succeeded(self, ledger_id: int) -> None:
         """It is repaired, or gone."""
+        self._counts.pop(ledger_id, None)
         self._failures.pop(ledger_id, None)

@@ -7,7 +7,8 @@
 - An entry of which no copy can be read holds up its fragment, and nothing is exchanged there: the entry is asked for
   again at each later try before anything is copied.
 
-Invariant: what is remembered of unreadable entries is bounded by `REMEMBERED` fragments.
+Invariant: what is remembered of unreadable entries is bounded: the first `SHOWN_ENTRIES` of `REMEMBERED` fragments,
+more than a worker has in turn.
 
 Event loop only.
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -30,14 +31,14 @@ from bookie_pod.autorecovery.worker.progress import LedgerNote, WorkerProgress
 from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_protocol.errors import (
     EntriesUnreadable,
-    MetadataNotFound,
+    LedgerDeleted,
     MetadataUnavailable,
-    NoSuchLedger,
     NotEnoughBookies,
     PodkeeperError,
 )
+from bookie_protocol.metadata_service.under_replication import LedgerLock
 
-REMEMBERED: Final = 2000
+REMEMBERED: Final = 100_000
 SHOWN_ENTRIES: Final = 20
 
 _log = structlog.get_logger(__name__)
@@ -52,12 +53,22 @@ class Replicator(Protocol):
         bad: Mapping[int, str],
         *,
         in_place: Collection[int] = (),
+        session_id: int | None = None,
         progress: ProgressListener | None = None,
     ) -> ReplicationResult: ...
 
-    async def mend(self, fragment: Fragment, *, progress: ProgressListener | None = None) -> ReplicationResult: ...
+    async def mend(
+        self, fragment: Fragment, *, session_id: int | None = None, progress: ProgressListener | None = None
+    ) -> ReplicationResult: ...
 
     async def unreadable(self, fragment: Fragment, entry_ids: Collection[int]) -> tuple[int, ...]: ...
+
+
+class _Copying(NamedTuple):
+    """Under which lock a fragment is copied, and who is told of it."""
+
+    lock: LedgerLock
+    listener: ProgressListener
 
 
 class FragmentRepair:
@@ -70,7 +81,12 @@ class FragmentRepair:
         self._unreadable: OrderedDict[tuple[int, int], tuple[int, ...]] = OrderedDict()
 
     async def restore(
-        self, found: FragmentReport, bad: Mapping[int, str], note: LedgerNote, writable: frozenset[str]
+        self,
+        found: FragmentReport,
+        bad: Mapping[int, str],
+        note: LedgerNote,
+        writable: frozenset[str],
+        lock: LedgerLock,
     ) -> None:
         """Make new copies for the bad positions. `writable`: bookies that can be filled in place.
 
@@ -78,15 +94,15 @@ class FragmentRepair:
         """
         try:
             await self._ask_again(found.fragment)
-            await self._restore(found, bad, note, writable)
+            await self._restore(found, bad, _Copying(lock, self._listener(note)), writable)
         except EntriesUnreadable as error:
             self._remember(found.fragment, error)
             raise
         self._unreadable.pop((found.fragment.ledger_id, found.fragment.first_entry), None)
 
-    async def mend(self, fragment: Fragment, note: LedgerNote) -> bool:
+    async def mend(self, fragment: Fragment, note: LedgerNote, lock: LedgerLock) -> bool:
         """Exchange bookies so that the placement obeys its policy; whether any was exchanged."""
-        done = await self._replicator.mend(fragment, progress=self._listener(note))
+        done = await self._replicator.mend(fragment, session_id=lock.session_id, progress=self._listener(note))
         self._metrics.written(done.entries, done.nbytes)
         return done.ensemble != fragment.ensemble
 
@@ -96,29 +112,28 @@ class FragmentRepair:
             del self._unreadable[known]
 
     async def _restore(
-        self, found: FragmentReport, bad: Mapping[int, str], note: LedgerNote, writable: frozenset[str]
+        self, found: FragmentReport, bad: Mapping[int, str], copying: _Copying, writable: frozenset[str]
     ) -> None:
-        listener = self._listener(note)
         verdicts = {each.position: each.verdict for each in found.findings}
         here = {position for position, bookie in bad.items() if bookie in writable}
         empty = {position for position in here if verdicts[position] is ReplicaVerdict.MISSING}
         fragment = found.fragment
         try:
-            done = await self._replicate(fragment, bad, empty, listener)
+            done = await self._replicate(fragment, bad, empty, copying)
             fragment, left = replace(fragment, ensemble=done.ensemble), done.unfilled
         except NotEnoughBookies as error:
             left = {position: str(error) for position in bad if position not in empty}
             if empty:
-                await self._replicate(fragment, _only(bad, empty), empty, listener)
-        except (EntriesUnreadable, NoSuchLedger, MetadataUnavailable, MetadataNotFound):
+                await self._replicate(fragment, _only(bad, empty), empty, copying)
+        except (EntriesUnreadable, LedgerDeleted, MetadataUnavailable):
             raise
         except PodkeeperError as error:
             if not empty:
                 raise
-            _log.warning("bookie cannot be filled again, it is replaced", ledger=note.ledger_id, reason=str(error))
-            done = await self._replicate(fragment, bad, (), listener)
+            _log.warning("bookie cannot be filled again, it is replaced", ledger=fragment.ledger_id, reason=str(error))
+            done = await self._replicate(fragment, bad, (), copying)
             fragment, left = replace(fragment, ensemble=done.ensemble), done.unfilled
-        await self._without_a_spare(fragment, bad, left, here, listener)
+        await self._without_a_spare(fragment, bad, left, here, copying)
 
     async def _without_a_spare(
         self,
@@ -126,20 +141,22 @@ class FragmentRepair:
         bad: Mapping[int, str],
         left: Mapping[int, str],
         here: Collection[int],
-        listener: ProgressListener,
+        copying: _Copying,
     ) -> None:
         """Fill in place what can be; raises `NotEnoughBookies` for the rest."""
         again = {position for position in left if position in here}
         if again:
-            await self._replicate(fragment, _only(bad, again), again, listener)
+            await self._replicate(fragment, _only(bad, again), again, copying)
         why = [f"{bad[position]}: {reason}" for position, reason in sorted(left.items()) if position not in again]
         if why:
             raise NotEnoughBookies("; ".join(dict.fromkeys(why)))
 
     async def _replicate(
-        self, fragment: Fragment, bad: Mapping[int, str], in_place: Collection[int], listener: ProgressListener
+        self, fragment: Fragment, bad: Mapping[int, str], in_place: Collection[int], copying: _Copying
     ) -> ReplicationResult:
-        done = await self._replicator.replicate(fragment, bad, in_place=in_place, progress=listener)
+        done = await self._replicator.replicate(
+            fragment, bad, in_place=in_place, session_id=copying.lock.session_id, progress=copying.listener
+        )
         self._metrics.written(done.entries, done.nbytes)
         return done
 
@@ -156,7 +173,7 @@ class FragmentRepair:
 
     def _remember(self, fragment: Fragment, error: EntriesUnreadable) -> None:
         key = fragment.ledger_id, fragment.first_entry
-        self._unreadable[key] = error.entries
+        self._unreadable[key] = error.entries[:SHOWN_ENTRIES]
         self._unreadable.move_to_end(key)
         while len(self._unreadable) > REMEMBERED:
             self._unreadable.popitem(last=False)

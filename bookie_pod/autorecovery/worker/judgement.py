@@ -7,7 +7,21 @@ bookie itself says is missing, or gives damaged, is restored whoever the mark na
 
 A mark may go when nothing of that kind is left, and everything could be seen of the bookies that it names.
 
+Only the writer, or a recovery, may change the last segment of an open ledger. A live writer replaces a lost bookie by
+itself at its next add. So a ledger whose last segment lacks copies is left to its writer for the grace period, then
+looked at again, and recovered only if nothing changed (`bookie_client.replication.closing`). From then on it is
+repaired like any other.
+
+What counts is whether copies of the last segment are lost, or its bookie is. Here this differs from the reference: it
+also fences a ledger that happens to be marked and has a merely read-only (or restarting) bookie in its last ensemble. A
+read-only bookie serves what it has and has told the writer to leave: nothing is lost, nothing has to be copied, and the
+mark can go. Fencing would end a sound application's writer for no gain. Bookies that are being emptied are the business
+of their decommission, which closes the open ledgers in its way by itself. Nor is a bookie that is registered and does
+not answer a reason: it may be back in a moment, and when its session has ended it is lost.
+
 Pure; any thread.
+
+Source: reference auto-recovery, sections 6.2, step 4, and 6.3.
 """
 
 from __future__ import annotations
@@ -54,24 +68,6 @@ def what_is_left(report: LedgerReport, named: Collection[str]) -> str | None:
                 where = f"segment at entry {fragment.fragment.first_entry}"
                 return f"{where}: {found.bookie} {_HOW[found.verdict]} {found.detail}".rstrip()
     return None
-
-
-def new_and_lost(report: LedgerReport, before: Collection[str]) -> frozenset[str]:
-    """Bookies that joined the ledger since `before` was the set of its bookies, and are registered nowhere already."""
-    return frozenset(
-        found.bookie
-        for fragment in report.fragments
-        for found in fragment.findings
-        if found.verdict is ReplicaVerdict.LOST and found.bookie not in before
-    )
-
-
-def denying(report: LedgerReport) -> frozenset[str]:
-    """Bookies that deny, or cannot read, entries which they must have."""
-    verdicts = (ReplicaVerdict.MISSING, ReplicaVerdict.DAMAGED)
-    return frozenset(
-        found.bookie for fragment in report.fragments for found in fragment.findings if found.verdict in verdicts
-    )
 
 
 def may_be_read_later(report: FragmentReport, entry_id: int) -> bool:

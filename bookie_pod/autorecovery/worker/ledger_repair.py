@@ -10,7 +10,7 @@ repaired. What nobody can tell is no fault and no success: the mark stays. `judg
 - A mark without replicas asks for other bookies because the placement breaks the policy. Lost copies go first.
 
 Invariants
-- Nothing here touches a fragment that is not closed; `open_ledgers` says what becomes of those.
+- Nothing here touches a fragment that is not closed; `judgement` says what becomes of those.
 - The trouble of one fragment does not keep the others from being repaired.
 - Whoever is filled in place is named by the mark first, so that every copy is looked for there before a mark goes: the
   worker may die while it fills, and the first and the last entry do not tell.
@@ -37,14 +37,13 @@ from bookie_pod.autorecovery.worker.worker import Outcome, RoundResult
 from bookie_pod.metrics.replication_worker import ReplicationWorkerMetrics
 from bookie_protocol.errors import (
     EntriesUnreadable,
-    MetadataNotFound,
+    LedgerDeleted,
     MetadataUnavailable,
-    NoSuchLedger,
     NotEnoughBookies,
     PodkeeperError,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+from bookie_protocol.metadata_service.under_replication import LedgerLock, UnderreplicatedLedger
 
 _log = structlog.get_logger(__name__)
 
@@ -103,6 +102,16 @@ class _Trouble:
         return RoundResult(Outcome.FAILED, reason, tuple(self.lost_entries[:SHOWN_ENTRIES]))
 
 
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """One turn of a ledger. `named`: the bookies that its mark names; `looked_at`: when the report was begun."""
+
+    lock: LedgerLock
+    named: frozenset[str]
+    note: LedgerNote
+    looked_at: float
+
+
 class LedgerRepair:
     """Implements `worker.Repair`, for any number of ledgers at a time."""
 
@@ -111,18 +120,20 @@ class LedgerRepair:
         self._progress = parts.progress
         self._fragments = FragmentRepair(parts.replicator, parts.progress, parts.metrics)
 
-    async def repair(self, ledger_id: int, note: LedgerNote) -> RoundResult:
+    async def repair(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
+        ledger_id = lock.ledger_id
         try:
             named = await self._named(ledger_id)
             if named is None:
                 return RoundResult(Outcome.WITHDRAWN)
             looked_at = self._progress.clock()
             report = await self._parts.checker.check(ledger_id, complete=named)
-            return await self._repair(report, looked_at, named, note)
-        except (NoSuchLedger, MetadataNotFound):
+            return await self._repair(_Round(lock, named, note, looked_at), report)
+        except LedgerDeleted:
             return self._gone(ledger_id)
 
-    async def recover(self, ledger_id: int, note: LedgerNote) -> RoundResult:
+    async def recover(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
+        ledger_id = lock.ledger_id
         try:
             named = await self._named(ledger_id)
             if named is None:
@@ -132,7 +143,7 @@ class LedgerRepair:
             reason = judgement.waits_for(report, named)
             if reason is None:
                 _log.info("open ledger: its writer went on", ledger=ledger_id)
-                return await self._repair(report, looked_at, named, note)
+                return await self._repair(_Round(lock, named, note, looked_at), report)
             _log.warning("open ledger is fenced and recovered", ledger=ledger_id, reason=reason)
             self._progress.enter(note, Phase.RECOVERING, reason=reason)
             await self._parts.recover(report)
@@ -141,8 +152,8 @@ class LedgerRepair:
             self._progress.enter(note, Phase.CHECKING)
             looked_at = self._progress.clock()
             report = await self._parts.checker.check(ledger_id, complete=named)
-            return await self._repair(report, looked_at, named, note)
-        except (NoSuchLedger, MetadataNotFound):
+            return await self._repair(_Round(lock, named, note, looked_at), report)
+        except LedgerDeleted:
             return self._gone(ledger_id)
 
     async def _named(self, ledger_id: int) -> frozenset[str] | None:
@@ -152,22 +163,18 @@ class LedgerRepair:
 
     # --- one round --------------------------------------------------------------------------------------------
 
-    async def _repair(
-        self, report: LedgerReport, looked_at: float, named: frozenset[str], note: LedgerNote
-    ) -> RoundResult:
-        trouble = _Trouble()
-        before = report.metadata.value.all_bookies()
-        copied = await self._restore(report, looked_at, named, note, trouble)
+    async def _repair(self, turn: _Round, report: LedgerReport) -> RoundResult:
+        trouble, named, note = _Trouble(), turn.named, turn.note
+        copied = await self._restore(turn, report, trouble)
         waiting = judgement.waits_for(report, named)
         if waiting is not None:
             return RoundResult(Outcome.OPEN, waiting, tuple(trouble.lost_entries[:SHOWN_ENTRIES]))
         if trouble.reasons:
             return trouble.failed()
-        moved = not named and await self._mend(report, note)
+        moved = not named and await self._mend(turn, report)
         if copied is not None or moved:
             self._progress.enter(note, Phase.VERIFYING)
             report = await self._parts.checker.check(report.ledger_id, complete=named)
-            await self._mark_lost_targets(report, before)
         left = judgement.what_is_left(report, named)
         if left is not None:
             return RoundResult(Outcome.FAILED, left)
@@ -179,17 +186,9 @@ class LedgerRepair:
             _log.info("ledger is repaired", ledger=note.ledger_id, entries=note.entries_copied, bytes=note.bytes_copied)
         return RoundResult(Outcome.REPAIRED)
 
-    async def _mark_lost_targets(self, report: LedgerReport, before: Collection[str]) -> None:
-        """A target that is gone already may have been audited before the metadata named it: nobody would mark it."""
-        lost = judgement.new_and_lost(report, before)
-        if lost:
-            _log.warning("bookies that got new copies are gone", ledger=report.ledger_id, bookies=sorted(lost))
-            await self._parts.mark_lost(report.ledger_id, lost)
-
-    async def _restore(
-        self, report: LedgerReport, looked_at: float, named: frozenset[str], note: LedgerNote, trouble: _Trouble
-    ) -> bool | None:
+    async def _restore(self, turn: _Round, report: LedgerReport, trouble: _Trouble) -> bool | None:
         """Whether copies were made, or names of dead bookies exchanged; None: no fragment asked for it."""
+        named, note = turn.named, turn.note
         closed = [each for each in report.fragments if each.fragment.is_closed]
         work = [(each, bad) for each in closed if (bad := judgement.bad_positions(each, named))]
         note.bad_fragments, note.done_fragments = len(work), 0
@@ -205,15 +204,15 @@ class LedgerRepair:
         for found, were_bad in work:
             each, bad = found, were_bad
             try:
-                if self._progress.clock() - looked_at > FRESH_SECONDS:
+                if self._progress.clock() - turn.looked_at > FRESH_SECONDS:
                     each, bad = await self._look_again(report, found, were_bad, named)
                     writable = await self._parts.writable()
                 if bad:
-                    await self._fragments.restore(each, bad, note, writable)
+                    await self._fragments.restore(each, bad, note, writable, turn.lock)
                 else:
                     note.entries_to_copy -= each.fragment.count
                     back += 1
-            except (NoSuchLedger, MetadataNotFound, MetadataUnavailable):
+            except (LedgerDeleted, MetadataUnavailable):
                 raise
             except PodkeeperError as error:
                 self._parts.metrics.failed_with(error)
@@ -235,15 +234,15 @@ class LedgerRepair:
 
     # --- placement --------------------------------------------------------------------------------------------
 
-    async def _mend(self, report: LedgerReport, note: LedgerNote) -> bool:
+    async def _mend(self, turn: _Round, report: LedgerReport) -> bool:
         """Whether copies were moved for the sake of the placement."""
         if not report.metadata.value.is_closed:
             return False
-        self._progress.enter(note, Phase.MOVING)
+        self._progress.enter(turn.note, Phase.MOVING)
         moved = False
         for each in report.fragments:
             try:
-                moved = await self._fragments.mend(each.fragment, note) or moved
+                moved = await self._fragments.mend(each.fragment, turn.note, turn.lock) or moved
             except NotEnoughBookies as error:
                 # Not for lack of trying: the next check of placements marks it again.
                 _log.warning("placement cannot be mended", ledger=report.ledger_id, reason=str(error))

@@ -63,11 +63,11 @@ class RoundResult(NamedTuple):
 class Repair(Protocol):
     """What is done to one ledger whose lock is held. Raises `PodkeeperError` for a round that failed."""
 
-    async def repair(self, ledger_id: int, note: LedgerNote) -> RoundResult:
+    async def repair(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
         """Look at it and restore what can be restored without disturbing a writer."""
         ...
 
-    async def recover(self, ledger_id: int, note: LedgerNote) -> RoundResult:
+    async def recover(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
         """Its writer had its time: look again, recover it if it still has to be, then repair it."""
         ...
 
@@ -218,13 +218,13 @@ class ReplicationWorker:
         return result._replace(outcome=Outcome.FAILED) if result.outcome is Outcome.OPEN else result
 
     async def _round(
-        self, lock: LedgerLock, note: LedgerNote, work: Callable[[int, LedgerNote], Awaitable[RoundResult]]
+        self, lock: LedgerLock, note: LedgerNote, work: Callable[[LedgerLock, LedgerNote], Awaitable[RoundResult]]
     ) -> RoundResult:
         loop = asyncio.get_running_loop()
         began = loop.time()
         self.progress.enter(note, Phase.CHECKING)
         try:
-            result = await work(lock.ledger_id, note)
+            result = await work(lock, note)
             if result.outcome is Outcome.REPAIRED:
                 await self._keeper.finish(lock)
             elif result.outcome is Outcome.DELETED:

@@ -23,15 +23,16 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bookie_client.client import Client
+from bookie_client.replication.check import LedgerChecker
+from bookie_client.replication.closing import close_checked
 from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.replicator import FragmentReplicator, ReplicationResult
 from bookie_protocol.errors import (
     EntriesUnreadable,
+    LedgerDeleted,
     LedgerNotClosed,
     MetadataError,
     MetadataExists,
-    MetadataNotFound,
-    NoSuchLedger,
     NotEnoughBookies,
     PodkeeperError,
 )
@@ -94,6 +95,15 @@ class _Tally:
         return LedgerOutcome(ledger_id, worst(self.states), self.segments, self.entries, self.nbytes, detail)
 
 
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """The work on one ledger under its lock."""
+
+    lock: LedgerLock
+    work: LedgerWork
+    tally: _Tally
+
+
 class LedgerRecovery:
     """Recovers ledgers, any number at a time but each once. `looker` looks at what is there now, `verifier` at what was
     copied."""
@@ -103,6 +113,7 @@ class LedgerRecovery:
     ) -> None:
         self._client = client
         self._replicator = replicator
+        self._checker = LedgerChecker(client)
         self._looker = looker
         self._verifier = verifier
         self._options = options
@@ -118,10 +129,10 @@ class LedgerRecovery:
             return LedgerOutcome(work.ledger_id, State.LOCKED, detail=lock)
         settled = False
         try:
-            outcome = await self._under_lock(work)
+            outcome = await self._under_lock(work, lock)
             settled = not outcome.state.is_left_over and await self._mark_is_settled(lock, work)
             return outcome
-        except (NoSuchLedger, MetadataNotFound):
+        except LedgerDeleted:
             settled = True
             return LedgerOutcome(work.ledger_id, State.DELETED)
         except PodkeeperError as error:
@@ -163,21 +174,22 @@ class LedgerRecovery:
 
     # --- under the lock ---------------------------------------------------------------------------------------
 
-    async def _under_lock(self, work: LedgerWork) -> LedgerOutcome:
+    async def _under_lock(self, work: LedgerWork, lock: LedgerLock) -> LedgerOutcome:
         tally = _Tally()
         metadata = await self._client.metadata(work.ledger_id)
         bad = await self._lost_now(work, metadata)
         last = metadata.first_entry_ids[-1]
         if not metadata.is_closed and last in bad:
             if self._options.include_open:
-                metadata = await self._client.recover(work.ledger_id, password=self._options.password)
+                report = await self._checker.check(work.ledger_id)
+                metadata = await close_checked(self._client, report, self._options.password)
                 bad = await self._lost_now(work, metadata)
             else:
                 del bad[last]
                 tally.add(State.OPEN, f"it is {metadata.state.value}, and its last segment needs new copies")
         for fragment in fragments(work.ledger_id, metadata, -1):
             lost = bad.get(fragment.first_entry)
-            if lost and (receivers := await self._restore(fragment, lost, work.bookies, tally)):
+            if lost and (receivers := await self._restore(fragment, lost, _Turn(lock, work, tally))):
                 await self._verify(fragment, receivers, tally)
         return tally.outcome(work.ledger_id)
 
@@ -203,17 +215,16 @@ class LedgerRecovery:
                     bad.setdefault(first, {}).update(dict.fromkeys(part.positions(bookie), Verdict.DIVERGENT))
         return {first: positions for first, positions in bad.items() if positions}
 
-    async def _restore(
-        self, fragment: Fragment, lost: Mapping[int, Verdict], leaving: Collection[str], tally: _Tally
-    ) -> frozenset[str]:
+    async def _restore(self, fragment: Fragment, lost: Mapping[int, Verdict], turn: _Turn) -> frozenset[str]:
         """The bookies that got new copies."""
+        tally = turn.tally
         try:
-            receivers, left = await self._replicate(fragment, lost, leaving, tally)
+            receivers, left = await self._replicate(fragment, lost, turn)
         except EntriesUnreadable as error:
             tally.add(State.UNRECOVERABLE, error)
         except LedgerNotClosed as error:
             tally.add(State.OPEN, error)
-        except (NoSuchLedger, MetadataNotFound):
+        except LedgerDeleted:
             raise
         except PodkeeperError as error:
             tally.add(State.NO_SPARE if isinstance(error, NotEnoughBookies) else State.FAILED, error)
@@ -227,9 +238,10 @@ class LedgerRecovery:
         return frozenset()
 
     async def _replicate(
-        self, fragment: Fragment, lost: Mapping[int, Verdict], leaving: Collection[str], tally: _Tally
+        self, fragment: Fragment, lost: Mapping[int, Verdict], turn: _Turn
     ) -> tuple[frozenset[str], Mapping[int, str]]:
         """Who got new copies; positions for which there is no spare, and why."""
+        leaving, tally, session_id = turn.work.bookies, turn.tally, turn.lock.session_id
         writable = await self._client.writable_bookies()
         bad = {position: fragment.ensemble[position] for position in lost}
         here = {at for at, why in lost.items() if not leaving and why in IN_PLACE and bad[at] in writable}
@@ -237,7 +249,9 @@ class LedgerRecovery:
         excluded = dict.fromkeys(leaving, "it is being replaced")
         receivers = {bad[at] for at in empty}
         try:
-            done = await self._replicator.replicate(fragment, bad, in_place=empty, excluded=excluded)
+            done = await self._replicator.replicate(
+                fragment, bad, in_place=empty, excluded=excluded, session_id=session_id
+            )
         except NotEnoughBookies as error:
             if not here:
                 raise
@@ -248,7 +262,7 @@ class LedgerRecovery:
             fragment, left = replace(fragment, ensemble=done.ensemble), done.unfilled
         again = {at: bad[at] for at in left if at in here}
         if again:
-            tally.copied(await self._replicator.replicate(fragment, again, in_place=again))
+            tally.copied(await self._replicator.replicate(fragment, again, in_place=again, session_id=session_id))
             receivers |= set(again.values())
         return frozenset(receivers), {at: why for at, why in left.items() if at not in again}
 

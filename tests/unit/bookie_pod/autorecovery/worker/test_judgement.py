@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bookie_client.replication.closing import denying
 from bookie_client.replication.report import ReplicaVerdict
 from bookie_pod.autorecovery.worker import judgement
 from bookie_protocol.errors import BookieUnavailable
@@ -62,13 +63,8 @@ def test_when_a_writer_is_waited_for(last_entry: int | None, verdicts: dict[str,
     assert (judgement.waits_for(report, {"a", "c"}) is not None) is waits
 
 
-def test_a_new_bookie_that_is_gone_already() -> None:
-    report = report_of(metadata_of({0: "abc", 50: "bcd"}), {"a": LOST, "d": LOST})
-    assert judgement.new_and_lost(report, {"a", "b", "c"}) == {"d"}
-
-
 def test_whose_no_counts_for_nothing() -> None:
     report = report_of(metadata_of({0: "abcd"}), {"a": MISSING, "b": DAMAGED, "c": LOST, "d": UNREACHABLE})
-    assert judgement.denying(report) == {"a", "b"}
+    assert denying(report) == {"a", "b"}
     assert judgement.may_be_read_later(report.fragments[0], 3)
     assert not judgement.may_be_read_later(report_of(metadata_of({0: "abc"}), {"a": LOST}).fragments[0], 3)

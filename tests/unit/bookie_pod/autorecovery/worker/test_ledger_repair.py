@@ -18,6 +18,7 @@ from bookie_protocol.errors import (
     BookieReadOnly,
     BookieUnavailable,
     EntriesUnreadable,
+    LedgerDeleted,
     MetadataUnavailable,
     NoSuchLedger,
     NotEnoughBookies,
@@ -25,11 +26,13 @@ from bookie_protocol.errors import (
     RecoveryFailed,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.under_replication import UnderreplicatedLedger
+from bookie_protocol.metadata_service.under_replication import LedgerLock, UnderreplicatedLedger
 from tests.unit.bookie_pod.autorecovery.worker.reports import LEDGER, metadata_of, report_of
 
 LOST, MISSING = ReplicaVerdict.LOST, ReplicaVerdict.MISSING
 DAMAGED, UNREACHABLE = ReplicaVerdict.DAMAGED, ReplicaVerdict.UNREACHABLE
+
+SESSION = 77
 
 
 class Cluster:
@@ -76,7 +79,7 @@ class Cluster:
     async def run(self, *, recover: bool = False) -> RoundResult:
         self.note = self.progress.begin(LEDGER, 0)
         work = self.repair.recover if recover else self.repair.repair
-        return await work(LEDGER, self.note)
+        return await work(LedgerLock(LEDGER, 0, SESSION), self.note)
 
     def metric(self, name: str) -> float:
         lines = self.registry.render().splitlines()
@@ -86,7 +89,7 @@ class Cluster:
 
     async def check(self, ledger_id: int, *, complete: Collection[str] = ()) -> LedgerReport:
         if self.metadata is None:
-            raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+            raise LedgerDeleted(f"ledger {ledger_id} does not exist")
         self.complete.append(sorted(complete))
         return report_of(self.metadata, self.verdicts, self.lac, self.lac_error)
 
@@ -109,8 +112,10 @@ class Cluster:
         bad: Mapping[int, str],
         *,
         in_place: Collection[int] = (),
+        session_id: int | None = None,
         progress: ProgressListener | None = None,
     ) -> ReplicationResult:
+        assert session_id == SESSION, "copies are named in the session that holds the lock"
         assert fragment.is_closed
         assert self.metadata is not None
         assert self.metadata.ensembles[fragment.first_entry] == fragment.ensemble
@@ -132,7 +137,10 @@ class Cluster:
             progress(CopyProgress(LEDGER, fragment.first_entry, fragment.count, fragment.count, 10 * fragment.count))
         return ReplicationResult(tuple(ensemble), fragment.count, 10 * fragment.count, unfilled)
 
-    async def mend(self, fragment: Fragment, *, progress: ProgressListener | None = None) -> ReplicationResult:
+    async def mend(
+        self, fragment: Fragment, *, session_id: int | None = None, progress: ProgressListener | None = None
+    ) -> ReplicationResult:
+        assert session_id == SESSION
         if self.mending_error is not None:
             raise self.mending_error
         ensemble = self.mends.get(fragment.first_entry, fragment.ensemble)
@@ -229,23 +237,28 @@ class TestLostCopies:
             await cluster.run()
         assert len(cluster.copies) == 1
 
-    async def test_a_target_that_is_gone_at_the_end_is_marked(self) -> None:
-        cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST})
-        cluster.refuse = lambda bad, in_place: cluster.verdicts.update(x=LOST)
-        await cluster.run()
-        assert cluster.marked == [(LEDGER, ["x"])]
-
     async def test_deleted_meanwhile(self) -> None:
         cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST})
 
         def refuse(bad: Mapping[int, str], in_place: Collection[int]) -> None:
-            raise NoSuchLedger("deleted")
+            raise LedgerDeleted("deleted")
 
         cluster.refuse = refuse
         assert (await cluster.run()).outcome is Outcome.DELETED
         cluster.metadata = None
         assert (await cluster.run()).outcome is Outcome.DELETED
         assert (await cluster.run(recover=True)).outcome is Outcome.DELETED
+
+    async def test_a_bookie_that_has_nothing_of_a_ledger_does_not_make_it_deleted(self) -> None:
+        cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST})
+
+        def refuse(bad: Mapping[int, str], in_place: Collection[int]) -> None:
+            raise NoSuchLedger("bookie x has none of it")
+
+        cluster.refuse = refuse
+        result = await cluster.run()
+        assert result.outcome is Outcome.FAILED
+        assert "bookie x has none of it" in result.reason
 
     async def test_the_mark_was_withdrawn(self) -> None:
         cluster = Cluster(metadata_of({0: "abc"}), {"a": LOST})

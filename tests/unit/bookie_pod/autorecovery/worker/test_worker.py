@@ -52,7 +52,8 @@ class Repairs:
     async def _fine(self, ledger_id: int) -> RoundResult:
         return REPAIRED
 
-    async def repair(self, ledger_id: int, note: LedgerNote) -> RoundResult:
+    async def repair(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
+        ledger_id = lock.ledger_id
         self.begun.append(ledger_id)
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
@@ -61,9 +62,9 @@ class Repairs:
         finally:
             self.at_once -= 1
 
-    async def recover(self, ledger_id: int, note: LedgerNote) -> RoundResult:
-        self.recovered.append(ledger_id)
-        return await self.after_grace(ledger_id)
+    async def recover(self, lock: LedgerLock, note: LedgerNote) -> RoundResult:
+        self.recovered.append(lock.ledger_id)
+        return await self.after_grace(lock.ledger_id)
 
 
 @asynccontextmanager

@@ -1,0 +1,149 @@
+"""The moment when new copies are named: who holds the lock, and what became of the targets meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_client.replication import replicator
+from bookie_client.replication.new_copies import LISTS_TO_GIVE_UP
+from bookie_client.replication.replicator import FragmentReplicator
+from bookie_protocol.errors import BookieTimeout, CopyLost, NoSuchLedger, SessionEnded
+from bookie_protocol.metadata_service.records import DECOMMISSION
+from bookie_protocol.wire.availability import decode_availability, encode_availability
+from tests.unit.bookie_client.replication.cluster import written
+from tests.unit.bookie_client.replication.restoring import fragment_of, is_whole, restored
+
+
+def before_each_exchange(monkeypatch, act):
+    exchange = replicator.exchange_bookies
+
+    async def exchange_bookies(client, stored, fragment, targets, session_id=None):
+        await act(targets)
+        return await exchange(client, stored, fragment, targets, session_id)
+
+    monkeypatch.setattr(replicator, "exchange_bookies", exchange_bookies)
+
+
+async def test_nothing_is_exchanged_when_the_session_of_the_lock_has_ended(models):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 50)
+        before = await client.stored_metadata(ledger_id)
+        lock = await models.service.under_replication.lock(ledger_id)
+        with pytest.raises(SessionEnded, match="has ended"):
+            await restored(client, ledger_id, [0], session_id=lock.session_id + 1)
+        assert await client.stored_metadata(ledger_id) == before
+        await restored(client, ledger_id, [0], session_id=lock.session_id)
+        await is_whole(client, ledger_id)
+
+
+@pytest.mark.parametrize("lists", [True, False])
+async def test_copies_that_were_collected_before_they_were_named_are_made_anew_elsewhere(models, monkeypatch, lists):
+    await models.add(*"abcde")
+    async with models.client() as client:
+        ledger_id = await written(client, 50)
+        before = (await fragment_of(client, ledger_id)).ensemble
+        collected = []
+
+        async def collect(targets):
+            if not collected:
+                collected.extend(targets.values())
+                del models.model(collected[0]).ledgers[ledger_id]
+
+        async def silent(bookie, ledger_id):
+            raise BookieTimeout("no answer")
+
+        if not lists:
+            monkeypatch.setattr(client.operations, "entries_of_ledger", silent)
+        before_each_exchange(monkeypatch, collect)
+        result = await restored(client, ledger_id, [0])
+        assert collected
+        assert result.ensemble[0] not in (*collected, before[0])
+        assert (await fragment_of(client, ledger_id)).ensemble == result.ensemble
+        await is_whole(client, ledger_id)
+
+
+async def test_without_another_target_the_exchange_is_taken_back(models, monkeypatch):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 50)
+        before = (await fragment_of(client, ledger_id)).ensemble
+
+        async def collect(targets):
+            for bookie in targets.values():
+                if bookie not in before:
+                    models.model(bookie).ledgers[ledger_id].entries.pop(7)
+
+        async def lists(bookie, ledger_id):
+            return decode_availability(encode_availability(sorted(models.held_at(bookie, ledger_id))))
+
+        monkeypatch.setattr(client.operations, "entries_of_ledger", lists)
+        before_each_exchange(monkeypatch, collect)
+        with pytest.raises(CopyLost, match=r"entry 7 on . has gone again"):
+            await restored(client, ledger_id, [0])
+        assert (await fragment_of(client, ledger_id)).ensemble == before
+
+
+async def test_a_bookie_that_lists_nothing_is_not_asked_for_ever(models, monkeypatch):
+    await models.add(*"abcdefgh")
+    asked = []
+
+    async def silent(bookie, ledger_id):
+        asked.append(bookie)
+        raise BookieTimeout("no answer")
+
+    async with models.client() as client:
+        ledger_id = await written(client, 5, ensemble=7, write_quorum=7, ack_quorum=7)
+        monkeypatch.setattr(client.operations, "entries_of_ledger", silent)
+        copies = FragmentReplicator(client)._copies
+        fragment = await fragment_of(client, ledger_id)
+        for _ in range(LISTS_TO_GIVE_UP + 3):
+            await copies.check(fragment, 0, fragment.ensemble[0])
+        assert len(asked) == LISTS_TO_GIVE_UP
+
+
+async def test_a_target_that_is_being_decommissioned_by_now_is_not_named(models, monkeypatch):
+    await models.add(*"abcde")
+    async with models.client() as client:
+        ledger_id = await written(client, 50)
+        read_back, left = FragmentReplicator._read_back, []
+
+        async def leaves(self, fragment, sources, receivers):
+            await read_back(self, fragment, sources, receivers)
+            if not left:
+                left.extend(receivers.values())
+                await models.service.records(DECOMMISSION).create(left[0], b"{}")
+
+        monkeypatch.setattr(FragmentReplicator, "_read_back", leaves)
+        result = await restored(client, ledger_id, [0])
+        assert left
+        assert left[0] not in result.ensemble
+        await is_whole(client, ledger_id)
+
+
+async def test_a_target_that_is_gone_when_it_is_named_is_marked(models, monkeypatch):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 50)
+        gone = []
+
+        async def lose(targets):
+            gone.extend(targets.values())
+            await models.unregister(gone[0])
+
+        before_each_exchange(monkeypatch, lose)
+        await restored(client, ledger_id, [0])
+        mark = await models.service.under_replication.read(ledger_id)
+        assert mark is not None
+        assert list(mark.replicas) == gone
+
+
+async def test_a_target_that_says_no_such_ledger_does_not_make_the_ledger_deleted(models, monkeypatch):
+    await models.add(*"abcd")
+    async with models.client() as client:
+        ledger_id = await written(client, 50)
+        ensemble = (await fragment_of(client, ledger_id)).ensemble
+        (spare,) = set("abcd") - set(ensemble)
+        monkeypatch.setattr(models.model(spare), "fail_reads", NoSuchLedger)
+        with pytest.raises(CopyLost, match="cannot be read back"):
+            await restored(client, ledger_id, [0])
