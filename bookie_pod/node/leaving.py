@@ -6,7 +6,7 @@ again until the coordinator sees it, take new data meanwhile, and have to be dra
 Invariants
 - What cannot be told holds up no start: the bookie starts as it is configured, and goes on asking.
 - A decommission that is undone gives back what this took and nothing else (`BookieMode.set_leaving`). One that is done
-  leaves the bookie read-only.
+  leaves the bookie read-only; with the cookie that it deleted it is the business of an earlier bookie of the id.
 - A bookie that is known not to leave asks no more: its coordinator tells it.
 
 Event loop only.
@@ -92,6 +92,8 @@ class Leaving:
         except MetadataDamaged as error:
             _log.warning("the decommission of this bookie cannot be read: it stays read-only", reason=str(error))
             return True
+        if found.phase is Phase.DONE and found.delete_cookie and not self._told:
+            return False  # nobody starts without a cookie, so this one has another
         self._started_ms = found.started_ms
         return found.phase is not Phase.UNDOING
 

@@ -4,6 +4,7 @@ another one goes on. The cookie goes only when nothing names the bookie, and the
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ import pytest
 from bookie_pod.autorecovery import locks
 from bookie_pod.autorecovery.decommission import ledger_drain
 from bookie_pod.autorecovery.decommission.state import Phase
-from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore
+from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, TakenOver
 from bookie_pod.autorecovery.decommission.undo import undo
 from bookie_protocol.errors import NotThere, PodkeeperError, Refused
-from tests.support.decommission_rig import GOING, R, Rig, W, ledger
+from tests.support.decommission_rig import GOING, QUICK, R, Rig, W, ledger
 
 REQUEST = DecommissionRequest(GOING, "first")
 LEDGERS = (ledger(1, (0, "012")), ledger(2, (0, "123")), ledger(3, (0, "203"), last=None))
@@ -22,6 +23,7 @@ LEDGERS = (ledger(1, (0, "012")), ledger(2, (0, "123")), ledger(3, (0, "203"), l
 
 async def opened(folder: Path) -> Rig:
     rig = Rig(folder)
+    rig.options = replace(QUICK, settle=0.0, open_grace=0.0)  # there are some hundred deaths
     await rig.open()
     await rig.store(*LEDGERS)
     await rig.service.under_replication.mark(1, [GOING], ctime_ms=1)
@@ -171,7 +173,7 @@ async def test_the_coordinator_and_the_undo_race_for_the_cookie(tmp_path: Path) 
                 outcomes.add("undone")
                 assert await rig.has_cookie()
                 assert rig.registered[GOING] is W
-                with pytest.raises(PodkeeperError):
+                with pytest.raises(TakenOver):
                     await running
             except (Refused, NotThere):
                 outcomes.add("too late")

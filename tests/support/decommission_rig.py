@@ -4,7 +4,7 @@ metadata changes, and a coordinator that can die at any request to the metadata 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +13,13 @@ from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Form, Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest
 from bookie_protocol.digest import DigestType
-from bookie_protocol.errors import BookieUnavailable, MetadataUnavailable, MetadataVersionConflict, NotEnoughBookies
+from bookie_protocol.errors import (
+    BookieUnavailable,
+    MetadataUnavailable,
+    MetadataVersionConflict,
+    NotEnoughBookies,
+    RecoveryFailed,
+)
 from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.embedded import embedded_metadata_pb2 as messages
 from bookie_protocol.metadata_service.embedded.local import LocalTransport
@@ -26,7 +32,14 @@ from bookie_protocol.metadata_service.tree.service import TreeMetadataService
 W, R = BookieGroup.WRITABLE, BookieGroup.READ_ONLY
 GOING = "b0:1"
 BOOKIES = tuple(f"b{i}:1" for i in range(5))
-QUICK = DrainOptions(ledgers_at_once=2, open_grace=0.0, retry_interval=0.01, settle=0.0)
+QUICK = DrainOptions(ledgers_at_once=2, open_grace=0.02, retry_interval=0.01, settle=0.05)
+
+
+Hook = Callable[[int], Awaitable[None]]
+
+
+async def _at_once(ledger_id: int) -> None:
+    return None
 
 
 def info(bookie_id: str) -> BookieServiceInfo:
@@ -41,20 +54,37 @@ def ledger(ledger_id: int, *ensembles: tuple[int, str], last: int | None = 9) ->
 
 
 class FakeMover:
-    """Exchanges bookies for writable ones in the metadata, as if the data had been copied."""
+    """Exchanges bookies for writable ones in the metadata, as if the data had been copied, which takes a while.
 
-    def __init__(self, service: TreeMetadataService) -> None:
+    Before it exchanges, and before it stores the end of a ledger, it may be held back (`before_exchange`,
+    `before_close`); `refuse` and `cannot_close` say what cannot be done. Nothing is closed but where the rig knows that
+    it ends (`Rig.ends`).
+    """
+
+    def __init__(self, service: TreeMetadataService, ends: Mapping[int, int]) -> None:
         self._service = service
+        self._ends = ends
         self.recovered: list[int] = []
+        self.copied: list[int] = []
+        """Ledgers whose copies were made, each time."""
         self.refuse: dict[int, str] = {}
         """Ledgers whose entries cannot be read, and what is said of them."""
+        self.cannot_close: set[int] = set()
+        self.before_exchange: Hook = _at_once
+        self.before_close: Hook = _at_once
 
     async def recover(self, ledger_id: int) -> None:
         stored = await self._service.ledgers.read(ledger_id)
-        await self._service.ledgers.write(stored.value.closed(-1, 0), stored.version)
+        await self.before_close(ledger_id)
+        if ledger_id in self.cannot_close:
+            raise RecoveryFailed("too few bookies answer")
+        last = self._ends.get(ledger_id, -1)
+        await self._service.ledgers.write(stored.value.closed(last, 100 * (last + 1)), stored.version)
         self.recovered.append(ledger_id)
 
-    async def move(self, metadata: LedgerMetadata, bookies: Collection[str], progress: Callable[[int], None]) -> str:
+    async def move(
+        self, metadata: LedgerMetadata, bookies: Collection[str], session_id: int, progress: Callable[[int], None]
+    ) -> str:
         if metadata.ledger_id in self.refuse:
             return self.refuse[metadata.ledger_id]
         stored = await self._service.ledgers.read(metadata.ledger_id)
@@ -67,15 +97,21 @@ class FakeMover:
             if not spares and set(ensemble) & set(bookies):
                 raise NotEnoughBookies("no spare")
             changed[first] = tuple(spares.pop(0) if bookie in bookies else bookie for bookie in ensemble)
-        progress(stored.value.length // 3)
         if changed == stored.value.ensembles:
             return ""
-        await self._service.ledgers.write(replace(stored.value, ensembles=changed), stored.version)
+        for _ in range(3):
+            progress(stored.value.length // 9)
+            await asyncio.sleep(0)
+        self.copied.append(metadata.ledger_id)
+        await self.before_exchange(metadata.ledger_id)
+        named = replace(stored.value, ensembles=changed)
+        await self._service.ledgers.write(named, stored.version, session_id=session_id)
         return ""
 
 
 class DyingTransport(LocalTransport):
-    """Dies at its n-th request: before it is carried out, or after, before the answer."""
+    """Dies at its n-th request: before it is carried out, or after, before the answer. `end_session`: it lives, but was
+    away for longer than its session."""
 
     def __init__(self, owner: EmbeddedOwner) -> None:
         super().__init__(owner, owned=False)
@@ -83,6 +119,14 @@ class DyingTransport(LocalTransport):
         self.die_at: int | None = None
         self.die_after = False
         self.died = asyncio.Event()
+
+    async def open_session(self, request: messages.OpenSessionRequest, timeout: float) -> messages.OpenSessionReply:
+        reply = await super().open_session(request, timeout)
+        self.identity = reply.session
+        return reply
+
+    async def end_session(self) -> None:
+        await self.close_session(self.identity, 1.0)
 
     async def execute(self, request: messages.ExecuteRequest, timeout: float) -> messages.ExecuteReply:
         if self.died.is_set():
@@ -104,6 +148,9 @@ class Rig:
         self._services: list[TreeMetadataService] = []
         self.admin_reachable = True
         self.registered: dict[str, BookieGroup] = {}
+        self.options = QUICK
+        self.ends: dict[int, int] = {}
+        """Where ledgers that are not closed end; others have no entry."""
 
     async def __aenter__(self) -> Rig:
         await self.open()
@@ -160,7 +207,8 @@ class Rig:
             raise BookieUnavailable("connection refused")
         group = R if read_only else W
         if self.registered[bookie_id] is not group:
-            await self.set_registration(group, bookie_id)
+            # The bookie goes through with it, whatever becomes of whoever asked.
+            await asyncio.shield(asyncio.create_task(self.set_registration(group, bookie_id)))
 
     async def set_registration(self, group: BookieGroup, bookie: str = GOING) -> None:
         """Change its mode by other means than the admin API."""
@@ -194,12 +242,12 @@ class Rig:
         self,
         service: TreeMetadataService | None = None,
         *,
-        options: DrainOptions = QUICK,
+        options: DrainOptions | None = None,
         required: Form | None = None,
         on_step: Callable[[Phase], None] = lambda phase: None,
     ) -> tuple[Coordinator, FakeMover]:
-        mover = FakeMover(service or self.service)
-        parts = Parts(service or self.service, mover, self, options, required, on_step)
+        mover = FakeMover(service or self.service, self.ends)
+        parts = Parts(service or self.service, mover, self, options or self.options, required, on_step)
         return Coordinator(parts), mover
 
     async def decommission(self, bookie: str = GOING, name: str = "first") -> DecommissionRecord:

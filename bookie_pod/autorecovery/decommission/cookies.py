@@ -5,12 +5,19 @@ Threads: event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
+from typing import Final
 
-from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
+from bookie_pod.autorecovery.decommission.claims import Claims
+from bookie_pod.autorecovery.decommission.presence import Presence, Vigil
 from bookie_pod.autorecovery.decommission.survey import survey
-from bookie_protocol.errors import MetadataNotFound, MetadataVersionConflict, NotThere, Refused
+from bookie_protocol.errors import MetadataNotFound, MetadataVersionConflict, NotThere, Refused, SessionEnded
 from bookie_protocol.metadata_service.interface import CookieStore, MetadataService
+
+LOCKS_SECONDS: Final = 30.0
+"""For so long the locks of others are waited for; they may name the bookie when they end."""
+_LOOK_SECONDS: Final = 0.5
 
 
 async def delete_unneeded_cookie(
@@ -18,29 +25,52 @@ async def delete_unneeded_cookie(
 ) -> None:
     """`accepted_losses`: ledgers that may go on naming it, because somebody gave their data up.
 
-    `NotThere`: it has none. `Refused`: the bookie is registered, a ledger or mark names it, or somebody changed the
-    cookie meanwhile. `MetadataError`: nobody can tell, and nothing was deleted."""
+    `NotThere`: it has none. `Refused`: the bookie is registered or was meanwhile, a ledger or mark names it, somebody
+    is about to name it, or changed the cookie meanwhile. `MetadataError`: nobody can tell, nothing was deleted."""
     try:
-        version = (await service.cookies.read(bookie_id)).version
+        cookie = (await service.cookies.read(bookie_id)).identity
     except MetadataNotFound as error:
         raise NotThere(f"bookie {bookie_id} has no cookie") from error
-    await _check_absent(service, bookie_id)
-    left = (await survey(service, bookie_id)).left(accepted_losses)
+    async with Vigil(service, bookie_id) as vigil:
+        await _check_absent(vigil, bookie_id)
+        await _check_unneeded(service, bookie_id, accepted_losses)
+        await _check_absent(vigil, bookie_id)
+        try:
+            await service.cookies.delete_this(bookie_id, cookie)
+        except (MetadataVersionConflict, SessionEnded) as error:
+            raise Refused(f"the cookie of {bookie_id} stays: somebody changed it just now") from error
+        except MetadataNotFound as error:
+            raise NotThere(f"bookie {bookie_id} has no cookie any more") from error
+
+
+async def _check_unneeded(service: MetadataService, bookie_id: str, accepted_losses: Collection[int]) -> None:
+    stays, loop = f"the cookie of {bookie_id} stays", asyncio.get_running_loop()
+    deadline = loop.time() + LOCKS_SECONDS
+
+    async def wait(reason: str) -> None:
+        if loop.time() >= deadline:
+            raise Refused(f"{stays}: {reason}; repeat it when that is done")
+        await asyncio.sleep(_LOOK_SECONDS)
+
+    await Claims(service).locks_end(wait)
+    found = await survey(service, bookie_id)
+    left = found.left(accepted_losses)
     if left:
-        raise Refused(f"the cookie of {bookie_id} stays: {len(left)} ledgers need it, such as {min(left)}")
-    await _check_absent(service, bookie_id)
-    try:
-        await service.cookies.delete(bookie_id, version)
-    except MetadataVersionConflict as error:
-        raise Refused(f"the cookie of {bookie_id} stays: somebody changed it just now") from error
-    except MetadataNotFound as error:
-        raise NotThere(f"bookie {bookie_id} has no cookie any more") from error
+        raise Refused(f"{stays}: {len(left)} ledgers need it, such as {min(left)}")
+    under_way = found.in_recovery - set(accepted_losses)
+    if under_way:
+        raise Refused(
+            f"{stays}: {len(under_way)} ledgers are being recovered, such as {min(under_way)}, and may come to name it:"
+            " recover them, and repeat"
+        )
 
 
-async def _check_absent(service: MetadataService, bookie_id: str) -> None:
-    presence = await presence_of(service, bookie_id)
+async def _check_absent(vigil: Vigil, bookie_id: str) -> None:
+    presence = await vigil.check()
     if presence is not Presence.ABSENT:
         raise Refused(f"the cookie of {bookie_id} stays: the bookie is {presence.value}; stop it first")
+    if vigil.seen_registered:
+        raise Refused(f"the cookie of {bookie_id} stays: the bookie was registered a moment ago; stop it, and repeat")
 
 
 async def fence_cookie(cookies: CookieStore, bookie_id: str, proven: int | None) -> bool:

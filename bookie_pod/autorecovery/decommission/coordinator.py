@@ -22,10 +22,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from bookie_client.logs import get_logger
+from bookie_pod.autorecovery.decommission.claims import Claims
 from bookie_pod.autorecovery.decommission.drain import DrainMeter, drain_all
-from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions, LedgerDrain, LedgerMover, one_line
+from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions, LedgerDrain, LedgerMover, Passing, one_line
 from bookie_pod.autorecovery.decommission.presence import BookieAdmin, Presence, Vigil, make_read_only
-from bookie_pod.autorecovery.decommission.proof import prove, remove_cookie
+from bookie_pod.autorecovery.decommission.proof import Proving, prove, remove_cookie
 from bookie_pod.autorecovery.decommission.state import (
     DecommissionRecord,
     Drained,
@@ -46,7 +47,7 @@ from bookie_pod.autorecovery.decommission.store import (
 )
 from bookie_pod.autorecovery.decommission.survey import survey
 from bookie_protocol.errors import CouldNotTell, Refused
-from bookie_protocol.metadata_service.interface import MetadataService
+from bookie_protocol.metadata_service.interface import CookieIdentity, MetadataService
 
 _log = get_logger(__name__)
 
@@ -91,6 +92,9 @@ class Coordinator:
         self._parts = parts
         self._service = parts.service
         self._store = DecommissionStore(parts.service, parts.clock_ms)
+        self._claims = Claims(parts.service)
+        self._cookie: CookieIdentity | None = None
+        """Of this coordinator's own proof."""
         self.watched = Watched()
         self.begun = asyncio.Event()
         """Set once the record is this coordinator's."""
@@ -136,20 +140,25 @@ class Coordinator:
             await drain.close()
 
     async def _steps(self, held: HeldRecord, vigil: Vigil, drain: LedgerDrain) -> DecommissionRecord:
-        while held.phase is not Phase.DONE:
-            self._parts.on_step(held.phase)
-            _log.info("decommission", bookie=held.record.bookie_id, phase=held.phase.value)
+        while True:
+            phase = held.phase
+            self._parts.on_step(phase)
+            _log.info("decommission", bookie=held.record.bookie_id, phase=phase.value)
             try:
                 await self._step(held, vigil, drain)
                 self.watched.waiting_for = ""
+                if phase is Phase.DONE:
+                    return held.record
             except CouldNotTell as error:
-                self.watched.waiting_for = one_line(error)
-                _log.warning("decommission waits", bookie=held.record.bookie_id, reason=self.watched.waiting_for)
-                await asyncio.sleep(self._parts.options.retry_interval)
+                await self._wait(one_line(error))
             self.watched.record = held.record
-        self._parts.on_step(Phase.DONE)
-        await held.archive()
-        return held.record
+
+    async def _wait(self, reason: str) -> None:
+        """Show what is waited for, until it is time to look again."""
+        if self.watched.waiting_for != reason:
+            self.watched.waiting_for = reason
+            _log.warning("decommission waits", reason=reason)
+        await asyncio.sleep(self._parts.options.retry_interval)
 
     async def _step(self, held: HeldRecord, vigil: Vigil, drain: LedgerDrain) -> None:
         match held.phase:
@@ -159,17 +168,14 @@ class Coordinator:
                 await self._drain(held, vigil, drain)
             case Phase.PROVING:
                 record = held.record
-                event = await prove(
-                    self._service,
-                    vigil,
-                    record.bookie_id,
-                    record.accepted_losses,
-                    self._store.clock_ms,
-                    self._count,
-                )
+                clock, end = self._store.clock_ms, drain.end_recovery
+                parts = Proving(self._service, vigil, self._claims, end, self._wait, clock, self._count)
+                event, self._cookie = await prove(parts, record.bookie_id, record.accepted_losses)
                 await held.advance(event)
             case Phase.REMOVING:
-                await held.advance(await remove_cookie(self._service, vigil, held.record))
+                await held.advance(await remove_cookie(self._service, vigil, held.record, self._cookie))
+            case Phase.DONE:
+                await held.archive()
             case _:
                 raise TakenOver(f"the decommission of {held.record.bookie_id} is {held.phase.value}")
 
@@ -185,6 +191,7 @@ class Coordinator:
             await held.note(held.record.progress)  # who was away for long may have been undone: then it stays writable
             await self._make_read_only(held, vigil, presence)
         vigil.reset()
+        self._claims.reset()
         presence = await vigil.check()
         if not vigil.seen_writable:
             await held.advance(Quiesced(_form(presence)))
@@ -211,6 +218,11 @@ class Coordinator:
     async def _drain(self, held: HeldRecord, vigil: Vigil, drain: LedgerDrain) -> None:
         loop, options, accepted = asyncio.get_running_loop(), self._parts.options, set(held.record.accepted_losses)
         meter = self.watched.meter = self.watched.meter or DrainMeter(loop.time)
+
+        def given_up() -> set[int]:
+            """What may be lost, and cannot be moved for a reason that will not pass."""
+            return {each for each, why in meter.blocked.items() if each in accepted and not isinstance(why, Passing)}
+
         while True:
             found = await survey(self._service, held.record.bookie_id, progress=self._count)
             surveyed = loop.time()
@@ -227,12 +239,12 @@ class Coordinator:
                 )
                 await held.note(meter.progress())
                 pending = set(meter.blocked)
-                if not pending - accepted:
+                if not pending - given_up():
                     break
                 await asyncio.sleep(options.retry_interval)
                 if loop.time() - surveyed > SURVEY_S:
                     break
-            if not found.left(accepted) or (not sizes.keys() - pending and pending <= accepted):
+            if sizes.keys() <= given_up():
                 break
         if await self._is_quiet(held, vigil):
             await held.advance(Drained())

@@ -2,12 +2,14 @@
 
 Invariants
 - All work on a ledger is done under its lock of the under-replication tree, so replication workers, bookies' garbage
-  collection and other coordinators (Java's too) keep off it.
+  collection and other coordinators (Java's too) keep off it. The lock ends with its session, and so does the work; the
+  metadata are exchanged in that session or not at all.
 - Data first, metadata last. A ledger counts as drained only when metadata that were read afterwards do not name the
   bookie.
 - A ledger that is still being written is recovered, which fences its writer, only after the grace period and only if
   the bookie is still in its last ensemble then: a writer that appends leaves a read-only bookie by itself.
-- Whatever goes wrong with one ledger is told as that ledger's reason, and nothing is lost.
+- Whatever goes wrong with one ledger is told as that ledger's reason, and nothing is lost. Reasons that may be gone at
+  the next try are told apart (`Passing`): nobody gives a ledger up for them.
 
 Threads: event loop.
 
@@ -21,12 +23,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from bookie_pod.autorecovery.locks import LockKeeper
+from bookie_pod.autorecovery.locks import LockKeeper, while_session
 from bookie_protocol.errors import (
+    EntriesUnreadable,
     MetadataExists,
     MetadataNotFound,
-    NoSuchLedger,
+    NotEnoughBookies,
     PodkeeperError,
+    RecoveryFailed,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import MetadataService
@@ -36,19 +40,30 @@ STOP_SECONDS: Final = 5.0
 LONGEST_REASON: Final = 400
 
 
-class Locked(str):
+class Passing(str):
+    """A reason that another try may not meet any more."""
+
+
+class Locked(Passing):
     """A reason: somebody else has the ledger's lock, so it is tried again."""
+
+
+_LASTING: Final = (EntriesUnreadable, NotEnoughBookies, RecoveryFailed)
+"""No copy, no place for one, no end that can be found."""
 
 
 class LedgerMover(Protocol):
     """What draining needs of a client; `moving.ClientMover` is it."""
 
     async def recover(self, ledger_id: int) -> None:
-        """Fence the writer and close the ledger. Raises what `Client.recover` raises."""
+        """Fence the writer and close the ledger. Raises what `bookie_client.replication.closing` raises."""
         ...
 
-    async def move(self, metadata: LedgerMetadata, bookies: Collection[str], progress: Callable[[int], None]) -> str:
-        """Copy what these bookies hold of every segment that has its end, and exchange them in the metadata.
+    async def move(
+        self, metadata: LedgerMetadata, bookies: Collection[str], session_id: int, progress: Callable[[int], None]
+    ) -> str:
+        """Copy what these bookies hold of every segment that has its end, and exchange them in the metadata, in the
+        session that holds the ledger's lock.
 
         Returns why something was left out; empty: nothing was. `progress` is told of bytes as they are copied. Raises
         `PodkeeperError`.
@@ -67,8 +82,9 @@ class DrainOptions:
     """False: wait for writers, however long that takes."""
     retry_interval: float = 5.0
     """Between two tries of a ledger that could not be drained."""
-    settle: float = 3.0
-    """From the moment when the bookie takes no new data to the proof: how long clients may take to hear of it."""
+    settle: float = 15.0
+    """From the moment when the bookie takes no new data to the proof: how long clients may take to hear of it, and then
+    to end a request that names it still (`zkTimeout`, 10 s unless somebody changed it)."""
 
 
 class LedgerDrain:
@@ -97,21 +113,40 @@ class LedgerDrain:
         except MetadataExists:
             return await self._locked(ledger_id)
         except PodkeeperError as error:
-            return one_line(error)
-        given_back = False
+            return reason_of(error)
         try:
-            reason = await self._under_lock(lock, progress)
+            reason = await while_session(self._service.session, self._under_lock(lock, progress))
             if reason is None:
                 self._open_since.pop(ledger_id, None)
                 if await self._mark_is_settled(lock):
                     await self._locks.finish(lock)
-                    given_back = True
             return reason
         except PodkeeperError as error:
-            return one_line(error)
+            return reason_of(error)
         finally:
-            if not given_back:
-                await self._locks.give_back(lock)
+            await self._locks.give_back(lock)
+
+    async def end_recovery(self, ledger_id: int) -> str | None:
+        """See that a ledger IN_RECOVERY comes to its end: by whoever recovers it, or after the grace period by us.
+
+        Why it has not yet; None: it is closed, or gone.
+        """
+        metadata = await self._read(ledger_id)
+        if metadata is None or metadata.is_closed:
+            return None
+        try:
+            lock = await self._service.under_replication.lock(ledger_id)
+        except MetadataExists:
+            return await self._locked(ledger_id)
+        except PodkeeperError as error:
+            return reason_of(error)
+        try:
+            found, reason = await while_session(self._service.session, self._see_to_the_writer(metadata))
+            return reason or (None if found.is_closed else Passing("it is recovered by somebody else"))
+        except PodkeeperError as error:
+            return reason_of(error)
+        finally:
+            await self._locks.give_back(lock)
 
     async def _locked(self, ledger_id: int) -> Locked:
         try:
@@ -124,26 +159,27 @@ class LedgerDrain:
         metadata = await self._read(lock.ledger_id)
         if metadata is None or not self._names(metadata):
             return await self._mark_of_others(lock, metadata)
-        reason = ""
+        reason = Passing("")
         if self._is_being_written(metadata):
             metadata, reason = await self._see_to_the_writer(metadata)
-        left_out = await self._mover.move(metadata, self._bookies, progress)
+        left_out = await self._mover.move(metadata, self._bookies, lock.session_id, progress)
         found = await self._read(lock.ledger_id)
         if found is not None and self._names(found):
-            return reason or left_out or "its metadata changed meanwhile; it is tried again"
+            return reason or left_out or Passing("its metadata changed meanwhile; it is tried again")
         return await self._mark_of_others(lock, found)
 
-    async def _see_to_the_writer(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, str]:
+    async def _see_to_the_writer(self, metadata: LedgerMetadata) -> tuple[LedgerMetadata, Passing]:
         """The metadata to go on with, and why the last segment has to wait."""
         ledger_id, state = metadata.ledger_id, metadata.state.value
         now = asyncio.get_running_loop().time()
         left = self._open_since.setdefault(ledger_id, now) + self._options.open_grace - now
         if not self._options.recover_open:
-            return metadata, f"{state}: waits for its writer to leave the bookie or to close the ledger"
+            return metadata, Passing(f"{state}: waits for its writer to leave the bookie or to close the ledger")
         if left > 0:
-            return metadata, f"{state}: its writer has {left:.0f} s left to leave the bookie, then it is recovered"
+            said = f"{state}: its writer has {left:.0f} s left to leave the bookie, then it is recovered"
+            return metadata, Passing(said)
         await self._mover.recover(ledger_id)
-        return await self._read(ledger_id) or metadata, ""
+        return await self._read(ledger_id) or metadata, Passing("")
 
     async def _mark_of_others(self, lock: LedgerLock, metadata: LedgerMetadata | None) -> str | None:
         """Why the mark of a ledger that names no bookie of ours any more still has to name one."""
@@ -151,7 +187,8 @@ class LedgerDrain:
         if metadata is None or mark is None or self._bookies.isdisjoint(mark.replicas):
             return None
         others = sorted(set(mark.replicas) - self._bookies)
-        return f"its mark names {', '.join(others)} too: a replication worker has to restore it" if others else None
+        said = f"its mark names {', '.join(others)} too: a replication worker has to restore it"
+        return Passing(said) if others else None
 
     async def _mark_is_settled(self, lock: LedgerLock) -> bool:
         """Whether the mark tells of nothing that is still to be done: of our bookies only, or of a deleted ledger."""
@@ -165,7 +202,7 @@ class LedgerDrain:
     async def _read(self, ledger_id: int) -> LedgerMetadata | None:
         try:
             return (await self._service.ledgers.read(ledger_id)).value
-        except (MetadataNotFound, NoSuchLedger):
+        except MetadataNotFound:
             return None
 
     def _names(self, metadata: LedgerMetadata) -> bool:
@@ -173,6 +210,12 @@ class LedgerDrain:
 
     def _is_being_written(self, metadata: LedgerMetadata) -> bool:
         return not metadata.is_closed and not self._bookies.isdisjoint(metadata.last_ensemble)
+
+
+def reason_of(error: PodkeeperError) -> str:
+    """Why a ledger is left, by the error that its drain met."""
+    said = one_line(error)
+    return said if isinstance(error, _LASTING) else Passing(said)
 
 
 def one_line(error: PodkeeperError) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from bookie_client.client import Client
+from bookie_client.replication.check import CheckOptions, LedgerChecker
+from bookie_client.replication.closing import close_checked
 from bookie_client.replication.fragments import fragments
 from bookie_client.replication.replicator import CopyProgress, FragmentReplicator, ReplicationOptions
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
@@ -21,11 +23,14 @@ class ClientMover:
     def __init__(self, client: Client, options: ReplicationOptions | None = None) -> None:
         self._client = client
         self._replicator = FragmentReplicator(client, options)
+        self._checker = LedgerChecker(client, CheckOptions(throttle=self._replicator.options.throttle))
 
     async def recover(self, ledger_id: int) -> None:
-        await self._client.recover(ledger_id, password=None)
+        await close_checked(self._client, await self._checker.check(ledger_id))
 
-    async def move(self, metadata: LedgerMetadata, bookies: Collection[str], progress: Callable[[int], None]) -> str:
+    async def move(
+        self, metadata: LedgerMetadata, bookies: Collection[str], session_id: int, progress: Callable[[int], None]
+    ) -> str:
         """Of a ledger that is not closed the last segment is left out: its end is its writer's."""
         left_out = ""
         for fragment in fragments(metadata.ledger_id, metadata, -1):
@@ -37,7 +42,9 @@ class ClientMover:
                 continue
             told = _Deltas(progress)
             excluded = dict.fromkeys(bookies, _LEAVES)
-            result = await self._replicator.replicate(fragment, leaving, excluded=excluded, progress=told)
+            result = await self._replicator.replicate(
+                fragment, leaving, excluded=excluded, session_id=session_id, progress=told
+            )
             told.upto(result.nbytes)
             if result.unfilled:
                 left_out = "; ".join(result.unfilled.values())

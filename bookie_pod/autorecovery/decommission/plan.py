@@ -13,7 +13,7 @@ from typing import Final
 
 from bookie_client.client import Client
 from bookie_pod.autorecovery.decommission.presence import Presence, presence_of
-from bookie_pod.autorecovery.decommission.proof import cookie_version
+from bookie_pod.autorecovery.decommission.proof import stored_cookie
 from bookie_pod.autorecovery.decommission.state import SHOWN_BLOCKERS, DecommissionRecord, Form
 from bookie_pod.autorecovery.decommission.store import DecommissionStore
 from bookie_pod.autorecovery.decommission.survey import Survey, survey
@@ -105,7 +105,7 @@ async def make_plan(client: Client, service: MetadataService, bookie_id: str) ->
         bookie_id=bookie_id,
         presence=presence.value,
         form=Form.STOPPED if presence is Presence.ABSENT else Form.LIVE,
-        has_cookie=await cookie_version(service, bookie_id) is not None,
+        has_cookie=await stored_cookie(service, bookie_id) is not None,
         under_way=active.value if active is not None else None,
         ledgers_in_cluster=found.ledgers_seen,
         ledgers=len(found.ledgers),

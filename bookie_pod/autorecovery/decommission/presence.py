@@ -49,7 +49,7 @@ async def presence_of(service: MetadataService, bookie_id: str) -> Presence:
 
 
 class Vigil:
-    """Remembers whether a bookie was registered writable at any time since `reset`; an async context manager.
+    """Remembers whether a bookie was registered, and writable, at any time since `reset`; an async context manager.
 
     `settle`: seconds in which every client hears of a change of the registrations.
     """
@@ -59,12 +59,12 @@ class Vigil:
         self._bookie_id = bookie_id
         self._settle = settle
         self._quiet_since = asyncio.get_running_loop().time()
-        self._task: asyncio.Task[None] | None = None
-        self.seen_writable = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self.seen_writable = self.seen_registered = False
 
     def reset(self) -> None:
         """The bookie is known not to be writable now."""
-        self.seen_writable = False
+        self.seen_writable = self.seen_registered = False
         self._quiet_since = asyncio.get_running_loop().time()
 
     async def settled(self) -> None:
@@ -78,25 +78,29 @@ class Vigil:
         """Its registration now; `seen_writable` takes it into account."""
         presence = await presence_of(self._service, self._bookie_id)
         self.seen_writable |= presence is Presence.WRITABLE
+        self.seen_registered |= presence is not Presence.ABSENT
         return presence
 
     async def __aenter__(self) -> Vigil:
-        self._task = asyncio.get_running_loop().create_task(self._follow(), name=f"vigil over {self._bookie_id}")
+        loop = asyncio.get_running_loop()
+        for group in (BookieGroup.WRITABLE, BookieGroup.READ_ONLY):
+            self._tasks.append(loop.create_task(self._follow(group), name=f"vigil over {self._bookie_id}"))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
 
-    async def _follow(self) -> None:
+    async def _follow(self, group: BookieGroup) -> None:
         with suppress(MetadataError):  # then `check` alone tells
-            async with self._service.bookies.watch(BookieGroup.WRITABLE) as snapshots:
+            async with self._service.bookies.watch(group) as snapshots:
                 async for snapshot in snapshots:
-                    self.seen_writable |= self._bookie_id in snapshot.bookies
+                    is_here = self._bookie_id in snapshot.bookies
+                    self.seen_registered |= is_here
+                    self.seen_writable |= is_here and group is BookieGroup.WRITABLE
 
 
 class BookieAdmin(Protocol):

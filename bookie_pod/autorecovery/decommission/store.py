@@ -8,6 +8,9 @@ Invariants
   and has no further effect on the record.
 - Whoever starts a decommission that is under way takes it over: the last one counts, so that a crashed coordinator
   needs no waiting. One that was only suspended, just before it deleted the cookie, finds another version there.
+- One that is DONE answers for its own bookie and proof: whoever starts another moves it away, and begins anew. The next
+  bookie of the id may be there by then.
+- Versions of records begin anew with each record, so before each change the stored one is compared by content.
 
 Threads: event loop.
 """
@@ -102,6 +105,9 @@ class DecommissionStore:
         """Write a new record, or take over the one that there is. `TakenOver`: it is being undone."""
         while True:
             found = await self.active(request.bookie_id)
+            if found is not None and found.value.phase is Phase.DONE:
+                await self.archive(found.value, found.version)  # its coordinator did not live to do so
+                continue
             try:
                 return await (self._create(request) if found is None else self._take_over(request, found))
             except (MetadataExists, MetadataNotFound, MetadataVersionConflict, TakenOver):
@@ -131,8 +137,9 @@ class DecommissionStore:
         removing, version = found.value.phase is Phase.REMOVING, found.value.cookie_version
         if removing and not await fence_cookie(self._cookies, request.bookie_id, version):
             await held.advance(CookieGone())  # by its coordinator, which did not live to say so
-        if held.phase is not Phase.DONE:
-            await held.store(replace(found.value, accepted_losses=losses), Resumed(request.coordinator))
+            await held.archive()
+            return await self._create(request)
+        await held.store(replace(found.value, accepted_losses=losses), Resumed(request.coordinator))
         held.owner = request.coordinator
         return held
 
@@ -211,21 +218,29 @@ class HeldRecord:
 
     async def remove(self) -> None:
         """The end of one that is undone."""
-        await self._store.remove(self.record, self._version)
+        if await self._store.active(self.record.bookie_id) is not None:
+            await self._store.remove(self.record, (await self._ours()).version)
 
     async def _write(self, record: DecommissionRecord) -> None:
+        found = await self._ours()
         try:
-            self._version = await self._store.write(record, self._version)
-        except (MetadataVersionConflict, MetadataNotFound) as error:
-            found = await self._store.active(record.bookie_id)
-            if found is None or not self._is_ours(found.value):
-                raise TakenOver(self._who(record, found)) from error
-            # A write of ours whose answer was lost, and nobody's since: what is to be stored now comes after it.
             self._version = await self._store.write(record, found.version)
+        except (MetadataVersionConflict, MetadataNotFound) as error:
+            raise TakenOver(self._who(record, await self._store.active(record.bookie_id))) from error
         self.record = record
 
-    def _is_ours(self, stored: DecommissionRecord) -> bool:
-        return stored.coordinator == self.owner and stored.phase is not Phase.UNDOING
+    async def _ours(self) -> Versioned[DecommissionRecord]:
+        """What is stored, if nobody else wrote since: a write of ours whose answer was lost may have. `TakenOver`."""
+        found = await self._store.active(self.record.bookie_id)
+        if found is None or not self._is_ours(found):
+            raise TakenOver(self._who(self.record, found))
+        return found
+
+    def _is_ours(self, stored: Versioned[DecommissionRecord]) -> bool:
+        if self.owner is None:
+            return stored == Versioned(self.record, self._version)
+        same_life = stored.value.started_ms == self.record.started_ms
+        return same_life and stored.value.coordinator == self.owner and stored.value.phase is not Phase.UNDOING
 
     @staticmethod
     def _who(record: DecommissionRecord, found: Versioned[DecommissionRecord] | None) -> str:

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Final
 
 from bookie_protocol.errors import MetadataNotFound
-from bookie_protocol.ledger_metadata.model import LedgerMetadata
+from bookie_protocol.ledger_metadata.model import LedgerMetadata, LedgerState
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 
@@ -42,6 +42,8 @@ class Survey:
     ledgers: dict[int, NamingLedger] = field(default_factory=dict)
     marks: set[int] = field(default_factory=set)
     """Ledgers whose mark names the bookie as missing."""
+    in_recovery: set[int] = field(default_factory=set)
+    """Ledgers that are being recovered, whoever they name: the end of a recovery may name others."""
     ledgers_seen: int = 0
     marks_seen: int = 0
     largest_ensemble: int = 0
@@ -73,6 +75,8 @@ async def survey(
         async for metadata in ledgers:
             found.ledgers_seen += 1
             found.largest_ensemble = max(found.largest_ensemble, metadata.ensemble_size)
+            if metadata.state is LedgerState.IN_RECOVERY:
+                found.in_recovery.add(metadata.ledger_id)
             if bookie_id in metadata.all_bookies():
                 nbytes = bytes_held(metadata, bookie_id)
                 found.ledgers[metadata.ledger_id] = NamingLedger(metadata.ledger_id, nbytes, metadata.is_closed)

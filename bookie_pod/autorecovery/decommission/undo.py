@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from bookie_pod.autorecovery.decommission.cookies import fence_cookie
 from bookie_pod.autorecovery.decommission.presence import BookieAdmin, make_writable
+from bookie_pod.autorecovery.decommission.proof import stored_cookie
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, Phase, UndoRequested
 from bookie_pod.autorecovery.decommission.store import DecommissionStore, HeldRecord, TakenOver
 from bookie_protocol.errors import BookieUnavailable, NotThere, Refused
@@ -51,9 +52,10 @@ async def _stop(service: MetadataService, bookie_id: str) -> HeldRecord:
     for _ in range(_ROUNDS):
         found = await store.active(bookie_id)
         if found is None:
-            raise await _nothing(store, bookie_id)
+            raise await _nothing(service, store, bookie_id)
         if found.value.phase is Phase.DONE:
-            raise Refused(f"the decommission of {bookie_id} is finished: there is nothing to undo")
+            await store.archive(found.value, found.version)  # its coordinator did not live to do so
+            continue
         held = HeldRecord(store, found.value, found.version)
         if found.value.phase is Phase.UNDOING:
             return held
@@ -77,7 +79,9 @@ async def _protect_cookie(service: MetadataService, record: DecommissionRecord) 
         )
 
 
-async def _nothing(store: DecommissionStore, bookie_id: str) -> NotThere | Refused:
-    if await store.finished(bookie_id) is not None:
+async def _nothing(service: MetadataService, store: DecommissionStore, bookie_id: str) -> NotThere | Refused:
+    finished = await store.finished(bookie_id)
+    # One that deleted a cookie says nothing of the bookie that has a cookie now.
+    if finished is not None and not (finished.delete_cookie and await stored_cookie(service, bookie_id)):
         return Refused(f"the decommission of {bookie_id} is finished: there is nothing to undo")
     return NotThere(f"bookie {bookie_id} is not being decommissioned")

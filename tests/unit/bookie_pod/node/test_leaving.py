@@ -64,7 +64,8 @@ async def test_nobody_wants_it_to_leave(rig: Rig) -> None:
 
 @pytest.mark.parametrize("phase", set(Phase) - {Phase.UNDOING})
 async def test_it_starts_read_only_whatever_the_disks_say(rig: Rig, phase: Phase) -> None:
-    record = DecommissionRecord(GOING, "a coordinator", 1, 1, phase)
+    keeps_its_cookie = phase is Phase.DONE  # otherwise it is the record of an earlier bookie of the id
+    record = DecommissionRecord(GOING, "a coordinator", 1, 1, phase, delete_cookie=not keeps_its_cookie)
     await rig.service.records(DECOMMISSION).create(GOING, encode_record(record))
     starting = Starting(rig)
     assert await starting.leaving.look()
@@ -200,3 +201,13 @@ def test_full_disks_and_a_decommission(leaves_first: bool) -> None:
     assert not gate.read_only
     mode.set_leaving(False)
     assert not gate.read_only
+
+
+async def test_the_record_of_an_earlier_bookie_of_the_id_says_nothing(rig: Rig) -> None:
+    """It is DONE and deleted its cookie; nobody starts without one."""
+    record = DecommissionRecord(GOING, "a coordinator", 1, 1, Phase.DONE)
+    await rig.service.records(DECOMMISSION).create(GOING, encode_record(record))
+    starting = Starting(rig)
+    assert not await starting.leaving.look()
+    await starting.leaving.follow()
+    assert not starting.gate.read_only

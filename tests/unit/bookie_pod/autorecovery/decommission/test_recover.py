@@ -29,7 +29,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 def recover(rig: Rig, mover: FakeMover | None = None, **options: object) -> Recover:
     return Recover(
         rig.service,
-        mover or FakeMover(rig.service),
+        mover or FakeMover(rig.service, rig.ends),
         [GOING],
         RecoverOptions(drain=QUICK, **options),  # type: ignore[arg-type]
     )
@@ -77,7 +77,7 @@ async def test_one_ledger_only(rig: Rig) -> None:
 
 
 async def test_the_first_failure_ends_it_unless_it_may_be_skipped(rig: Rig) -> None:
-    mover = FakeMover(rig.service)
+    mover = FakeMover(rig.service, rig.ends)
     mover.refuse[1] = "no copy is left"
     with pytest.raises(CouldNotTell, match="ledger 1 cannot be restored: no copy is left"):
         await recover(rig, mover).run()

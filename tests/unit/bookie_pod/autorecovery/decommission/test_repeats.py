@@ -11,7 +11,8 @@ import pytest
 from bookie_pod.autorecovery.decommission.state import DecommissionRecord, DrainProgress, Phase
 from bookie_pod.autorecovery.decommission.store import DecommissionRequest, DecommissionStore, HeldRecord, TakenOver
 from bookie_pod.autorecovery.decommission.undo import undo
-from bookie_protocol.metadata_service.interface import CookieStore
+from bookie_protocol.errors import MetadataUnavailable, NotThere, Refused
+from bookie_protocol.metadata_service.interface import CookieIdentity, CookieStore
 from tests.support.decommission_rig import GOING, R, Rig, W, ledger
 
 
@@ -111,10 +112,10 @@ class Asleep:
     def __getattr__(self, name: str) -> object:
         return getattr(self._cookies, name)
 
-    async def delete(self, bookie_id: str, version: int) -> None:
+    async def delete_this(self, bookie_id: str, cookie: CookieIdentity) -> None:
         self.reached.set()
         await self.wakes.wait()
-        await self._cookies.delete(bookie_id, version)
+        await self._cookies.delete_this(bookie_id, cookie)
 
 
 async def test_who_was_about_to_delete_the_cookie_cannot_once_another_took_over(
@@ -151,3 +152,115 @@ async def test_a_coordinator_that_was_away_while_it_was_undone_leaves_the_bookie
         with pytest.raises(TakenOver):
             await coordinator.run(DecommissionRequest(GOING, "first"))
     assert rig.registered[GOING] is W
+
+
+async def test_who_sleeps_does_not_delete_the_cookie_of_the_next_bookie(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions of cookies and of records begin anew, so that theirs are the same."""
+    service, _ = await rig.connect()
+    asleep = Asleep(service.cookies)
+    monkeypatch.setattr(service, "cookies", asleep)
+    first = asyncio.create_task(rig.coordinator(service)[0].run(DecommissionRequest(GOING, "first")))
+    async with asyncio.timeout(20):
+        await asleep.reached.wait()
+        proven = (await rig.service.cookies.read(GOING)).version
+        assert (await rig.decommission(name="second")).phase is Phase.DONE
+        await rig.stop(GOING)
+        await rig.service.cookies.create(GOING, b"cookie of its successor")
+        await rig.start(GOING)
+        await rig.store(ledger(7, (0, "012")))
+        assert (await rig.service.cookies.read(GOING)).version == proven
+        third = await DecommissionStore(rig.service).begin(DecommissionRequest(GOING, "third"))
+        asleep.wakes.set()
+        with pytest.raises(TakenOver):
+            await first
+    assert (await rig.service.cookies.read(GOING)).value == b"cookie of its successor"
+    active = await DecommissionStore(rig.service).active(GOING)
+    assert active is not None
+    assert active.value == third.record
+
+
+async def test_a_cookie_is_deleted_only_in_the_session_of_its_proof(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, transport = await rig.connect()
+    asleep = Asleep(service.cookies)
+    monkeypatch.setattr(service, "cookies", asleep)
+    steps: list[Phase] = []
+    running = asyncio.create_task(
+        rig.coordinator(service, on_step=steps.append)[0].run(DecommissionRequest(GOING, "first"))
+    )
+    async with asyncio.timeout(20):
+        await asleep.reached.wait()
+        await transport.end_session()
+        asleep.wakes.set()
+        await running
+    assert steps[-4:] == [Phase.REMOVING, Phase.PROVING, Phase.REMOVING, Phase.DONE]
+
+
+class TestDoneAndNotArchived:
+    """Its coordinator ended, or was cut off, between the last phase and the archive."""
+
+    @staticmethod
+    async def left_behind(rig: Rig) -> None:
+        coordinator, _ = rig.coordinator()
+        running = asyncio.create_task(coordinator.run(DecommissionRequest(GOING, "first")))
+        store = DecommissionStore(rig.service)
+        archived = DecommissionStore.archive
+
+        async def dies(self: DecommissionStore, record: DecommissionRecord, version: int) -> None:
+            running.cancel()
+            await asyncio.sleep(10)
+
+        DecommissionStore.archive = dies  # type: ignore[method-assign]
+        try:
+            await asyncio.wait([running])
+        finally:
+            DecommissionStore.archive = archived  # type: ignore[method-assign]
+        found = await store.active(GOING)
+        assert found is not None
+        assert found.value.phase is Phase.DONE
+
+    @staticmethod
+    async def successor(rig: Rig) -> None:
+        await rig.stop(GOING)
+        await rig.service.cookies.create(GOING, b"cookie of its successor")
+        await rig.start(GOING)
+        await rig.store(ledger(7, (0, "012")))
+
+    async def test_it_proves_nothing_for_the_next_bookie(self, rig: Rig) -> None:
+        await self.left_behind(rig)
+        await self.successor(rig)
+        record = await rig.decommission(name="second")
+        assert (record.coordinator, await rig.naming(), await rig.has_cookie()) == ("second", set(), False)
+        assert record.progress.ledgers_total == 1
+
+    async def test_it_may_be_repeated(self, rig: Rig) -> None:
+        await self.left_behind(rig)
+        record = await rig.decommission(name="second")
+        assert (record.phase, record.coordinator) == (Phase.DONE, "second")
+        assert await DecommissionStore(rig.service).active(GOING) is None
+        finished = await DecommissionStore(rig.service).finished(GOING)
+        assert finished is not None
+        assert finished.progress.ledgers_total == 2
+
+    async def test_an_undo_puts_it_away(self, rig: Rig) -> None:
+        await self.left_behind(rig)
+        with pytest.raises(Refused, match="finished"):
+            await undo(rig.service, rig, GOING)
+        assert await DecommissionStore(rig.service).active(GOING) is None
+        await self.successor(rig)
+        with pytest.raises(NotThere, match="is not being decommissioned"):
+            await undo(rig.service, rig, GOING)
+
+    async def test_a_fault_is_waited_out(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        faults = [MetadataUnavailable("no answer"), MetadataUnavailable("no answer")]
+        archive = DecommissionStore.archive
+
+        async def failing(self: DecommissionStore, record: DecommissionRecord, version: int) -> None:
+            if faults:
+                raise faults.pop()
+            await archive(self, record, version)
+
+        monkeypatch.setattr(DecommissionStore, "archive", failing)
+        await rig.decommission()
+        assert await DecommissionStore(rig.service).active(GOING) is None

@@ -31,7 +31,7 @@ class Quick(Decommissions):
     def __init__(self, rig: Rig) -> None:
         client: Any = SimpleNamespace(metadata=rig.service)
         super().__init__(client, load_config(environ={}), rig)
-        self.mover = FakeMover(rig.service)
+        self.mover = FakeMover(rig.service, rig.ends)
 
     async def _mover(self) -> Any:
         return self.mover
@@ -66,7 +66,8 @@ async def test_copies_are_made_as_the_configuration_says(tmp_path: Path, monkeyp
 
             admin: Any = SimpleNamespace(metadata=cluster.service, get=opened)
             mover = await Decommissions(admin, load_config(environ={}, overrides=keys))._mover()
-            moves = (mover.move(metadata, (going,), lambda nbytes: None) for metadata in stored)
+            session_id = (await cluster.service.under_replication.lock(0)).session_id
+            moves = (mover.move(metadata, (going,), session_id, lambda nbytes: None) for metadata in stored)
             assert await asyncio.gather(*moves) == ["", "", ""]
             for ledger_id in ids:
                 assert going not in (await client.metadata(ledger_id)).all_bookies()

@@ -19,7 +19,8 @@ from bookie_protocol.errors import (
     MetadataNotFound,
     MetadataUnavailable,
 )
-from bookie_protocol.metadata_service.interface import LedgerRange
+from bookie_protocol.metadata_service.interface import LedgerRange, SessionState
+from bookie_protocol.metadata_service.tree.session import DriverSession
 
 BOOKIE = "b1:3181"
 
@@ -36,7 +37,14 @@ class Service:
         self.locks: list[str] = []
         self.cluster = SimpleNamespace(instance_id=self._instance_id)
         self.ledgers = SimpleNamespace(read=self._read, ranges=self._ranges)
-        self.under_replication = SimpleNamespace(lock=self._lock, release=self._release)
+        self.abandoned: list[str] = []
+        self.under_replication = SimpleNamespace(lock=self._lock, release=self._release, abandon=self.abandoned.append)
+        self.session = DriverSession(1.0)
+        self.whole = True
+
+    async def is_whole(self, ledger_id: int) -> bool:
+        await self._answer()
+        return self.whole
 
     async def _answer(self) -> None:
         if self.hang:
@@ -80,7 +88,8 @@ def service() -> Service:
 
 
 def _bridge(service: Service, timeout: float = 10.0, instance: str | None = "one") -> LoopGcMetadata:
-    return LoopGcMetadata(service, asyncio.get_running_loop(), BOOKIE, instance, timeout)  # type: ignore[arg-type]
+    loop = asyncio.get_running_loop()
+    return LoopGcMetadata(service, loop, BOOKIE, instance, timeout, service.is_whole)  # type: ignore[arg-type]
 
 
 async def _on_thread(call: Callable[[], Any]) -> Any:
@@ -191,7 +200,7 @@ async def test_closing_ends_a_call_that_hangs_at_once_and_refuses_others(service
 
 def test_a_loop_that_is_closed_is_no_answer(service: Service) -> None:
     loop = asyncio.new_event_loop()
-    bridge = LoopGcMetadata(service, loop, BOOKIE, "one", 1.0)  # type: ignore[arg-type]
+    bridge = LoopGcMetadata(service, loop, BOOKIE, "one", 1.0, service.is_whole)  # type: ignore[arg-type]
     loop.close()
     with pytest.raises(MetadataUnavailable, match="has stopped"):
         bridge.read(1)
@@ -202,12 +211,36 @@ class TestLock:
         bridge = _bridge(service)
 
         def use() -> bool:
-            with bridge.re_replication_lock(7) as ours:
+            with bridge.re_replication_lock(7) as still_held:
                 assert service.locks == ["taken"]
-                return ours
+                return still_held is not None and still_held()
 
         assert await _on_thread(use)
         assert service.locks == ["taken", "released"]
+
+    async def test_one_that_ended_with_its_session_is_not_held(self, service: Service) -> None:
+        bridge = _bridge(service)
+        loop = asyncio.get_running_loop()
+
+        def use() -> bool:
+            with bridge.re_replication_lock(7) as still_held:
+                loop.call_soon_threadsafe(service.session.move, SessionState.EXPIRED)
+                bridge.read(1)
+                assert still_held is not None
+                return still_held()
+
+        assert not await _on_thread(use)
+
+    async def test_one_that_cannot_be_given_back_is_left_to_the_service(self, service: Service) -> None:
+        bridge = _bridge(service)
+
+        def use() -> None:
+            with bridge.re_replication_lock(7):
+                service.error = MetadataUnavailable("no answer")
+
+        with pytest.raises(MetadataUnavailable):
+            await _on_thread(use)
+        assert service.abandoned == ["lock of 7"]
 
     async def test_given_back_after_an_error(self, service: Service) -> None:
         bridge = _bridge(service)
@@ -225,8 +258,8 @@ class TestLock:
         bridge = _bridge(service)
 
         def use() -> bool:
-            with bridge.re_replication_lock(7) as ours:
-                return ours
+            with bridge.re_replication_lock(7) as still_held:
+                return still_held is not None
 
         assert not await _on_thread(use)
         assert service.locks == []
