@@ -15,6 +15,7 @@ from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.metrics.registry import Registry
 from bookie_pod.node.background import BackgroundTasks
 from bookie_pod.node.gc.collection import GarbageCollection, make_collection
+from bookie_pod.node.gc.copies_elsewhere import CopiesElsewhere
 from bookie_pod.node.gc.metadata import LoopGcMetadata
 from bookie_pod.node.integrity.service import Integrity, IntegrityParts
 from bookie_pod.node.pressure import Lanes, under_pressure
@@ -27,7 +28,8 @@ from bookie_protocol.metadata_service.interface import MetadataService
 class Upkeep:
     """`collection` and `integrity` of one bookie."""
 
-    def __init__(self, collection: GarbageCollection, integrity: Integrity) -> None:
+    def __init__(self, collection: GarbageCollection, integrity: Integrity, elsewhere: CopiesElsewhere) -> None:
+        self._elsewhere = elsewhere
         self.collection = collection
         self.integrity = integrity
 
@@ -39,6 +41,7 @@ class Upkeep:
         """End at the next safe place."""
         await self.integrity.stop()
         await self.collection.stop()
+        await self._elsewhere.close()
 
 
 async def make_upkeep(
@@ -55,12 +58,14 @@ async def make_upkeep(
     writable: Callable[[], bool],
 ) -> Upkeep:
     """Everything made, nothing started. `writable`: whether repairs may be written now. Raises MetadataError."""
+    elsewhere = CopiesElsewhere(metadata, config)
     blocking = LoopGcMetadata(
         metadata,
         tasks.loop,
         bookie_id,
         await metadata.cluster.instance_id(),
         timeout=2 * config.metadata.zk_timeout_ms / 1000,
+        is_whole=elsewhere.is_whole,
     )
     busy = under_pressure(journals, lanes)
     collection = make_collection(config, files, storage, blocking, registry, busy, blocking.close)
@@ -79,4 +84,4 @@ async def make_upkeep(
             writable=writable,
         )
     )
-    return Upkeep(collection, integrity)
+    return Upkeep(collection, integrity, elsewhere)

@@ -13,6 +13,7 @@ from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.gc.collector import GarbageCollector
 from bookie_pod.storage.gc.engines import collected
+from bookie_pod.storage.gc.metadata import StillHeld
 from bookie_pod.storage.gc.options import GcOptions
 from bookie_pod.storage.gc.reports import PassResult
 from bookie_pod.storage.gc.schedule import CompactionRule, Force
@@ -46,6 +47,10 @@ class DictatedMetadata:
     at_once: int = 4
     """Ledgers that `read_many` draws before it answers for the first."""
     locked: set[int] = field(default_factory=set)
+    locks_that_end: set[int] = field(default_factory=set)
+    """Ledgers whose lock ends with its session while they are looked at."""
+    torsos: set[int] = field(default_factory=set)
+    """Ledgers whose named bookies lack copies."""
     fail_listing_after: int | None = None
     foreign: bool = False
     """Another cluster answers."""
@@ -105,9 +110,13 @@ class DictatedMetadata:
                     yield ledger_id, error
 
     @contextmanager
-    def re_replication_lock(self, ledger_id: int) -> Iterator[bool]:
+    def re_replication_lock(self, ledger_id: int) -> Iterator[StillHeld | None]:
         self._check()
-        yield ledger_id not in self.locked
+        yield None if ledger_id in self.locked else lambda: ledger_id not in self.locks_that_end
+
+    def is_whole_elsewhere(self, ledger_id: int) -> bool:
+        self._check()
+        return ledger_id not in self.torsos
 
 
 FAST = GcOptions(

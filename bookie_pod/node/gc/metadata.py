@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as WaitTimeout
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+from bookie_pod.storage.gc.metadata import StillHeld
 from bookie_protocol.errors import (
     MetadataDamaged,
     MetadataError,
@@ -27,10 +28,13 @@ from bookie_protocol.errors import (
     MetadataUnavailable,
 )
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from bookie_protocol.metadata_service.interface import LedgerRange, MetadataService
+from bookie_protocol.metadata_service.interface import LedgerRange, MetadataService, SessionState
+from bookie_protocol.metadata_service.under_replication import LedgerLock
 
 AT_ONCE: Final = 64
 """Ledgers read together: as many as go into one request to ZooKeeper."""
+CHECK_SECONDS: Final = 600.0
+"""For looking at all copies of a ledger: where bookies do not list what they have, every entry is read."""
 
 _T = TypeVar("_T")
 _Answer = LedgerMetadata | MetadataError | None
@@ -46,12 +50,15 @@ class LoopGcMetadata:
         bookie_id: str,
         instance_id: str | None,
         timeout: float,
+        is_whole: Callable[[int], Awaitable[bool]],
     ) -> None:
+        """`is_whole`: whether a ledger has all its copies, asked of its bookies."""
         self.bookie_id = bookie_id
         self._service = service
         self._loop = loop
         self._instance_id = instance_id
         self._timeout = timeout
+        self._is_whole = is_whole
         self._lock = threading.Lock()
         self._running: set[Future[Any]] = set()
         self._closed = False
@@ -110,19 +117,45 @@ class LoopGcMetadata:
             return error
 
     @contextmanager
-    def re_replication_lock(self, ledger_id: int) -> Iterator[bool]:
+    def re_replication_lock(self, ledger_id: int) -> Iterator[StillHeld | None]:
         marks = self._service.under_replication
-        try:
-            lock = self._wait(marks.lock(ledger_id, timeout=self._timeout))
-        except MetadataExists:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            self._wait(marks.release(lock, timeout=self._timeout))
+        ended = threading.Event()
 
-    def _wait(self, call: Coroutine[Any, Any, _T]) -> _T:
+        def listen(state: SessionState) -> None:
+            if state in (SessionState.EXPIRED, SessionState.CLOSED):
+                ended.set()
+
+        async def take() -> tuple[LedgerLock, Callable[[], None]]:
+            lock = await marks.lock(ledger_id, timeout=self._timeout)
+            return lock, self._service.session.add_listener(listen)
+
+        try:
+            lock, stop_listening = self._wait(take())
+        except MetadataExists:
+            yield None
+            return
+
+        async def give_back() -> None:
+            stop_listening()
+            try:
+                await marks.release(lock, timeout=self._timeout)
+            except BaseException:
+                marks.abandon(lock)
+                raise
+
+        try:
+            yield lambda: not ended.is_set()
+        finally:
+            self._wait(give_back())
+
+    def is_whole_elsewhere(self, ledger_id: int) -> bool:
+        return self._wait(self._whole(ledger_id), CHECK_SECONDS)
+
+    async def _whole(self, ledger_id: int) -> bool:
+        return await self._is_whole(ledger_id)
+
+    def _wait(self, call: Coroutine[Any, Any, _T], timeout: float | None = None) -> _T:
+        limit = self._timeout * 2 if timeout is None else timeout
         with self._lock:
             try:
                 if self._closed:
@@ -134,10 +167,10 @@ class LoopGcMetadata:
             self._running.add(running)
         try:
             # The driver has its own time-out; this one is for a loop that stopped meanwhile.
-            return running.result(self._timeout * 2)
+            return running.result(limit)
         except WaitTimeout as error:
             running.cancel()
-            raise MetadataUnavailable(f"no answer within {self._timeout * 2:g} s") from error
+            raise MetadataUnavailable(f"no answer within {limit:g} s") from error
         except CancelledError as error:
             raise MetadataUnavailable("the bookie has stopped") from error
         finally:

@@ -8,6 +8,8 @@ Invariants
 - A listing that names no ledger at all while there are some here is believed only when it says so twice in a row
   and the service answers for each ledger that it does not exist.
 - A ledger that is named in any ensemble together with this bookie is never deleted.
+- A ledger that lives elsewhere is deleted only under its lock, and only when every bookie that the metadata name is
+  there with its copies: names alone may be those of bookies that have gone, or that never got them.
 - No answer of a service that is not this bookie's cluster counts (`check_instance`, once in each pass).
 
 Threads: the garbage collection thread.
@@ -209,14 +211,18 @@ class LedgerCollector:
         return not names(metadata, self._metadata.bookie_id)
 
     def _delete_under_lock(self, ledger_id: int, result: LedgerCollection) -> None:
-        with self._metadata.re_replication_lock(ledger_id) as ours:
-            if not ours:
+        with self._metadata.re_replication_lock(ledger_id) as still_held:
+            if still_held is None:
                 result.kept_in_doubt += 1
                 return
             self._pay()
-            if self._lives_elsewhere(self._metadata.read(ledger_id)):
-                _log.info("ledger deleted: no ensemble of it names this bookie", ledger=ledger_id)
-                self._delete(ledger_id, result)
+            if not self._lives_elsewhere(self._metadata.read(ledger_id)):
+                return
+            if not self._metadata.is_whole_elsewhere(ledger_id) or not still_held():
+                result.kept_in_doubt += 1
+                return
+            _log.info("ledger deleted: no ensemble of it names this bookie", ledger=ledger_id)
+            self._delete(ledger_id, result)
 
     # --- ledgers that only entry logs know ------------------------------------------------------------------
 

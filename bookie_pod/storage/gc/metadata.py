@@ -8,13 +8,16 @@ Threads: the garbage collection thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from bookie_protocol.errors import MetadataError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import LedgerRange
+
+StillHeld = Callable[[], bool]
+"""Whether a lock is held still, as far as its holder knows."""
 
 
 class GcMetadata(Protocol):
@@ -40,6 +43,12 @@ class GcMetadata(Protocol):
         for at once, before the first of them is answered."""
         ...
 
-    def re_replication_lock(self, ledger_id: int) -> AbstractContextManager[bool]:
-        """Holds the ledger's under-replication lock; False when it is being re-replicated by somebody."""
+    def re_replication_lock(self, ledger_id: int) -> AbstractContextManager[StillHeld | None]:
+        """Holds the ledger's under-replication lock; None when it is being re-replicated by somebody. The lock ends
+        with its session, which may be before the block does: ask what it gives before anything is done for good."""
+        ...
+
+    def is_whole_elsewhere(self, ledger_id: int) -> bool:
+        """Whether every bookie that the metadata of a closed ledger name is registered, and has the copies that it
+        should have. False also if one of them cannot tell."""
         ...

@@ -222,6 +222,23 @@ def test_one_that_is_given_back_while_its_lock_was_waited_for_stays() -> None:
     assert rig.gc.run_pass().ledgers_deleted == 0
 
 
+def test_one_whose_named_bookies_lack_copies_stays() -> None:
+    """They may have left since they were named, or never have got what they were to get."""
+    rig = _rig(3, OVER_REPLICATED)
+    rig.metadata.ledgers |= {1: OTHER, 2: OTHER}
+    rig.metadata.torsos = {1}
+    assert rig.gc.run_pass().ledgers_deleted == 1
+    assert _left(rig) == {0, 1}
+
+
+def test_one_whose_lock_has_ended_meanwhile_stays() -> None:
+    rig = _rig(3, OVER_REPLICATED)
+    rig.metadata.ledgers |= {1: OTHER, 2: OTHER}
+    rig.metadata.locks_that_end = {2}
+    assert rig.gc.run_pass().ledgers_deleted == 1
+    assert _left(rig) == {0, 2}
+
+
 def test_one_that_cannot_be_read_ends_the_search_and_keeps_all() -> None:
     rig = _rig(3, OVER_REPLICATED)
     rig.metadata.ledgers |= {1: OTHER, 2: OTHER}
