@@ -174,7 +174,7 @@ async def test_a_bookie_is_back_with_an_empty_disk(cluster: ServeCluster, client
             await client.metadata_service.cookies.delete(victim)
             await asyncio.to_thread(cluster.start, [victim])
             await all_writable(client, cluster)
-            with pytest.raises(AssertionError):
+            with pytest.raises(AssertionError, match=victim):  # it is this bookie that lacks copies
                 await copies_are_whole(client, concerned)
             await check_all_ledgers(cluster, client)
             await until_named_by_none(client, [], load)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bookie_client.blocking import BlockingClient
-from bookie_protocol.errors import PodkeeperError, V2Code
+from bookie_protocol.errors import LedgerClosed, LedgerFenced, V2Code
 from tests.support.bookie_process import free_port
 from tests.support.frames import v2_add, v2_code, v2_read
 from tests.support.metadata_process import MetadataProcess
@@ -177,7 +177,7 @@ def test_a_bookie_that_lost_its_disks_fetches_what_it_held(cluster: ServeCluster
             assert code(bookie, closed, entry_id) in (UNKNOWN, V2Code.EOK), "never a denial"
         cluster.bookies["bookie-2"].resume()
         until_true(lambda: bookie.logged("data integrity check complete"), PATIENCE_S)
-        with pytest.raises(PodkeeperError):
+        with pytest.raises((LedgerFenced, LedgerClosed)):
             writer.append(b"from a writer that was fenced")
 
     cluster.kill("bookie-2")
@@ -280,7 +280,7 @@ def test_what_one_of_two_ledger_directories_held_is_never_denied_and_comes_from_
         two_disks.bookies["bookie-2"].resume()
         until_true(lambda: bookie.logged("data integrity check complete"), PATIENCE_S)
         for writer in writers:
-            with pytest.raises(PodkeeperError):
+            with pytest.raises((LedgerFenced, LedgerClosed)):
                 writer.append(b"from a writer that was fenced")
 
     two_disks.kill("bookie-2")

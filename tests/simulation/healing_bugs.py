@@ -14,6 +14,7 @@ import pytest
 from bookie_client.replication import check, exchange, replicator, targets
 from bookie_client.replication.copying import FragmentCopy
 from bookie_client.replication.fragments import Fragment, fragments
+from bookie_client.replication.new_copies import NewCopies
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.report import ReplicaVerdict
 from bookie_pod.autorecovery.decommission import drain, recover, store, survey, undo
@@ -43,12 +44,10 @@ HealingBug = partial(Bug, draw=draw_healing)
 def _metadata_before_data(patch: pytest.MonkeyPatch) -> None:
     original = FragmentReplicator._restore
 
-    async def restore(
-        self: Any, stored: Any, fragment: Fragment, targets: Any, refilled: Any, bad: Any, progress: Any
-    ) -> Any:
+    async def restore(self: Any, job: Any, targets: Any) -> Any:
         if targets.chosen:
-            await exchange.exchange_bookies(self._client, stored, fragment, targets.chosen)
-        return await original(self, stored, fragment, targets, refilled, bad, progress)
+            await exchange.exchange_bookies(self._client, job.stored, job.fragment, targets.chosen)
+        return await original(self, job, targets)
 
     patch.setattr(FragmentReplicator, "_restore", restore)
 
@@ -89,6 +88,11 @@ def _drain_counts_its_own_copy(patch: pytest.MonkeyPatch) -> None:
         return None
 
     copy = FragmentReplicator._copy
+
+    async def is_there(self: Any, fragment: Any, position: int, bookie: str) -> None:
+        return None
+
+    patch.setattr(NewCopies, "check", is_there)
     patch.setattr(FragmentReplicator, "_copy", receivers)
     patch.setattr(FragmentReplicator, "_read_back", read_back)
 
@@ -110,7 +114,7 @@ def _drain_without_a_lock(patch: pytest.MonkeyPatch) -> None:
         try:
             metadata = await self._read(ledger_id)
             if metadata is not None and self._names(metadata):
-                return await self._mover.move(metadata, self._bookies, progress) or None
+                return await self._mover.move(metadata, self._bookies, None, progress) or None
         except PodkeeperError as error:
             return str(error)
         return None
@@ -121,8 +125,10 @@ def _drain_without_a_lock(patch: pytest.MonkeyPatch) -> None:
 def _remove_marks_that_were_renewed(patch: pytest.MonkeyPatch) -> None:
     original = Marks.remove
 
-    async def remove(self: Any, ledger_id: int, version: int, timeout: float | None) -> bool:
-        return await original(self, ledger_id, ANY_VERSION, timeout)
+    async def remove(
+        self: Any, ledger_id: int, version: int, timeout: float | None, session_id: int | None = None
+    ) -> bool:
+        return await original(self, ledger_id, ANY_VERSION, timeout, session_id)
 
     patch.setattr(Marks, "remove", remove)
 

@@ -19,11 +19,11 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
-from bookie_pod.autorecovery.auditor.marking import Marked, Marker
+from bookie_pod.autorecovery.auditor.marking import Known, Marked, Marker
 from bookie_protocol.errors import MetadataDamaged, MetadataNotFound
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import LedgerStore, MetadataService
@@ -32,18 +32,6 @@ from bookie_protocol.metadata_service.tree.read_ahead import read_ahead
 _log = structlog.get_logger(__name__)
 
 WINDOW: Final = 64
-
-
-class Known(Protocol):
-    """What the audit asks about bookies while it goes on."""
-
-    def is_lost(self, bookie: str) -> bool:
-        """Its copies count as missing now."""
-        ...
-
-    def is_available(self, bookie: str) -> bool:
-        """It is registered now."""
-        ...
 
 
 @dataclass(slots=True)
@@ -59,6 +47,9 @@ class AuditResult:
     marked_bytes: int = 0
     publish_ms: float = 0.0
     """Time spent on marking, all ledgers together."""
+    skipped: set[str] = field(default_factory=set)
+    """Bookies that were not registered, and for which a ledger was left as it is: their copies did not count as missing
+    at that moment. Nobody has been audited who is among them."""
     named: Counter[str] = field(default_factory=Counter)
     """Ledgers that name each bookie that is not registered, lost or not."""
 
@@ -114,6 +105,7 @@ class BookieAudit:
         result.named.update(gone)
         await self._enabled.wait()
         lost = [bookie for bookie in gone if self._known.is_lost(bookie)]
+        result.skipped.update(set(gone) - set(lost))
         if not lost:
             return
         loop = asyncio.get_running_loop()

@@ -23,8 +23,7 @@ import structlog
 
 from bookie_client.replication.report import LedgerReport, ReplicaVerdict
 from bookie_client.replication.throttle import ReplicationThrottle
-from bookie_pod.autorecovery.auditor.bookie_audit import Known
-from bookie_pod.autorecovery.auditor.marking import Marked, Marker
+from bookie_pod.autorecovery.auditor.marking import Known, Marked, Marker
 from bookie_pod.autorecovery.auditor.sweep import Look, Suspect
 from bookie_protocol.errors import MetadataUnavailable, NotThere, PodkeeperError
 

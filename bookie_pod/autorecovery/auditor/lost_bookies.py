@@ -14,7 +14,9 @@
 Invariants
 - What the watches tell wakes; before an audit begins the registrations are listed anew, so that a bookie which changes
   from writable to read-only is not taken for lost.
-- An audit that fails is repeated until it succeeds, unlike the reference's.
+- An audit that fails is repeated until it succeeds, unlike the reference's. A bookie for which a ledger was skipped,
+  because its copies did not count as missing for a moment, is audited again.
+- An audit that was asked for counts everybody who is absent, also whom nothing but a ledger names.
 - While auto-recovery is disabled nothing is marked; the delays run on.
 
 Event loop only.
@@ -84,6 +86,8 @@ class LostBookies:
         self._wake = asyncio.Event()
         self._unsaved = asyncio.Event()
         self._next_periodic_ms: int | None = 0
+        self._asked_for = False
+        """Somebody waits for an audit of everybody who is absent."""
         self.membership = Membership(initial_delay_s)
         self.runs = Runs()
         self.running: AuditResult | None = None
@@ -174,7 +178,7 @@ class LostBookies:
         began = self._clock.now_ms()
         if not self._is_due():
             return  # whoever was missed is back
-        covered = self.membership.since_ms(self.membership.lost(began))
+        covered, met = self.membership.since_ms(self.membership.lost(began)), frozenset(self.membership.absences)
         if covered:
             _log.warning("bookies are lost; the ledgers that name them are marked", bookies=sorted(covered))
         result: AuditResult | None = None
@@ -183,8 +187,12 @@ class LostBookies:
         finally:
             self.running = None
             self._metrics.audit_ran(self._clock.now_ms() - began, result)
+        covered = {bookie: since for bookie, since in covered.items() if bookie not in result.skipped}
         self.membership.audited(covered)
         self.expect(result.named)
+        if self._asked_for:
+            self._asked_for = False
+            self.membership.demand(result.skipped - met)
         await self._forget(covered, result)
         self._next_periodic_ms = began + self._interval_s * MS if self._interval_s > 0 else None
         await self._finish(began, result)
@@ -275,6 +283,7 @@ class LostBookies:
         changed, self.membership.delay_s = seconds != self.membership.delay_s, seconds
         if not first and (not changed or seconds == 0):
             _log.info("an audit was asked for", delay_s=seconds)
-            self.membership.demand()
+            self.membership.demand(self.membership.absences)
+            self._asked_for = True
             self._next_periodic_ms = 0
         self._wake.set()

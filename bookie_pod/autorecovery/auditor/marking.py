@@ -2,11 +2,12 @@
 
 Invariants
 - A ledger whose mark names the bookies already is left as it is, and so is one that somebody has locked: a worker is
-  at it, and will look at all of it.
+  at it. Where both is so the worker may have looked before the bookie left (again): the mark is renewed, so that it
+  outlives the worker's round.
 - A mark or lock that cannot be read stops nobody but its own ledger: it is told in the log.
 - What an audit finds on a locked ledger is not forgotten: it is looked at again when the lock is gone, against the
-  metadata of that moment. At most `MAX_DEFERRED` wait; beyond that a ledger is marked at once, which costs a worker a
-  second look and nothing else.
+  metadata of that moment, until it is marked, its bookie is back, or no metadata name it. At most `MAX_DEFERRED` wait;
+  beyond that a ledger is marked at once, which costs a worker a second look and nothing else.
 
 Event loop only. Raises `MetadataError`.
 
@@ -17,9 +18,9 @@ worker repairs).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -43,20 +44,31 @@ class Marked(Enum):
     """The mark or the lock of the ledger cannot be read; nothing was done."""
 
 
+class Known(Protocol):
+    """What is known of bookies now."""
+
+    def is_lost(self, bookie: str) -> bool:
+        """Its copies count as missing now."""
+        ...
+
+    def is_available(self, bookie: str) -> bool:
+        """It is registered now."""
+        ...
+
+
 class Marker:
     """Marks; `run` sees to what was deferred. `store_time`: note when a ledger was marked.
 
-    `still_lost`: whether a bookie's copies still count as missing.
+    `known`: whose copies still count as missing, and who is back. One that is neither now, because its delay became
+    longer or nobody at all can be seen, waits on.
     """
 
-    def __init__(
-        self, service: MetadataService, clock: Clock, *, store_time: bool, still_lost: Callable[[str], bool]
-    ) -> None:
+    def __init__(self, service: MetadataService, clock: Clock, *, store_time: bool, known: Known) -> None:
         self._service = service
         self._marks = service.under_replication
         self._clock = clock
         self._store_time = store_time
-        self._still_lost = still_lost
+        self._known = known
         self._deferred: dict[int, set[str]] = {}
 
     @property
@@ -68,9 +80,13 @@ class Marker:
         """Mark these copies as missing; none: the ledger breaks the placement policy."""
         try:
             found = await self._marks.read(ledger_id)
-            if found is not None and set(replicas) <= set(found.replicas):
+            is_named = found is not None and set(replicas) <= set(found.replicas)
+            is_locked = await self._marks.locked_by(ledger_id) is not None
+            if is_named:
+                if is_locked:
+                    await self._marks.renew(ledger_id)
                 return Marked.ALREADY
-            if await self._marks.locked_by(ledger_id) is not None:
+            if is_locked:
                 return Marked.LOCKED
             await self._mark(ledger_id, replicas)
         except MetadataDamaged as error:
@@ -101,18 +117,26 @@ class Marker:
     async def retry(self) -> None:
         """One look at each ledger that waits."""
         for ledger_id in list(self._deferred):
-            bookies = await self._still_named(ledger_id, self._deferred[ledger_id])
-            if not bookies or await self.mark(ledger_id, bookies) is not Marked.LOCKED:
-                self._deferred.pop(ledger_id, None)
+            asked = frozenset(bookie for bookie in self._deferred[ledger_id] if not self._known.is_available(bookie))
+            lost = frozenset(bookie for bookie in asked if self._known.is_lost(bookie))
+            waiting = asked - lost
+            if lost:
+                named = await self._named(ledger_id, lost)
+                if named and await self.mark(ledger_id, named) is Marked.LOCKED:
+                    waiting |= named
+            # During the awaits others may have been added.
+            left = (self._deferred[ledger_id] - asked) | waiting
+            left = {bookie for bookie in left if not self._known.is_available(bookie)}
+            if left:
+                self._deferred[ledger_id] = left
+            else:
+                del self._deferred[ledger_id]
 
-    async def _still_named(self, ledger_id: int, bookies: Collection[str]) -> set[str]:
-        lost = {bookie for bookie in bookies if self._still_lost(bookie)}
-        if not lost:
-            return lost
+    async def _named(self, ledger_id: int, bookies: frozenset[str]) -> frozenset[str]:
         try:
-            return lost & (await self._service.ledgers.read(ledger_id)).value.all_bookies()
+            return bookies & (await self._service.ledgers.read(ledger_id)).value.all_bookies()
         except (MetadataNotFound, MetadataDamaged):
-            return set()  # deleted, or of no use to any worker
+            return frozenset()  # deleted, or of no use to any worker
 
     async def _mark(self, ledger_id: int, replicas: Collection[str]) -> None:
         await self._marks.mark(ledger_id, sorted(replicas), ctime_ms=self._clock.now_ms() if self._store_time else None)

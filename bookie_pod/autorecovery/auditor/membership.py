@@ -91,10 +91,12 @@ class Membership:
         for bookie in bookies:
             self._absences.pop(bookie, None)
 
-    def demand(self) -> None:
-        """An operator wants those who are absent now to count as lost, whatever the delay."""
-        for absence in self._absences.values():
-            absence.demanded, absence.audited = True, False
+    def demand(self, bookies: Iterable[str]) -> None:
+        """An operator wants these, as far as they are absent now, to count as lost, whatever the delay."""
+        for bookie in bookies:
+            absence = self._absences.get(bookie)
+            if absence is not None:
+                absence.demanded, absence.audited = True, False
 
     def audited(self, since_ms: Mapping[str, int]) -> None:
         """Every ledger that names these was marked; one that came and left again meanwhile has another time of loss."""

@@ -22,9 +22,8 @@ from typing import Final
 import structlog
 
 from bookie_client.replication.throttle import ReplicationThrottle
-from bookie_pod.autorecovery.auditor.bookie_audit import Known
 from bookie_pod.autorecovery.auditor.copies import NOTHING, Segment, Stored, count_copies
-from bookie_pod.autorecovery.auditor.marking import Marked, Marker
+from bookie_pod.autorecovery.auditor.marking import Known, Marked, Marker
 from bookie_pod.autorecovery.auditor.sweep import Look, Suspect
 from bookie_protocol.errors import BookieTimeout, MetadataDamaged, MetadataNotFound, NotThere, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata

@@ -118,7 +118,7 @@ class Term:
             initial_delay_s=config.lost_bookie_recovery_delay_s,
             on_return=self._came_back,
         )
-        self.marker = Marker(service, clock, store_time=config.store_mark_time, still_lost=self.lost_bookies.is_lost)
+        self.marker = Marker(service, clock, store_time=config.store_mark_time, known=self.lost_bookies)
         self.lost_bookies.audit = BookieAudit(service, self.marker, self.lost_bookies, self.enabled)
         self.withdrawals = Withdrawals(service, sources.first_and_last, self.lost_bookies)
         self.checks = self._make_checks(auditor_id)

@@ -26,8 +26,8 @@ from typing import Final
 import structlog
 
 from bookie_client.replication.report import LedgerReport, ReplicaVerdict
-from bookie_pod.autorecovery.auditor.bookie_audit import Known
 from bookie_pod.autorecovery.auditor.ledgers_check import MISSING, Checker
+from bookie_pod.autorecovery.auditor.marking import Known
 from bookie_protocol.errors import MetadataDamaged, MetadataError, MetadataExists, PodkeeperError
 from bookie_protocol.metadata_service.interface import MetadataService
 from bookie_protocol.metadata_service.tree.read_ahead import read_ahead

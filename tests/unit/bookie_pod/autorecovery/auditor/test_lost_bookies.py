@@ -280,3 +280,50 @@ async def test_a_mark_that_cannot_be_read_holds_up_no_other_ledger(rig: AuditorR
     assert (counts.counts["marked"], counts.counts["damaged"]) == (2, 1)
     await rig.service.tree.set(node, b"", ANY_VERSION)
     assert await rig.marked() == {1: (), 3: ("b0:1",), 2**40: ("b0:1",)}
+
+
+async def test_a_mark_that_is_renewed_while_a_worker_holds_the_lock_outlives_its_round(rig: AuditorRig) -> None:
+    """The worker looked while the bookie was back; it left again since."""
+    await rig.store(ledger(1, (0, "012")))
+    await rig.marks.mark(1, ("b0:1",), ctime_ms=5)
+    lock = await rig.marks.lock(1)
+    auditor = await rig.auditor()
+    await rig.leave("b0:1")
+    await rig.until(lambda: all(each.is_audited for each in auditor.status().absent) and auditor.status().absent)
+    await rig.marks.mark_replicated(lock)
+    assert await rig.marked() == {1: ("b0:1",)}
+
+
+async def test_a_bookie_for_which_ledgers_were_skipped_is_audited_again(rig: AuditorRig) -> None:
+    """For a moment its copies did not count as missing: here because nobody at all is registered."""
+    await rig.store(*LEDGERS)
+    auditor = await rig.auditor()
+    lost = auditor._term.lost_bookies  # type: ignore[union-attr]
+    is_lost, asked = lost.is_lost, []
+
+    def not_always(bookie: str) -> bool:
+        asked.append(bookie)
+        return is_lost(bookie) and len(asked) != 2
+
+    lost.is_lost = not_always
+    await rig.leave("b0:1")
+    await rig.until_marked(NAMING_B0)
+    assert len(asked) > 3
+
+
+async def test_an_audit_that_is_asked_for_counts_whom_only_a_ledger_names(rig: AuditorRig) -> None:
+    await rig.store(*LEDGERS)
+    auditor = await rig.auditor(lost_bookie_recovery_delay_s=3600)
+    await rig.store(ledger(9, (0, "127")))  # b7 has neither a cookie nor a registration
+    assert not auditor.status().absent
+    await trigger_audit(rig.service)
+    await rig.until_marked({9: ("b7:1",)})
+
+
+async def test_an_audit_completes_while_auto_recovery_is_disabled_if_nobody_is_lost(rig: AuditorRig) -> None:
+    await rig.store(*LEDGERS)
+    auditor = await rig.auditor("a1", QUIET, auditor_bookie_check_interval_s=2)
+    await set_enabled(rig.service, False)
+    audit = auditor._term.lost_bookies.audit  # type: ignore[union-attr]
+    async with asyncio.timeout(10):
+        assert (await audit.run()).ledgers == len(LEDGERS)

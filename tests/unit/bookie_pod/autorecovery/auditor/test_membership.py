@@ -51,7 +51,7 @@ class MembershipAgainstModel(RuleBasedStateMachine):
 
     @rule()
     def demand(self) -> None:
-        self.machine.demand()
+        self.machine.demand(self.machine.absences)
         self.demanded = set(self.absent)
         self.audited.clear()
 

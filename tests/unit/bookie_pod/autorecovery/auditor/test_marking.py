@@ -1,0 +1,74 @@
+"""Marks that have to wait for a lock: until they are made, or nobody needs them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie_pod.autorecovery.auditor.marking import Marked, Marker
+from tests.support.auditor_rig import AuditorRig, FastClock, ledger
+
+
+class Said:
+    """What a test says of bookies."""
+
+    def __init__(self) -> None:
+        self.lost = {"b0:1", "b1:1"}
+        self.available: set[str] = set()
+
+    def is_lost(self, bookie: str) -> bool:
+        return bookie in self.lost
+
+    def is_available(self, bookie: str) -> bool:
+        return bookie in self.available
+
+
+@pytest.fixture
+async def said(rig: AuditorRig) -> Said:
+    await rig.store(ledger(1, (0, "012")))
+    return Said()
+
+
+async def test_what_is_added_during_a_look_is_not_dropped_with_it(rig: AuditorRig, said: Said) -> None:
+    marker = Marker(rig.service, FastClock(), store_time=False, known=said)
+    lock = await rig.marks.lock(1)
+    assert await marker.mark_lost(1, ["b0:1"]) is Marked.LOCKED
+    read = rig.service.ledgers.read
+
+    async def slow(ledger_id: int) -> object:
+        found = await read(ledger_id)
+        rig.service.ledgers.read = read  # type: ignore[method-assign]
+        assert await marker.mark_lost(1, ["b1:1"]) is Marked.LOCKED
+        await rig.marks.release(lock)
+        return found
+
+    rig.service.ledgers.read = slow  # type: ignore[assignment, method-assign]
+    await marker.retry()
+    assert await rig.marked() == {1: ("b0:1",)}
+    assert marker.deferred == 1
+    await marker.retry()
+    assert await rig.marked() == {1: ("b0:1", "b1:1")}
+    assert marker.deferred == 0
+
+
+async def test_who_does_not_count_as_lost_for_a_moment_waits_on(rig: AuditorRig, said: Said) -> None:
+    marker = Marker(rig.service, FastClock(), store_time=False, known=said)
+    lock = await rig.marks.lock(1)
+    await marker.mark_lost(1, ["b0:1", "b1:1"])
+    await rig.marks.release(lock)
+    said.lost.clear()  # the delay was raised, or nobody at all is registered
+    await marker.retry()
+    assert (await rig.marked(), marker.deferred) == ({}, 1)
+    said.available.add("b1:1")
+    said.lost.add("b0:1")
+    await marker.retry()
+    assert (await rig.marked(), marker.deferred) == ({1: ("b0:1",)}, 0)
+
+
+async def test_who_is_back_is_not_marked(rig: AuditorRig, said: Said) -> None:
+    marker = Marker(rig.service, FastClock(), store_time=False, known=said)
+    lock = await rig.marks.lock(1)
+    await marker.mark_lost(1, ["b0:1"])
+    await rig.marks.release(lock)
+    said.available.add("b0:1")
+    await marker.retry()
+    assert (await rig.marked(), marker.deferred) == ({}, 0)
