@@ -17,17 +17,19 @@ from bookie_client.replication.fragments import Fragment, fragments
 from bookie_client.replication.new_copies import NewCopies
 from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.report import ReplicaVerdict
-from bookie_pod.autorecovery.decommission import drain, recover, store, survey, undo
+from bookie_pod.autorecovery.decommission import drain, ledger_drain, recover, store, survey, undo
 from bookie_pod.autorecovery.decommission.ledger_drain import LedgerDrain
 from bookie_pod.autorecovery.locks import LockKeeper
 from bookie_pod.autorecovery.worker import judgement, ledger_repair
 from bookie_protocol.errors import BookieUnavailable, MetadataExists, MetadataNotFound, PodkeeperError
+from bookie_protocol.metadata_service.tree.retrying import RetryingTree
 from bookie_protocol.metadata_service.tree.under_replication.locks import Locks
 from bookie_protocol.metadata_service.tree.under_replication.marks import Marks
 from bookie_protocol.metadata_service.versioned import ANY_VERSION
 from tests.simulation.healing_focus import (
     decommissions_are_undone,
     healers_die_while_they_fill,
+    locks_end_under_drains,
     lost_bookies_are_recovered,
     many_drains,
     one_loss_after_another,
@@ -261,6 +263,24 @@ def _move_copies_that_stand_well(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(replicator, "choose_mending", choose)
 
 
+def _go_on_after_the_session_of_the_lock(patch: pytest.MonkeyPatch) -> None:
+    """What was copied so far may have been collected since."""
+    original = RetryingTree.set
+
+    async def write(self: Any, path: str, data: bytes, version: int, *, session_id: Any = None, **options: Any) -> int:
+        return await original(self, path, data, version, **options)
+
+    async def whatever_becomes_of_it(session: Any, work: Any) -> Any:
+        return await work
+
+    async def is_there(self: Any, fragment: Any, position: int, bookie: str) -> None:
+        return None
+
+    patch.setattr(RetryingTree, "set", write)
+    patch.setattr(ledger_drain, "while_session", whatever_becomes_of_it)
+    patch.setattr(NewCopies, "check", is_there)
+
+
 DATA = ("H1", "H2")
 
 HEALING_BUGS = (
@@ -269,6 +289,13 @@ HEALING_BUGS = (
     HealingBug("take silence for a loss", _silence_is_a_loss, ("H5", "L", "L1"), 200, silent_bookies),
     HealingBug("a drain that counts its own copy", _drain_counts_its_own_copy, DATA, 20, many_drains),
     HealingBug("do not respect locks", _do_not_respect_locks, ("H4",), 60, many_drains),
+    HealingBug(
+        "go on after the session of the lock",
+        _go_on_after_the_session_of_the_lock,
+        (*DATA, "H4"),
+        20,
+        locks_end_under_drains,
+    ),
     HealingBug("drain without a lock", _drain_without_a_lock, ("H4",), 20, many_drains),
     HealingBug(
         "remove marks that were renewed",

@@ -26,6 +26,15 @@ def many_drains(scenario: Scenario) -> Scenario:
     return replace(scenario, healing=_plan(scenario, drains=times, collect_every=0.5))
 
 
+def locks_end_under_drains(scenario: Scenario) -> Scenario:
+    """Drains copy slowly, and their sessions end while they do; surplus copies are collected all the time."""
+    scenario = many_drains(scenario)
+    faults = tuple(
+        FaultPlan("expire drainer", None, "draining", n, 0.2 + 0.3 * k) for n in range(1, 6) for k in range(6)
+    )
+    return replace(scenario, faults=faults, healing=_plan(scenario, collect_every=0.3, drain_rate=3000.0))
+
+
 def one_loss_after_another(scenario: Scenario) -> Scenario:
     """Bookies are lost while workers look slowly at what they have just restored, and count as lost at once."""
     faults = tuple(FaultPlan("lost disk", None, "exchange", 1 + n, 0.05 * (1 + n % 5)) for n in range(12))

@@ -7,6 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from bookie_client.replication.replicator import ReplicationOptions
+from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_pod.autorecovery.decommission.coordinator import Coordinator, Parts
 from bookie_pod.autorecovery.decommission.ledger_drain import DrainOptions
 from bookie_pod.autorecovery.decommission.moving import ClientMover
@@ -29,7 +30,10 @@ class Drainer(Command):
     ) -> None:
         super().__init__(world, name, plan, random, bookie)
         self._options = options
-        self._copying = ReplicationOptions(entry_batch_size=random.choice((1, 5, 100)))
+        assert world.scenario.healing is not None
+        rate = world.scenario.healing.drain_rate
+        batch = 1 if rate is not None else random.choice((1, 5, 100))
+        self._copying = ReplicationOptions(entry_batch_size=batch, throttle=ReplicationThrottle(rate))
 
     async def _done(self) -> bool:
         if self.bookie.is_retired:

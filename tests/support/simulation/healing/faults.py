@@ -40,6 +40,7 @@ class HealingFaults(Faults):
             "stop healer": self._stop_healer,
             "freeze healer": self._freeze_healer,
             "kill drainer": self._kill_drainer,
+            "expire drainer": self._expire_drainer,
             "second drainer": self._second_drainer,
             "undo": self._undo,
             "restore": self._restore,
@@ -144,6 +145,12 @@ class HealingFaults(Faults):
             killed.host.kill()
             again: Callable[[], None] = lambda: self._healing.resume_drain(killed)  # noqa: E731
             self._world.loop.call_later(self._random.expovariate(1.0), again)
+
+    def _expire_drainer(self, host: str) -> None:
+        """It lives, and reaches every bookie, but was away from the metadata service for longer than its session."""
+        drainers = self._clients("drainer")
+        if drainers:
+            self._world.metadata.expire(self._random.choice(drainers).host.host)
 
     def _second_drainer(self, host: str) -> None:
         drainers = self._clients("drainer")

@@ -5,7 +5,7 @@
 | H1 data first | who is named in another's place holds every entry that striping puts there |
 | H2 copies | an exchange never leaves an entry with fewer copies than it had |
 | H3 marks | a mark goes only when whoever it names, and whose filling was begun, is repaired |
-| H4 locks | copies are exchanged only under the ledger's lock, and nobody holds another's |
+| H4 locks | copies are exchanged only under the ledger's lock, which ends with its session; nobody holds another's |
 | H5 needless | a copy that is there, on a bookie that is registered, is replaced only if the placement asks for it |
 | H6 cookies | the cookie of a bookie that something names is not deleted |
 | H7 open | the last segment of an open ledger is its writer's |
@@ -65,7 +65,6 @@ class HealingJudge:
         self.decommissions = Decommissions(root)
         self._to_be_moved: dict[int, None] = {}
         """Ledgers that were marked for their placement."""
-        self._expired: dict[tuple[int, str], None] = {}
         self._copied_at: dict[tuple[int, str], float] = {}
 
     # --- the metadata service -------------------------------------------------------------------------------
@@ -94,9 +93,7 @@ class HealingJudge:
         ledger_id = names.lock_ledger_id(name)
         if ledger_id is not None and path.startswith(f"{self._under}/{names.LOCKS}/"):
             lock = self.locks.pop(ledger_id)
-            if not host:
-                self._expired[ledger_id, lock.host] = None
-            elif host != lock.host:
+            if host and host != lock.host:
                 self._violated("H4 locks", ledger_id, f"{host} removed the lock of {lock.host}")
         elif ledger_id is not None and path.startswith(f"{self._under}/{names.LEDGERS}/"):
             self._mark_gone(host, ledger_id, path, record)
@@ -230,7 +227,7 @@ class HealingJudge:
 
     def _locked(self, ledger: LedgerHistory, host: str) -> None:
         lock = self.locks.get(ledger.ledger_id)
-        if (lock is None or lock.host != host) and (ledger.ledger_id, host) not in self._expired:
+        if lock is None or lock.host != host:
             whose = "nobody's" if lock is None else f"that of {lock.host}"
             self.history.violated("H4 locks", ledger, f"{host} exchanged bookies, the lock is {whose}")
 

@@ -22,6 +22,8 @@ class HealingPlan:
     config: AutoRecoveryConfig = field(repr=False)
     drain: DrainOptions = field(repr=False)
     racks: int | None = None
+    drain_rate: float | None = None
+    """Bytes per second at which drains copy; None: at once."""
 
     def __str__(self) -> str:
         config, seconds = self.config, ", ".join(f"{at:.1f}" for at in self.drains)
