@@ -12,13 +12,18 @@ from typing import Any
 import pytest
 
 from bookie_client import Client
+from bookie_client.replication.fragments import fragments
+from bookie_client.replication.replicator import FragmentReplicator
 from bookie_pod.node.bookie import Bookie
 from bookie_pod.storage.journal.marks import LogMark
 from bookie_protocol.entry import ENTRY_PREFIX, NO_LAC
 from bookie_protocol.errors import NotEnoughBookies
 from bookie_protocol.metadata_service.interface import BookieGroup
+from bookie_protocol.metadata_service.service_info import BOOKIE_RPC, BookieServiceInfo, Endpoint
 from tests.support.http_answers import HttpAnswer, ask
 from tests.support.live_bookie import live_bookie
+from tests.support.served_bookie import ServedBookie
+from tests.support.until import until
 
 SETTINGS = {
     "logSizeLimit": "1048576",
@@ -238,22 +243,34 @@ async def _moved_elsewhere(live: Live, ledger_id: int) -> None:
 
 
 async def test_a_ledger_that_lives_elsewhere_goes_by_itself(tmp_path: Path) -> None:
+    """One whose copy is on another bookie does; one that names a bookie which is not there stays."""
     settings = SETTINGS | {"gcWaitTime": "20", "gcOverreplicatedLedgerWaitTime": "50"}
     async with live_bookie(tmp_path, settings) as bookie, Client(bookie._metadata) as client:
         live = Live(bookie, client, tmp_path)
-        kept, moved = await live.write(3), await live.write(3)
+        kept, moved, torso = [await live.write(3) for _ in range(3)]
         (collector,) = bookie.upkeep.collection.collectors
-        assert set(collector._storage.ledger_ids()) == {kept, moved}
-        await _moved_elsewhere(live, moved)
+        assert set(collector._storage.ledger_ids()) == {kept, moved, torso}
+        await _moved_elsewhere(live, torso)
+        other = ServedBookie(tmp_path / "other")
+        await other.start()
+        endpoint = Endpoint("bookie", "127.0.0.1", other.port, BOOKIE_RPC)
+        await bookie._metadata.bookies.register("other", BookieGroup.WRITABLE, BookieServiceInfo((endpoint,)))
+        await until(lambda: "other" in client.bookies.known_writable)
+        (fragment,) = fragments(moved, await client.metadata(moved), -1)
+        lock = await bookie._metadata.under_replication.lock(moved)
+        await FragmentReplicator(client).replicate(fragment, {0: fragment.ensemble[0]}, session_id=lock.session_id)
+        assert moved in collector._storage.ledger_ids(), "nobody collects what somebody holds the lock of"
+        await bookie._metadata.under_replication.release(lock)
         async with asyncio.timeout(60):
             levels = await live.gauges("bookie_")
-            while levels["ACTIVE_LEDGER_TOTAL"] == 2:
+            while levels["ACTIVE_LEDGER_TOTAL"] == 3:
                 await asyncio.sleep(0.02)
                 levels = await live.gauges("bookie_")
         await live.collected()  # the pass that did it has ended, and another one took nothing more
-        assert set(collector._storage.ledger_ids()) == {kept}
+        assert set(collector._storage.ledger_ids()) == {kept, torso}
         assert (await live.gauges("bookie_"))["DELETED_LEDGER_TOTAL"] == 1
-        assert (await bookie._metadata.ledgers.read(moved)).value.ensembles == {0: ("127.0.0.1:1",)}
+        assert (await bookie._metadata.ledgers.read(moved)).value.ensembles == {0: ("other",)}
+        await other.stop()
 
 
 @pytest.mark.parametrize("wait", ["-1", "3600000"], ids=["never", "in an hour"])
