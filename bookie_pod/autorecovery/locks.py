@@ -99,18 +99,14 @@ class LockKeeper:
 
     async def _give_back(self, lock: LedgerLock) -> None:
         pause = FIRST_PAUSE_S
-        try:
-            while True:
-                try:
-                    await self._marks.release(lock)
-                    return
-                except MetadataUnavailable as error:
-                    _log.warning("lock is not given back yet", ledger=lock.ledger_id, reason=str(error))
-                except MetadataError as error:
-                    _log.warning("lock cannot be given back", ledger=lock.ledger_id, reason=str(error))
-                    return
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_S)
-        except asyncio.CancelledError:
-            self._marks.abandon(lock)
-            raise
+        while True:
+            try:
+                await self._marks.release(lock)
+                return
+            except MetadataUnavailable as error:
+                _log.warning("lock is not given back yet", ledger=lock.ledger_id, reason=str(error))
+            except MetadataError as error:
+                _log.warning("lock cannot be given back", ledger=lock.ledger_id, reason=str(error))
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -418,7 +418,6 @@ class TestWhatALockCovers:
         await one.release(second)
         assert await two.holders() == {}
 
-
     async def test_a_mark_that_is_renewed_outlives_a_repair_under_way(self, pair: Pair) -> None:
         one, two = (service.under_replication for service in pair)
         await one.renew(7)

@@ -137,11 +137,7 @@ class LoopGcMetadata:
 
         async def give_back() -> None:
             stop_listening()
-            try:
-                await marks.release(lock, timeout=self._timeout)
-            except BaseException:
-                marks.abandon(lock)
-                raise
+            await marks.release(lock, timeout=self._timeout)
 
         try:
             yield lambda: not ended.is_set()

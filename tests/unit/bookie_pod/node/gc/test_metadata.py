@@ -37,8 +37,7 @@ class Service:
         self.locks: list[str] = []
         self.cluster = SimpleNamespace(instance_id=self._instance_id)
         self.ledgers = SimpleNamespace(read=self._read, ranges=self._ranges)
-        self.abandoned: list[str] = []
-        self.under_replication = SimpleNamespace(lock=self._lock, release=self._release, abandon=self.abandoned.append)
+        self.under_replication = SimpleNamespace(lock=self._lock, release=self._release)
         self.session = DriverSession(1.0)
         self.whole = True
 
@@ -230,17 +229,6 @@ class TestLock:
                 return still_held()
 
         assert not await _on_thread(use)
-
-    async def test_one_that_cannot_be_given_back_is_left_to_the_service(self, service: Service) -> None:
-        bridge = _bridge(service)
-
-        def use() -> None:
-            with bridge.re_replication_lock(7):
-                service.error = MetadataUnavailable("no answer")
-
-        with pytest.raises(MetadataUnavailable):
-            await _on_thread(use)
-        assert service.abandoned == ["lock of 7"]
 
     async def test_given_back_after_an_error(self, service: Service) -> None:
         bridge = _bridge(service)
