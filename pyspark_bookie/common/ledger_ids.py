@@ -6,6 +6,7 @@ Pure; any thread.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -40,7 +41,8 @@ class LedgerIds:
         return cls(_joined((ledger_id, ledger_id) for ledger_id in ids))
 
     def __contains__(self, ledger_id: int) -> bool:
-        return any(first <= ledger_id <= last for first, last in self.spans)
+        at = bisect_right(self.spans, (ledger_id, MAX_LEDGER_ID)) - 1
+        return at >= 0 and ledger_id <= self.spans[at][1]
 
     def singles(self) -> Iterator[int]:
         """The ids that were named one by one: such a ledger is missed when it does not exist."""

@@ -229,8 +229,8 @@ def _packed(pieces: Sequence[Range], target: int, max_ranges: int) -> list[list[
     for piece in small:
         cost, number, found = open_bins[0] if open_bins else (target, 0, [])
         if cost + piece.cost > target:
-            heapq.heappush(open_bins, (piece.cost, made, [piece]))
-            bins.append(next(entry for entry in open_bins if entry[1] == made)[2])
+            bins.append([piece])
+            heapq.heappush(open_bins, (piece.cost, made, bins[-1]))
             made += 1
             continue
         found.append(piece)

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from bookie_protocol.archive.model import ArchivedLedger
-from bookie_protocol.errors import MetadataNotFound, NoSuchLedger
+from bookie_protocol.errors import MetadataNotFound, NoSuchLedger, NoSuchStream
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
 from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.common.errors import OPTION, PodkeeperSparkError
@@ -152,6 +153,18 @@ async def _stored(client: Client, ledger_ids: Iterable[int]) -> list[Versioned[L
 
 
 async def _by_streams(client: Client, options: SourceOptions) -> list[Chosen]:
+    """A list may change while the metadata of its ledgers are read, which takes seconds where it is long. So it counts
+    once all that it lists is there, or it says twice that what is not there is listed."""
+    before: set[int] = set()
+    while True:
+        chosen = await _listed_now(client, options)
+        lost = {each.ledger_id for each in chosen if each.stored is None and each.archive is None}
+        if lost <= before:
+            return chosen
+        before |= lost
+
+
+async def _listed_now(client: Client, options: SourceOptions) -> list[Chosen]:
     offloaded: set[int] = set()
     if options.managed_ledger is not None:
         from bookie_client.streams.managed_ledgers import managed_ledger
@@ -188,7 +201,15 @@ async def manifests(client: Client, options: SourceOptions) -> list[Manifest]:
         names = await matching_streams(streams, options.stream_pattern)
     else:
         names = [options.stream] if options.stream is not None else list(dict.fromkeys(options.streams or ()))
-    return await bounded(names, streams.manifest)
+    if options.stream_pattern is None:
+        return await bounded(names, streams.manifest)
+
+    async def if_there(name: str) -> Manifest | None:
+        with suppress(NoSuchStream):  # deleted since the names were listed, or half deleted
+            return await streams.manifest(name)
+        return None
+
+    return [each for each in await bounded(names, if_there) if each is not None]
 
 
 async def matching_streams(streams: Streams, pattern: re.Pattern[str]) -> list[str]:

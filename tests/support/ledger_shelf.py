@@ -50,7 +50,7 @@ class ShelfReader:
 class ShelfWriter:
     def __init__(self, shelf: LedgerShelf, ledger_id: int, payloads: list[bytes]) -> None:
         self._shelf = shelf
-        self._ledger_id = ledger_id
+        self.ledger_id = ledger_id
         self._payloads = payloads
 
     def submit_many(self, payloads: Iterable[bytes]) -> Future[list[int]]:
@@ -60,12 +60,15 @@ class ShelfWriter:
         done.set_result(list(range(first, len(self._payloads))))
         return done
 
+    def close(self) -> None:
+        self._shelf.close_ledger(self.ledger_id)
+
     def __enter__(self) -> ShelfWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None or issubclass(kind, Exception):
-            self._shelf.close_ledger(self._ledger_id)
+            self.close()
 
 
 class LedgerShelf(BlockingClient):
@@ -121,8 +124,10 @@ class LedgerShelf(BlockingClient):
         password: bytes,
         digest: DigestType,
         metadata: Mapping[str, bytes],
-        ledger_id: int,
+        ledger_id: int | None = None,
     ) -> ShelfWriter:
+        if ledger_id is None:
+            ledger_id = self.run(lambda client: client.metadata_service.ledgers.generate_id())
         made = LedgerMetadata(
             ledger_id,
             ensemble,

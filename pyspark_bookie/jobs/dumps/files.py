@@ -1,7 +1,7 @@
 """Dumps in a folder: `ledger-7.dump`, `ledger-7.dump.zst` or `ledger-7.dump.gz`.
 
 Invariants
-- A dump appears under its name when it is whole; until then it is `_tmp/...`.
+- A dump appears under its name when it is whole; until then it is `_tmp/...`. It is the only one of its ledger then.
 
 One thread at a time for each ledger.
 """
@@ -84,6 +84,9 @@ class Dumps:
                         counts = write_dump(stream, header, batches)
             self.count(temporary)
             self._files.move(temporary, name)
+            for other in SUFFIXES.values():  # what it replaces, in another compression
+                if other != suffix:
+                    self._files.delete(f"ledger-{header.ledger_id}.dump{other}")
         finally:
             self._files.delete_folder(folder)
         return counts, self._files.size(name) or 0

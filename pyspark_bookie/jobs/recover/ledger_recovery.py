@@ -159,7 +159,11 @@ class LedgerRecovery:
         if lock.mark_version is None:
             return False
         mark = await self._marks.read(work.ledger_id)
-        return mark is not None and bool(mark.replicas) and work.named.issuperset(mark.replicas)
+        if mark is None or not mark.replicas:
+            return False
+        # What was looked at is what the findings name; the mark may be about other segments and entries of a bookie.
+        metadata = await self._client.metadata(work.ledger_id)
+        return metadata.all_bookies().isdisjoint(mark.replicas)
 
     async def _give_back(self, lock: LedgerLock, settled: bool) -> None:
         for attempt in range(RELEASE_TRIES):

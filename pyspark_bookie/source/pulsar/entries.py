@@ -44,6 +44,10 @@ _WORD: Final = struct.Struct(">I")
 assert _WORD.size == 4
 _CODECS: Final = {1: "lz4_raw", 3: "zstd", 4: "snappy"}
 _ZLIB: Final = 2
+MAX_MESSAGES: Final = 100_000
+"""In one batch: some hundred times as many as producers send together. Each costs memory, whatever its size."""
+MAX_TIME: Final = (1 << 63) // 1000 - 1
+"""In ms: what a timestamp of Spark's can hold."""
 MAX_UNCOMPRESSED: Final = 256 * 1024 * 1024
 """Bytes; a greater size in the metadata is damage."""
 
@@ -134,6 +138,8 @@ def _decompressed(payload: bytes, compression: int, size: int) -> bytes:
 
 def _batch(plain: bytes, metadata: Fields) -> Iterator[Message]:
     at = 0
+    if metadata.integer(11) > MAX_MESSAGES:
+        raise UndecodableEntry(f"it is a batch of {metadata.integer(11)} messages, more than {MAX_MESSAGES}")
     for index in range(metadata.integer(11)):
         single, at = _sized(plain, at)
         fields = Fields(single)
@@ -147,11 +153,14 @@ def _batch(plain: bytes, metadata: Fields) -> Iterator[Message]:
 
 def _message(fields: Fields, value: bytes, publish_time: int, index: int | None, numbers: _Numbers) -> Message:
     pairs = [Fields(pair) for pair in fields.all(numbers.properties)]
+    event_time = fields.integer(numbers.event_time)
+    if max(event_time, publish_time) > MAX_TIME:
+        raise UndecodableEntry(f"a time of {max(event_time, publish_time)} ms since 1970 is more than Spark can hold")
     return Message(
         None if fields.integer(numbers.null_key) else fields.text(numbers.key),
         None if fields.integer(numbers.null_value) else value,
         publish_time,
-        fields.integer(numbers.event_time) or None,
+        event_time or None,
         {pair.text(1) or "": pair.text(2) or "" for pair in pairs},
         index,
     )

@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Final
 
 from bookie_client.reading.entry import LedgerEntry
 from bookie_client.reading.maintenance import Origins, origins_of
-from bookie_protocol.errors import DigestMismatch, NoSuchLedger, NotThere, PodkeeperError, StorageFault
+from bookie_protocol.errors import (
+    DigestMismatch,
+    MetadataUnavailable,
+    NoSuchLedger,
+    NotThere,
+    PodkeeperError,
+    StorageFault,
+)
 from bookie_protocol.metadata_service.interface import Versioned
 from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, spark_error
 from pyspark_bookie.source.looking import moved_snapshot
@@ -247,6 +254,8 @@ async def _why(client: Client, wanted: Range, error: PodkeeperError) -> Podkeepe
         await client.metadata(wanted.ledger_id)
     except NoSuchLedger as gone:
         return gone
+    except MetadataUnavailable:
+        raise  # the ledger may be gone, and in the archive
     except PodkeeperError:
         pass
     return error

@@ -23,7 +23,7 @@ from bookie_protocol.archive.lookup import archived_ledger
 from bookie_protocol.archive.model import ArchivedLedger
 from bookie_protocol.errors import NoSuchLedger, PodkeeperError
 from bookie_protocol.ledger_metadata.model import LedgerMetadata
-from pyspark_bookie.common.errors import PodkeeperSparkError, code_of, spark_error, told
+from pyspark_bookie.common.errors import spark_error, told
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.archived import all_archived, recorded
 from pyspark_bookie.source.looking import listed_snapshot
@@ -63,6 +63,7 @@ class SelectedLedgers:
         self._young: dict[int, float] = {}
         """When closed ledgers that are not settled yet will be, in seconds since 1970."""
         self._tails = OpenTails(options)
+        self._missing: frozenset[int] = frozenset()
         self._view = LedgersView([])
         self._seen_at = self._looked_at = float("-inf")
 
@@ -89,15 +90,13 @@ class SelectedLedgers:
         await self._tails.keep(self._open)
         self._settle()
         extents = [*self._closed.values(), *(extent for extent in found if extent is not None)]
-        return LedgersView(sorted(extents, key=lambda extent: extent.ledger_id))
+        return LedgersView(sorted(extents, key=lambda extent: extent.ledger_id), self._missing)
 
     async def _discover_now(self, client: Client) -> None:
         ids = await ids_of(client, self._options.ledgers)
         existing = {*ids, *await self._moved_now(client, frozenset(ids))}
         named = self._options.ledgers.singles() if self._options.ledgers is not None else ()
-        for ledger_id in named:
-            if ledger_id not in existing and ledger_id not in self._closed and ledger_id not in self._open:
-                raise PodkeeperSparkError(code_of(NoSuchLedger()), f"ledger {ledger_id} does not exist")
+        self._missing = frozenset(named) - existing
         self._closed = {ledger_id: each for ledger_id, each in self._closed.items() if ledger_id in existing}
         self._open = {ledger_id: each for ledger_id, each in self._open.items() if ledger_id in existing}
         self._others &= existing

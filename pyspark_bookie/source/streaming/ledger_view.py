@@ -23,7 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError
+from bookie_protocol.errors import NoSuchLedger
+from pyspark_bookie.common.errors import DATA_LOSS, PodkeeperSparkError, code_of
 from pyspark_bookie.source.positions import EARLIEST, LATEST, Positions
 from pyspark_bookie.source.streaming.admission import Segment
 from pyspark_bookie.source.streaming.offsets import LedgersOffset
@@ -46,6 +47,9 @@ class LedgersView:
     """The selected ledgers, ascending by id. Offsets that are given have been `checked`, but those of `begin`."""
 
     extents: Sequence[Extent]
+    missing: frozenset[int] = frozenset()
+    """Ledgers that were named one by one and do not exist: a query cannot begin with them. One that goes on may have
+    read them to their end."""
 
     @cached_property
     def by_id(self) -> Mapping[int, Extent]:
@@ -55,7 +59,9 @@ class LedgersView:
 
     def begin(self, positions: Positions) -> LedgersOffset:
         """Where a new query begins. `latest` leaves out what is there; ledgers that appear later are read from their
-        beginning."""
+        beginning. Raises `PodkeeperSparkError`."""
+        if self.missing:
+            raise PodkeeperSparkError(code_of(NoSuchLedger()), f"ledger {min(self.missing)} does not exist")
         if not positions.ledgers and positions.everywhere != LATEST:
             return LedgersOffset(0, {})
         found: dict[int, int] = {}

@@ -94,7 +94,8 @@ class LedgersProgress:
         target = self._target
         if target is None:
             return view
-        return LedgersView([_up_to(each, target[each.ledger_id]) for each in view.extents if each.ledger_id in target])
+        extents = [_up_to(each, target[each.ledger_id]) for each in view.extents if each.ledger_id in target]
+        return LedgersView(extents, view.missing)
 
     def _from(self, start: Offset, view: LedgersView) -> LedgersOffset:
         if isinstance(start, Start):

@@ -21,7 +21,7 @@ from bookie_client.streams.managed_ledgers import managed_ledger, stored_name
 from bookie_client.streams.manifest import Manifest
 from bookie_client.streams.model import StreamLedger, StreamPosition
 from bookie_client.streams.streams import Streams
-from bookie_protocol.errors import NoSuchLedger
+from bookie_protocol.errors import NoSuchLedger, NoSuchStream
 from pyspark_bookie.common.errors import told
 from pyspark_bookie.common.together import bounded
 from pyspark_bookie.source.options import OpenLedgers
@@ -78,9 +78,20 @@ class StreamTails:
 
     async def _all_now(self, client: Client) -> dict[str, StreamView]:
         names = await self._names_now(client)
-        found = await bounded(names, lambda name: self._view_now(client, name), MAX_CONCURRENT)
-        await self._open.keep({each.ledger_id for view in found if (each := view.manifest.open_ledger) is not None})
-        return dict(zip(names, found, strict=True))
+        seen = await bounded(names, lambda name: self._view_if_there(client, name), MAX_CONCURRENT)
+        found = {name: view for name, view in zip(names, seen, strict=True) if view is not None}
+        opened = (view.manifest.open_ledger for view in found.values())
+        await self._open.keep({each.ledger_id for each in opened if each is not None})
+        return found
+
+    async def _view_if_there(self, client: Client, name: str) -> StreamView | None:
+        """None: a pattern found the name of a stream that is deleted, or half deleted, by now."""
+        try:
+            return await self._view_now(client, name)
+        except NoSuchStream:
+            if self._options.stream_pattern is None:
+                raise
+            return None
 
     async def _names_now(self, client: Client) -> tuple[str, ...]:
         options = self._options

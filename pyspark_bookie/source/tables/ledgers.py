@@ -51,7 +51,7 @@ async def underreplicated_rows(client: Client, options: SourceOptions) -> AsyncI
     async for mark in service.list():
         if options.ledgers is not None and mark.ledger_id not in options.ledgers:
             continue
-        marked = None if mark.ctime_ms is None else mark.ctime_ms * 1000
+        marked = _microseconds(mark.ctime_ms)
         rows.append((mark.ledger_id, sorted(mark.replicas), marked, locks.get(mark.ledger_id)))
         if len(rows) == READ_AT_A_TIME:
             yield rows
@@ -82,7 +82,7 @@ def _ledger(metadata: LedgerMetadata) -> Iterator[Row]:
         metadata.write_quorum_size,
         metadata.ack_quorum_size,
         None if metadata.digest_type is None else metadata.digest_type.name,
-        None if metadata.ctime is None else metadata.ctime * 1000,
+        _microseconds(metadata.ctime),
         len(metadata.ensembles),
         sorted(metadata.all_bookies()),
         custom,
@@ -129,3 +129,8 @@ _ROWS: Final = {
     Table.FRAGMENTS: _fragments,
     Table.REPLICAS: lambda metadata: _replicas(metadata, {}),
 }
+
+
+def _microseconds(ms: int | None) -> int | None:
+    """A time as Spark has it; None for one that it cannot hold: whoever made the ledger chose it."""
+    return None if ms is None or abs(ms) >= 1 << 53 else ms * 1000

@@ -291,3 +291,14 @@ async def test_nothing_is_left_behind(three):
         left_open = await client.open(writer.ledger_id)
         await writer.close()
     assert not left_open.is_closed or left_open.last_add_confirmed == 0
+
+
+async def test_what_the_caller_was_told_of_an_open_ledger_can_be_read(three):
+    """As a task of Spark, which has metadata and last add confirmed from the planner."""
+    async with three.client() as client:
+        writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2, password=b"pw")
+        await writer.append_many(b"%d" % number for number in range(6))
+        stored = await three.metadata.ledgers.read(writer.ledger_id)
+        reader = client.open_stored(stored, password=b"pw", last_add_confirmed=4)
+        assert reader.last_add_confirmed == 4
+        assert [each.payload for each in await reader.read(0, 4)] == [b"%d" % number for number in range(5)]

@@ -8,9 +8,17 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.types import BinaryType, StructType
 
+from bookie_client.streams import Streams
 from bookie_client.streams.manifest import Manifest
-from bookie_client.streams.model import PublishedLedger, StreamLedger, StreamSettings
-from bookie_protocol.errors import BadRequest, MetadataUnavailable, NoSuchStream, StreamTransactionConflict
+from bookie_client.streams.model import STREAM_KEY, PublishedLedger, StreamLedger, StreamSettings
+from bookie_protocol.errors import (
+    BadRequest,
+    MetadataUnavailable,
+    NoSuchStream,
+    NotEnoughBookies,
+    StreamTransactionConflict,
+)
+from pyspark_bookie.common.access import AccessOptions
 from pyspark_bookie.common.errors import PodkeeperSparkError
 from pyspark_bookie.common.options import parse
 from pyspark_bookie.sink import coalescing, commit, streaming
@@ -19,6 +27,7 @@ from pyspark_bookie.sink.commit import clean_up, publish, warn_of_tiny_ledgers
 from pyspark_bookie.sink.messages import Batch, Written
 from pyspark_bookie.sink.options import SinkOptions
 from pyspark_bookie.sink.streaming import StreamingWriter
+from tests.support.ledger_shelf import LedgerShelf
 
 URI = {"metadataServiceUri": "zk://nowhere/ledgers", "stream": "s"}
 OPTIONS = parse(URI, SinkOptions)
@@ -165,3 +174,53 @@ def test_only_small_batches_of_tiny_ledgers_become_one(monkeypatch, tiny, sizes,
     found = coalescing.coalesced(options, given, 3)
     assert (found.ledgers, found.copied) == ((copy.ledgers, given.ledgers) if is_one else (given.ledgers, ()))
     assert coalescing.coalesced(replace(options, coalesce_partitions=False), given, 3) is given
+
+
+# --- tiny ledgers as one ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    """A stream "s" and ledgers 1007 and 1008 of its sink."""
+    with LedgerShelf(tmp_path) as made:
+        monkeypatch.setattr(AccessOptions, "client", lambda self, **_: made)
+        made.run(lambda client: Streams(client).create("s", StreamSettings(ensemble=1, write_quorum=1, ack_quorum=1)))
+        for ledger_id in (1007, 1008):
+            made.put(ledger_id, [b"%d/%d" % (ledger_id, n) for n in range(3)], custom={STREAM_KEY: b"s"}, password=b"")
+        yield made
+
+
+TINY = parse({**URI, "coalescePartitions": "true"}, SinkOptions)
+GIVEN = Batch("q", tuple(PublishedLedger(each, 3, 18) for each in (1007, 1008)), 6, 5)
+
+
+def test_a_batch_of_tiny_ledgers_becomes_one_with_all_their_rows(shelf):
+    made = coalescing.coalesced(TINY, GIVEN, 3)
+    (copy,) = made.ledgers
+    assert shelf.payloads(copy.ledger_id) == [*shelf.payloads(1007), *shelf.payloads(1008)]
+    assert shelf.metadata(copy.ledger_id).custom_metadata["podkeeper/batch-id"] == b"3"
+    assert (copy.entries, copy.nbytes, made.copied) == (6, 36, GIVEN.ledgers)
+
+
+def test_a_commit_that_is_repeated_behind_its_copy_is_recognised(shelf):
+    """Its messages name ledgers that the first time has copied and deleted."""
+    publish(TINY, coalescing.coalesced(TINY, GIVEN, 3), "q", 3, replace=False)
+    before = shelf.run(lambda client: Streams(client).manifest("s"))
+    assert set(shelf.list()) == {ledger.ledger_id for ledger in before.ledgers}
+    again = coalescing.coalesced(TINY, GIVEN, 3)
+    assert again is GIVEN
+    publish(TINY, again, "q", 3, replace=False)
+    assert shelf.run(lambda client: Streams(client).manifest("s")) == before
+
+
+def test_a_copy_that_fails_leaves_nothing_of_it(shelf, monkeypatch):
+    close = shelf.close_ledger
+
+    def fail(ledger_id):
+        close(ledger_id)
+        raise NotEnoughBookies("none is left")
+
+    monkeypatch.setattr(shelf, "close_ledger", fail)
+    with pytest.raises(PodkeeperSparkError, match="NOT_ENOUGH_BOOKIES"):
+        coalescing.coalesced(TINY, GIVEN, 3)
+    assert set(shelf.list()) == {1007, 1008}

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from bookie_client.streams import PublishedLedger, StreamPosition, Streams, StreamSettings
+from bookie_client.streams.store import ManifestStore
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import MetadataUnavailable, NoSuchStream
 from pyspark_bookie.common.errors import PodkeeperSparkError
@@ -139,3 +140,34 @@ async def test_a_metadata_service_that_does_not_answer_is_no_missing_ledger(clie
     monkeypatch.setattr(three.metadata.ledgers, "read", away)
     with pytest.raises(MetadataUnavailable):
         await rows(client, ledgers=ledger_id, failOnDataLoss="false")
+
+
+async def test_a_pattern_leaves_out_what_is_deleted_or_half_deleted(client):
+    ids = await stream(client, "orders", [b"a"])
+    await stream(client, "old", [b"b"])
+    store = ManifestStore(client.metadata_service)
+    await store.update("old", lambda each: replace(each, is_deleting=True))
+    assert await places(client, streamPattern="o.*") == [(ids[0], 0)]
+    with pytest.raises(NoSuchStream, match="is being deleted"):
+        await places(client, streams="orders,old")
+
+
+async def test_a_list_that_changes_while_its_ledgers_are_looked_at_is_read_again(client, monkeypatch):
+    """As by retention: what it took is no loss."""
+    ids = await stream(client, "orders", [b"a"], [b"b"])
+    read, seen = selection.manifests, []
+
+    async def truncated_behind_it(*arguments):
+        found = await read(*arguments)
+        if not seen:
+            await Streams(client).truncate("orders", StreamPosition(ids[1], 0))
+        seen.append(found)
+        return found
+
+    monkeypatch.setattr(selection, "manifests", truncated_behind_it)
+    assert await places(client, stream="orders") == [(ids[1], 0)]
+    assert len(seen) == 2
+    await client.delete(ids[1])
+    with pytest.raises(PodkeeperSparkError, match=f"ledger {ids[1]}, which orders lists, does not exist"):
+        await places(client, stream="orders")
+    assert len(seen) == 4

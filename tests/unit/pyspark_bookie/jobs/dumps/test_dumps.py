@@ -85,3 +85,10 @@ def test_what_could_not_be_written_to_its_end_has_no_name(tmp_path: Path) -> Non
     with pytest.raises(EntryDamaged):
         dumps.write(header(PAYLOADS), [PAYLOADS[:1]], "zstd")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_dump_replaces_that_of_another_compression(tmp_path: Path) -> None:
+    dumps = Dumps(Files(f"file://{tmp_path}/dumps", "--target"))
+    for compression in sorted(SUFFIXES):
+        dumps.write(header(PAYLOADS), [PAYLOADS], compression)
+        assert dumps.names() == {7: f"ledger-7.dump{SUFFIXES[compression]}"}

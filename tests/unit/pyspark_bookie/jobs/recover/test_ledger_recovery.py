@@ -280,3 +280,24 @@ def test_the_worst_of_a_ledgers_segments_counts():
     assert worst([State.RECOVERED, State.NOTHING_TO_DO]) is State.RECOVERED
     assert all(state in {worst([state]), State.NOTHING_TO_DO} for state in (State.FAILED, State.OPEN, State.LOCKED))
     assert table_of([]).num_rows == 0
+
+
+async def test_a_mark_stays_that_is_about_more_than_was_restored(models):
+    """The report knows one damaged entry of the bookie; since then it was lost, and another segment names it, too."""
+    await models.add(*"abcde")
+    marks = models.service.under_replication
+    async with models.client() as client:
+        ledger_id = await written(client, 40)
+        stored = await client.stored_metadata(ledger_id)
+        x, y, z = stored.value.ensemble_for(0)
+        two = replace(stored.value, ensembles={0: (x, y, z), 20: (y, x, z)})
+        await client.metadata_service.ledgers.write(two, stored.version)
+        report = (Finding(ledger_id, 0, 17, 17, 1, x, 0, Verdict.DAMAGED),)
+        await models.lose(client, x)
+        await marks.mark(ledger_id, [x], ctime_ms=1)
+        assert (await recovered(client, LedgerWork(ledger_id, 0, findings=report))).state is State.RECOVERED
+        assert {each.fragment for each in await audited(client, ledger_id)} == {20}
+        assert (await marks.read(ledger_id)).replicas == (x,)
+        assert (await recovered(client, LedgerWork(ledger_id, 0, bookies=frozenset({x})))).state is State.RECOVERED
+        assert await audited(client, ledger_id) == []
+        assert await marks.read(ledger_id) is None

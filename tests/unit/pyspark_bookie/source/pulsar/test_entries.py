@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_bookie.source.decoding import UndecodableEntry
-from pyspark_bookie.source.pulsar.decoder import topic_of
-from pyspark_bookie.source.pulsar.entries import Message, messages
+from pyspark_bookie.source.pulsar.decoder import PulsarDecoder, topic_of
+from pyspark_bookie.source.pulsar.entries import MAX_MESSAGES, MAX_TIME, Message, messages
 from tests.support.pulsar_entries import COMPRESSIONS, batch, entry, properties
 from tests.support.pulsar_metadata import message
 
@@ -92,3 +92,19 @@ def test_topics():
     assert topic_of("tenant/ns/persistent/orders") == "persistent://tenant/ns/orders"
     assert topic_of("a-stream") == "a-stream"
     assert topic_of(None) is None
+
+
+def test_a_time_that_spark_cannot_hold_is_told_of_the_entry():
+    """`event_time` is any number that the producer likes, such as nanoseconds."""
+    with pytest.raises(UndecodableEntry, match="is more than Spark can hold"):
+        messages(entry(b"x", (12, TIME * 1_000_000)))
+    (there,) = messages(entry(b"x", (12, MAX_TIME)))
+    assert PulsarDecoder().columns(there)["event_time"] < 1 << 63
+
+
+def test_what_an_entry_becomes_is_bounded():
+    """A batch of zeros, some KB on the wire, would be tens of millions of messages."""
+    made = entry(bytes(4 * (MAX_MESSAGES + 1)), (11, MAX_MESSAGES + 1), compression="zstd")
+    assert len(made) < 10_000
+    with pytest.raises(UndecodableEntry, match="it is a batch of 100001 messages"):
+        messages(made)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from bookie_protocol.errors import StorageFault
+from bookie_protocol.archive.model import ArchivedLedger, Counts
+from bookie_protocol.digest import DigestType
+from bookie_protocol.errors import MetadataUnavailable, StorageFault
 from pyspark_bookie.common.errors import PodkeeperSparkError
-from pyspark_bookie.source.planning import Range
-from pyspark_bookie.source.reading.ranges import range_chunks
+from pyspark_bookie.source.planning import LedgerSnapshot, Range
+from pyspark_bookie.source.reading.ranges import _groups, range_chunks
 from tests.unit.pyspark_bookie.source.reads import chunks, looked, options, rows, rows_of, write
 
 
@@ -135,3 +138,34 @@ async def test_a_ledger_that_was_deleted_is_lost_for_administration_too(client):
     await client.delete(ledger_id)
     ((_, entry, _, text),) = rows_of(await chunks(client, ranges, wanted))
     assert (entry, text.partition(" ")[0]) == (0, "[BOOKIE_NO_SUCH_LEDGER]")
+
+
+async def test_a_metadata_service_that_is_away_is_no_loss(client, three, monkeypatch):
+    """The bookies have collected the ledger, and whether it is in an archive cannot be told."""
+    ledger_id = await write(client, [b"x"] * 3)
+    wanted = options(ledgers=ledger_id, failOnDataLoss="false")
+    ranges = (await looked(client, wanted)).ranges
+    for bookie in ("b1", "b2", "b3"):
+        del three.bookie(bookie).ledgers[ledger_id]
+
+    async def away(*_, **__):
+        raise MetadataUnavailable("it is away")
+
+    monkeypatch.setattr(client, "metadata", away)
+    with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_METADATA_UNAVAILABLE\]"):
+        await chunks(client, ranges, wanted)
+
+
+def test_only_live_ranges_are_grouped_by_what_is_wanted_of_them():
+    """Of an archived ledger whole row groups are held, whatever is wanted."""
+    long = _ledger(1_000_000, 1 << 30)
+    short = _ledger(1000, 1000)
+    archived = [
+        replace(each, archive=ArchivedLedger(7, "file:///a", "u", (), Counts(0, 0, 0, 0))) for each in (long, short)
+    ]
+    found = _groups([Range(each, 0, 0) for each in (long, short, *archived, short)])
+    assert [len(group) for group in found] == [2, 1, 2]
+
+
+def _ledger(entries, length):
+    return LedgerSnapshot(7, 0, 3, 3, 2, ((0, ("a", "b", "c")),), True, entries - 1, length, DigestType.CRC32C)

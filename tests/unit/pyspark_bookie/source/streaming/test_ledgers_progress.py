@@ -24,11 +24,12 @@ EARLIEST, LATEST = Start("earliest"), Start("latest")
 class Tails:
     def __init__(self, *extents):
         self.extents = extents
+        self.missing = frozenset()
         self.told = {}
         """Last entries that bookies tell of open ledgers."""
 
     def view(self, *, fresh=False):
-        return LedgersView(self.extents)
+        return LedgersView(self.extents, self.missing)
 
     def snapshots(self, ledger_ids):
         snapshot = ranges([(0, 50, 1)])[0].ledger
@@ -52,6 +53,7 @@ def opened(ledger_id, entries):
 
 def progress(*extents, **options):
     given = {"metadataServiceUri": "zk://nowhere/ledgers", "scope": "all", **options}
+    given = {name: value for name, value in given.items() if value is not None}
     tails = Tails(*extents)
     return LedgersProgress(parse(given, StreamingOptions), tails), tails
 
@@ -137,3 +139,16 @@ def test_an_offset_of_streams_is_refused():
     followed, _ = progress(closed(1, 5))
     with pytest.raises(PodkeeperSparkError, match="is not of ledgers"):
         followed.latest(parse_offset({"v": 1, "s": {}}), ALL)
+
+
+def test_a_named_ledger_that_was_read_to_its_end_may_go():
+    followed, _ = progress(closed(5, 3), closed(7, 2), ledgers="5,7", scope=None)
+    end = again(followed.latest(EARLIEST, ALL))
+    for stops in (False, True):
+        later, tails = progress(closed(7, 2), ledgers="5,7", scope=None)
+        tails.missing = frozenset({5})
+        if stops:
+            later.stop_here()
+        assert later.latest(end, ALL) is None
+        with pytest.raises(PodkeeperSparkError, match=r"\[BOOKIE_NO_SUCH_LEDGER\] ledger 5 does not exist"):
+            later.latest(EARLIEST, ALL)
