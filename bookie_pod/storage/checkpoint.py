@@ -40,7 +40,7 @@ from typing import Protocol
 import structlog
 
 from bookie_pod.storage.journal.marks import LogMark
-from bookie_protocol.errors import NoWritableDirectory, StorageFailed, StorageFault
+from bookie_protocol.errors import JournalDamaged, NoWritableDirectory, StorageFailed, StorageFault
 
 _log = structlog.get_logger(__name__)
 
@@ -200,7 +200,7 @@ class SyncThread:
                 continue
             try:
                 journal.remove_below(mark)
-            except StorageFault as error:  # old journals that stay do no harm
+            except (StorageFault, JournalDamaged) as error:  # old journals that stay do no harm
                 _log.warning("cannot delete old journals, will be tried again", error=str(error))
 
     def _tell(self, error: BaseException) -> None:

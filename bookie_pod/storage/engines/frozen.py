@@ -4,8 +4,8 @@ Invariants
 - The order is: entry logs appended, entry logs synced, locations, ledgers. Each step is done when the call
   returns.
 - `write` may be called again after it failed, and goes on where nothing is lost by it: with the same slice if
-  no directory would take a log, with the locations if the entry logs are synced, else with everything, in new
-  logs.
+  that could not be written, with the locations if the entry logs are synced; after a failed sync with
+  everything, in new logs.
 - Entries lie in the logs in (ledger, entry) order; they are handed over in slices of about a millisecond, and
   other threads get the interpreter after each.
 - Only this class calls `abandon_unsynced`: locations given out before it are void.
@@ -27,7 +27,7 @@ from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.index.ledgers import LedgerIndex
 from bookie_pod.storage.index.location_rows import LocationRun
 from bookie_pod.storage.index.locations import YIELD_SECONDS, LocationIndex
-from bookie_protocol.errors import NoWritableDirectory
+from bookie_protocol.errors import StorageFault
 
 SLICE_ENTRIES: Final = 1024
 SLICE_BYTES: Final = 1 << 20
@@ -92,8 +92,11 @@ class FrozenWork:
         try:
             self._append_all(logs)
             logs.sync()
-        except NoWritableDirectory:
-            raise  # what was appended before stands: go on with the same slice
+        except StorageFault:
+            # But for a failed sync, what was appended before stands: go on with the same slice. Anew, and in new logs,
+            # each try on a full disk would take what has become free since the one before.
+            self._logs_failed = logs.sync_failed
+            raise
         except BaseException:
             self._logs_failed = True
             raise

@@ -13,6 +13,7 @@ holds the sync lock, beside an appender.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -55,6 +56,7 @@ class LogWriter:
         self.synced_to = 0
         self._write_failed = False
         self._sync_failed = False
+        self._syncing = threading.Lock()
         self._name_durable = False
         self._base = make_location(log_id, SIZE_BYTES)
         self._capacity = write_buffer_bytes
@@ -151,14 +153,15 @@ class LogWriter:
 
     def sync(self, files: Files) -> None:
         """Make what was handed over durable, and the file's name the first time. `OSError`."""
-        target = self.written_to
-        self._sync_failed, failed_before = True, self._sync_failed
-        self.file.datasync()
-        if not self._name_durable:
-            files.sync_directory(self.directory)
-            self._name_durable = True
-        self.synced_to = max(self.synced_to, target)
-        self._sync_failed = failed_before
+        with self._syncing:  # of two at once the kernel would tell only one that bytes were lost
+            target = self.written_to
+            self._sync_failed, failed_before = True, self._sync_failed
+            self.file.datasync()
+            if not self._name_durable:
+                files.sync_directory(self.directory)
+                self._name_durable = True
+            self.synced_to = max(self.synced_to, target)
+            self._sync_failed = failed_before
 
     def buffered(self, position: int, length: int) -> bytes | None:
         """Up to `length` bytes at `position` if they are still in the buffer, None if the file has them."""

@@ -70,7 +70,7 @@ class SpaceReclaimer:
             self._usages.quarantine(log_id, detail)
             result.errors.append(detail)
         for log_id in found.emptied:
-            if self._storage.logs.is_flushed(log_id):
+            if self._storage.logs.is_flushed(log_id) and log_id not in self.excluded():
                 self._delete_log(log_id, result, compacted=True)
 
     # --- measuring ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Final
 from bookie_pod.storage.entry_log.format import SIZE_BYTES, split_location
 from bookie_pod.storage.integrity.entry_check import EntryCheck, Pay, Report, ScrubCounts, entry_damage
 from bookie_pod.storage.integrity.scrub_storage import ScrubbedStorage
-from bookie_protocol.errors import ResourcesShort, StorageFault
+from bookie_protocol.errors import EntryDamaged, ResourcesShort, StorageFault
 
 ROWS_AT_ONCE: Final = 256
 
@@ -33,6 +33,8 @@ class IndexCheck:
         self._report = report
         self._pay = pay
         self._counts = counts
+        self._open_ends: dict[int, int | None] = {}
+        """Where logs end that were never closed; None for one that was."""
 
     def check(
         self, ledger_id: int, first_entry: int, is_sound: Callable[[int], bool], checked: Callable[[int], None]
@@ -60,7 +62,7 @@ class IndexCheck:
                 if now not in (0, location):
                     location = now  # compaction moved it meanwhile
                     continue
-                if now and self._storage.has_ledger(ledger_id):
+                if now and self._storage.has_ledger(ledger_id) and not self._was_never_synced(error, location):
                     self._report(entry_damage(str(error), ledger_id, entry_id, location))
                 return 0
             if not is_sound(split_location(location)[0]):
@@ -68,6 +70,20 @@ class IndexCheck:
                 if problem is not None and self._storage.location_of(ledger_id, entry_id) == location:
                     self._report(entry_damage(problem, ledger_id, entry_id, location))
             return len(entry)
+
+    def _was_never_synced(self, error: StorageFault, location: int) -> bool:
+        """Whether nothing but the row is left of an add whose bytes a power cut took: it was not acknowledged, or the
+        replay would have given it another place."""
+        if not self._storage.collected.index_may_run_ahead or not isinstance(error, EntryDamaged):
+            return False
+        log_id, position = split_location(location)
+        if not self._storage.logs.exists(log_id):
+            return False
+        if log_id not in self._open_ends:
+            found = self._storage.logs.ledgers_map(log_id, self._pay)
+            self._open_ends[log_id] = None if found.end is None or found.closed else found.end.position
+        end = self._open_ends[log_id]
+        return end is not None and position >= end
 
 
 def _chunks(storage: ScrubbedStorage, ledger_id: int, first_entry: int) -> Iterator[list[tuple[int, int]]]:

@@ -21,9 +21,10 @@ import structlog
 
 from bookie_pod.storage.entry_log.format import HEADER_SIZE, MAGIC, SIZE_BYTES, VERSION, decode_header, split_location
 from bookie_pod.storage.entry_log.ledger_sizes import LedgerSizesBuilder
-from bookie_pod.storage.entry_log.scanned import ScanEnd, ScanOutcome
+from bookie_pod.storage.entry_log.scanned import ScanEnd
 from bookie_pod.storage.files import Files, storage_fault
 from bookie_pod.storage.gc.deleted_ledgers import MayBeEarlierLife
+from bookie_pod.storage.gc.index_check import find_row_behind
 from bookie_pod.storage.integrity.entry_check import EntryCheck, Pay, Report, ScrubCounts, entry_damage
 from bookie_pod.storage.integrity.quarantine import Damage, DamageKind
 from bookie_pod.storage.integrity.scrub_storage import ScrubbedStorage
@@ -73,16 +74,26 @@ class LogCheck:
             checked(location)
         self._counts.logs += 1
         closed = self._map(log_id, sizes, scan.end)
-        if scan.end.clean or (scan.end.outcome is ScanOutcome.TORN and not closed):
+        if scan.end.clean or not (closed or self._has_row_behind(log_id, scan.end)):
             return sound
         self._found(DamageKind.LOG, log_id, scan.end.detail)
         return False
+
+    def _has_row_behind(self, log_id: int, end: ScanEnd) -> bool:
+        """Whether the index places an entry behind the end of a log that was never closed. If not, it was being written
+        when the process or the power failed, and ends there: the rule of garbage collection."""
+        found = find_row_behind(
+            self._storage.collected, log_id, end.position, closed=False, breathe=lambda: self._pay(0, 0)
+        )
+        return found is not None
 
     def _header(self, log_id: int) -> bool:
         path = self._storage.logs.path(log_id)
         try:
             file = self._files.open(path)
             try:
+                if file.data_from(0) is None:
+                    return True  # made ahead, and never written to
                 header = decode_header(file.pread(HEADER_SIZE, 0))
             finally:
                 file.close()

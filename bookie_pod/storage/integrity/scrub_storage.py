@@ -15,6 +15,7 @@ from bookie_pod.storage.engines.memtable_storage import MemTableStorage
 from bookie_pod.storage.engines.single_directory import SingleDirectoryStorage
 from bookie_pod.storage.entry_log.interface import EntryLogger
 from bookie_pod.storage.gc.engines import CollectedDirectory, CollectedEngine
+from bookie_pod.storage.gc.storage import CollectedStorage
 from bookie_pod.storage.index.location_rows import EntryMove
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import NoLedgerIndex, StorageFault
@@ -34,6 +35,11 @@ class ScrubbedStorage(Protocol):
 
     @property
     def logs(self) -> EntryLogger: ...
+
+    @property
+    def collected(self) -> CollectedStorage:
+        """The same space as garbage collection sees it."""
+        ...
 
     @property
     def failure(self) -> StorageFault | None:
@@ -74,7 +80,7 @@ class ScrubbedDirectory:
 
     def __init__(self, directory: SingleDirectoryStorage) -> None:
         self._directory = directory
-        self._collected = CollectedDirectory(directory)
+        self.collected: CollectedStorage = CollectedDirectory(directory)
 
     @property
     def logs(self) -> EntryLogger:
@@ -85,19 +91,19 @@ class ScrubbedDirectory:
         return self._directory.failure
 
     def ledger_ids(self) -> Collection[int]:
-        return self._collected.ledger_ids()
+        return self.collected.ledger_ids()
 
     def has_ledger(self, ledger_id: int) -> bool:
-        return self._collected.has_ledger(ledger_id)
+        return self.collected.has_ledger(ledger_id)
 
     def rows(self, ledger_id: int, first_entry: int) -> Iterator[tuple[int, int]]:
         return self._directory.locations.rows(ledger_id, first_entry)
 
     def location_of(self, ledger_id: int, entry_id: int) -> int:
-        return self._collected.location_of(ledger_id, entry_id)
+        return self.collected.location_of(ledger_id, entry_id)
 
     def restore(self, ledger_id: int, entry_id: int, location: int) -> bool:
-        return self._collected.move([EntryMove(ledger_id, entry_id, 0, location)]) == 1
+        return self.collected.move([EntryMove(ledger_id, entry_id, 0, location)]) == 1
 
     def flush(self) -> None:
         self._directory.flush()
@@ -114,7 +120,7 @@ class ScrubbedEngine:
 
     def __init__(self, storage: MemTableStorage) -> None:
         self._storage = storage
-        self._collected = CollectedEngine(storage)
+        self.collected: CollectedStorage = CollectedEngine(storage)
 
     @property
     def logs(self) -> EntryLogger:
@@ -125,10 +131,10 @@ class ScrubbedEngine:
         return None
 
     def ledger_ids(self) -> Collection[int]:
-        return self._collected.ledger_ids()
+        return self.collected.ledger_ids()
 
     def has_ledger(self, ledger_id: int) -> bool:
-        return self._collected.has_ledger(ledger_id)
+        return self.collected.has_ledger(ledger_id)
 
     def rows(self, ledger_id: int, first_entry: int) -> Iterator[tuple[int, int]]:
         try:
@@ -139,10 +145,10 @@ class ScrubbedEngine:
             yield from (row for row in page if row[0] >= first_entry)
 
     def location_of(self, ledger_id: int, entry_id: int) -> int:
-        return self._collected.location_of(ledger_id, entry_id)
+        return self.collected.location_of(ledger_id, entry_id)
 
     def restore(self, ledger_id: int, entry_id: int, location: int) -> bool:
-        return self._collected.move([EntryMove(ledger_id, entry_id, 0, location)]) == 1
+        return self.collected.move([EntryMove(ledger_id, entry_id, 0, location)]) == 1
 
     def flush(self) -> None:
         self._storage.flush()

@@ -9,7 +9,7 @@ import pytest
 
 from bookie_pod.storage.checkpoint import CheckpointHandlers, SyncThread
 from bookie_pod.storage.journal.marks import LogMark
-from bookie_protocol.errors import NoWritableDirectory, StorageFault
+from bookie_protocol.errors import JournalDamaged, NoWritableDirectory, StorageFault
 
 
 class Rig:
@@ -134,10 +134,11 @@ def test_marks_that_no_directory_takes_count_as_no_writable_directory() -> None:
     assert not any(call.startswith("trim") for call in rig.calls)
 
 
-def test_old_journals_that_cannot_be_deleted_do_no_harm() -> None:
+@pytest.mark.parametrize("error", [StorageFault("cannot list"), JournalDamaged("x.txn is no journal")])
+def test_old_journals_that_cannot_be_deleted_do_no_harm(error: Exception) -> None:
     rig = Rig()
     rig.marks = [LogMark(1, 10), LogMark(7, 20)]
-    rig.trim_error = StorageFault("cannot list")
+    rig.trim_error = error
     rig.sync.checkpoint()
     assert rig.calls[-2:] == ["trim 0 10", "trim 1 20"]
 

@@ -344,3 +344,25 @@ def test_a_flush_begins_at_the_threshold_and_nobody_waits() -> None:
     assert [storage.read(7, number) for number in range(60)] == first
     assert bookie.metrics.sizes, "entries reached the entry log"
     storage.close()
+
+
+@pytest.mark.parametrize("tries", [1, 4])
+def test_a_flush_on_a_full_disk_takes_no_more_than_its_entries_need(tries: int) -> None:
+    """Each try goes on where the one before was; begun anew, it would eat what becomes free meanwhile."""
+    bookie = MemoryBookie(options=small_options(half_bytes=16 << 20, log_size=32 << 20))
+    storage = bookie.open()
+    entries = [entry(1, number, 1000) for number in range(4000)]
+    put(storage, *entries)
+    bookie.files.set_capacity("/", used := bookie.files.usage("/").total - bookie.files.usage("/").usable)
+    for _ in range(tries):
+        bookie.files.set_capacity("/", used := used + (800 << 10))
+        with pytest.raises(StorageFault):
+            storage.flush()
+    bookie.files.set_capacity("/", 1 << 40)
+    storage.flush()
+    written = sum(
+        bookie.files.size(storage.directories[0].logs.path(log)) for log in storage.directories[0].logs.log_ids()
+    )
+    assert written < sum(map(len, entries)) + (1200 << 10)  # at most a slice is written twice
+    assert [storage.read(1, number) for number in range(4000)] == entries
+    storage.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from bookie_pod.storage.engines.metrics import ReadLevel
@@ -142,4 +144,13 @@ def test_misses_cost_one_look_up_and_no_log_read() -> None:
         storage.read(1, 9)
     assert (bookie.metrics.lookups, bookie.metrics.log_reads) == (1, 0)
     assert bookie.metrics.levels[ReadLevel.ENTRY_LOG] == 0
+    storage.close()
+
+
+def test_what_is_read_ahead_has_a_limit_in_bytes_of_its_own() -> None:
+    bookie = _flushed(100)
+    bookie.options = replace(bookie.options, read_ahead_bytes=3 * 40)
+    storage = bookie.open()
+    assert storage.read(1, 0) == entry(1, 0)
+    assert bookie.metrics.read_ahead_entries == [3]
     storage.close()

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 
+from bookie_pod.storage.entry_log.writer import LogWriter
 from bookie_protocol.errors import StorageFault
 from tests.support.entry_logs import FOLDER, entry, open_logger, run
 from tests.support.memory_files import MemoryFiles
@@ -318,3 +319,32 @@ def test_force_close_writes_nothing(files: MemoryFiles) -> None:
     logger.force_close()
     assert files.size(f"{FOLDER}/0.log") == 0
     assert files.open_files == 0
+
+
+def test_of_two_syncs_at_once_none_says_durable_after_the_other_has_failed(files: MemoryFiles) -> None:
+    """The kernel tells a lost write to one of them only: they take turns, and the second hears of the first."""
+    files.makedirs(FOLDER)
+    log = LogWriter(0, FOLDER, files.create(f"{FOLDER}/0.log"), 4096)
+    log.append(7, [entry(7, 0)], 0, 1 << 20, [])
+    log.flush()
+    gate = files.faults.hold("datasync")
+    files.faults.fail("datasync", times=1)
+    outcomes: list[bool] = []
+
+    def sync() -> None:
+        try:
+            log.sync(files)
+        except OSError:
+            outcomes.append(False)
+        else:
+            outcomes.append(True)
+
+    threads = [threading.Thread(target=sync) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    gate.reached()
+    gate.open()
+    for thread in threads:
+        thread.join()
+    assert outcomes == [False, False]
+    assert log.synced_to == 0

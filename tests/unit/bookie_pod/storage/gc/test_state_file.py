@@ -216,3 +216,13 @@ def test_nothing_new_writes_nothing(files: MemoryFiles) -> None:
     deleted.add(2)
     with pytest.raises(StorageFault, match=DELETED):
         deleted.write()
+
+
+def test_an_unreadable_list_of_deleted_ledgers_is_an_empty_one() -> None:
+    files = MemoryFiles()
+    files.makedirs(FOLDER)
+    deleted = DeletedLedgers(files, FOLDER)
+    deleted.add(5)
+    deleted.write()
+    files.faults.fail("open", path=FOLDER)
+    assert len(DeletedLedgers(files, FOLDER)) == 0

@@ -155,3 +155,8 @@ def test_flags() -> None:
     assert LedgerIndex(store).flags() == NEEDS_INTEGRITY_CHECK
     with pytest.raises(StorageFault, match="unknown storage flags 0x2"):
         LedgerIndex(_store((FLAGS_KEY, _id(2))))
+
+
+def test_a_row_of_flags_that_has_another_length_is_a_fault() -> None:
+    with pytest.raises(StorageFault, match="flags row has 5 bytes"):
+        LedgerIndex(_store((FLAGS_KEY, b"short")))

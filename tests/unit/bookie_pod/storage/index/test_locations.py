@@ -156,3 +156,14 @@ def test_a_move_spares_what_was_written_again_or_deleted_meanwhile() -> None:
     assert [location for _, location in index.rows(1)] == [100, 101, 99, 103, 104, 105]
     index.write([], index.pending_deletions())
     assert list(index.rows(2)) == list(index.rows(3)) == []
+
+
+def test_a_ledger_whose_deletion_is_pending_when_a_rebuild_begins_gets_no_rows_of_its_earlier_life() -> None:
+    store = _memory()
+    index = LocationIndex(store)
+    index.write([LocationRun(1, [0, 1], [10, 11])])
+    index.delete_ledger(1)
+    twin = index.attach(_memory())
+    assert index.offer(twin, 1, [(0, 10), (1, 11)], lambda ledger_id: True).put == 0  # made anew meanwhile
+    index.write([LocationRun(1, [0], [99])], index.pending_deletions())
+    assert list(twin.store.scan()) == list(store.scan())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 import struct
 
 import pytest
@@ -18,8 +19,9 @@ from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import EntryDamaged, NotThere, StorageFault
 from tests.support.journal_rig import DIRECTORY, JournalRig, an_add, small_options
 from tests.support.memory_files import MemoryFiles
-from tests.support.memtable_engine import MemTableBookie
+from tests.support.memtable_engine import Checkpoints, MemTableBookie
 from tests.support.scrub_rig import ScrubRig, signed
+from tests.support.storage_engine import put
 
 LEDGERS = [3, 4]
 ENTRIES = 5
@@ -236,6 +238,44 @@ def test_what_the_machine_lacks_is_no_damage(rig: ScrubRig, operation: str, numb
     assert rig.storage.read(3, 1) == signed(3, 1)
     assert len(rig.run()) == 1
     assert not rig.scrub.state().errors
+    rig.storage.close()
+
+
+@pytest.mark.parametrize("engine", ["sorted", "interleaved"])
+@pytest.mark.parametrize("seed", range(12))
+def test_what_a_power_cut_took_before_it_was_acknowledged_is_no_damage(engine: str, seed: int) -> None:
+    bookie = MemTableBookie(engine)
+    storage = bookie.open()
+    storage._background.request = lambda **_: None  # type: ignore[method-assign,misc,assignment]
+    storage.start(Checkpoints())
+    put(storage, *(signed(1, entry_id) for entry_id in range(5)))
+    storage.flush()
+    storage.logs.rotate()
+    storage.logs.sync()
+    put(storage, *(signed(1, entry_id) for entry_id in range(5, 8)))
+    storage._background.run(lambda: storage._drain_up_to(None))
+    storage.cache.flush()  # the index is ahead of the log, whose bytes nobody has synced
+    bookie.files.sync_directory("/ledgers0")  # its name is there
+    rig = ScrubRig(bookie.crash(random.Random(seed)))
+    assert rig.run() == []
+    assert [rig.storage.read(1, entry_id) for entry_id in range(5)] == [signed(1, entry_id) for entry_id in range(5)]
+    path, position = rig.place(1, 2)
+    rig.flip(path, position - 2)  # in the head of an entry that was acknowledged
+    assert {each.kind for each in rig.run()} >= {DamageKind.LOG}
+    rig.storage.close()
+
+
+def test_a_log_that_was_made_ahead_is_no_damage(rig: ScrubRig) -> None:
+    folder, files = rig.bookie.directories[0], rig.files
+    rig.storage.close()
+    newest = max(rig.part.logs.log_ids())
+    for number, length in ((newest + 1, 0), (newest + 2, 1 << 16)):
+        file = files.create(f"{folder}/{number:x}.log")
+        file.allocate(0, length)
+        file.close()
+    rig.open()
+    assert rig.run() == []
+    assert len(rig.part.logs.log_ids()) == newest + 3
     rig.storage.close()
 
 

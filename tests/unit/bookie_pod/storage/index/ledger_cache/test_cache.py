@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -467,3 +468,37 @@ def test_a_move_out_of_a_full_directory_leaves_the_holes() -> None:
     assert rig.path(1) != old
     assert rig.files.allocated(rig.path(1)) < 40_000
     assert list(rig.reopen().entry_ids(1)) == [0, 1, 1 << 20]
+
+
+def test_a_page_whose_reading_fails_is_let_go_by_everybody_who_waited_for_it() -> None:
+    rig = Rig(page_limit=1)
+    rig.add(1)
+    rig.cache.put(1, [0, 8], [5, 6])
+    rig.flush()
+    cache = rig.reopen()
+    gate = rig.files.faults.hold("pread", path=".idx")
+    rig.files.faults.fail("pread", path=".idx", times=1)
+    page = None
+    failures: list[BaseException] = []
+
+    def look() -> None:
+        try:
+            cache.get(1, 0)
+        except StorageFault as error:
+            failures.append(error)
+
+    first = threading.Thread(target=look)
+    first.start()
+    gate.reached()  # the page is being read
+    (page,) = cache.pages._ledgers[1].values()
+    second = threading.Thread(target=look)
+    second.start()
+    while page.pins < 2:
+        second.join(0.001)
+    gate.open()
+    first.join()
+    second.join()
+    assert len(failures) == 2
+    assert page.pins == 0
+    assert [cache.get(1, entry_id) for entry_id in (0, 8)] == [5, 6]
+    assert len(cache.pages) == 1
