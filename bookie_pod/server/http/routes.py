@@ -102,3 +102,4 @@ PROBES: Final = (
         own=False,
     ),
 )
+PROBE_PATHS: Final = frozenset(resource.path for resource in PROBES if resource.group is Group.PROBE)

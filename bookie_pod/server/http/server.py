@@ -1,7 +1,10 @@
 """The HTTP server's socket and its bounds.
 
 Invariants
-- At most `MAX_CONNECTIONS` connections are open; one more is answered 503 and closed before it is read.
+- At most `MAX_CONNECTIONS` connections are open. For one more that makes way which has been silent, or idle after its
+  answer, for longest. When all are being served, `PROBE_CONNECTIONS` more are taken for the probes alone, and what
+  comes then is answered 503 and closed before it is read: nobody's requests keep the probes out.
+- What a stranger sends that is no HTTP is a line in the log, of which there are few (see `FewLines`).
 - A request body is at most `MAX_BODY_BYTES`; an idle connection is closed after `KEEPALIVE_S`, one whose first request
   is not complete after `FIRST_REQUEST_S` too, so that silent peers cannot keep the probes out.
 - `stop` ends within `SHUTDOWN_S`, whatever clients do.
@@ -13,20 +16,24 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, cast
 
+import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from bookie_pod.config.sections.service import HttpConfig, HttpListener
 from bookie_pod.metrics.registry import Registry
+from bookie_pod.server.few_lines import FewLines
 from bookie_pod.server.http.admin.ports import AdminPorts
 from bookie_pod.server.http.admin.routes import RESOURCES
 from bookie_pod.server.http.api.context import Context
 from bookie_pod.server.http.api.dispatch import Dispatcher, plain_errors
 from bookie_pod.server.http.api.table import Resource
 from bookie_pod.server.http.api.workers import Workers
-from bookie_pod.server.http.routes import guarded_groups, resources
+from bookie_pod.server.http.routes import PROBE_PATHS, guarded_groups, resources
 from bookie_pod.server.http.tls import server_context
 from bookie_pod.server.status import NodeStatus
 from bookie_pod.server.tokens import Tokens
@@ -34,12 +41,17 @@ from bookie_protocol.addresses import host_and_port, host_to_bind
 from bookie_protocol.errors import ServerStartFailed
 
 MAX_CONNECTIONS: Final = 256
+PROBE_CONNECTIONS: Final = 32
 MAX_BODY_BYTES: Final = 1024 * 1024
 KEEPALIVE_S: Final = 30.0
 FIRST_REQUEST_S: Final = 10.0
 SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 128
+_REASON_CHARS: Final = 200
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+_log = structlog.get_logger(__name__)
 
 
 class HttpServer:
@@ -59,8 +71,12 @@ class HttpServer:
         """`find_admin`: the parts of a bookie that serves, None while it does not. `table`: the admin API."""
         self._listener = listener
         self._context = server_context(config)
-        self._silent: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+        self._silent: OrderedDict[web.RequestHandler, asyncio.TimerHandle] = OrderedDict()
         """Connections without a request so far, each with the timer that will close it."""
+        self._idle: OrderedDict[web.RequestHandler, None] = OrderedDict()
+        """Connections whose last request was answered; those that are gone stay until there are many."""
+        self._for_probes: set[web.RequestHandler] = set()
+        """Connections beyond `MAX_CONNECTIONS`; those that are gone stay until the next of them comes."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._note_request, plain_errors])
         self._workers = Workers()
         guarded = guarded_groups(config)
@@ -68,7 +84,12 @@ class HttpServer:
             app, resources(admin=listener.admin, guarded=guarded, table=table)
         )
         self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, keepalive_timeout=KEEPALIVE_S, shutdown_timeout=SHUTDOWN_S
+            app,
+            access_log=None,
+            handle_signals=False,
+            keepalive_timeout=KEEPALIVE_S,
+            shutdown_timeout=SHUTDOWN_S,
+            logger=_Complaints(),
         )
         self._server: asyncio.Server | None = None
 
@@ -110,15 +131,42 @@ class HttpServer:
         for timer in self._silent.values():
             timer.cancel()
         self._silent.clear()
+        self._idle.clear()
 
     @web.middleware
     async def _note_request(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        timer = self._silent.pop(request.protocol, None)
+        connection = request.protocol
+        self._idle.pop(connection, None)
+        timer = self._silent.pop(connection, None)
         if timer is not None:
             timer.cancel()
-        return await handler(request)
+        if connection in self._for_probes and request.path not in PROBE_PATHS:
+            busy = web.Response(status=503, text="too many connections: only probes are answered")
+            busy.force_close()
+            return busy
+        try:
+            return await handler(request)
+        finally:
+            self._idle[connection] = None
+            if len(self._idle) > 2 * MAX_CONNECTIONS:
+                self._idle = OrderedDict.fromkeys(each for each in self._idle if each.transport is not None)
+
+    def _make_way(self) -> bool:
+        """Close the connection that has done nothing for longest; False if all are being served."""
+        while self._silent:
+            connection, timer = self._silent.popitem(last=False)
+            timer.cancel()
+            if connection.transport is not None:
+                connection.force_close()
+                return True
+        while self._idle:
+            connection, _ = self._idle.popitem(last=False)
+            if connection.transport is not None:
+                connection.force_close()
+                return True
+        return False
 
     def _give_up(self, connection: web.RequestHandler) -> None:
         del self._silent[connection]
@@ -127,12 +175,35 @@ class HttpServer:
     def _protocol(self) -> asyncio.BaseProtocol:
         server = self._runner.server
         assert server is not None, "the runner was set up"
-        if len(server.connections) >= MAX_CONNECTIONS:
+        count = len(server.connections)
+        crowded = count >= MAX_CONNECTIONS and not self._make_way()
+        if crowded and count >= MAX_CONNECTIONS + PROBE_CONNECTIONS:
             return _Busy()
         connection = server()
+        if crowded:
+            self._for_probes = {each for each in self._for_probes if each.transport is not None} | {connection}
         loop = asyncio.get_running_loop()
         self._silent[connection] = loop.call_later(FIRST_REQUEST_S, self._give_up, connection)
         return connection
+
+
+class _Complaints:
+    """What aiohttp tells its logger."""
+
+    def __init__(self) -> None:
+        self._lines = FewLines(_log)
+
+    def debug(self, message: str, *args: object, **more: object) -> None:
+        """Nothing that anybody has to know."""
+
+    def exception(self, message: str, *args: object, exc_info: object = None, **more: object) -> None:
+        if isinstance(exc_info, HttpProcessingError):
+            reason = str(exc_info).splitlines()[0][:_REASON_CHARS]
+            self._lines.warning("a request that is no HTTP was refused", peer=args[0] if args else "?", reason=reason)
+        else:
+            self._lines.error("unexpected error in the HTTP server", where=message % args, exc_info=exc_info or True)
+
+    warning = error = info = debug
 
 
 class _Busy(asyncio.Protocol):

@@ -5,7 +5,8 @@ Invariants
 - Answers made in one turn of the event loop leave in one write.
 - A connection that has a reason to wait (`Stall`) reads nothing more: what it received already stays in `_rest`, which
   is bounded by the largest frame plus one socket read. The reasons are independent; the last one to go resumes it.
-- Bytes that are no frame close the connection, with one log line; so does a fault of ours while a frame is served.
+- Bytes that are no frame close the connection, with one log line (see `FewLines`); so does a fault of ours while a
+  frame is served.
 - Frames that are not complete and answers that wait count in the process's `MemoryGovernor`; a read whose client takes
   no answers is not begun.
 - A closed connection whose client does not take the last answers is cut off after `LINGER_S`.
@@ -25,8 +26,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-import structlog
-
 from bookie_pod.server.memory import SMALL
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_pod.server.tcp.handed_adds import take_handed_adds
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from bookie_pod.server.tcp.parked_adds import ParkedAdds
     from bookie_protocol.wire.add_frames import AddFrames
 
-_log = structlog.get_logger(__name__)
 _LENGTH = struct.Struct(">I")
 
 JOIN_MAX: Final = 64 * 1024
@@ -163,7 +161,7 @@ class Connection(asyncio.Protocol):
             return
         if error is not None:
             self.context.connection_errors += 1
-            _log.warning("connection closed", peer=self.peer, reason=str(error))
+            self.context.complaints.warning("connection closed", peer=self.peer, reason=str(error))
         self._flush()
         self.transport.close()
         self._linger_timer = self.context.loop.call_later(LINGER_S, self.transport.abort)
@@ -214,7 +212,9 @@ class Connection(asyncio.Protocol):
             self._broke(error)
 
     def _broke(self, defect: Exception) -> None:
-        _log.error("unexpected error while serving a frame", peer=self.peer, error=repr(defect), exc_info=defect)
+        self.context.complaints.error(
+            "unexpected error while serving a frame", peer=self.peer, error=repr(defect), exc_info=defect
+        )
         self.close(ProtocolViolation("a frame could not be served"))
 
     def _keep(self, data: bytes) -> None:
@@ -348,7 +348,8 @@ class Connection(asyncio.Protocol):
         """There is not memory enough for all, and this client has done nothing for longest."""
         if not self.closed and self.transport is not None:
             self.context.connection_errors += 1
-            _log.warning("connection closed", peer=self.peer, reason="memory is short, and it makes no progress")
+            reason = "memory is short, and it makes no progress"
+            self.context.complaints.warning("connection closed", peer=self.peer, reason=reason)
             self.transport.abort()
 
     # --- out ------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import structlog
 
 from bookie_pod.ledgers.operations import LedgerOperations
 from bookie_pod.ledgers.state import LedgerState
+from bookie_pod.server.few_lines import FewLines
 from bookie_pod.server.memory import MemoryGovernor
 from bookie_pod.server.tcp.admission import WriteAdmission
 from bookie_pod.server.tcp.connection_stalls import Stall
@@ -64,11 +65,6 @@ class TcpOptions:
     """Serve nothing before START_TLS (`tlsRequired`)."""
 
 
-REFUSALS_TOLD_S: Final = 60.0
-"""Refusals of clients without TLS or authentication are logged once in this time, in seconds: strangers choose how many
-there are."""
-
-
 class ServerContext:
     """Shared by the listener and its connections."""
 
@@ -101,18 +97,12 @@ class ServerContext:
         """False until the bookie has replayed its journals, and again while it stops."""
         self.connections: set[Connection] = set()
         self.connection_errors = 0
+        self.complaints = FewLines(_log)
+        """What clients did that is worth a line."""
         self.refusals = 0
         """Requests of clients that had to authenticate first."""
-        self._refusal_told_at = -REFUSALS_TOLD_S
         self.cold_state = LedgerState(-1, b"", 0)
         """Stands for "no state": its `hot_key` is None for ever."""
-
-    def tell_refusal(self, peer: str, needs: str) -> None:
-        """Log that a client is refused until it does what it needs to."""
-        now = self.loop.time()
-        if now - self._refusal_told_at >= REFUSALS_TOLD_S:
-            self._refusal_told_at = now
-            _log.warning("requests are refused", peer=peer, needs=needs, refused_so_far=self.refusals)
 
     @property
     def busy(self) -> bool:
@@ -125,6 +115,7 @@ class ServerContext:
         for conn in tuple(self.connections):
             conn.look(now)
         self.memory.relieve()
+        self.complaints.look()
 
     def account(self, ledger_id: int, nbytes: int, count: int) -> None:
         """Tell the storage what was put into its active half."""

@@ -19,8 +19,6 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING
 
-import structlog
-
 from bookie_pod.server.tcp.connection_stalls import Stall
 from bookie_protocol.errors import ProtocolViolation, Unauthorized, V3Status
 from bookie_protocol.wire import bookkeeper_pb2 as pb
@@ -31,8 +29,6 @@ from bookie_protocol.wire.v3 import encode_frame, header_copied, new_response
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
-
-_log = structlog.get_logger(__name__)
 
 
 class ConnectionSecurity:
@@ -56,7 +52,10 @@ class ConnectionSecurity:
         if not self._refused:
             self._refused = True
             needs = "TLS (tlsRequired)" if self._lacks_tls else "authentication"
-            self._context.tell_refusal(self._conn.peer, needs)
+            context = self._context
+            context.complaints.warning(
+                "requests are refused", peer=self._conn.peer, needs=needs, refused_so_far=context.refusals
+            )
 
     def cancel(self) -> None:
         """The connection is gone."""
@@ -159,7 +158,7 @@ class ConnectionSecurity:
         if isinstance(error, ProtocolViolation):
             self._conn.close(error)
         elif error is not None:
-            _log.error("authentication step failed", peer=self._conn.peer, exc_info=error)
+            self._context.complaints.error("authentication step failed", peer=self._conn.peer, exc_info=error)
             self._conn.close(ProtocolViolation("authentication step failed"))
         self._conn.authenticated = self.authenticated
         self._conn.unstall(Stall.HANDSHAKE)

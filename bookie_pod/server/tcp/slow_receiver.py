@@ -16,14 +16,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import structlog
-
 from bookie_pod.server.tcp.connection_stalls import Stall
 
 if TYPE_CHECKING:
     from bookie_pod.server.tcp.connection import Connection
-
-_log = structlog.get_logger(__name__)
 
 
 class SlowReceiver:
@@ -57,7 +53,8 @@ class SlowReceiver:
         self._timer = None
         conn = self._conn
         close = conn.context.options.close_on_response_timeout
-        _log.warning("client reads its answers too slowly", peer=conn.peer, action="close" if close else "drop answers")
+        action = "close" if close else "drop answers"
+        conn.context.complaints.warning("client reads its answers too slowly", peer=conn.peer, action=action)
         if close and conn.transport is not None:
             conn.transport.abort()
         else:

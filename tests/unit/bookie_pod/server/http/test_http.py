@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -19,6 +20,7 @@ from structlog.testing import capture_logs
 
 from bookie_pod.config.sections.service import HttpConfig
 from bookie_pod.metrics.registry import CONTENT_TYPE, Registry
+from bookie_pod.server.few_lines import MOST
 from bookie_pod.server.http import server as server_module
 from bookie_pod.server.http import tls
 from bookie_pod.server.http.server import HttpServer
@@ -26,6 +28,7 @@ from bookie_pod.server.http.start import start_http
 from bookie_pod.server.status import NodeState
 from bookie_protocol.errors import ExitCode, InvalidConfiguration, ServerStartFailed
 from tests.support.certificates import Certificates
+from tests.support.until import until
 from tests.unit.bookie_pod.server.nodes import FakeNode
 
 LOCAL = HttpConfig(server_port=0, server_host="127.0.0.1")
@@ -153,22 +156,74 @@ async def test_an_admin_api_that_is_open_to_everybody_is_told(
     ]
 
 
-async def test_connections_are_bounded(node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 2)
+async def connect(server: HttpServer, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(sent)
+    return reader, writer
+
+
+async def closed(*writers: asyncio.StreamWriter) -> None:
+    for writer in writers:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+HEARTBEAT = b"GET /heartbeat HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("sent", [b"", HEARTBEAT], ids=["silent", "idle"])
+async def test_who_does_nothing_for_longest_makes_way(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 3)
     server = await start_http(LOCAL, node, registry)
     assert server is not None
     held = []
-    for _ in range(2):  # an answered request proves that the connection counts
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /heartbeat HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-        held.append(writer)
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    assert (await reader.read()).startswith(b"HTTP/1.1 503")
-    for each in (writer, *held):
-        each.close()
-        await each.wait_closed()
+    for _ in range(10):
+        reader, writer = await connect(server, sent)
+        if sent:
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        held.append((reader, writer))
+        assert (await ask(server, "/healthz"))[0] == 200
+    for reader, _ in held[:6]:
+        assert not (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 503")
+    await closed(*(writer for _, writer in held))
     await server.stop()
+
+
+async def test_while_all_are_served_the_probes_have_connections_of_their_own(
+    node: FakeNode, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(server_module, "PROBE_CONNECTIONS", 1)
+    server = await start_http(LOCAL, node, registry)
+    assert server is not None
+    monkeypatch.setattr(server, "_make_way", lambda: False)
+    running = server._runner.server
+    assert running is not None
+    held = [(await connect(server, HEARTBEAT)) for _ in range(2)]
+    for reader, _ in held:
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 503), ("/api/v1/bookie/state", 503)):
+        assert (await ask(server, path))[0] == status
+        await until(lambda: len(running.connections) == 2)
+    probe, writer = await connect(server, HEARTBEAT)
+    assert (await probe.readline()).startswith(b"HTTP/1.1 200")
+    reader, other = await connect(server)
+    assert (await reader.read()).startswith(b"HTTP/1.1 503")
+    await closed(writer, other, *(each for _, each in held))
+    await server.stop()
+
+
+async def test_what_is_no_http_is_a_line_in_the_log_and_few_of_them(server: HttpServer) -> None:
+    with capture_logs() as logs:
+        for _ in range(30):
+            reader, writer = await connect(server, b"GET / HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.0 400")
+            await closed(writer)
+    assert len(logs) == MOST
+    assert all("exc_info" not in line and line["log_level"] == "warning" for line in logs)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /readyz HTTP/1.1\r\nHo"])
