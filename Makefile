@@ -17,6 +17,10 @@ WORKERS  ?= $(shell n=$$(( $$(nproc) * 3 / 2 )); echo $$((n > 12 ? 12 : n)))
 COMPILE  = $(BIN)/uv pip compile -q --generate-hashes --no-header --python-version 3.11
 PARALLEL = PYTHONHASHSEED=0 $(BIN)/pytest -n $(WORKERS) --dist=loadfile --no-loadscope-reorder
 
+# What was compiled is kept, whatever the shell says: every worker would compile all tests, and every bookie, command and
+# task of Spark that they start the whole product.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Each ring has the shorter ones; tests/rings.toml says which tests wait for a longer one, and why.
 NOT_HERE = not interop and not seeds and not e2e
 CHECK    = not wide and not change and not slow and not zookeeper
@@ -27,15 +31,18 @@ run: $(VENV)/.installed
 	$(BIN)/bookie trial $(FILE)
 
 check: TESTS = tests/unit tests/contract
-check: $(VENV)/.installed lint
+check: $(VENV)/.installed
+	@$(MAKE) --no-print-directory -j2 lint $(VENV)/.compiled
 	$(PARALLEL) $(TESTS) -m "$(CHECK) and $(NOT_HERE)" $(PYTEST_ARGS)
 
 # What is asked for by name runs whole, but for what is slow.
-test: $(VENV)/.installed java lint
+test: $(VENV)/.installed java
+	@$(MAKE) --no-print-directory -j2 lint $(VENV)/.compiled
 	$(PARALLEL) $(TESTS) -m "$(if $(filter tests,$(TESTS)),not change and )not slow and $(NOT_HERE)" $(PYTEST_ARGS)
 
 # All that `.ci/run` runs without Maven, Go and Kubernetes.
-test-change: $(VENV)/.installed java lint
+test-change: $(VENV)/.installed java
+	@$(MAKE) --no-print-directory -j2 lint $(VENV)/.compiled
 	$(PARALLEL) $(TESTS) -m "not slow and $(NOT_HERE)" $(PYTEST_ARGS)
 
 # What no shorter ring has.
@@ -100,6 +107,12 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(BIN)/pip install -q --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch $@
+
+# Once in a clone, beside the linters, which leave a processor alone: workers that begin together would each compile all.
+$(VENV)/.compiled: $(VENV)/.installed
+	@$(BIN)/python -m compileall -q bookie_protocol bookie_client bookie_pod operator pyspark_bookie
+	@$(BIN)/pytest --collect-only -qq -p no:cacheprovider tests >/dev/null || true
+	@touch $@
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
