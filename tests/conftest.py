@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from hypothesis import HealthCheck, settings
 
-from tests.support import rings
+from tests.support import rings, unheard
 from tests.support.garbage import set_aside_what_is_collected
 from tests.support.timeouts import (  # noqa: F401 - hooks
     pytest_runtest_call,
@@ -36,6 +35,10 @@ def pytest_sessionstart() -> None:
 pytest_collection = pytest.hookimpl(wrapper=True)(set_aside_what_is_collected)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(unheard)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks of rings, before `-m` is looked at. And files that take minutes come first, so that no worker has one left
@@ -52,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def no_log_set_up() -> None:
     """A command or a simulation that an earlier test ran may have set the log up for the whole process."""
-    structlog.reset_defaults()
+    unheard.listen_to_logs()
     logging.getLogger("kazoo").setLevel(logging.NOTSET)
 
 
