@@ -68,7 +68,7 @@ class ServedBookie:
         for folder in journal_folders:
             self.files.makedirs(folder)
         self.side = await asyncio.to_thread(open_storage_side, config, self.files, bridge.run, self.registry)
-        marks, keys = await asyncio.to_thread(
+        replayed = await asyncio.to_thread(
             replay_journals,
             self.files,
             self.side.storage,
@@ -82,14 +82,14 @@ class ServedBookie:
         self.checkpoints = SyncThread(
             self.side.storage,
             self.journals,
-            marks,
+            replayed.marks,
             self.side.writable,
             CheckpointHandlers(on_no_writable_directory=self.failures.append, on_failure=self.failures.append),
             flush_interval_ms=config.ledger_storage.flush_interval_ms,
         )
         self.checkpoints.start()
         self.server = make_server(
-            *(config, self.files, self.side.storage, self.journals, loop, self.registry, keys),
+            *(config, self.files, self.side.storage, self.journals, loop, self.registry, replayed.keys),
             throttled=self.side.throttled,
         )
         self.listener = TcpListener(loop, "127.0.0.1", 0)
