@@ -187,9 +187,11 @@ class RequestMetrics:
         """Export connections closed because of what the client sent since the start. Podkeeper's own."""
         self._scope.level_counter("CONNECTION_ERRORS", errors)
 
-    def bind_refusals(self, refusals: Callable[[], float]) -> None:
-        """Export requests refused because their client had to authenticate or to use TLS first. Podkeeper's own."""
-        self._scope.level_counter("UNAUTHENTICATED_REQUESTS", refusals)
+    def bind_refusals(self, requests: Callable[[], float], connections: Callable[[], float]) -> None:
+        """Export requests refused because their client had to authenticate or to use TLS first, and connections refused
+        because there are too many. Podkeeper's own."""
+        self._scope.level_counter("UNAUTHENTICATED_REQUESTS", requests)
+        self._scope.level_counter("CONNECTIONS_REFUSED", connections)
 
     def bind_pool(self, pool: str, threads: int, max_queue_size: int) -> None:
         """Export a pool's size, such as `BookieReadThreadPool`: threads, and requests that may wait (-1: no

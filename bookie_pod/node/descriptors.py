@@ -4,7 +4,7 @@ Shells and container runtimes hand out a soft limit of 1024 for the sake of old 
 the administrator means. Nothing here has such a program's trouble, so every process raises its soft limit to the hard
 one.
 
-Any thread; once, at the start of a process.
+Any thread; `raise_descriptor_limit` once, at the start of a process.
 """
 
 from __future__ import annotations
@@ -14,6 +14,17 @@ from typing import Final
 
 MOST: Final = 1 << 20
 """Where there is no hard limit. Some programs walk through all descriptors when they start a child."""
+
+
+FILES: Final = 32_768
+"""Descriptors that are kept for files, at most: entry logs, journals, index files, databases."""
+
+
+def connections_beside_files() -> int:
+    """How many connections leave enough descriptors for files."""
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limit = MOST if soft == resource.RLIM_INFINITY else soft
+    return limit - min(limit // 2, FILES)
 
 
 def raise_descriptor_limit() -> int:

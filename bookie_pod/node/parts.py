@@ -199,7 +199,7 @@ def make_server(
     )
     metrics.bind_bounded(
         {
-            "CONNECTIONS": (lambda: len(context.connections), None),
+            "CONNECTIONS": (lambda: len(context.connections), tcp_options.max_connections),
             "LEDGER_STATES": (lambda: len(ledgers.states), STATES_MAX),
             "LONG_POLLS_WAITING": (lambda: polls.waiting, polls_max),
             "CLIENT_MEMORY_BYTES": (lambda: memory.total, memory.limit),
@@ -217,7 +217,7 @@ def make_server(
         limited_s=lambda: pace.limited_s,
     )
     metrics.bind_connection_errors(lambda: context.connection_errors)
-    metrics.bind_refusals(lambda: context.refusals)
+    metrics.bind_refusals(lambda: context.refusals, lambda: context.connections_refused)
     metrics.bind_pool("BookieReadThreadPool", max(1, threads.read_workers), pending)
     metrics.bind_pool("BookieWriteThreadPool", 1, tcp_options.pending_adds_max)
     metrics.bind_pool("BookieHighPriorityThread", max(1, threads.high_priority_workers), pending)

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from bookie_pod.storage.engines.db import DbLedgerStorage
+from bookie_protocol.errors import V2Code
+from tests.support.frames import v2_code, v2_read
 from tests.support.served_bookie import RawClient, ServedBookie
 from tests.support.until import until
 
@@ -29,3 +31,17 @@ async def test_damaged_reads_and_connection_errors(tmp_path: Path) -> None:
         async with await RawClient.connect(bookie.port) as client:
             client.send(b"\xff\xff\xff\xff")
             await until(lambda: counted(bookie, "bookkeeper_server_CONNECTION_ERRORS") == ["1"])
+
+
+async def test_connections_beyond_the_limit_are_closed_and_others_go_on(tmp_path: Path) -> None:
+    async with ServedBookie(tmp_path, {"maxConnections": "2"}) as bookie:
+        async with await RawClient.connect(bookie.port) as first, await RawClient.connect(bookie.port) as second:
+            for client in (first, second):
+                assert v2_code(await client.ask(v2_read(1, 0))) == V2Code.ENOLEDGER
+            async with await RawClient.connect(bookie.port) as third:
+                assert await third.closed()
+            assert counted(bookie, "bookkeeper_server_CONNECTIONS_REFUSED") == ["1"]
+            assert v2_code(await first.ask(v2_read(1, 0))) == V2Code.ENOLEDGER
+        async with await RawClient.connect(bookie.port) as fourth:
+            await until(lambda: len(bookie.server.context.connections) == 1)
+            assert v2_code(await fourth.ask(v2_read(1, 0))) == V2Code.ENOLEDGER

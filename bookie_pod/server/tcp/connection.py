@@ -106,6 +106,10 @@ class Connection(asyncio.Protocol):
             # The port is bound before the journals are replayed; until then nobody is served.
             transport.abort()
             return
+        if len(self.context.connections) >= self.context.options.max_connections:
+            self.context.connections_refused += 1
+            transport.abort()
+            return
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         options = self.context.options

@@ -61,6 +61,8 @@ class TcpOptions:
     """How long a client may leave its answers unread; -1 = for ever (`waitTimeoutOnResponseBackpressureMs`)."""
     close_on_response_timeout: bool = False
     """After that time close the connection instead of dropping answers (`closeChannelOnResponseTimeout`)."""
+    max_connections: int = 1 << 20
+    """Connections at the same time; more are closed at once (`maxConnections`)."""
     tls_required: bool = False
     """Serve nothing before START_TLS (`tlsRequired`)."""
 
@@ -99,6 +101,8 @@ class ServerContext:
         self.connection_errors = 0
         self.complaints = FewLines(_log)
         """What clients did that is worth a line."""
+        self.connections_refused = 0
+        """Beyond `max_connections`."""
         self.refusals = 0
         """Requests of clients that had to authenticate first."""
         self.cold_state = LedgerState(-1, b"", 0)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bookie_pod.node.descriptors import MOST, raise_descriptor_limit
+from bookie_pod.node.descriptors import FILES, MOST, connections_beside_files, raise_descriptor_limit
 
 
 @pytest.fixture
@@ -23,3 +23,11 @@ def test_it_becomes_the_hard_one(hard: int) -> None:
     for _ in range(2):
         assert raise_descriptor_limit() == wanted
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (wanted, hard)
+
+
+def test_files_keep_half_of_few_descriptors_and_enough_of_many(hard: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    assert connections_beside_files() == 512
+    raise_descriptor_limit()
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert limit - connections_beside_files() == min(limit // 2, FILES)
