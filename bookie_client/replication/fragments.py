@@ -112,12 +112,14 @@ def fragments(ledger_id: int, metadata: LedgerMetadata, lac: int) -> tuple[Fragm
     """
     quorums = quorums_of(metadata)
     starts = metadata.first_entry_ids
+    end = metadata.last_entry_id if metadata.is_closed else lac
+    # Segments may begin behind the last entry of a closed ledger (apache/bookkeeper#3917): nothing is stored there.
+    most = end if metadata.is_closed else starts[-1] - 1
     result = [
-        Fragment(ledger_id, first, behind - 1, metadata.ensembles[first], quorums, True)
+        Fragment(ledger_id, first, max(min(behind - 1, most), first - 1), metadata.ensembles[first], quorums, True)
         for first, behind in pairwise(starts)
     ]
     first = starts[-1]
-    end = metadata.last_entry_id if metadata.is_closed else lac
     last = max(end, first - 1)
     result.append(Fragment(ledger_id, first, last, metadata.last_ensemble, quorums, metadata.is_closed))
     return tuple(result)

@@ -119,6 +119,7 @@ def bytes_held(metadata: LedgerMetadata, bookie_id: str) -> int:
     starts = (*metadata.first_entry_ids, metadata.last_entry_id + 1)
     held = 0.0
     for first, after in pairwise(starts):
+        after = min(after, metadata.last_entry_id + 1)  # segments may begin behind the last entry
         if after > first and bookie_id in metadata.ensembles[first]:
             held += (after - first) * metadata.write_quorum_size / metadata.ensemble_size
     return round(metadata.length * held / (metadata.last_entry_id + 1))

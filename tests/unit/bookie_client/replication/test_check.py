@@ -1,6 +1,7 @@
 """Verdicts on replicas: what bookies say, what they do not say, and who is there."""
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -8,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie_client.replication.check import CheckOptions, LedgerChecker, sampled, verdict_of
-from bookie_client.replication.fragments import StripedEntries
+from bookie_client.replication.fragments import StripedEntries, fragments
+from bookie_client.replication.replicator import FragmentReplicator
 from bookie_client.replication.report import ReplicaVerdict
 from bookie_client.replication.throttle import ReplicationThrottle
 from bookie_protocol import errors
-from bookie_protocol.errors import BadRequest, BookieTimeout, BookieUnavailable, NoSuchLedger, PodkeeperError
+from bookie_protocol.errors import BadRequest, BookieTimeout, BookieUnavailable, NoSuchLedger, NotThere, PodkeeperError
 from bookie_protocol.wire.availability import decode_availability, encode_availability
 from tests.support.until import until
 from tests.unit.bookie_client.replication.cluster import PASSWORD, written
@@ -223,6 +225,46 @@ def test_options_make_sense():
             CheckOptions(**bad)
 
 
+async def reached(client, bookie):
+    """Until its requests go to where it is now, and not to the connection that it left behind."""
+    await until(lambda: bookie in client.bookies.known_writable)
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await client.operations.read_entry(bookie, 10**9, 0)
+            except NotThere:
+                return
+            except BookieUnavailable:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_ledger_whose_segments_begin_behind_its_last_entry_is_sound(models):
+    """As the reference may leave it: nothing is missing there, and a bookie that only they name can be replaced."""
+    await models.add(*"abcde")
+    async with models.client() as client:
+        ledger_id = await written(client, 10)
+        stored = await client.stored_metadata(ledger_id)
+        first = stored.value.ensemble_for(0)
+        spares = sorted(set("abcde") - set(first))
+        named = replace(stored.value, ensembles={0: first, 20: (spares[0], *first[1:]), 30: (spares[0], *first[1:])})
+        await models.service.ledgers.write(named, stored.version)
+        assert (await LedgerChecker(client, CheckOptions(verification_percentage=100)).check(ledger_id)).is_healthy
+        for fragment in fragments(ledger_id, await client.metadata(ledger_id), -1)[1:]:
+            await FragmentReplicator(client).replicate(fragment, {0: spares[0]})
+        assert spares[0] not in (await client.metadata(ledger_id)).all_bookies()
+
+
+async def test_what_was_guessed_of_the_bytes_of_entries_is_put_right(models):
+    await models.add(*"abc")
+    async with models.client() as client:
+        async with client.create(ensemble=3, write_quorum=3, ack_quorum=3, password=PASSWORD) as ledger:
+            await ledger.append_many([b"", *(bytes(10_000) for _ in range(20)), b""])
+        throttle = ReplicationThrottle()
+        await LedgerChecker(client, CheckOptions(throttle=throttle)).check(ledger.ledger_id)
+        # Of each replica the first and the last entry, which are small, whatever the average is.
+        assert 0 < throttle.bytes_read < 6 * 100
+
+
 async def test_some_positions_are_looked_at_again(models):
     await models.add(*"abcd")
     async with models.client() as client:
@@ -241,8 +283,8 @@ async def test_some_positions_are_looked_at_again(models):
         again = await checker.check_again(report.metadata.value, found, [0], complete=names[:1])
         assert again.bad == {1: names[1]}
         assert [each.position for each in again.findings] == [0, 1, 2]
-        await models.add(names[1])  # it is back, without its data
-        await until(lambda: names[1] in client.bookies.known_writable)
+        await models.add(names[1])  # it is back, without its data, at another address
+        await reached(client, names[1])
         async with asyncio.timeout(5):  # at another port, which the client may hear of after the registration
             while not await client.operations._pool.reachable(names[1]):  # noqa: ASYNC110 - there is no event
                 await asyncio.sleep(0.002)

@@ -1,7 +1,5 @@
 """Fragments and striping, against what the metadata say entry by entry."""
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +26,7 @@ def ledgers(draw):
     state = draw(st.sampled_from(list(LedgerState)))
     end = {}
     if state is LedgerState.CLOSED:
-        end = {"last_entry_id": draw(st.integers(starts[-1] - 1, starts[-1] + 30)), "length": 100}
+        end = {"last_entry_id": draw(st.integers(-1, starts[-1] + 30)), "length": 100}
     return LedgerMetadata(7, ensemble, write, ack, ensembles, state=state, **end)
 
 
@@ -51,9 +49,9 @@ def test_striped_entries_are_those_of_the_distribution(size, first, more, data):
 def test_fragments_cover_what_is_known_and_nothing_else(metadata, lac):
     found = fragments(7, metadata, lac)
     assert [fragment.first_entry for fragment in found] == list(metadata.first_entry_ids)
-    assert all(before.last_entry + 1 == after.first_entry for before, after in pairwise(found))
     end = metadata.last_entry_id if metadata.is_closed else max(lac, metadata.first_entry_ids[-1] - 1)
-    assert found[-1].last_entry == end
+    covered = [entry for part in found for entry in range(part.first_entry, part.last_entry + 1)]
+    assert covered == list(range(end + 1))
     assert [fragment.is_closed for fragment in found[:-1]] == [True] * (len(found) - 1)
     assert found[-1].is_closed == metadata.is_closed
     for fragment in found:
@@ -87,6 +85,14 @@ def test_an_empty_last_segment_of_a_closed_ledger_stores_nothing():
     closed = LedgerMetadata(7, 2, 2, 2, {0: ("a", "b"), 10: ("a", "c")}, LedgerState.CLOSED, last_entry_id=9, length=10)
     assert [stores_entries(closed, bookie) for bookie in "abc"] == [True, True, False]
     assert naming(closed, "c") == {10: Naming.NOTHING}
+
+
+def test_segments_behind_the_last_entry_store_nothing():
+    """Closed ledgers of the reference may have them."""
+    segments = {0: ("a", "b"), 5: ("a", "c"), 10: ("a", "d")}
+    closed = LedgerMetadata(7, 2, 2, 2, segments, LedgerState.CLOSED, last_entry_id=3, length=4)
+    assert [(part.first_entry, part.count) for part in fragments(7, closed, -1)] == [(0, 4), (5, 0), (10, 0)]
+    assert [stores_entries(closed, bookie) for bookie in "abcd"] == [True, True, False, False]
 
 
 def test_few_entries_of_a_striped_segment_leave_bookies_without_any():

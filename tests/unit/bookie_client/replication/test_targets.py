@@ -8,6 +8,7 @@ from bookie_client import PlacementOptions
 from bookie_client.placement.policy import Adherence
 from bookie_client.replication.check import LedgerChecker
 from bookie_client.replication.replicator import FragmentReplicator
+from bookie_client.replication.targets import Leaving
 from bookie_protocol.errors import (
     BadRequest,
     BookieReadOnly,
@@ -61,6 +62,26 @@ async def test_nobody_copies_to_a_bookie_that_leaves_or_is_excluded(models):
             await restored(client, ledger_id, [0])
         await models.service.records(DECOMMISSION).delete(spare)
         await restored(client, ledger_id, [0])
+
+
+async def test_who_leaves_is_asked_once_for_many_fragments(models, monkeypatch):
+    """Asking costs as much as copying a small ledger."""
+    await models.add(*"abcd")
+    asked = []
+    records = models.service.records
+
+    def counted(kind):
+        asked.append(kind)
+        return records(kind)
+
+    async with models.client() as client:
+        monkeypatch.setattr(models.service, "records", counted)
+        leaving = Leaving(client)
+        for _ in range(10):
+            await leaving.names()
+        assert asked == [DECOMMISSION]
+        await leaving.names(now=True)
+        assert asked == [DECOMMISSION] * 2
 
 
 async def test_a_spare_that_is_registered_and_dead_is_passed_over(models):

@@ -46,6 +46,12 @@ def test_it_begins_gently_and_reaches_the_most_where_nobody_else_is():
     assert rates((100, QUIET)) == [1 / FIRST_SHARE, 1.0]
 
 
+def test_noise_of_fast_bookies_is_no_load():
+    """Where a piece takes a millisecond a quarter of one more says nothing."""
+    _, full, noisy = rates((100, 0.001), (20, 0.00125))
+    assert (full, noisy) == (1.0, 1.0)
+
+
 def test_it_falls_while_bookies_are_busy_and_rises_again():
     begun, full, busy, again = rates((40, QUIET), (6, BUSY), (40, QUIET))
     assert begun < full

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from bookie_pod.autorecovery.auditor.replicas_check import LISTS_TO_GIVE_UP
+import asyncio
+
+from bookie_client.replication.throttle import ReplicationThrottle
+from bookie_pod.autorecovery.auditor.replicas_check import LISTS_TO_GIVE_UP, ReplicasCheck
 from bookie_pod.autorecovery.auditor.runs import Check
 from bookie_protocol.errors import BookieTimeout, BookieUnavailable, NoSuchLedger
 from tests.support.auditor_rig import AuditorRig, ledger
@@ -38,6 +41,36 @@ async def test_missing_entries_are_counted_and_marked(rig: AuditorRig) -> None:
     assert last.counts["marked_before"] == 1
     assert (rig.metric(NO_COPY), rig.metric(UNDER_ACK), rig.metric(UNDER_WRITE)) == (1, 2, 2)
     assert not any(ledger_id in (4, 5, 6) for _, ledger_id in rig.lists.asked)
+
+
+async def test_a_ledger_of_very_many_segments_does_not_hold_the_loop(rig: AuditorRig) -> None:
+    segments = [(first, "012" if first % 2 else "013") for first in range(400)]
+    metadata = ledger(1, *segments, last=400)
+    check = ReplicasCheck(
+        rig.service,
+        rig.lists,
+        None,  # type: ignore[arg-type]  # nothing is marked
+        Everybody(),
+        metadata_pace=ReplicationThrottle(),
+        pace=ReplicationThrottle(),
+        marks=False,
+    )
+    turns, done = 0, asyncio.create_task(check._compare(metadata))
+    while not done.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert (await done).counts == {"ledgers": 1}
+    assert turns >= 400
+
+
+class Everybody:
+    """All bookies are there."""
+
+    def is_lost(self, bookie: str) -> bool:
+        return False
+
+    def is_available(self, bookie: str) -> bool:
+        return True
 
 
 async def test_it_can_only_count(rig: AuditorRig) -> None:

@@ -161,6 +161,21 @@ class TestTaking:
             await none_marked(service)
         assert repairs.begun == [1, 1]
 
+    async def test_failures_of_a_ledger_that_is_gone_are_forgotten(self, service: TreeMetadataService) -> None:
+        repairs = Repairs()
+        rounds = iter((Outcome.FAILED, Outcome.FAILED, Outcome.DELETED))
+
+        async def fails_then_gone(ledger_id: int) -> RoundResult:
+            return RoundResult(next(rounds))
+
+        repairs.how = fails_then_gone
+        await mark(service, 1)
+        async with working(service, repairs, failed_ledger_backoff=0.1) as worker:
+            await none_marked(service)
+            await until(lambda: not worker.progress.notes)
+            assert repairs.begun == [1, 1, 1]
+            assert worker._backoff.failures(1).count == 0
+
     async def test_a_deleted_ledgers_mark_goes_and_a_withdrawn_one_stays_away(
         self, service: TreeMetadataService
     ) -> None:
