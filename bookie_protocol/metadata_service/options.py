@@ -14,6 +14,7 @@ from typing import Final
 from bookie_protocol.errors import InvalidConfiguration
 from bookie_protocol.ledger_metadata.model import CURRENT_FORMAT_VERSION
 
+DEFAULT_MAX_NODE_BYTES: Final = 1024 * 1024 - 1
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 _NEWEST_FORMAT: Final = -1
 
@@ -45,7 +46,8 @@ class SaslLogin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataServiceOptions:
-    """Only `timeout`, `requests_per_second` and `ledger_metadata_version` mean something to embedded stores."""
+    """Only `timeout`, `requests_per_second`, `max_node_bytes` and `ledger_metadata_version` mean something to embedded
+    stores."""
 
     timeout: float = DEFAULT_TIMEOUT_SECONDS
     """Seconds: time-out of the session, and of every call that names none (`zkTimeout`)."""
@@ -56,6 +58,8 @@ class MetadataServiceOptions:
     """New nodes belong to their creator alone (`zkEnableSecurity`)."""
     requests_per_second: float = 0.0
     """Requests a second, in bursts of up to a second's worth (`zkRequestRateLimit`); 0: no limit."""
+    max_node_bytes: int = DEFAULT_MAX_NODE_BYTES
+    """What is written at once, at most; as `jute.maxbuffer` of the ZooKeeper servers, who hang up on what is larger."""
     ledger_metadata_version: int = CURRENT_FORMAT_VERSION
     """Newest format that new ledgers are written in: 1, 2, 3, or -1 for the newest (`ledgerMetadataVersion`)."""
 

@@ -35,10 +35,12 @@ MAX_ASKED: Final = 16
 
 
 class PublishedLocations:
-    """`parts`: the properties that make a location, outermost first."""
+    """`parts`: the properties that make a location, outermost first. Of a bookie whose registration cannot be read this
+    time, what it told before holds."""
 
     def __init__(self, parts: tuple[str, ...] = REGION_AND_RACK) -> None:
         self._parts = parts
+        self._told: dict[str, Location] = {}
 
     async def open(self) -> None:
         """Nothing to do."""
@@ -56,6 +58,8 @@ class PublishedLocations:
                 return
             except MetadataError as error:
                 failures.append(error)
+                if bookie in self._told:
+                    found[bookie] = self._told[bookie]
                 return
             location = location_from(properties, self._parts)
             if location is not None:
@@ -64,6 +68,7 @@ class PublishedLocations:
         await asyncio.gather(*map(ask, sorted(bookies)))
         if failures and not found:
             raise CouldNotTell(f"registrations of {len(failures)} bookies cannot be read: {failures[0]}")
+        self._told = found
         return found
 
     async def locate_host(self, host: str) -> Location | None:

@@ -6,6 +6,8 @@ Invariants
 - A repeated write recognises the effect of its first try: a node that we created, a value that we set, a
   node that we deleted. A sequential node cannot be recognised: a lost answer may leave a second one behind
   until the session ends.
+- What is too large for the service is refused here: a server that hangs up on it breaks the connection that everybody
+  in this process shares. A large write whose connection broke is tried `LARGE_TRIES` times at most.
 - A node of our own that was not deleted is never reported as deleted: the caller hears `MetadataUnavailable`, and what
   must not stay is `abandon`ed: deleted as soon as the connection is back.
 
@@ -22,6 +24,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from bookie_protocol.errors import (
+    BadRequest,
     MetadataError,
     MetadataExists,
     MetadataNotFound,
@@ -29,6 +32,7 @@ from bookie_protocol.errors import (
     MetadataVersionConflict,
 )
 from bookie_protocol.metadata_service.interface import ANY_VERSION, Session, SessionState
+from bookie_protocol.metadata_service.options import DEFAULT_MAX_NODE_BYTES
 from bookie_protocol.metadata_service.tree.nodes import (
     Children,
     ConnectionLost,
@@ -41,6 +45,10 @@ from bookie_protocol.metadata_service.tree.rate_limit import RateLimit
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 1.0
+LARGE_BYTES: Final = 64 * 1024
+LARGE_TRIES: Final = 3
+_REQUEST_BYTES: Final = 256
+"""What a request needs besides path and data, at most."""
 SETTLE_SECONDS: Final = 1.0
 """Between two attempts of what is done in the background."""
 
@@ -50,13 +58,17 @@ T = TypeVar("T")
 
 
 class RetryingTree:
-    """The calls of `NodeTree`, with `timeout=None` for the session's default, over a driver's tree.
+    """The calls of `NodeTree`, with `timeout=None` for the session's default, over a driver's tree. Writes of more than
+    `max_node_bytes` are a `BadRequest`.
 
     `requests_per_second` 0: no limit.
     """
 
-    def __init__(self, tree: NodeTree, requests_per_second: float = 0.0) -> None:
+    def __init__(
+        self, tree: NodeTree, requests_per_second: float = 0.0, max_node_bytes: int = DEFAULT_MAX_NODE_BYTES
+    ) -> None:
         self._tree = tree
+        self._max_node_bytes = max_node_bytes
         self._limit = RateLimit(requests_per_second)
         self._settling: set[asyncio.Task[None]] = set()
 
@@ -114,7 +126,8 @@ class RetryingTree:
                     raise
                 return path
 
-        return await self._repeat(f"create {path}", attempt, timeout)
+        nbytes = self._checked(path, len(path) + len(data) + _REQUEST_BYTES)
+        return await self._repeat(f"create {path}", attempt, timeout, nbytes)
 
     async def create_all(self, nodes: Sequence[tuple[str, bytes]], *, timeout: float | None = None) -> None:
         async def attempt(left: float, repeated: bool) -> None:
@@ -127,7 +140,8 @@ class RetryingTree:
                     if not await self._is_ours(path, data, False, left):
                         raise
 
-        await self._repeat(f"create {nodes[0][0]}", attempt, timeout)
+        nbytes = self._checked(nodes[0][0], sum(len(path) + len(data) + _REQUEST_BYTES for path, data in nodes))
+        await self._repeat(f"create {nodes[0][0]}", attempt, timeout, nbytes)
 
     async def set(
         self, path: str, data: bytes, version: int, *, session_id: int | None = None, timeout: float | None = None
@@ -146,7 +160,9 @@ class RetryingTree:
                     raise
                 return node.stat.version
 
-        return await self._repeat(f"write {path}", attempt, timeout)
+        return await self._repeat(
+            f"write {path}", attempt, timeout, self._checked(path, len(path) + len(data) + _REQUEST_BYTES)
+        )
 
     async def delete(
         self,
@@ -237,11 +253,24 @@ class RetryingTree:
             return node.stat.owner == self._tree.session_id
         return node.data == data and node.stat.version == 0
 
-    async def _repeat(self, what: str, attempt: Callable[[float, bool], Awaitable[T]], timeout: float | None) -> T:
+    def _checked(self, path: str, nbytes: int) -> int:
+        """The size of a request as it is; `BadRequest` if it is too large."""
+        if nbytes > self._max_node_bytes:
+            raise BadRequest(
+                f"{path}: {nbytes} bytes are more than the metadata service takes at once ({self._max_node_bytes};"
+                " jute.maxbuffer of the ZooKeeper servers)"
+            )
+        return nbytes
+
+    async def _repeat(
+        self, what: str, attempt: Callable[[float, bool], Awaitable[T]], timeout: float | None, nbytes: int = 0
+    ) -> T:
+        """`nbytes`: how much is sent."""
         budget = self.session.default_timeout if timeout is None else timeout
         loop = asyncio.get_running_loop()
         deadline = loop.time() + budget
         pause, repeated = _FIRST_PAUSE, False
+        tries_left = LARGE_TRIES if nbytes > LARGE_BYTES else None
         while True:
             await self._turn(what, budget, deadline)
             try:
@@ -249,6 +278,13 @@ class RetryingTree:
             except ConnectionLost as error:
                 if loop.time() + pause >= deadline:
                     raise MetadataUnavailable(f"could not {what} within {budget:g} s: {error}") from error
+                if tries_left is not None:
+                    tries_left -= 1
+                    if not tries_left:
+                        raise MetadataUnavailable(
+                            f"could not {what}: the connection broke each time behind {nbytes} bytes, which may be more"
+                            f" than the servers take (jute.maxbuffer): {error}"
+                        ) from error
             repeated = True
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

@@ -41,7 +41,7 @@ class TreeMetadataService:
     ) -> None:
         options = options or MetadataServiceOptions()
         self.root = root
-        self.tree = RetryingTree(tree, options.requests_per_second)
+        self.tree = RetryingTree(tree, options.requests_per_second, options.max_node_bytes)
         self.cluster = TreeClusterLifeCycle(self.tree, root, layout)
         self.bookies = TreeBookies(self.tree, root, self.cluster)
         self.cookies = TreeCookies(self.tree, root, self.cluster)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from bookie_protocol.digest import DigestType
 from bookie_protocol.errors import (
+    BadRequest,
     LedgerIdsExhausted,
     MetadataExists,
     MetadataNotFound,
@@ -301,6 +303,37 @@ async def test_all_votes_of_lost_answers_are_taken_back(rig: Rig) -> None:
     office = await service.auditor_election.elect("b:1")
     await office.resign()
     assert (await service.tree.children(parent)).names == ()
+
+
+async def test_what_is_too_large_is_refused_before_it_is_sent(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    service, lossy = rig
+    lossy.lose = "before"  # whatever is sent loses its answer
+    huge = replace(ledger(1), custom_metadata={"x": b"x" * 1_100_000})
+    with pytest.raises(BadRequest, match="more than the metadata service takes at once"):
+        await service.ledgers.create(huge)
+    assert lossy.lose == "before"
+    with pytest.raises(BadRequest):
+        await service.tree.set(ROOT, b"x" * 1_100_000, 0)
+    with pytest.raises(BadRequest):
+        await service.tree.create_all([(f"{ROOT}/{i}", b"x" * 600_000) for i in range(2)])
+    assert lossy.lose == "before"
+
+
+async def test_a_large_write_that_breaks_its_connection_is_given_up_soon(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, lossy = rig
+    sent = 0
+
+    async def hanging_up(*_: Any, **__: Any) -> Any:
+        nonlocal sent
+        sent += 1
+        raise ConnectionLost("hung up")
+
+    monkeypatch.setattr(lossy, "create", hanging_up)
+    with pytest.raises(MetadataUnavailable, match=r"jute\.maxbuffer"):
+        await service.tree.create(f"{ROOT}/large", b"x" * 100_000, timeout=30)
+    assert sent == 3
 
 
 async def test_the_rate_limit_is_part_of_the_deadline(rig: Rig) -> None:

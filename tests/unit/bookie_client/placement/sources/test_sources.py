@@ -174,6 +174,20 @@ async def test_what_one_bookie_cannot_tell_does_not_hide_the_others():
     assert await PublishedLocations().locate_host("h") is None
 
 
+async def test_what_a_bookie_told_before_holds_while_its_registration_cannot_be_read():
+    infos = Infos(b0="h0", b1="h1", b2="h2")
+    infos.properties = {bookie: {"networkLocation": f"/{bookie}"} for bookie in ("b0", "b1", "b2")}
+    source = PublishedLocations()
+    every = {"b0": ("b0",), "b1": ("b1",), "b2": ("b2",)}
+    assert await source.locate(["b0", "b1", "b2"], infos) == every
+    infos.failures = {"b1": MetadataUnavailable("no answer")}
+    for _ in range(2):
+        assert await source.locate(["b0", "b1", "b2"], infos) == every
+    infos.failures = {}
+    infos.properties["b1"] = {}
+    assert await source.locate(["b0", "b1", "b2"], infos) == {"b0": ("b0",), "b2": ("b2",)}
+
+
 async def test_few_registrations_are_read_at_once():
     under_way = most = 0
 
