@@ -4,6 +4,8 @@ Invariants
 - Entries get their ids in the order in which they came.
 - A batch is read only when the one before it has been sent, so the writer's window and the gateway's byte budget hold
   the client back, over the transport's own flow control.
+- An entry counts against the budget with its payload and what it takes besides; a message is dropped as soon as its
+  entries are taken out, so that what waits for room is there once.
 - Acknowledgements that wait for the client to take them are one number: the last of them.
 - An error of any batch ends the call at once, whether the client is sending or waiting.
 
@@ -14,12 +16,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Final
 
 from bookie_pod.gateway.budget import ByteBudget
 from bookie_pod.gateway.messages import check_ledger_id, creation
 from bookie_pod.gateway.writers import OpenWriter, OpenWriters
-from bookie_protocol.errors import BadRequest, LedgerClosed, PodkeeperError
+from bookie_protocol.errors import BadRequest, LedgerClosed
 from bookie_protocol.ledger_service import ledger_service_pb2 as messages
+
+MAX_ENTRIES: Final = 100_000
+"""In one message."""
+ENTRY_BYTES: Final = 512
+"""What an entry takes on its way besides its payload, about."""
 
 Respond = Callable[[messages.AppendResponse], Awaitable[None]]
 
@@ -41,7 +49,8 @@ class AppendCall:
         self._writer: OpenWriter
         self._keep_open = False
         self._acknowledged = -1
-        self._error: PodkeeperError | None = None
+        self._error: BaseException | None = None
+        self._waits_for_room = False
         self._changed = asyncio.Event()
         self._all_sent = False
 
@@ -53,7 +62,9 @@ class AppendCall:
             raise BadRequest("Append ended before its first request, which says which ledger to append to") from None
         self._writer = await self._take_writer(first)
         try:
-            await self._append_all(first, requests)
+            entries = _entries_of(first)
+            del first
+            await self._append_all(entries, requests)
             if not self._keep_open:
                 await self._writers.close(self._writer)
         except BaseException:
@@ -77,16 +88,19 @@ class AppendCall:
         self._acknowledged = writer.handle.last_add_confirmed
         return writer
 
-    async def _append_all(self, first: messages.AppendRequest, requests: AsyncIterator[messages.AppendRequest]) -> None:
+    async def _append_all(self, first: list[bytes], requests: AsyncIterator[messages.AppendRequest]) -> None:
         await self._respond_with(self._acknowledged, closed=False)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._acknowledge(), name="acknowledge")
                 await self._send(first)
+                del first
                 async for request in requests:
                     if request.WhichOneof("ledger") is not None:
                         raise BadRequest("only the first request of Append says which ledger")
-                    await self._send(request)
+                    entries = _entries_of(request)
+                    del request
+                    await self._send(entries)
                 await self._writer.handle.flush()
                 self._all_sent = True
                 self._changed.set()
@@ -94,19 +108,21 @@ class AppendCall:
             # What a batch failed with comes first; others are its consequences.
             raise self._error or errors.exceptions[0] from None
 
-    async def _send(self, request: messages.AppendRequest) -> None:
-        entries = list(request.entries)  # once: each look into the message makes new objects
+    async def _send(self, entries: list[bytes]) -> None:
         if not entries:
             return
-        nbytes = sum(map(len, entries))
+        payload = sum(map(len, entries))
+        nbytes = payload + ENTRY_BYTES * len(entries)
+        self._waits_for_room = True
         await self._budget.acquire(nbytes)
+        self._waits_for_room = False
         try:
             sent = await self._writer.handle.submit_many(entries)
         except BaseException:
             self._budget.release(nbytes)
             raise
         self._writers.used(self._writer)
-        self._appended(len(entries), nbytes)
+        self._appended(len(entries), payload)
         sent.add_done_callback(lambda ended: self._ended(ended, nbytes))
 
     def _ended(self, batch: asyncio.Future[list[int]], nbytes: int) -> None:
@@ -114,7 +130,7 @@ class AppendCall:
         error = batch.exception() if not batch.cancelled() else None
         if error is None and not batch.cancelled():
             self._acknowledged = batch.result()[-1]
-        elif isinstance(error, PodkeeperError):
+        elif error is not None:
             self._error = self._error or error
         self._changed.set()
 
@@ -134,6 +150,8 @@ class AppendCall:
                 return
 
     def _idle(self) -> None:
+        if self._waits_for_room:
+            return  # for others, not for its client
         last = self._writer.handle.last_add_confirmed
         self._error = LedgerClosed(
             f"ledger {self._writer.ledger_id}: nothing was appended for so long that the gateway closes it behind entry"
@@ -145,3 +163,10 @@ class AppendCall:
         await self._respond(
             messages.AppendResponse(ledger_id=self._writer.ledger_id, last_entry_id=last_entry_id, closed=closed)
         )
+
+
+def _entries_of(request: messages.AppendRequest) -> list[bytes]:
+    """Taken out once: each look into the message makes new objects. Raises `BadRequest`."""
+    if len(request.entries) > MAX_ENTRIES:
+        raise BadRequest(f"{len(request.entries)} entries in one message; at most {MAX_ENTRIES} are possible")
+    return list(request.entries)

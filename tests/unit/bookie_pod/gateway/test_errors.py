@@ -5,6 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
+from bookie_pod.gateway.appending import ENTRY_BYTES, MAX_ENTRIES
 from bookie_protocol.errors import MetadataUnavailable, QuorumLost
 from bookie_protocol.ledger_service import ledger_service_pb2 as pb
 from tests.support.until import until
@@ -145,3 +146,26 @@ async def test_no_ledger_where_appends_could_never_reach_enough_racks(cluster):
         code, reason, message = error_of(raised)
         assert (code, reason) == ("UNAVAILABLE", "NotEnoughBookies")
         assert "too few fault domains" in message
+
+
+async def test_entries_without_payload_count_too(cluster):
+    async with serve(cluster) as served:
+        for server in cluster.servers.values():
+            server.hold = True
+        call = served.stub.Append()
+        await call.write(pb.AppendRequest(create=pb.CreateRequest(), entries=[b""] * 1000))
+        await until(lambda: served.level("PENDING_BYTES") == 1000 * ENTRY_BYTES)
+        for server in cluster.servers.values():
+            server.release()
+        await call.done_writing()
+        assert [response async for response in call][-1].last_entry_id == 999
+        assert served.level("PENDING_BYTES") == 0
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await write(served.stub, pb.AppendRequest(create=pb.CreateRequest(), entries=[b""] * (MAX_ENTRIES + 1)))
+        assert error_of(raised)[:2] == ("INVALID_ARGUMENT", "BadRequest")
+
+
+async def test_a_huge_ensemble_is_refused_at_once(stub):
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await stub.Create(pb.CreateRequest(ensemble_size=100_000, write_quorum=50_000, ack_quorum=50_000))
+    assert error_of(raised)[:2] == ("INVALID_ARGUMENT", "BadRequest")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import grpc
 import pytest
@@ -111,6 +112,19 @@ async def test_a_writer_that_is_used_is_not_idle(cluster):
             await asyncio.sleep(0.1)
         await call.done_writing()
         assert [response async for response in call][-1].closed
+
+
+async def test_time_in_which_the_gateway_did_not_run_is_no_idleness(cluster):
+    async with serve(cluster, idle_writer_seconds=0.4) as served:
+        call = served.stub.Append()
+        await call.write(pb.AppendRequest(create=pb.CreateRequest()))
+        await call.read()
+        for _ in range(3):
+            time.sleep(0.5)  # noqa: ASYNC251 - nothing runs here meanwhile, as in a paused process
+            await call.write(pb.AppendRequest(entries=[b"x"]))
+            await call.read()
+        await call.done_writing()
+        assert (await call.read()).closed
 
 
 async def test_limits_on_writers_and_streams(cluster):
