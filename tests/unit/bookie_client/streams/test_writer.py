@@ -154,7 +154,7 @@ async def test_appends_that_failed_go_to_the_next_ledger_in_order(streams, three
 async def test_entries_that_recovery_found_are_not_sent_again(streams, three, client, clock):
     """Somebody recovers the open ledger, as auto-recovery does, while entries are stored and not yet acknowledged."""
     async with (
-        three.client(add_timeout=5.0, read_timeout=30.0) as impatient,
+        three.client(add_timeout=1.5, read_timeout=30.0) as impatient,
         Streams(impatient, password=b"secret", clock=clock).writer("s") as writer,
     ):
         await writer.append(b"first")
