@@ -41,15 +41,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks of rings, before `-m` is looked at. And files that take minutes come first, so that no worker has one left
-    when the others have nothing: Spark's, which compute, in turn with those of processes, which wait."""
+    """Marks of rings, before `-m` is looked at. And files that take long come first, so that no worker has one left
+    when the others have nothing: Spark's, which compute, in turn with those of processes, which wait; then those with
+    tests that are not in `make check`."""
     rings.mark(items, rings.read(rings.TABLE.read_text()))
     ranks: dict[Path, int] = {}
     for folder in ("process", "spark"):
         files = dict.fromkeys(item.path for item in items if folder in item.path.parts)
         ranks |= {path: rank for rank, path in enumerate(files)}
+    wide = {item.path for item in items if item.get_closest_marker("wide")}
     last = len(items)
-    items.sort(key=lambda item: ranks.get(item.path, last))
+    items.sort(key=lambda item: ranks.get(item.path, last + (item.path not in wide)))
 
 
 @pytest.fixture(autouse=True)
