@@ -88,8 +88,8 @@ def test_one_is_evicted_at_a_time_and_one_that_does_not_serve_whenever() -> None
 
 
 def test_the_certificate_of_clients_names_its_service_and_that_of_the_admin_api_does_not() -> None:
-    names = built("gateway").objects["Certificate/demo-tls"]["spec"]["dnsNames"]
-    others = built("index-tls").objects["Certificate/demo-tls"]["spec"]["dnsNames"]
+    names = built("gateway").objects["Certificate/demo-bookie-tls"]["spec"]["dnsNames"]
+    others = built("index-tls").objects["Certificate/demo-bookie-tls"]["spec"]["dnsNames"]
     assert set(names) - set(others) == {"demo-gateway", "demo-gateway.storage", "demo-gateway.storage.svc"}
     context = CASES["gateway"][1]
     issuer = {"tls": {"adminApi": {"issuerRef": {"name": "ca"}}}}

@@ -112,7 +112,7 @@ def test_the_embedded_metadata_service_is_where_the_uri_says() -> None:
 
 
 def test_the_certificate_names_every_bookie() -> None:
-    certificate = built("index-tls").objects["Certificate/demo-tls"]["spec"]
+    certificate = built("index-tls").objects["Certificate/demo-bookie-tls"]["spec"]
     assert "*.demo-bookie.storage.svc" in certificate["dnsNames"]
     (only,) = built("index-tls").sets
     secrets = [
